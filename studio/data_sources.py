@@ -161,6 +161,6 @@ class FetchResult(BaseModel):
     bytes: int
     sha256: str
     arrival: dict[str, Any]
-    """What was seen in it: a `studio.intake.conversion.detection_result.Arrival`."""
+    """What was seen in it: a `studio.intake.conversion.detection_result.DetectionResult`."""
     facts: dict[str, Any] = {}
     """What else is known of where it comes from: a hub's commit, an address that was led to."""

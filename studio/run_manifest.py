@@ -110,7 +110,7 @@ def finish_manifest(
 ) -> Manifest:
     """Add what the end of a run tells: hashes of what it began with, and of what it made."""
     base = Path(location)
-    weights = safetensors_headers.files(base) if base.is_absolute() else []
+    weights = safetensors_headers.weight_files(base) if base.is_absolute() else []
     hashes = {path.name: file_sha256(path) for path in weights}
     changes = {
         "is_finished": True,

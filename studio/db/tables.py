@@ -246,7 +246,7 @@ class Dataset(SQLModel, table=True):
     detected: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """What was seen in it.
 
-    `studio.intake.detection.row_shapes.Detected`. Empty where nothing was looked at.
+    `studio.intake.detection.row_shapes.DetectedMapping`. Empty where nothing was looked at.
     """
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

@@ -11,7 +11,7 @@ from studio.intake.mapping import Mapping, ShapeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class ColumnRole:
     """One thing that a column can be."""
 
     name: str
@@ -22,7 +22,7 @@ class Role:
     """Several columns can play it; their texts are joined."""
 
 
-_LABELS = {
+_ROLE_LABELS = {
     "system": "System prompt",
     "instruction": "Instruction",
     "input": "Input",
@@ -47,13 +47,13 @@ _LABELS = {
     "text": "Text",
     "number": "Number",
 }
-_SEVERAL = frozenset(
+_MULTI_COLUMN_ROLES = frozenset(
     {"system", "instruction", "input", "output", "context", "completion", "answer", "text"}
 )
-_PROMPTED = frozenset({"prompt_completion", "preference", "ranked", "judged", "thread"})
+_MULTI_COLUMN_PROMPTS = frozenset({"prompt_completion", "preference", "ranked", "judged", "thread"})
 """Shapes whose prompt may be put together from several columns."""
 
-_ROLES: dict[ShapeName, tuple[str, ...]] = {
+_SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
     "alpaca": ("instruction", "input", "output", "history", "system"),
     "prompt_completion": ("prompt", "completion", "context", "system", "tools"),
     "messages": ("messages", "tools", "system"),
@@ -66,7 +66,7 @@ _ROLES: dict[ShapeName, tuple[str, ...]] = {
     "regression": ("text", "number", "system"),
     "text": ("text",),
 }
-_NEEDED: dict[ShapeName, tuple[frozenset[str], ...]] = {
+_REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
     "alpaca": (frozenset({"instruction", "output"}),),
     "prompt_completion": (frozenset({"prompt", "completion"}),),
     "messages": (frozenset({"messages"}),),
@@ -85,21 +85,22 @@ _NEEDED: dict[ShapeName, tuple[frozenset[str], ...]] = {
 """The roles that do together; any one of the sets is enough."""
 
 
-def roles_of(shape: ShapeName) -> tuple[Role, ...]:
+def roles_for_shape(shape: ShapeName) -> tuple[ColumnRole, ...]:
     """Return what a column can be to this shape, in the order to ask in."""
-    needed = _NEEDED[shape]
+    needed = _REQUIRED_ROLES[shape]
     return tuple(
-        Role(
+        ColumnRole(
             name=name,
-            label=_LABELS[name],
+            label=_ROLE_LABELS[name],
             required=all(name in roles for roles in needed),
-            several=name in _SEVERAL or (name == "prompt" and shape in _PROMPTED),
+            several=name in _MULTI_COLUMN_ROLES
+            or (name == "prompt" and shape in _MULTI_COLUMN_PROMPTS),
         )
-        for name in _ROLES[shape]
+        for name in _SHAPE_ROLES[shape]
     )
 
 
-def check(mapping: Mapping, columns: Collection[str]) -> None:
+def check_mapping(mapping: Mapping, columns: Collection[str]) -> None:
     """Hold a mapping against the columns of a file.
 
     Raises:
@@ -119,7 +120,7 @@ def check(mapping: Mapping, columns: Collection[str]) -> None:
 
 
 def _check_roles(mapping: Mapping) -> None:
-    known = {role.name: role for role in roles_of(mapping.shape)}
+    known = {role.name: role for role in roles_for_shape(mapping.shape)}
     for name, columns in mapping.roles.items():
         if name not in known:
             raise InvalidError(
@@ -133,27 +134,27 @@ def _check_roles(mapping: Mapping) -> None:
                 hint="Choose one of them.",
                 param=f"roles.{name}",
             )
-    _check_needed(mapping)
+    _check_required(mapping)
 
 
-def says_enough(mapping: Mapping) -> bool:
+def is_complete(mapping: Mapping) -> bool:
     """Tell whether every role that is needed has a column."""
-    return not _missing(mapping)
+    return not _missing_roles(mapping)
 
 
-def _missing(mapping: Mapping) -> list[str]:
+def _missing_roles(mapping: Mapping) -> list[str]:
     given = {name for name, columns in mapping.roles.items() if columns}
-    ways = _NEEDED[mapping.shape]
+    ways = _REQUIRED_ROLES[mapping.shape]
     nearest = min(ways, key=lambda needed: (len(needed - given), -len(needed & given)))
-    return [name for name in _ROLES[mapping.shape] if name in nearest - given]
+    return [name for name in _SHAPE_ROLES[mapping.shape] if name in nearest - given]
 
 
-def _check_needed(mapping: Mapping) -> None:
-    missing = next(iter(_missing(mapping)), None)
+def _check_required(mapping: Mapping) -> None:
+    missing = next(iter(_missing_roles(mapping)), None)
     if missing is None:
         return
     raise InvalidError(
-        f"No column is chosen for: {_LABELS[missing].lower()}.",
+        f"No column is chosen for: {_ROLE_LABELS[missing].lower()}.",
         hint="Choose the column that holds it, or another shape.",
         param=f"roles.{missing}",
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from annotated_types import Ge, Gt, Le, Len
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from studio.intake.files.encodings import ENCODINGS, normalise
+from studio.intake.files.encodings import ENCODINGS, normalise_encoding
 from studio.schemas.field_docs import FieldDocs
 
 ShapeName = Literal[
@@ -24,9 +24,9 @@ ShapeName = Literal[
     "regression",
     "text",
 ]
-Kind = Literal["conversation", "text", "preference", "judged"]
+RowKind = Literal["conversation", "text", "preference", "judged"]
 
-KINDS: dict[ShapeName, Kind] = {
+KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "alpaca": "conversation",
     "prompt_completion": "conversation",
     "messages": "conversation",
@@ -41,23 +41,23 @@ KINDS: dict[ShapeName, Kind] = {
 }
 """What the rows of each shape become."""
 
-NAME_LIMIT = 1000
+MAX_COLUMN_NAME_CHARS = 1000
 """A column with a longer name, or none, cannot play a role."""
 
-Column = Annotated[str, Len(1, NAME_LIMIT)]
+Column = Annotated[str, Len(1, MAX_COLUMN_NAME_CHARS)]
 Separator = Literal["", ",", ";", "tab", "|", "^"]
-Op = Literal["is", "is_not", "contains", "lacks", "longer_than", "shorter_than"]
+FilterOp = Literal["is", "is_not", "contains", "lacks", "longer_than", "shorter_than"]
 
 
-class _Part(FieldDocs, BaseModel):
+class _MappingModel(FieldDocs, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Condition(_Part):
+class Condition(_MappingModel):
     """What a row must be like to be kept. Case counts; values are compared as text."""
 
     column: Column
-    op: Op
+    op: FilterOp
     value: Annotated[str, Len(0, 10_000)]
     """A text; for longer_than and shorter_than a number of characters."""
 
@@ -71,7 +71,7 @@ class Condition(_Part):
         return self
 
 
-class Split(_Part):
+class Split(_MappingModel):
     """Which rows are held back to measure progress."""
 
     kind: Literal["none", "share", "column", "file", "dataset"] = "none"
@@ -87,7 +87,7 @@ class Split(_Part):
     """The name or id of a data set; nothing where a file was brought along."""
 
 
-class FileOptions(_Part):
+class FileOptions(_MappingModel):
     """How the file itself is read. What is left empty is detected."""
 
     encoding: str = ""
@@ -108,18 +108,18 @@ class FileOptions(_Part):
     @classmethod
     def _check_encoding(cls, written: str) -> str:
         try:
-            return normalise(written)
+            return normalise_encoding(written)
         except (LookupError, ValueError):
             known = ", ".join(ENCODINGS)
             message = f"There is no encoding called {written[:60]}. Known are: {known}."
             raise ValueError(message) from None
 
 
-DETECT = FileOptions()
+DETECT_ALL = FileOptions()
 """Nothing is chosen: all of it is detected."""
 
 
-class Mapping(_Part):
+class Mapping(_MappingModel):
     """How the columns of a file become rows."""
 
     shape: ShapeName
@@ -145,11 +145,11 @@ class Mapping(_Part):
     """Numbers of rows to leave out, as the file counts them; an archive counts through its files
     in the order in which they are read."""
     seed: Annotated[int, Ge(0), Le(2**32 - 1)] = 42
-    file: FileOptions = DETECT
+    file: FileOptions = DETECT_ALL
 
     @property
-    def kind(self) -> Kind:
-        return KINDS[self.shape]
+    def kind(self) -> RowKind:
+        return KIND_BY_SHAPE[self.shape]
 
     @property
     def columns(self) -> list[str]:

@@ -2,11 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 
-from studio.intake.column_roles import roles_of
-from studio.intake.detection.name_heuristics import listed
-from studio.intake.mapping import Condition, FileOptions, Kind, Mapping, Op, ShapeName, Split
+from studio.intake.column_roles import roles_for_shape
+from studio.intake.detection.name_heuristics import join_names
+from studio.intake.mapping import (
+    Condition,
+    FileOptions,
+    FilterOp,
+    Mapping,
+    RowKind,
+    ShapeName,
+    Split,
+)
 
-SHAPES: dict[ShapeName, str] = {
+SHAPE_LABELS: dict[ShapeName, str] = {
     "alpaca": "Instruction and answer (alpaca)",
     "prompt_completion": "Prompt and answer",
     "messages": "Conversations with role and content (OpenAI)",
@@ -21,7 +29,7 @@ SHAPES: dict[ShapeName, str] = {
 }
 """What each shape is called, most telling words first."""
 
-OPS: dict[Op, str] = {
+OP_LABELS: dict[FilterOp, str] = {
     "is": "is",
     "is_not": "is not",
     "contains": "contains",
@@ -30,7 +38,7 @@ OPS: dict[Op, str] = {
     "shorter_than": "is shorter than",
 }
 
-_CONDITIONS: dict[Op, str] = {
+_CONDITION_TEXTS: dict[FilterOp, str] = {
     "is": "{column} is exactly {value}",
     "is_not": "{column} is anything but {value}",
     "contains": "{column} contains {value}",
@@ -39,7 +47,7 @@ _CONDITIONS: dict[Op, str] = {
     "shorter_than": "{column} is shorter than {value} characters",
 }
 
-LESSONS: dict[Kind, str] = {
+TRAINED_ON: dict[RowKind, str] = {
     "conversation": "Supervised training learns the assistant's turns; the others are only read.",
     "text": "Supervised training learns every word of a text: to go on writing like it.",
     "preference": "Supervised training learns the better answer of each pair.",
@@ -47,7 +55,7 @@ LESSONS: dict[Kind, str] = {
 }
 """What is learnt of rows of each kind."""
 
-NOT_LEARNT: dict[ShapeName, str] = {
+NOT_TRAINED_ON: dict[ShapeName, str] = {
     "preference": "The worse answers are not used: the model learns to write the better ones, and "
     "nothing about what makes an answer worse.",
     "ranked": "Only the best answer of each row is used. The other answers and the scores or ranks "
@@ -61,97 +69,101 @@ NOT_LEARNT: dict[ShapeName, str] = {
 }
 """What of the rows of a shape supervised training does not use, and what that means."""
 
-DUPLICATES: dict[str, str] = {
+DEDUPLICATE_LABELS: dict[str, str] = {
     "none": "Keep all rows",
     "exact": "Keep the first of equal rows",
     "question": "Keep the first row that asks the same",
 }
-MEDIA: dict[str, str] = {
+MEDIA_LABELS: dict[str, str] = {
     "refuse": "Do not read a file that has any",
     "leave_out": "Leave these rows out",
     "ignore": "Read the text of these rows as if it were all",
 }
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
-def in_words(mapping: Mapping) -> str:
+def describe_mapping(mapping: Mapping) -> str:
     """Say which shape the rows have, and in which columns."""
     columns = [column for named in mapping.roles.values() for column in named]
-    return f"{SHAPES[mapping.shape]}: {_listed(columns)}"
+    return f"{SHAPE_LABELS[mapping.shape]}: {_join_columns(columns)}"
 
 
-def difference(old: Mapping, new: Mapping) -> list[str]:
+def describe_changes(old: Mapping, new: Mapping) -> list[str]:
     """Say what a reading does otherwise than the one before, a sentence each."""
     return [
-        *_file(old.file, new.file),
-        *_shape(old, new),
-        *_texts(old, new),
-        *_values(old, new),
-        *_rows(old, new),
-        *_excluded(old.exclude, new.exclude),
+        *_file_changes(old.file, new.file),
+        *_shape_changes(old, new),
+        *_text_changes(old, new),
+        *_value_changes(old, new),
+        *_row_changes(old, new),
+        *_excluded_changes(old.exclude, new.exclude),
     ]
 
 
-def _file(old: FileOptions, new: FileOptions) -> Iterator[str]:
+def _file_changes(old: FileOptions, new: FileOptions) -> Iterator[str]:
     if old != new:
         chosen = new.model_dump(exclude_defaults=True)
         told = ", ".join(f"{name} {value}" for name, value in chosen.items())
         yield f"How the file is read: {told or 'detected'}."
 
 
-def _shape(old: Mapping, new: Mapping) -> Iterator[str]:
+def _shape_changes(old: Mapping, new: Mapping) -> Iterator[str]:
     if old.shape != new.shape:
-        yield f"Read as: {in_words(new)}."
+        yield f"Read as: {describe_mapping(new)}."
         return
-    for role in roles_of(new.shape):
+    for role in roles_for_shape(new.shape):
         before, after = old.roles.get(role.name, []), new.roles.get(role.name, [])
         if before != after:
-            yield f"{role.label}: {_listed(after)} instead of {_listed(before)}."
+            yield f"{role.label}: {_join_columns(after)} instead of {_join_columns(before)}."
 
 
-def _texts(old: Mapping, new: Mapping) -> Iterator[str]:
+def _text_changes(old: Mapping, new: Mapping) -> Iterator[str]:
     if old.joiner != new.joiner:
-        yield f"Columns are joined by {_quoted(new.joiner)} instead of {_quoted(old.joiner)}."
+        yield f"Columns are joined by {_quote(new.joiner)} instead of {_quote(old.joiner)}."
     if old.system != new.system:
-        yield f"System prompt: {_quoted(new.system)}." if new.system else "No system prompt."
+        yield f"System prompt: {_quote(new.system)}." if new.system else "No system prompt."
 
 
-def _values(old: Mapping, new: Mapping) -> Iterator[str]:
+def _value_changes(old: Mapping, new: Mapping) -> Iterator[str]:
     for column in dict.fromkeys([*old.values, *new.values]):
         before, after = old.values.get(column, {}), new.values.get(column, {})
         changed = [
             raw for raw in dict.fromkeys([*before, *after]) if before.get(raw) != after.get(raw)
         ]
-        for raw in changed[:_SHOWN]:
-            yield f"In {column}, {raw} is written {_quoted(after.get(raw, raw))}."
-        if len(changed) > _SHOWN:
-            yield f"In {column}, {len(changed) - _SHOWN} more are written otherwise."
+        for raw in changed[:_MAX_SHOWN]:
+            yield f"In {column}, {raw} is written {_quote(after.get(raw, raw))}."
+        if len(changed) > _MAX_SHOWN:
+            yield f"In {column}, {len(changed) - _MAX_SHOWN} more are written otherwise."
 
 
-def _rows(old: Mapping, new: Mapping) -> Iterator[str]:
-    yield from (f"Only rows where {condition(one)}." for one in new.keep if one not in old.keep)
+def _row_changes(old: Mapping, new: Mapping) -> Iterator[str]:
     yield from (
-        f"Also rows where not: {condition(one)}." for one in old.keep if one not in new.keep
+        f"Only rows where {describe_condition(one)}." for one in new.keep if one not in old.keep
+    )
+    yield from (
+        f"Also rows where not: {describe_condition(one)}."
+        for one in old.keep
+        if one not in new.keep
     )
     if old.media != new.media:
-        yield f"Rows with images, audio, video or files: {MEDIA[new.media]}."
+        yield f"Rows with images, audio, video or files: {MEDIA_LABELS[new.media]}."
     if old.deduplicate != new.deduplicate:
-        yield f"{DUPLICATES[new.deduplicate]}."
+        yield f"{DEDUPLICATE_LABELS[new.deduplicate]}."
     if old.sample != new.sample:
         yield f"{new.sample:,} rows are drawn." if new.sample else "All rows, not a drawn part."
     if old.split != new.split:
-        yield f"{split(new.split)}."
+        yield f"{describe_split(new.split)}."
     if old.seed != new.seed:
         yield f"Drawn with the seed {new.seed} instead of {old.seed}."
 
 
-def condition(one: Condition) -> str:
+def describe_condition(one: Condition) -> str:
     """Say what a row must be like."""
-    value = one.value if one.op in {"longer_than", "shorter_than"} else _quoted(one.value)
-    return _CONDITIONS[one.op].format(column=one.column, value=value)
+    value = one.value if one.op in {"longer_than", "shorter_than"} else _quote(one.value)
+    return _CONDITION_TEXTS[one.op].format(column=one.column, value=value)
 
 
-def split(one: Split) -> str:
+def describe_split(one: Split) -> str:
     """Say which rows measure progress."""
     match one.kind:
         case "share":
@@ -165,25 +177,25 @@ def split(one: Split) -> str:
     return "No rows are set aside here: each run holds back a share"
 
 
-def _excluded(old: Sequence[int], new: Sequence[int]) -> Iterator[str]:
+def _excluded_changes(old: Sequence[int], new: Sequence[int]) -> Iterator[str]:
     gone, back = sorted(set(new) - set(old)), sorted(set(old) - set(new))
     if gone:
-        listed_rows = _numbers(gone)
+        listed_rows = _join_numbers(gone)
         yield f"Rows {listed_rows} left out." if len(gone) > 1 else f"Row {listed_rows} left out."
     if back:
-        listed_rows = _numbers(back)
+        listed_rows = _join_numbers(back)
         yield f"Rows {listed_rows} back in." if len(back) > 1 else f"Row {listed_rows} back in."
 
 
-def _numbers(rows: Sequence[int]) -> str:
-    more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-    return ", ".join(map(str, rows[:_SHOWN])) + more
+def _join_numbers(rows: Sequence[int]) -> str:
+    more = f" and {len(rows) - _MAX_SHOWN:,} more" if len(rows) > _MAX_SHOWN else ""
+    return ", ".join(map(str, rows[:_MAX_SHOWN])) + more
 
 
-def _listed(columns: Sequence[str]) -> str:
-    return listed(columns) or "no column"
+def _join_columns(columns: Sequence[str]) -> str:
+    return join_names(columns) or "no column"
 
 
-def _quoted(text: str, length: int = 60) -> str:
+def _quote(text: str, length: int = 60) -> str:
     shown = text.replace("\n", "⏎")
     return f"“{shown[:length]}{'…' if len(shown) > length else ''}”"

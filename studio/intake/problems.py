@@ -7,11 +7,11 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Literal
 
-SHOWN = 20
+MAX_SHOWN_ROWS = 20
 """How many places are named; the count is always whole."""
 
 
-class Code(StrEnum):
+class ProblemCode(StrEnum):
     MISSING_ANSWER = "missing_answer"
     MISSING_QUESTION = "missing_question"
     NO_TURNS = "no_turns"
@@ -55,49 +55,56 @@ class Code(StrEnum):
     BY_HEADING = "by_heading"
 
 
-SENTENCES: dict[Code, str] = {
-    Code.MISSING_ANSWER: "The answer is missing or empty",
-    Code.MISSING_QUESTION: "The question is missing or empty",
-    Code.NO_TURNS: "There are no turns: expected a list of objects with a role and a text",
-    Code.UNKNOWN_ROLE: "A turn has a role other than system, user, assistant or tool",
-    Code.NOT_TEXT: "A value that should be text is something else",
-    Code.MEDIA: "Holds an image, audio, video or file, which no training method reads yet",
-    Code.NO_TEXT: "The text is missing or empty",
-    Code.BAD_TOOLS: "The tools are no list of functions with a name each",
-    Code.BAD_TOOL_CALL: "A tool call has no name, or arguments that are no JSON object",
-    Code.BAD_WEIGHT: "A weight is neither 0 nor 1",
-    Code.NOTHING_LEARNT: "Every answer has the weight 0, so that nothing would be learnt",
-    Code.EQUAL_ANSWERS: "The better and the worse answer are the same, or equally good",
-    Code.FEW_ANSWERS: "There is no list of at least two answers",
-    Code.BAD_SCORES: "The scores or ranks are not a number for each answer",
-    Code.BAD_LABEL: "The label says neither good (true) nor bad (false)",
-    Code.NOT_A_NUMBER: "The number is something else",
-    Code.ORPHAN: "A row before it is missing, so that its thread has no beginning",
-    Code.CYCLE: "The rows before it go round in a circle",
-    Code.REPEATED_ID: "Another row has this id, or it has none",
-    Code.NOT_JSON: "Not valid JSON",
-    Code.NOT_FINITE: "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null",
-    Code.REPEATED_NAME: "One name has two values, and nobody knows which is meant",
-    Code.HUGE_NUMBER: "A number has too many digits; write it in quotes",
-    Code.TOO_DEEP: "Nested too deeply",
-    Code.NOT_A_ROW: 'Not a row: expected an object such as {"prompt": "…", "completion": "…"}',
-    Code.NOT_UTF8: "Not text in the encoding of the file; save it as UTF-8 to keep such rows",
-    Code.BROKEN_VALUE: "A value cannot be read",
-    Code.BROKEN_CHARACTER: "A character is broken: half of a surrogate pair",
-    Code.TOO_LONG: "Longer than a row may be",
-    Code.CUT_OFF: "The file ends in the middle of this row; was it copied whole?",
-    Code.AFTER_END: "Text after the end of the list was not read",
-    Code.NOT_CSV: "Not valid CSV",
-    Code.EXTRA_CELLS: "More cells than the first line has columns",
-    Code.RENAMED_COLUMNS: "Columns of one name are told apart by numbers",
-    Code.REASONING: "The reasoning of answers is kept, and learnt where the model's chat template "
-    "writes it",
-    Code.UNUSED_COLUMNS: "These columns are not used",
-    Code.UNUSED_FILES: "These files of the archive are not read",
-    Code.ENCODING: "Read in another encoding than UTF-8; check that its characters are right",
-    Code.BY_PARAGRAPH: "Each paragraph is a row: blank lines part them",
-    Code.BY_LINE: "Each line is a row, for there are no blank lines",
-    Code.BY_HEADING: "Each section is a row: headings of the first two levels begin one",
+PROBLEM_MESSAGES: dict[ProblemCode, str] = {
+    ProblemCode.MISSING_ANSWER: "The answer is missing or empty",
+    ProblemCode.MISSING_QUESTION: "The question is missing or empty",
+    ProblemCode.NO_TURNS: "There are no turns: expected a list of objects with a role and a text",
+    ProblemCode.UNKNOWN_ROLE: "A turn has a role other than system, user, assistant or tool",
+    ProblemCode.NOT_TEXT: "A value that should be text is something else",
+    ProblemCode.MEDIA: "Holds an image, audio, video or file, which no training method reads yet",
+    ProblemCode.NO_TEXT: "The text is missing or empty",
+    ProblemCode.BAD_TOOLS: "The tools are no list of functions with a name each",
+    ProblemCode.BAD_TOOL_CALL: "A tool call has no name, or arguments that are no JSON object",
+    ProblemCode.BAD_WEIGHT: "A weight is neither 0 nor 1",
+    ProblemCode.NOTHING_LEARNT: "Every answer has the weight 0, so that nothing would be learnt",
+    ProblemCode.EQUAL_ANSWERS: "The better and the worse answer are the same, or equally good",
+    ProblemCode.FEW_ANSWERS: "There is no list of at least two answers",
+    ProblemCode.BAD_SCORES: "The scores or ranks are not a number for each answer",
+    ProblemCode.BAD_LABEL: "The label says neither good (true) nor bad (false)",
+    ProblemCode.NOT_A_NUMBER: "The number is something else",
+    ProblemCode.ORPHAN: "A row before it is missing, so that its thread has no beginning",
+    ProblemCode.CYCLE: "The rows before it go round in a circle",
+    ProblemCode.REPEATED_ID: "Another row has this id, or it has none",
+    ProblemCode.NOT_JSON: "Not valid JSON",
+    ProblemCode.NOT_FINITE: "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null",
+    ProblemCode.REPEATED_NAME: "One name has two values, and nobody knows which is meant",
+    ProblemCode.HUGE_NUMBER: "A number has too many digits; write it in quotes",
+    ProblemCode.TOO_DEEP: "Nested too deeply",
+    ProblemCode.NOT_A_ROW: (
+        'Not a row: expected an object such as {"prompt": "…", "completion": "…"}'
+    ),
+    ProblemCode.NOT_UTF8: (
+        "Not text in the encoding of the file; save it as UTF-8 to keep such rows"
+    ),
+    ProblemCode.BROKEN_VALUE: "A value cannot be read",
+    ProblemCode.BROKEN_CHARACTER: "A character is broken: half of a surrogate pair",
+    ProblemCode.TOO_LONG: "Longer than a row may be",
+    ProblemCode.CUT_OFF: "The file ends in the middle of this row; was it copied whole?",
+    ProblemCode.AFTER_END: "Text after the end of the list was not read",
+    ProblemCode.NOT_CSV: "Not valid CSV",
+    ProblemCode.EXTRA_CELLS: "More cells than the first line has columns",
+    ProblemCode.RENAMED_COLUMNS: "Columns of one name are told apart by numbers",
+    ProblemCode.REASONING: (
+        "The reasoning of answers is kept, and learnt where the model's chat template writes it"
+    ),
+    ProblemCode.UNUSED_COLUMNS: "These columns are not used",
+    ProblemCode.UNUSED_FILES: "These files of the archive are not read",
+    ProblemCode.ENCODING: (
+        "Read in another encoding than UTF-8; check that its characters are right"
+    ),
+    ProblemCode.BY_PARAGRAPH: "Each paragraph is a row: blank lines part them",
+    ProblemCode.BY_LINE: "Each line is a row, for there are no blank lines",
+    ProblemCode.BY_HEADING: "Each section is a row: headings of the first two levels begin one",
 }
 
 
@@ -105,7 +112,7 @@ SENTENCES: dict[Code, str] = {
 class Problem:
     """One thing that is wrong, and the first places where it is."""
 
-    code: Code
+    code: ProblemCode
     message: str
     count: int
     rows: list[int]
@@ -121,13 +128,13 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Tally:
+class ProblemTally:
     """A count of problems that stays small however many there are."""
 
     split: Literal["train", "validation"] = "train"
-    _counts: dict[Code, int] = field(default_factory=dict)
-    _rows: dict[Code, list[int]] = field(default_factory=dict)
-    _details: dict[Code, str] = field(default_factory=dict)
+    _counts: dict[ProblemCode, int] = field(default_factory=dict)
+    _rows: dict[ProblemCode, list[int]] = field(default_factory=dict)
+    _details: dict[ProblemCode, str] = field(default_factory=dict)
     _members: list[tuple[int, str]] = field(default_factory=list)
 
     def reach(self, member: str, before: int) -> None:
@@ -135,21 +142,21 @@ class Tally:
         if member and (not self._members or self._members[-1][1] != member):
             self._members.append((before, member))
 
-    def add(self, code: Code, number: int, detail: str = "") -> None:
+    def add(self, code: ProblemCode, number: int, detail: str = "") -> None:
         self._counts[code] = self._counts.get(code, 0) + 1
         places = self._rows.setdefault(code, [])
-        if len(places) < SHOWN:
+        if len(places) < MAX_SHOWN_ROWS:
             places.append(number)
         if detail:
             self._details.setdefault(code, detail)
 
-    def note(self, code: Code, detail: str = "") -> None:
+    def note(self, code: ProblemCode, detail: str = "") -> None:
         """Keep something that is true of the file as a whole, of which no row is lost."""
         self._counts.setdefault(code, 0)
         if detail:
             self._details.setdefault(code, detail)
 
-    def count(self, code: Code) -> tuple[int, str]:
+    def count(self, code: ProblemCode) -> tuple[int, str]:
         """Return how often a problem was met, and the detail of its first place."""
         return self._counts.get(code, 0), self._details.get(code, "")
 
@@ -159,7 +166,7 @@ class Tally:
             detail, rows = self._details.get(code, ""), self._rows.get(code, [])
             yield Problem(
                 code=code,
-                message=sentence(code, detail),
+                message=problem_message(code, detail),
                 count=self._counts[code],
                 rows=rows,
                 split=self.split,
@@ -170,13 +177,13 @@ class Tally:
         # Rows of threads are told of when all files have been read.
         at = bisect_left(self._members, number, key=itemgetter(0)) - 1
         before, member = self._members[at]
-        return place(number, before, member)
+        return format_place(number, before, member)
 
 
-def sentence(code: Code, detail: str = "") -> str:
-    return f"{SENTENCES[code]}{f' ({detail})' if detail else ''}."
+def problem_message(code: ProblemCode, detail: str = "") -> str:
+    return f"{PROBLEM_MESSAGES[code]}{f' ({detail})' if detail else ''}."
 
 
-def place(number: int, before: int, member: str) -> str:
+def format_place(number: int, before: int, member: str) -> str:
     """Say where a row is as a person finds it: in its own file, if there are several."""
     return f"{number - before} of {member}" if member else str(number)

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from studio.intake.problems import Code, place
+from studio.intake.problems import ProblemCode, format_place
 
-Side = Literal["train", "validation", "aside"]
+AssignedSplit = Literal["train", "validation", "aside"]
 """What the file that a row is in is for, where it says so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RawRow:
     number: int
     """Its line where a format has lines (a text's is its first), else its place, from one. It runs
     on through the files of an archive, so that no two rows have the same."""
@@ -20,20 +20,20 @@ class Row:
     """Which file of an archive it is in, where several are read."""
     before: int = 0
     """What is to be taken off the number for the place in that file."""
-    side: Side = "train"
+    side: AssignedSplit = "train"
 
     @property
     def place(self) -> str:
         """Where a person finds it."""
-        return place(self.number, self.before, self.member)
+        return format_place(self.number, self.before, self.member)
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadableRow:
     """A place where a row was left out."""
 
     number: int
-    code: Code
+    code: ProblemCode
     detail: str = ""
     member: str = ""
     before: int = 0
@@ -41,15 +41,15 @@ class Unread:
     @property
     def place(self) -> str:
         """Where a person finds it."""
-        return place(self.number, self.before, self.member)
+        return format_place(self.number, self.before, self.member)
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class FileNote:
     """How the file is read, where that is not plain. No row is lost by it."""
 
-    code: Code
+    code: ProblemCode
     detail: str = ""
 
 
-Rows = Iterator[Row | Unread | Note]
+RowStream = Iterator[RawRow | UnreadableRow | FileNote]

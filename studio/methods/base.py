@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studio.recipe.base import Recipe
-from studio.weights.model_kinds import Kind
+from studio.weights.model_kinds import ModelKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,5 +28,5 @@ class Method:
     recipe: type[Recipe]
     presets: tuple[Preset, ...]
     """The first is what a new form opens with."""
-    trains: frozenset[Kind] = frozenset({"causal"})
+    trains: frozenset[ModelKind] = frozenset({"causal"})
     """The kinds of model that it can train; others are refused when they are chosen."""

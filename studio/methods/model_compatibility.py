@@ -5,11 +5,11 @@ from collections.abc import Collection
 from studio.errors import InvalidError
 from studio.methods import METHODS
 from studio.methods.base import Method
-from studio.weights.model_kinds import DESCRIPTIONS, HINT, Kind
+from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS, ModelKind
 
 
 def complaint(
-    kind: Kind | None, family: str, methods: Collection[Method] = tuple(METHODS.values())
+    kind: ModelKind | None, family: str, methods: Collection[Method] = tuple(METHODS.values())
 ) -> str:
     """Return why none of these methods can train a model, in sentences; nothing if one can.
 
@@ -19,10 +19,10 @@ def complaint(
         return ""
     titles = " or ".join(method.title for method in methods)
     verdict = f"The method {titles} cannot train {family} models."
-    return " ".join((DESCRIPTIONS[kind], verdict))
+    return " ".join((KIND_DESCRIPTIONS[kind], verdict))
 
 
-def refuse_untrainable(kind: Kind | None, family: str, param: str) -> None:
+def refuse_untrainable(kind: ModelKind | None, family: str, param: str) -> None:
     """Refuse a model that no method here can train.
 
     Raises:
@@ -30,4 +30,4 @@ def refuse_untrainable(kind: Kind | None, family: str, param: str) -> None:
 
     """
     if message := complaint(kind, family):
-        raise InvalidError(message, hint=HINT, param=param)
+        raise InvalidError(message, hint=CAUSAL_MODEL_HINT, param=param)

@@ -1,8 +1,10 @@
-"""Read a file to its end as a check: `python -m studio.runner.check_file`, a `Reading` on stdin.
+"""Read a file to its end as a check.
+
+Started as `python -m studio.runner.check_file`, with a `ConversionJob` on stdin.
 
 A Parquet or Arrow file is unpacked by native code, which no limit can interrupt and which a broken
 file may crash; a row of an Excel workbook may be as large as all of it. So this process tries it
-first, with little memory. Its exit code is `ChildExit`.
+first, with little memory. Its exit code is `ChildExitCode`.
 """
 
 import resource
@@ -13,10 +15,10 @@ from contextlib import suppress
 from importlib import import_module
 
 from studio.errors import StudioError
-from studio.intake.conversion.child_check import LIBRARIES, MEMORY_BYTES, ChildExit
-from studio.intake.conversion.converter import Source
-from studio.intake.conversion.job import READING, Reading
-from studio.intake.files.format_detection import recognise
+from studio.intake.conversion.child_check import CHECKED_FORMATS, MAX_MEMORY_BYTES, ChildExitCode
+from studio.intake.conversion.converter import SourceFile
+from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER, ConversionJob
+from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.readers import file_reader
 from studio.runner.sandbox import hold_memory
@@ -25,8 +27,8 @@ _NATIVE_SECONDS = 10
 """Processor time beyond the limit, for native code that is asked for one more batch of rows."""
 
 
-def main() -> ChildExit:
-    job = READING.validate_json(sys.stdin.buffer.read())
+def main() -> ChildExitCode:
+    job = CONVERSION_JOB_ADAPTER.validate_json(sys.stdin.buffer.read())
     # Loaded before the clock starts: it is none of the file's time.
     _load_libraries(job)
     limits = job.limits.at_once()
@@ -34,20 +36,20 @@ def main() -> ChildExit:
     try:
         _read(job, limits)
     except SlowReadingError:
-        return ChildExit.SLOW
+        return ChildExitCode.SLOW
     except MemoryError:
-        return ChildExit.MEMORY
+        return ChildExitCode.MEMORY
     except StudioError:
         pass  # The studio reads it again, and says so itself.
-    return ChildExit.READ
+    return ChildExitCode.READ
 
 
-def _load_libraries(job: Reading) -> None:
+def _load_libraries(job: ConversionJob) -> None:
     for source in _sources(job):
         with suppress(StudioError):  # The studio says itself what cannot be read.
-            kind = recognise(source.path, source.filename)
-            if kind in LIBRARIES:
-                import_module(LIBRARIES[kind])
+            kind = detect_format(source.path, source.filename)
+            if kind in CHECKED_FORMATS:
+                import_module(CHECKED_FORMATS[kind])
 
 
 def _limit_process(limits: Limits) -> None:
@@ -56,16 +58,16 @@ def _limit_process(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    hold_memory(MEMORY_BYTES)
+    hold_memory(MAX_MEMORY_BYTES)
 
 
-def _read(job: Reading, limits: Limits) -> None:
+def _read(job: ConversionJob, limits: Limits) -> None:
     for source in _sources(job):
-        kind = recognise(source.path, source.filename)
-        deque(file_reader.rows(source.path, kind, limits), maxlen=0)
+        kind = detect_format(source.path, source.filename)
+        deque(file_reader.read_rows(source.path, kind, limits), maxlen=0)
 
 
-def _sources(job: Reading) -> list[Source]:
+def _sources(job: ConversionJob) -> list[SourceFile]:
     return [job.source, *([job.validation] if job.validation else [])]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from studio.errors import TooLargeError
-from studio.intake.files.limits import CHILD_MEMORY, CHILD_SECONDS, Limits
+from studio.intake.files.limits import MAX_CHILD_MEMORY, MAX_CHILD_SECONDS, Limits
 from studio.runner.sandbox import hold_memory
 
 
@@ -20,12 +20,12 @@ def limited(limits: Limits, file_bytes: int) -> Iterator[Limits]:
 
     """
     before = resource.getrlimit(resource.RLIMIT_AS)
-    hold_memory(CHILD_MEMORY + file_bytes)
+    hold_memory(MAX_CHILD_MEMORY + file_bytes)
     try:
-        yield limits.within(CHILD_SECONDS)
+        yield limits.within(MAX_CHILD_SECONDS)
     except MemoryError as error:
         raise TooLargeError(
-            f"Reading the file takes more than {CHILD_MEMORY / 1e9:.2g} GB of memory.",
+            f"Reading the file takes more than {MAX_CHILD_MEMORY / 1e9:.2g} GB of memory.",
             hint="Split it, or leave rows out.",
             param="file",
         ) from error

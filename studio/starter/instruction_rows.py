@@ -10,9 +10,9 @@ from studio.starter import multi_turn, questions, text_tasks
 from studio.starter.chat import Row
 
 Split = Literal["train", "validation"]
-Maker = Callable[[Random], Row]
+RowMaker = Callable[[Random], Row]
 
-KINDS: dict[Maker, int] = {
+TASK_COUNTS: dict[RowMaker, int] = {
     questions.capital: 130,
     questions.opposite: 170,
     questions.plural: 130,
@@ -36,26 +36,26 @@ _HELD_OUT = 11
 """One row in this many is for validation."""
 
 
-def rows(split: Split) -> Iterator[Row]:
+def generate_rows(split: Split) -> Iterator[Row]:
     """Yield the rows of a split, mixed, the same ones every time."""
     rng = Random(20)  # noqa: S311 -- chooses examples, guards nothing
-    mixed = _distinct(rng)
+    mixed = _generate_distinct(rng)
     rng.shuffle(mixed)
     for number, row in enumerate(mixed):
         if (number % _HELD_OUT == 0) == (split == "validation"):
             yield row
 
 
-def write(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     for split in ("train", "validation"):
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(split)]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in generate_rows(split)]
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def _distinct(rng: Random) -> list[Row]:
+def _generate_distinct(rng: Random) -> list[Row]:
     """Make every kind's rows, no two of which end in the same question and answer."""
     found: dict[tuple[str, str], Row] = {}
-    for make, count in KINDS.items():
+    for make, count in TASK_COUNTS.items():
         goal = len(found) + count
         while len(found) < goal:
             row = make(rng)

@@ -4,9 +4,15 @@ from random import Random
 
 from studio.starter import vocabulary
 from studio.starter.chat import Row, conversation
-from studio.starter.text_tasks import Person, person
+from studio.starter.text_tasks import Person, random_person
 
-_AGAIN = ("And {}?", "What about {}?", "And what about {}?", "Now {}, please.", "The same for {}?")
+_FOLLOW_UPS = (
+    "And {}?",
+    "What about {}?",
+    "And what about {}?",
+    "Now {}, please.",
+    "The same for {}?",
+)
 
 
 def next_fact(rng: Random) -> Row:
@@ -22,17 +28,20 @@ def next_fact(rng: Random) -> Row:
     turns = [
         f"What is the {kind} of {one}?",
         f"The {kind} of {one} is {table[one]}.",
-        rng.choice(_AGAIN).format(two),
+        rng.choice(_FOLLOW_UPS).format(two),
         f"The {kind} of {two} is {table[two]}.",
     ]
     if rng.choice((True, False, False)):
-        turns += [rng.choice(_AGAIN).format(three), f"The {kind} of {three} is {table[three]}."]
+        turns += [
+            rng.choice(_FOLLOW_UPS).format(three),
+            f"The {kind} of {three} is {table[three]}.",
+        ]
     return conversation(*turns)
 
 
 def next_detail(rng: Random) -> Row:
     """Tell of a person, ask about one detail, then about another."""
-    who = person(rng)
+    who = random_person(rng)
     story = f"{who.name} is a {who.job} from {who.town} and has a {who.item}."
     first, second = rng.sample(_details(who), 2)
     return conversation(f"{story} {first[0]}", first[1], *second)
@@ -40,7 +49,7 @@ def next_detail(rng: Random) -> Row:
 
 def remembered_name(rng: Random) -> Row:
     """Introduce yourself, and ask later whether it was heard."""
-    who = person(rng)
+    who = random_person(rng)
     hello = rng.choice(("My name is {}.", "I am {}.", "Hello, {} here.")).format(who.name)
     more = rng.choice(
         (f"I live in {who.town}.", f"I work as a {who.job}.", f"I have a {who.item}.", "")

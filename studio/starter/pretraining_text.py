@@ -10,7 +10,7 @@ from random import Random
 from studio.starter import vocabulary
 from studio.starter.chat import Row, conversation
 from studio.starter.questions import with_article
-from studio.starter.text_tasks import person
+from studio.starter.text_tasks import random_person
 
 SEED = 7
 
@@ -46,7 +46,7 @@ def paragraphs(rng: Random) -> Iterator[str]:
 def small_talk(rng: Random) -> Iterator[Row]:
     """Yield chats without end: the shape of a conversation, with nothing in it worth knowing."""
     while True:
-        who = person(rng)
+        who = random_person(rng)
         hello = rng.choice(("Hello!", "Good morning!", "Hi there.", "Good evening."))
         yield rng.choice(
             (
@@ -113,7 +113,7 @@ def _numbers(rng: Random) -> str:
 
 
 def _diary(rng: Random) -> str:
-    who = person(rng)
+    who = random_person(rng)
     day, month, year = rng.randint(1, 28), rng.choice(vocabulary.MONTHS), rng.randint(1980, 2029)
     return rng.choice(
         (
@@ -125,7 +125,7 @@ def _diary(rng: Random) -> str:
 
 
 def _portrait(rng: Random) -> str:
-    who = person(rng)
+    who = random_person(rng)
     he = who.pronoun.capitalize()
     return rng.choice(
         (
@@ -147,7 +147,7 @@ def _portrait(rng: Random) -> str:
 
 
 def _errand(rng: Random) -> str:
-    who = person(rng)
+    who = random_person(rng)
     return rng.choice(
         (
             (
@@ -173,7 +173,7 @@ def _weather(rng: Random) -> str:
 
 
 def _journey(rng: Random) -> str:
-    who = person(rng)
+    who = random_person(rng)
     now, then = rng.choice(list(vocabulary.PAST.items()))
     return rng.choice(
         (
@@ -201,7 +201,7 @@ def _review(rng: Random) -> str:
 
 
 def _record(rng: Random) -> str:
-    who = person(rng)
+    who = random_person(rng)
     return rng.choice(
         (
             f"name: {who.name}\njob: {who.job}\nday: {who.day}",
@@ -212,7 +212,7 @@ def _record(rng: Random) -> str:
 
 
 def _request(rng: Random) -> str:
-    who = person(rng)
+    who = random_person(rng)
     verb = rng.choice(list(vocabulary.ORDERS))
     order = f"{verb} {rng.choice(vocabulary.ORDERS[verb])}{rng.choice(vocabulary.WHENS)}"
     return rng.choice(
@@ -242,8 +242,8 @@ def _roll(rng: Random) -> str:
 
 def _bag(rng: Random) -> str:
     """Play the memory game in which everyone says the whole list and adds to it."""
-    who = person(rng)
-    first, second, third = (f"a {person(rng).item}" for _ in range(3))
+    who = random_person(rng)
+    first, second, third = (f"a {random_person(rng).item}" for _ in range(3))
     return (
         f"{who.name} packs {first}. {who.name} packs {first} and {second}. "
         f"{who.name} packs {first}, {second} and {third}."

@@ -24,7 +24,7 @@ class Person:
         return f"{self.colour} {self.thing}"
 
 
-def person(rng: Random) -> Person:
+def random_person(rng: Random) -> Person:
     name = rng.choice(vocabulary.PEOPLE)
     return Person(
         name=name,
@@ -40,7 +40,7 @@ def person(rng: Random) -> Person:
 
 
 def find_name(rng: Random) -> Row:
-    who = person(rng)
+    who = random_person(rng)
     sentence = rng.choice(
         (
             f"On {who.day} {who.name} bought a {who.item} at the {who.place}.",
@@ -61,7 +61,7 @@ def find_name(rng: Random) -> Row:
 
 
 def find_fact(rng: Random) -> Row:
-    who = person(rng)
+    who = random_person(rng)
     story = rng.choice(
         (
             f"{who.name} is a {who.job} from {who.town} and has a {who.item}.",
@@ -82,7 +82,7 @@ def find_fact(rng: Random) -> Row:
 
 
 def as_form(rng: Random) -> Row:
-    who = person(rng)
+    who = random_person(rng)
     sentence = rng.choice(
         (
             f"{who.name} is {who.age} years old and lives in {who.town}.",
@@ -125,7 +125,7 @@ def sentiment(rng: Random) -> Row:
 
 
 def summary(rng: Random) -> Row:
-    who = person(rng)
+    who = random_person(rng)
     opening = rng.choice(
         (
             f"On {who.day} {who.name} went to the {who.place} in {who.town}.",
@@ -162,7 +162,7 @@ def polite(rng: Random) -> Row:
 
 
 def past_tense(rng: Random) -> Row:
-    who = person(rng)
+    who = random_person(rng)
     verb = rng.choice(list(vocabulary.PAST))
     rest = rng.choice((f"to the {who.place}", f"from the {who.place}", f"through {who.town}"))
     ask = rng.choice(

@@ -1,22 +1,22 @@
 """The vocabulary that prose and instruction rows share, so that one prepares for the other."""
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-SHE = _listed(
+SHE = _split_words(
     "Ada Amara Bella Chloe Clara Elif Emma Farah Grace Hana Ines Laila Lena Maya Nadia Nora Priya "
     "Rita Yuki Zoe"
 )
-HE = _listed(
+HE = _split_words(
     "Adam Ahmed Ben Carlos David Emil Felix Hugo Ivan Jack Karim Kofi Leo Martin Noah Omar Pablo "
     "Ravi Simon Theo"
 )
 PRONOUNS = dict.fromkeys(SHE, "she") | dict.fromkeys(HE, "he")
 PEOPLE = tuple(PRONOUNS)
 
-TOWNS = _listed(
+TOWNS = _split_words(
     "Bristol Lyon Porto Seville Turin Hamburg Ghent Bergen Krakow Basel Cork Leeds Boston Denver "
     "Osaka Mumbai Lagos Perth Quebec Dallas"
 )
@@ -77,22 +77,24 @@ _NOUNS = {
 CATEGORIES = {pair.split()[0]: kind for kind, pairs in _NOUNS.items() for pair in pairs.split(", ")}
 PLURALS = dict(pair.split() for pairs in _NOUNS.values() for pair in pairs.split(", "))
 
-NUMBERS = _listed(
+NUMBERS = _split_words(
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty thirty"
 )
 """From small to large."""
 
 COLOURS = ("red", "blue", "green", "yellow", "white", "black", "brown", "purple", "grey", "pink")
-THINGS = _listed(
+THINGS = _split_words(
     "kite lamp coat bicycle cup chair scarf bag clock vase hat basket guitar mirror drum umbrella"
 )
-JOBS = _listed("baker teacher nurse pilot farmer gardener lawyer painter singer writer driver cook")
-PLACES = _listed(
+JOBS = _split_words(
+    "baker teacher nurse pilot farmer gardener lawyer painter singer writer driver cook"
+)
+PLACES = _split_words(
     "market station library park museum beach school harbour garden bakery theatre village"
 )
-DAYS = _listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
-MONTHS = _listed(
+DAYS = _split_words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+MONTHS = _split_words(
     "January February March April May June July August September October November December"
 )
 

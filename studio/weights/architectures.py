@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from studio.weights.model_kinds import Kind
+from studio.weights.model_kinds import ModelKind
 
-_FAMILIES: dict[Kind, str] = {
+_FAMILIES: dict[ModelKind, str] = {
     "causal": """
         afmoe apertus arcee aria_text axk1 axk2 bailing_hybrid bamba beam biogpt bitnet
         bloom blt codegen cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm dbrx
@@ -170,7 +170,7 @@ _FAMILIES: dict[Kind, str] = {
         voxtral_realtime_text xclip xclip_text_model xclip_vision_model xcodec
     """,
 }
-KINDS: dict[str, Kind] = {
+FAMILY_KINDS: dict[str, ModelKind] = {
     family: kind for kind, families in _FAMILIES.items() for family in families.split()
 }
 """The kind of each family, as its files usually are."""
@@ -194,17 +194,17 @@ LAYER_NORMS = frozenset(_LAYER_NORMS.split())
 Autocast casts what such a norm reads and not its weights. A GPU computes it in float32.
 """
 
-_WRITES = re.compile(
+_CAUSAL_HEAD = re.compile(
     r"(ForCausalLM|LMHeadModel|DoubleHeadsModel|ForConditionalGeneration|ModelWithLMHead)$"
 )
-_LABELS = re.compile(
+_LABEL_HEAD = re.compile(
     r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|RewardModel)$"
 )
 
 
-def kind_of(config: Mapping[str, Any]) -> Kind | None:
+def kind_of(config: Mapping[str, Any]) -> ModelKind | None:
     """Return the kind of model a config describes; None for a family that is not listed."""
-    kind = KINDS.get(str(config.get("model_type")))
+    kind = FAMILY_KINDS.get(str(config.get("model_type")))
     if kind == "encoder_decoder" and config.get("is_encoder_decoder") is False:
         # Its decoder was saved alone, as with BartForCausalLM.
         return "causal"
@@ -212,16 +212,16 @@ def kind_of(config: Mapping[str, Any]) -> Kind | None:
         return "encoder_decoder"
     if kind == "encoder" and config.get("is_decoder") is True:
         return "causal" if config["model_type"] in DECODABLE else kind
-    return _by_head(config) if kind == "causal" else kind
+    return _kind_by_head(config) if kind == "causal" else kind
 
 
-def _by_head(config: Mapping[str, Any]) -> Kind:
+def _kind_by_head(config: Mapping[str, Any]) -> ModelKind:
     """Tell a causal model by the head that was saved with it: another's would start at random."""
     told = config.get("architectures")
     heads = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
-    if not heads or any(map(_WRITES.search, heads)):
+    if not heads or any(map(_CAUSAL_HEAD.search, heads)):
         return "causal"
-    if any(map(_LABELS.search, heads)):
+    if any(map(_LABEL_HEAD.search, heads)):
         return "classifier"
     is_bare = all(one.endswith("Model") for one in heads)
     # Tied to the embeddings, the head is there even so.

@@ -8,13 +8,13 @@ from typing import get_args
 
 from studio.weights import weight_samples
 from studio.weights.native_dtypes import DType
-from studio.weights.safetensors_headers import Tensor
+from studio.weights.safetensors_headers import TensorInfo
 
-TENSORS = 32
+MAX_TENSORS = 32
 """Tensors sampled, evenly spread over the model."""
-PER_TENSOR = 2048
+VALUES_PER_TENSOR = 2048
 
-_EXACT: Mapping[str, frozenset[str]] = {
+_EXACT_DTYPES: Mapping[str, frozenset[str]] = {
     "float32": frozenset({"float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"}),
     "bfloat16": frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"}),
     "float16": frozenset({"float16", "float8_e4m3fn", "float8_e5m2"}),
@@ -23,7 +23,7 @@ _EXACT: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
+class CastRounding:
     """Weights loaded in a format that cannot hold all their values."""
 
     to: DType
@@ -39,20 +39,20 @@ class Cast:
     """Over the sample, unchanged weights included."""
 
 
-def casts(tensors: Sequence[Tensor]) -> dict[DType, Cast]:
+def measure_casts(tensors: Sequence[TensorInfo]) -> dict[DType, CastRounding]:
     """Return what loading in each format would round, without those that round nothing."""
-    measured = ((to, _measured(tensors, to)) for to in get_args(DType))
+    measured = ((to, _measure_cast(tensors, to)) for to in get_args(DType))
     return {to: cast for to, cast in measured if cast is not None}
 
 
-def _measured(tensors: Sequence[Tensor], to: DType) -> Cast | None:
-    rounded = [one for one in tensors if one.size and one.dtype not in _EXACT[to]]
+def _measure_cast(tensors: Sequence[TensorInfo], to: DType) -> CastRounding | None:
+    rounded = [one for one in tensors if one.size and one.dtype not in _EXACT_DTYPES[to]]
     readable = [one for one in rounded if weight_samples.is_readable(one)]
     if not readable:
         return None
-    chosen = readable[:: -(-len(readable) // TENSORS)]
-    changes = [change for one in chosen for change in _changes(one, to)]
-    return Cast(
+    chosen = readable[:: -(-len(readable) // MAX_TENSORS)]
+    changes = [change for one in chosen for change in _relative_changes(one, to)]
+    return CastRounding(
         to=to,
         stored=tuple(sorted({one.dtype for one in rounded})),
         weights=sum(one.size for one in rounded),
@@ -63,37 +63,41 @@ def _measured(tensors: Sequence[Tensor], to: DType) -> Cast | None:
     )
 
 
-def _changes(tensor: Tensor, to: DType) -> Iterator[float]:
+def _relative_changes(tensor: TensorInfo, to: DType) -> Iterator[float]:
     """Return the relative change of each sampled weight. NaN and infinity are counted elsewhere."""
-    before = [value for value in weight_samples.values(tensor, PER_TENSOR) if math.isfinite(value)]
-    for was, now in zip(before, _rounded(before, to), strict=True):
+    before = [
+        value
+        for value in weight_samples.read_values(tensor, VALUES_PER_TENSOR)
+        if math.isfinite(value)
+    ]
+    for was, now in zip(before, _round_values(before, to), strict=True):
         # A weight beyond the format's range becomes infinite: no relative change describes it.
         if math.isfinite(now):
             yield abs((now - was) / was) if was else 0.0
 
 
-def _rounded(values: Sequence[float], to: DType) -> Sequence[float]:
+def _round_values(values: Sequence[float], to: DType) -> Sequence[float]:
     if to == "float16":
-        return [_float16(value) for value in values]
-    narrow = [_float32(value) for value in values]
-    return narrow if to == "float32" else _bfloat16(narrow)
+        return [_to_float16(value) for value in values]
+    narrow = [_to_float32(value) for value in values]
+    return narrow if to == "float32" else _to_bfloat16(narrow)
 
 
-def _float32(value: float) -> float:
+def _to_float32(value: float) -> float:
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
 
 
-def _float16(value: float) -> float:
+def _to_float16(value: float) -> float:
     try:
         return float(struct.unpack("<e", struct.pack("<e", value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
 
 
-def _bfloat16(values: Sequence[float]) -> tuple[float, ...]:
+def _to_bfloat16(values: Sequence[float]) -> tuple[float, ...]:
     """Round float32 values to the nearest bfloat16, ties to even: the upper half of their bits."""
     bits = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
     kept = ((one + 0x7FFF + ((one >> 16) & 1)) & 0xFFFF0000 for one in bits)

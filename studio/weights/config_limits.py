@@ -10,39 +10,39 @@ from typing import Any
 
 from studio.errors import InvalidError
 
-_LAYERS = 10_000
-_WIDTH = 2**20
-_TABLE = 2**24
+_MAX_LAYERS = 10_000
+_MAX_WIDTH = 2**20
+_MAX_VOCABULARY = 2**24
 
-LARGEST: dict[str, int] = {
-    "num_hidden_layers": _LAYERS,
-    "num_layers": _LAYERS,
-    "n_layer": _LAYERS,
-    "n_layers": _LAYERS,
-    "encoder_layers": _LAYERS,
-    "decoder_layers": _LAYERS,
-    "num_attention_heads": _LAYERS,
-    "num_key_value_heads": _LAYERS,
-    "n_head": _LAYERS,
-    "num_experts": _WIDTH,
-    "num_local_experts": _WIDTH,
-    "n_routed_experts": _WIDTH,
-    "hidden_size": _WIDTH,
-    "d_model": _WIDTH,
-    "n_embd": _WIDTH,
-    "head_dim": _WIDTH,
-    "intermediate_size": _WIDTH,
-    "moe_intermediate_size": _WIDTH,
-    "n_inner": _WIDTH,
-    "ffn_dim": _WIDTH,
-    "d_ff": _WIDTH,
-    "vocab_size": _TABLE,
+MAX_VALUES: dict[str, int] = {
+    "num_hidden_layers": _MAX_LAYERS,
+    "num_layers": _MAX_LAYERS,
+    "n_layer": _MAX_LAYERS,
+    "n_layers": _MAX_LAYERS,
+    "encoder_layers": _MAX_LAYERS,
+    "decoder_layers": _MAX_LAYERS,
+    "num_attention_heads": _MAX_LAYERS,
+    "num_key_value_heads": _MAX_LAYERS,
+    "n_head": _MAX_LAYERS,
+    "num_experts": _MAX_WIDTH,
+    "num_local_experts": _MAX_WIDTH,
+    "n_routed_experts": _MAX_WIDTH,
+    "hidden_size": _MAX_WIDTH,
+    "d_model": _MAX_WIDTH,
+    "n_embd": _MAX_WIDTH,
+    "head_dim": _MAX_WIDTH,
+    "intermediate_size": _MAX_WIDTH,
+    "moe_intermediate_size": _MAX_WIDTH,
+    "n_inner": _MAX_WIDTH,
+    "ffn_dim": _MAX_WIDTH,
+    "d_ff": _MAX_WIDTH,
+    "vocab_size": _MAX_VOCABULARY,
     "max_position_embeddings": 2**30,
     "n_positions": 2**30,
 }
 """By the names that families use, at the top of a config or in one of its parts."""
 
-POSITIVE = frozenset(
+POSITIVE_FIELDS = frozenset(
     {
         *("num_hidden_layers", "n_layer", "n_layers"),
         *("num_attention_heads", "num_key_value_heads", "n_head"),
@@ -51,16 +51,16 @@ POSITIVE = frozenset(
 )
 """Sizes that are divided by, or without which nothing is left of a model."""
 
-SMALLEST = {"max_position_embeddings": -1, "n_positions": -1}
+MIN_VALUES = {"max_position_embeddings": -1, "n_positions": -1}
 """Families without a longest text say so with -1."""
 
-DEPTH = 4
+MAX_PART_DEPTH = 4
 """How deep parts of parts are looked into: text_config is one deep."""
 
-NESTED = 32
+MAX_NESTING = 32
 """How deep anything may lie in anything."""
 
-FAMILY = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+FAMILY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 """What a model_type may be. Programs have been known to make code of it."""
 
 
@@ -73,29 +73,29 @@ def check(config: Mapping[str, Any]) -> None:
 
     """
     _refuse_deep(config)
-    _refuse_unnamed(config, DEPTH)
-    for name, value in _numbers(config, DEPTH):
+    _refuse_unnamed(config, MAX_PART_DEPTH)
+    for name, value in _sizes(config, MAX_PART_DEPTH):
         # Families with a number for each layer or each part list them: left to the loader.
         if isinstance(value, list | dict | None):
             continue
-        smallest = 1 if name in POSITIVE else SMALLEST.get(name, 0)
+        smallest = 1 if name in POSITIVE_FIELDS else MIN_VALUES.get(name, 0)
         # Booleans are numbers to Python, and not here.
-        if type(value) not in {int, float} or not smallest <= value <= LARGEST[name]:
+        if type(value) not in {int, float} or not smallest <= value <= MAX_VALUES[name]:
             said = f"config.json says {name} is {str(value)[:40]}"
-            raise _refused(f"{said}, which no model can have.")
+            raise _config_error(f"{said}, which no model can have.")
 
 
-def _numbers(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
+def _sizes(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
     for name, value in config.items():
-        if name in LARGEST:
+        if name in MAX_VALUES:
             yield name, value
         elif isinstance(value, dict) and depth:
-            yield from _numbers(value, depth - 1)
+            yield from _sizes(value, depth - 1)
 
 
 def _refuse_deep(config: Mapping[str, Any]) -> None:
     level: list[Any] = [config]
-    for _ in range(NESTED):
+    for _ in range(MAX_NESTING):
         # Level by level, so that no depth is too deep for this to end.
         level = [
             inner
@@ -105,19 +105,19 @@ def _refuse_deep(config: Mapping[str, Any]) -> None:
         ]
         if not level:
             return
-    raise _refused("config.json is nested absurdly.")
+    raise _config_error("config.json is nested absurdly.")
 
 
 def _refuse_unnamed(config: Mapping[str, Any], depth: int) -> None:
     family = config.get("model_type") or "unnamed"
-    if not isinstance(family, str) or not FAMILY.fullmatch(family):
-        raise _refused("config.json names a family as none is called (model_type).")
+    if not isinstance(family, str) or not FAMILY_NAME.fullmatch(family):
+        raise _config_error("config.json names a family as none is called (model_type).")
     for part in config.values():
         if isinstance(part, Mapping) and depth:
             _refuse_unnamed(part, depth - 1)
 
 
-def _refused(what: str) -> InvalidError:
+def _config_error(what: str) -> InvalidError:
     return InvalidError(
         what, hint="Fetch the model again, from a source you trust.", param="base_model"
     )

@@ -10,7 +10,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layers:
+class DecoderLayers:
     """A decoder's layers: attention, then an inner network, each beside a residual."""
 
     norm: Literal["root", "wide", "layer"] = "root"
@@ -37,21 +37,23 @@ class Layers:
         return (1 if self.is_joined else 3, inner)
 
 
-_LLAMA = Layers()
+_LLAMA = DecoderLayers()
 
-FAMILIES: Mapping[str, Layers] = {
+FAMILY_LAYERS: Mapping[str, DecoderLayers] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
-    "qwen3": Layers(normed_heads="each"),
+    "qwen3": DecoderLayers(normed_heads="each"),
     "granite": _LLAMA,
     "smollm3": _LLAMA,
-    "gemma": Layers(norm="wide"),
-    "gemma2": Layers(norm="wide", is_normed_after=True, is_eager=True),
-    "gemma3_text": Layers(norm="wide", is_normed_after=True, normed_heads="each"),
-    "olmo2": Layers(norm="wide", is_normed_before=False, is_normed_after=True, normed_heads="all"),
-    "phi3": Layers(is_joined=True, is_gate_joined=True, is_copied=True),
-    "gpt_neox": Layers(norm="layer", is_joined=True, is_gated=False, is_copied=True),
-    "gpt2": Layers(norm="layer", is_joined=True, is_gated=False),
+    "gemma": DecoderLayers(norm="wide"),
+    "gemma2": DecoderLayers(norm="wide", is_normed_after=True, is_eager=True),
+    "gemma3_text": DecoderLayers(norm="wide", is_normed_after=True, normed_heads="each"),
+    "olmo2": DecoderLayers(
+        norm="wide", is_normed_before=False, is_normed_after=True, normed_heads="all"
+    ),
+    "phi3": DecoderLayers(is_joined=True, is_gate_joined=True, is_copied=True),
+    "gpt_neox": DecoderLayers(norm="layer", is_joined=True, is_gated=False, is_copied=True),
+    "gpt2": DecoderLayers(norm="layer", is_joined=True, is_gated=False),
 }
 """Families whose layers were counted."""

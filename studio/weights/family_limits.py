@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Overflow:
+class Float16Overflow:
     """Why a family is unsafe in float16."""
 
     why: str
@@ -17,58 +17,58 @@ class Overflow:
     """Whether it happens at ordinary lengths and data. Refused if so, else a warning."""
 
 
-_T5 = Overflow(
+_T5 = Float16Overflow(
     "its feed-forward layers reach 66,246, and float16 ends at 65,504",
     "huggingface/transformers#5651, #4586, #9295",
 )
-_GEMMA3 = Overflow(
+_GEMMA3 = Float16Overflow(
     "its activations reach about 800,000, and float16 ends at 65,504", "unslothai/unsloth#4014"
 )
-_QWEN2 = Overflow(
+_QWEN2 = Float16Overflow(
     "it was trained in bfloat16, and overflows were reported on V100 cards",
     "QwenLM/Qwen3#868, #826",
     is_certain=False,
 )
-_MIXTURE = Overflow("gradients were seen to become NaN in float16", "unslothai/unsloth#6865")
+_EXPERTS = Float16Overflow("gradients were seen to become NaN in float16", "unslothai/unsloth#6865")
 
-FLOAT16: dict[str, Overflow] = {
+FLOAT16_OVERFLOWS: dict[str, Float16Overflow] = {
     "t5": _T5,
     "mt5": _T5,
     "umt5": _T5,
     "longt5": _T5,
-    "gemma": Overflow("its activations overflow float16", "google/gemma_pytorch#24"),
-    "gemma2": Overflow(
+    "gemma": Float16Overflow("its activations overflow float16", "google/gemma_pytorch#24"),
+    "gemma2": Float16Overflow(
         "it was trained in bfloat16, as its elder that overflows",
         "google/gemma_pytorch#24",
         is_certain=False,
     ),
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,
-    "gemma3n": Overflow("its activations overflow float16", "unsloth_zoo FORCE_FLOAT32"),
-    "gpt_oss": Overflow("its activations overflow float16", "unsloth_zoo FORCE_FLOAT32"),
-    "qwen3_5": Overflow("its gated layers overflow float16", "unsloth_zoo FORCE_FLOAT32"),
+    "gemma3n": Float16Overflow("its activations overflow float16", "unsloth_zoo FORCE_FLOAT32"),
+    "gpt_oss": Float16Overflow("its activations overflow float16", "unsloth_zoo FORCE_FLOAT32"),
+    "qwen3_5": Float16Overflow("its gated layers overflow float16", "unsloth_zoo FORCE_FLOAT32"),
     "qwen2": _QWEN2,
-    "qwen2_vl": Overflow(
+    "qwen2_vl": Float16Overflow(
         "it was trained in bfloat16 and overflows float16",
         "huggingface/transformers#33294, #33312",
     ),
-    "phi": Overflow("its attention overflows float16", "huggingface/transformers#28163"),
-    "qwen3_moe": _MIXTURE,
-    "glm4_moe": _MIXTURE,
-    "gemma4": Overflow(
+    "phi": Float16Overflow("its attention overflows float16", "huggingface/transformers#28163"),
+    "qwen3_moe": _EXPERTS,
+    "glm4_moe": _EXPERTS,
+    "gemma4": Float16Overflow(
         "its gradients overflowed in reinforcement learning; supervised runs were fine",
         "unslothai/unsloth-zoo#600, #866, unslothai/unsloth#4875",
         is_certain=False,
     ),
-    "gpt_neo": Overflow(
+    "gpt_neo": Float16Overflow(
         "it overflowed on texts of 2,048 tokens",
         "huggingface/transformers#11076",
         is_certain=False,
     ),
-    "gpt_neox": Overflow(
+    "gpt_neox": Float16Overflow(
         "overflows were reported", "huggingface/transformers#30199", is_certain=False
     ),
-    "opt": Overflow(
+    "opt": Float16Overflow(
         "padding gave NaN in float16", "huggingface/transformers#17433", is_certain=False
     ),
 }
@@ -81,7 +81,7 @@ FLOAT32_PARAMETERS: dict[str, str] = {
 }
 """Families whose recurrence diverges when its parameters are held in 16 bits, and who says so."""
 
-NO_ADAPTER: dict[str, tuple[str, ...]] = {
+NO_ADAPTER_LAYERS: dict[str, tuple[str, ...]] = {
     "mamba": ("dt_proj", "out_proj", "x_proj"),
     "falcon_mamba": ("dt_proj", "out_proj", "x_proj"),
     "mamba2": ("out_proj",),
@@ -93,7 +93,7 @@ NO_ADAPTER: dict[str, tuple[str, ...]] = {
 peft refuses `out_proj`; the others are seen in the families' own code in transformers.
 """
 
-MIXED_HALVES: dict[str, str] = {
+MIXED_16BIT_UNSAFE: dict[str, str] = {
     "rwkv": "BlinkDL/RWKV-LM#155",
     "hy_v4": "tried with torch 2.13",
     "inkling2_text": "tried with torch 2.13",
@@ -101,16 +101,16 @@ MIXED_HALVES: dict[str, str] = {
 """Families that cannot compute in one 16-bit format on weights of the other, even frozen ones."""
 
 
-def cares(family: str, *, has_experts: bool) -> Iterator[str]:
+def warnings_for(family: str, *, has_experts: bool) -> Iterator[str]:
     """Say what to mind with a family, and who says so: a sentence for each thing."""
-    if known := FLOAT16.get(family):
+    if known := FLOAT16_OVERFLOWS.get(family):
         verb = "does not train" if known.is_certain else "may fail"
         yield f"It {verb} in float16: {known.why} ({known.source})."
     if source := FLOAT32_PARAMETERS.get(family):
         yield f"Its parameters want to be held in float32 ({source})."
-    if source := MIXED_HALVES.get(family):
+    if source := MIXED_16BIT_UNSAFE.get(family):
         yield f"It cannot compute in one 16-bit format on weights of the other ({source})."
-    if layers := NO_ADAPTER.get(family):
+    if layers := NO_ADAPTER_LAYERS.get(family):
         yield f"Adapters leave out {', '.join(layers)}: its kernels read past those layers."
     if has_experts:
         yield "It is a mixture of experts: those are no layers, and no adapter reaches them."

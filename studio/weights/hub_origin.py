@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-FILE = "origin.json"
+ORIGIN_FILE = "origin.json"
 
 
-class Origin(BaseModel):
+class HubOrigin(BaseModel):
     """A commit of a repository on the hub."""
 
     model_config = ConfigDict(frozen=True)
@@ -23,13 +23,13 @@ def folder_name(repo: str, commit: str) -> str:
     return f"{repo.replace('/', '--')}-{commit[:12]}"
 
 
-def read(folder: Path) -> Origin | None:
+def read(folder: Path) -> HubOrigin | None:
     """Return where a folder's model is from; None unless it was fetched, and whole."""
     try:
-        return Origin.model_validate_json((folder / FILE).read_bytes())
+        return HubOrigin.model_validate_json((folder / ORIGIN_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def write(folder: Path, origin: Origin) -> None:
-    (folder / FILE).write_text(origin.model_dump_json(indent=1), encoding="utf-8")
+def write(folder: Path, origin: HubOrigin) -> None:
+    (folder / ORIGIN_FILE).write_text(origin.model_dump_json(indent=1), encoding="utf-8")

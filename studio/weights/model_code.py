@@ -10,14 +10,14 @@ from typing import Any
 from studio.errors import InvalidError
 from studio.weights import download_filter
 
-_ASKED_BY = (download_filter.CONFIG, download_filter.TOKENIZER_CONFIG)
-_FIELD = "auto_map"
-_ELSEWHERE = "--"
+_CONFIG_FILES = (download_filter.CONFIG_FILE, download_filter.TOKENIZER_CONFIG_FILE)
+_AUTO_MAP = "auto_map"
+_REPO_SEPARATOR = "--"
 """Parts the name of another repository from what is wanted of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class ModelCode:
     """What a model's files ask to be run."""
 
     wanted: tuple[str, ...] = ()
@@ -30,38 +30,40 @@ class Code:
     @property
     def elsewhere(self) -> tuple[str, ...]:
         """What is in other repositories, which nobody has looked at here."""
-        return tuple(one for one in self.wanted if _ELSEWHERE in one)
+        return tuple(one for one in self.wanted if _REPO_SEPARATOR in one)
 
     @property
     def lacking(self) -> tuple[str, ...]:
         """The files that are asked for and not there."""
-        asked = {f"{one.partition('.')[0]}.py" for one in self.wanted if _ELSEWHERE not in one}
+        asked = {f"{one.partition('.')[0]}.py" for one in self.wanted if _REPO_SEPARATOR not in one}
         return tuple(sorted(asked - set(self.files)))
 
 
-def read(folder: Path) -> Code:
+def read(folder: Path) -> ModelCode:
     """Return what a folder's configs ask to be run.
 
     Raises:
         InvalidError: one of them is unreadable or absurdly large.
 
     """
-    wanted = tuple(sorted({one for name in _ASKED_BY for one in _wanted(folder / name)}))
+    wanted = tuple(
+        sorted({one for name in _CONFIG_FILES for one in _requested_classes(folder / name)})
+    )
     if not wanted:
-        return Code()
+        return ModelCode()
     files = sorted(path for path in folder.rglob("*.py") if path.is_file())
     names = tuple(path.relative_to(folder).as_posix() for path in files)
-    return Code(wanted=wanted, files=names, sha256=_sha256(folder, names))
+    return ModelCode(wanted=wanted, files=names, sha256=_hash_files(folder, names))
 
 
-def _wanted(path: Path) -> Iterator[str]:
-    asked = small_json(path).get(_FIELD)
+def _requested_classes(path: Path) -> Iterator[str]:
+    asked = read_small_json(path).get(_AUTO_MAP)
     for one in asked.values() if isinstance(asked, dict) else ():
         parts = one if isinstance(one, list) else [one]
         yield from (part for part in parts if isinstance(part, str))
 
 
-def small_json(path: Path) -> Mapping[str, Any]:
+def read_small_json(path: Path) -> Mapping[str, Any]:
     """Return what a JSON file beside the weights says; nothing where there is none.
 
     Raises:
@@ -71,7 +73,7 @@ def small_json(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        is_small = path.stat().st_size <= download_filter.LARGEST[path.name]
+        is_small = path.stat().st_size <= download_filter.MAX_FILE_BYTES[path.name]
         told = json.loads(path.read_bytes()) if is_small else None
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
@@ -80,7 +82,7 @@ def small_json(path: Path) -> Mapping[str, Any]:
     return told
 
 
-def _sha256(folder: Path, names: tuple[str, ...]) -> str:
+def _hash_files(folder: Path, names: tuple[str, ...]) -> str:
     whole = hashlib.sha256()
     for name in names:
         content = hashlib.sha256((folder / name).read_bytes()).hexdigest()

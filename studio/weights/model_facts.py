@@ -21,20 +21,20 @@ from studio.weights import (
     weight_defects,
     weight_samples,
 )
-from studio.weights.cast_error import Cast
-from studio.weights.model_kinds import Kind
-from studio.weights.model_shape import Shape
+from studio.weights.cast_error import CastRounding
+from studio.weights.model_kinds import ModelKind
+from studio.weights.model_shape import ModelShape
 from studio.weights.native_dtypes import DType
-from studio.weights.safetensors_headers import Tensor
-from studio.weights.weight_defects import Broken
-from studio.weights.weight_samples import Spread
+from studio.weights.safetensors_headers import TensorInfo
+from studio.weights.weight_defects import WeightDefects
+from studio.weights.weight_samples import WeightStats
 
-CONFIG_LIMIT = 4 * 2**20
-_MIXTURE = re.compile(r"\.(gate|router|experts)\.")
+MAX_CONFIG_BYTES = 4 * 2**20
+_EXPERT_LAYER = re.compile(r"\.(gate|router|experts)\.")
 """In the names of experts, and of what chooses among them: no linear layers once loaded."""
 
-_MATRIX = 2
-FLOAT8_SIDES = 16
+_MATRIX_DIMENSIONS = 2
+FLOAT8_MULTIPLE = 16
 """Products of 8 bits take matrices whose sides are multiples of this (`torch._scaled_mm`)."""
 _TRAINABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
 
@@ -44,7 +44,7 @@ class ModelFacts:
     """A model, as its config and its weights describe it. What its files do not say stays empty."""
 
     family: str = ""
-    kind: Kind | None = None
+    kind: ModelKind | None = None
     """What a method must train to train it; None where that shows only once it is loaded."""
     declared: str = ""
     """The format its config names."""
@@ -59,9 +59,9 @@ class ModelFacts:
     """Those of linear layers."""
     table_format: DType | None = None
     """The format the table of tokens is loaded in then: what goes from layer to layer has it."""
-    casts: Mapping[DType, Cast] = field(default_factory=dict)
+    casts: Mapping[DType, CastRounding] = field(default_factory=dict)
     """By format: what loading all weights in it would round."""
-    rest_casts: Mapping[DType, Cast] = field(default_factory=dict)
+    rest_casts: Mapping[DType, CastRounding] = field(default_factory=dict)
     """The same of what is never quantised: all but the linear layers."""
     packed_layers: tuple[str, ...] = ()
     """Matrices stored in 8 bits or fewer, or as whole numbers."""
@@ -75,10 +75,10 @@ class ModelFacts:
     """Outputs of all linear layers but the output."""
     expert_parameters: int = 0
     """Of a mixture of experts: what is loaded as stacks of matrices, which are no layers."""
-    shape: Shape | None = None
+    shape: ModelShape | None = None
     """None where the config does not say, or says what cannot be."""
-    spread: Spread = field(default_factory=Spread)
-    broken: Broken = field(default_factory=Broken)
+    spread: WeightStats = field(default_factory=WeightStats)
+    broken: WeightDefects = field(default_factory=WeightDefects)
     rounding: Mapping[str, float] = field(default_factory=dict)
     """What a quantised format would change of the linear layers, relative to their size."""
 
@@ -103,7 +103,7 @@ class ModelFacts:
 
     def rounded(
         self, to: DType, *, keeps_own: bool = False, is_quantised: bool = False
-    ) -> Cast | None:
+    ) -> CastRounding | None:
         """Return what loading in a format rounds, but for what is quantised of it.
 
         Where each weight keeps its own format, only one that no run can hold is rounded: float64.
@@ -132,50 +132,50 @@ def read(folder: Path) -> ModelFacts:
         InvalidError: a file in it is unreadable, cut short, or says what cannot be.
 
     """
-    said = config(folder / "config.json")
+    said = read_config(folder / "config.json")
     tensors = [
         one
-        for file in safetensors_headers.files(folder)
-        for one in safetensors_headers.tensors(file)
+        for file in safetensors_headers.weight_files(folder)
+        for one in safetensors_headers.read_tensors(file)
     ]
     weights = [one for one in tensors if one.is_float]
     linear = [one for one in weights if _is_linear(one, said)]
     rest = [one for one in weights if not _is_linear(one, said)]
-    chosen = native_dtypes.formats(tensors)
+    chosen = native_dtypes.load_dtypes(tensors)
     return replace(
-        _told(said),
+        _facts_from_config(said),
         parameters=sum(one.size for one in weights),
-        stored=_shares(weights),
-        as_saved=native_dtypes.counts(weights, chosen),
-        linear_as_saved=native_dtypes.counts(linear, chosen),
-        table_format=next((chosen[one.name] for one in weights if _is_table(one, said)), None),
-        casts=cast_error.casts(weights),
-        rest_casts=cast_error.casts(rest),
+        stored=_dtype_shares(weights),
+        as_saved=native_dtypes.count_by_dtype(weights, chosen),
+        linear_as_saved=native_dtypes.count_by_dtype(linear, chosen),
+        table_format=next((chosen[one.name] for one in weights if _is_embedding(one, said)), None),
+        casts=cast_error.measure_casts(weights),
+        rest_casts=cast_error.measure_casts(rest),
         packed_layers=tuple(one.name for one in tensors if _is_packed(one)),
         float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
-        odd_layers=tuple(one.name for one in linear if _is_odd(one)),
-        linear_features=sum(sum(one.shape) for one in weights if _is_adapted(one, said)),
+        odd_layers=tuple(one.name for one in linear if _has_odd_side(one)),
+        linear_features=sum(sum(one.shape) for one in weights if _gets_adapter(one, said)),
         linear_parameters=sum(one.size for one in linear),
         linear_rows=sum(one.shape[0] for one in linear),
         expert_parameters=sum(one.size for one in weights if ".experts." in one.name),
-        spread=weight_samples.spread(weights),
+        spread=weight_samples.collect_stats(weights),
         broken=weight_defects.scan(weights),
-        rounding=quantisation_error.errors(linear),
+        rounding=quantisation_error.measure_errors(linear),
     )
 
 
 def from_config(folder: Path) -> ModelFacts:
     """Read what the config alone says."""
-    return _told(config(folder / "config.json"))
+    return _facts_from_config(read_config(folder / "config.json"))
 
 
-def watched(folder: Path) -> list[Path]:
+def source_files(folder: Path) -> list[Path]:
     """Return the files that facts are read from, of those that are there."""
-    named = [folder / "config.json", folder / safetensors_headers.INDEX]
-    return [one for one in (*named, *safetensors_headers.files(folder)) if one.is_file()]
+    named = [folder / "config.json", folder / safetensors_headers.INDEX_FILE]
+    return [one for one in (*named, *safetensors_headers.weight_files(folder)) if one.is_file()]
 
 
-def config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Return what a model's config says, or nothing where there is none.
 
     Raises:
@@ -185,7 +185,7 @@ def config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        told = json.loads(path.read_bytes()) if path.stat().st_size <= CONFIG_LIMIT else None
+        told = json.loads(path.read_bytes()) if path.stat().st_size <= MAX_CONFIG_BYTES else None
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
     if not isinstance(told, dict):
@@ -194,35 +194,35 @@ def config(path: Path) -> dict[str, Any]:
     return told
 
 
-def _told(config: Mapping[str, Any]) -> ModelFacts:
+def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(
         family=_family(config),
         kind=architectures.kind_of(config),
-        declared=_declared(config),
-        quantised=_quantised(config),
+        declared=_declared_dtype(config),
+        quantised=_quantisation_method(config),
         shape=model_shape.read(config),
     )
 
 
 def _family(config: Mapping[str, Any]) -> str:
     told = config.get("model_type")
-    return told if isinstance(told, str) and config_limits.FAMILY.fullmatch(told) else ""
+    return told if isinstance(told, str) and config_limits.FAMILY_NAME.fullmatch(told) else ""
 
 
-def _declared(config: Mapping[str, Any]) -> str:
+def _declared_dtype(config: Mapping[str, Any]) -> str:
     inner = config.get("text_config")
     levels = (config, inner if isinstance(inner, dict) else {})
     told = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
     return next((one for one in told if isinstance(one, str) and one in _TRAINABLE), "")
 
 
-def _quantised(config: Mapping[str, Any]) -> str:
+def _quantisation_method(config: Mapping[str, Any]) -> str:
     told = config.get("quantization_config")
     how = told.get("quant_method") if isinstance(told, dict) else None
-    return how if isinstance(how, str) and config_limits.FAMILY.fullmatch(how) else ""
+    return how if isinstance(how, str) and config_limits.FAMILY_NAME.fullmatch(how) else ""
 
 
-def _shares(tensors: Sequence[Tensor]) -> dict[str, float]:
+def _dtype_shares(tensors: Sequence[TensorInfo]) -> dict[str, float]:
     counted: Counter[str] = Counter()
     for one in tensors:
         counted[one.dtype] += one.size
@@ -230,40 +230,42 @@ def _shares(tensors: Sequence[Tensor]) -> dict[str, float]:
     return {dtype: count / total for dtype, count in counted.most_common() if count}
 
 
-def _is_adapted(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+def _gets_adapter(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
     layer = tensor.name.removesuffix(".weight").rpartition(".")[2]
-    return _is_linear(tensor, config) and layer not in family_limits.NO_ADAPTER.get(
+    return _is_linear(tensor, config) and layer not in family_limits.NO_ADAPTER_LAYERS.get(
         _family(config), ()
     )
 
 
-def _is_linear(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+def _is_linear(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
     """Whether it is a matrix between layers: not the tokens' or the positions' own."""
-    tables = {config.get("vocab_size"), *_positions(tensor, config)}
+    tables = {config.get("vocab_size"), *_position_rows(tensor, config)}
     return (
-        len(tensor.shape) == _MATRIX
+        len(tensor.shape) == _MATRIX_DIMENSIONS
         and tensor.name.endswith("weight")
         and tables.isdisjoint(tensor.shape)
     )
 
 
-def _is_table(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+def _is_embedding(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
     """Whether it is the table of tokens; the output may be another, and is named for its head."""
-    is_matrix = len(tensor.shape) == _MATRIX and tensor.shape[0] == config.get("vocab_size")
+    is_matrix = len(tensor.shape) == _MATRIX_DIMENSIONS and tensor.shape[0] == config.get(
+        "vocab_size"
+    )
     return is_matrix and "head" not in tensor.name
 
 
-def _is_packed(tensor: Tensor) -> bool:
-    is_matrix = len(tensor.shape) >= _MATRIX and tensor.name.endswith("weight")
+def _is_packed(tensor: TensorInfo) -> bool:
+    is_matrix = len(tensor.shape) >= _MATRIX_DIMENSIONS and tensor.name.endswith("weight")
     return is_matrix and tensor.dtype not in _TRAINABLE
 
 
-def _is_odd(tensor: Tensor) -> bool:
-    is_layer = _MIXTURE.search(tensor.name) is None
-    return is_layer and any(side % FLOAT8_SIDES for side in tensor.shape)
+def _has_odd_side(tensor: TensorInfo) -> bool:
+    is_layer = _EXPERT_LAYER.search(tensor.name) is None
+    return is_layer and any(side % FLOAT8_MULTIPLE for side in tensor.shape)
 
 
-def _positions(tensor: Tensor, config: Mapping[str, Any]) -> tuple[object, ...]:
+def _position_rows(tensor: TensorInfo, config: Mapping[str, Any]) -> tuple[object, ...]:
     """Return how many rows a table of positions has, if the tensor may be one."""
     if "wpe" not in tensor.name and "position" not in tensor.name:
         return ()

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Kind = Literal[
+ModelKind = Literal[
     "causal",
     "encoder_decoder",
     "encoder",
@@ -15,7 +15,7 @@ Kind = Literal[
 ]
 """What a model does with tokens; "causal" predicts each from those before it."""
 
-DESCRIPTIONS: dict[Kind, str] = {
+KIND_DESCRIPTIONS: dict[ModelKind, str] = {
     "causal": "This is a causal language model: it predicts each token from those before it.",
     "encoder_decoder": "This is an encoder-decoder model: one half reads a text and the other "
     "writes one.",
@@ -29,4 +29,4 @@ DESCRIPTIONS: dict[Kind, str] = {
     "other": "This is not a language model, or only a part of one.",
 }
 
-HINT = "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2."
+CAUSAL_MODEL_HINT = "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2."

@@ -13,17 +13,17 @@ import yaml
 
 from studio.errors import InvalidError
 from studio.weights import config_limits, download_filter
-from studio.weights.model_code import small_json
+from studio.weights.model_code import read_small_json
 
-_FRONT = re.compile(r"\A---\s*\n(.{0,100000}?)\n---\s*(?:\n|\Z)", re.DOTALL)
-_READ = 200_000
+_FRONT_MATTER = re.compile(r"\A---\s*\n(.{0,100000}?)\n---\s*(?:\n|\Z)", re.DOTALL)
+_CARD_BYTES = 200_000
 """Bytes of a card that are looked at: what is looked for stands at its very top."""
-_LONGEST = ("max_position_embeddings", "n_positions", "context_length", "n_ctx", "seq_length")
-_PLAIN = re.compile(r"[\w .,+()/:-]{1,80}")
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "context_length", "n_ctx", "seq_length")
+_PLAIN_NAME = re.compile(r"[\w .,+()/:-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class ModelMetadata:
     """What a model's files say of it beside its weights."""
 
     licence: str = ""
@@ -35,39 +35,39 @@ class Card:
     """Of all files in its folder."""
 
 
-def read(folder: Path) -> Card:
+def read(folder: Path) -> ModelMetadata:
     """Return what a folder says of its model beside the weights.
 
     Raises:
         InvalidError: a file is unreadable, or absurdly large or deep.
 
     """
-    return Card(
-        licence=_licence(folder / download_filter.CARD),
-        context=_context(small_json(folder / download_filter.CONFIG)),
-        template=_template(folder),
+    return ModelMetadata(
+        licence=_read_licence(folder / download_filter.MODEL_CARD_FILE),
+        context=_context_length(read_small_json(folder / download_filter.CONFIG_FILE)),
+        template=_template_file(folder),
         bytes=sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()),
     )
 
 
-def _licence(path: Path) -> str:
+def _read_licence(path: Path) -> str:
     """Return the licence of a card's front matter, or nothing."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        front = _FRONT.match(file.read(_READ).decode("utf-8", "replace"))
+        front = _FRONT_MATTER.match(file.read(_CARD_BYTES).decode("utf-8", "replace"))
     try:
         # Only scalars and collections; aliases could make a small card a huge one.
-        said = yaml.load(front[1], _Plain) if front else None  # noqa: S506 -- a safe loader  # nosec B506
+        said = yaml.load(front[1], _NoAliasLoader) if front else None  # noqa: S506 -- a safe loader  # nosec B506
     except (yaml.YAMLError, RecursionError, ValueError):
         return ""
     values = said if isinstance(said, dict) else {}
     named = values.get("license_name") if values.get("license") == "other" else None
     told = named or values.get("license")
-    return told if isinstance(told, str) and _PLAIN.fullmatch(told) else ""
+    return told if isinstance(told, str) and _PLAIN_NAME.fullmatch(told) else ""
 
 
-class _Plain(yaml.SafeLoader):
+class _NoAliasLoader(yaml.SafeLoader):
     """YAML without aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -76,33 +76,35 @@ class _Plain(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _context(config: Mapping[str, Any]) -> int | None:
+def _context_length(config: Mapping[str, Any]) -> int | None:
     inner = config.get("text_config")
     levels = (config, inner if isinstance(inner, dict) else {})
-    told = (level.get(name) for level in levels for name in _LONGEST)
+    told = (level.get(name) for level in levels for name in _CONTEXT_KEYS)
     known = (
-        one for one in told if type(one) is int and 0 < one <= config_limits.LARGEST["n_positions"]
+        one
+        for one in told
+        if type(one) is int and 0 < one <= config_limits.MAX_VALUES["n_positions"]
     )
     return next(known, None)
 
 
-def _template(folder: Path) -> str:
+def _template_file(folder: Path) -> str:
     """Return the file with the template that transformers would take, without reading it all."""
-    for name in (download_filter.TEMPLATE, "chat_template.json"):
+    for name in (download_filter.TEMPLATE_FILE, "chat_template.json"):
         if (folder / name).is_file():
             return name
-    told = small_json(folder / download_filter.TOKENIZER_CONFIG).get("chat_template")
-    return download_filter.TOKENIZER_CONFIG if told else ""
+    told = read_small_json(folder / download_filter.TOKENIZER_CONFIG_FILE).get("chat_template")
+    return download_filter.TOKENIZER_CONFIG_FILE if told else ""
 
 
-def check(folder: Path) -> None:
+def check_file_sizes(folder: Path) -> None:
     """Refuse a folder with a file beside the weights that no model has so large.
 
     Raises:
         InvalidError: there is one.
 
     """
-    for name, most in download_filter.LARGEST.items():
+    for name, most in download_filter.MAX_FILE_BYTES.items():
         path = folder / name
         if path.is_file() and path.stat().st_size > most:
             raise InvalidError(

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_WIDEST = 2**20
-_DEEPEST = 2**12
-_MOST_WORDS = 2**24
+_MAX_WIDTH = 2**20
+_MAX_LAYERS = 2**12
+_MAX_VOCABULARY = 2**24
 
-_OLD_NAMES = {
+_GPT2_NAMES = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
@@ -16,11 +16,11 @@ _OLD_NAMES = {
 }
 """What GPT-2 called what all others call otherwise."""
 
-_DROPPED = ("resid_pdrop", "residual_dropout", "hidden_dropout")
+_DROPOUT_KEYS = ("resid_pdrop", "residual_dropout", "hidden_dropout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """The numbers that say how much a decoder keeps of each token."""
 
     layers: int
@@ -53,7 +53,7 @@ class Shape:
         return self.key_heads * self.head_size
 
 
-UNKNOWN = Shape(
+UNKNOWN_SHAPE = ModelShape(
     layers=0,
     hidden=0,
     intermediate=0,
@@ -66,22 +66,22 @@ UNKNOWN = Shape(
 """Of a model whose config does not say."""
 
 
-def read(config: Mapping[str, Any]) -> Shape | None:
+def read(config: Mapping[str, Any]) -> ModelShape | None:
     """Return a config's shape, or None unless every number is there and within reason."""
-    config = {new: config[old] for old, new in _OLD_NAMES.items() if old in config} | dict(config)
-    hidden = _whole(config.get("hidden_size"), _WIDEST)
-    heads = _whole(config.get("num_attention_heads"), _WIDEST)
+    config = {new: config[old] for old, new in _GPT2_NAMES.items() if old in config} | dict(config)
+    hidden = _bounded_int(config.get("hidden_size"), _MAX_WIDTH)
+    heads = _bounded_int(config.get("num_attention_heads"), _MAX_WIDTH)
     if not hidden or not heads:
         return None
     inner = 4 * hidden if "n_embd" in config else 0
-    shape = Shape(
-        layers=_whole(config.get("num_hidden_layers"), _DEEPEST),
+    shape = ModelShape(
+        layers=_bounded_int(config.get("num_hidden_layers"), _MAX_LAYERS),
         hidden=hidden,
-        intermediate=_whole(_or(config.get("intermediate_size"), inner), _WIDEST),
+        intermediate=_bounded_int(_or_default(config.get("intermediate_size"), inner), _MAX_WIDTH),
         heads=heads,
-        key_heads=_whole(_or(config.get("num_key_value_heads"), heads), heads),
-        head_size=_whole(_or(config.get("head_dim"), hidden // heads), _WIDEST),
-        vocabulary=_whole(config.get("vocab_size"), _MOST_WORDS),
+        key_heads=_bounded_int(_or_default(config.get("num_key_value_heads"), heads), heads),
+        head_size=_bounded_int(_or_default(config.get("head_dim"), hidden // heads), _MAX_WIDTH),
+        vocabulary=_bounded_int(config.get("vocab_size"), _MAX_VOCABULARY),
         is_tied=config.get("tie_word_embeddings") is True,
         activation=str(config.get("activation_function") or config.get("hidden_act") or "")[:64],
         # GPT-NeoX does so unless told otherwise, and alone knows the word.
@@ -89,17 +89,17 @@ def read(config: Mapping[str, Any]) -> Shape | None:
         is_capped=bool(config.get("attn_logit_softcapping")),
         caps_answers=bool(config.get("final_logit_softcapping")),
         drops_scores=bool(config.get("attention_dropout") or config.get("attn_pdrop")),
-        drops_outputs=any(config.get(name) for name in _DROPPED),
+        drops_outputs=any(config.get(name) for name in _DROPOUT_KEYS),
     )
     numbers = (shape.layers, shape.intermediate, shape.key_heads, shape.head_size, shape.vocabulary)
     return shape if all(numbers) else None
 
 
-def _or(told: object, otherwise: int) -> object:
+def _or_default(told: object, otherwise: int) -> object:
     """Return what a config leaves to be worked out."""
     return otherwise if told is None else told
 
 
-def _whole(told: object, most: int) -> int:
+def _bounded_int(told: object, most: int) -> int:
     """Return a whole number from one to `most`, or nothing."""
     return told if isinstance(told, int) and not isinstance(told, bool) and 0 < told <= most else 0

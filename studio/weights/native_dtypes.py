@@ -9,24 +9,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from studio.weights.safetensors_headers import Tensor
+from studio.weights.safetensors_headers import TensorInfo
 
 DType = Literal["float32", "bfloat16", "float16"]
 """What a number may be kept in."""
 
-WIDE: DType = "float32"
-_HELD: tuple[DType, ...] = get_args(DType)
-_MATRIX = 2
+FALLBACK_DTYPE: DType = "float32"
+_DTYPES: tuple[DType, ...] = get_args(DType)
+_MATRIX_DIMENSIONS = 2
 
 
-def formats(tensors: Sequence[Tensor]) -> dict[str, DType]:
+def load_dtypes(tensors: Sequence[TensorInfo]) -> dict[str, DType]:
     """Return the format each weight is loaded in, by its name in the file."""
     weights = [tensor for tensor in tensors if tensor.is_float]
-    is_mixed = len({_loadable(tensor.dtype) for tensor in weights}) > 1
-    return {tensor.name: _format(tensor, is_mixed=is_mixed) for tensor in weights}
+    is_mixed = len({_loadable_dtype(tensor.dtype) for tensor in weights}) > 1
+    return {tensor.name: _load_dtype(tensor, is_mixed=is_mixed) for tensor in weights}
 
 
-def counts(tensors: Sequence[Tensor], chosen: Mapping[str, DType]) -> dict[DType, int]:
+def count_by_dtype(tensors: Sequence[TensorInfo], chosen: Mapping[str, DType]) -> dict[DType, int]:
     """Return how many weights are loaded in each format, the most common first."""
     counted: Counter[DType] = Counter()
     for tensor in tensors:
@@ -35,10 +35,10 @@ def counts(tensors: Sequence[Tensor], chosen: Mapping[str, DType]) -> dict[DType
     return {dtype: count for dtype, count in counted.most_common() if count}
 
 
-def _format(tensor: Tensor, *, is_mixed: bool) -> DType:
-    is_vector = len(tensor.shape) < _MATRIX
-    return WIDE if is_mixed and is_vector else _loadable(tensor.dtype)
+def _load_dtype(tensor: TensorInfo, *, is_mixed: bool) -> DType:
+    is_vector = len(tensor.shape) < _MATRIX_DIMENSIONS
+    return FALLBACK_DTYPE if is_mixed and is_vector else _loadable_dtype(tensor.dtype)
 
 
-def _loadable(stored: str) -> DType:
-    return next((dtype for dtype in _HELD if dtype == stored), WIDE)
+def _loadable_dtype(stored: str) -> DType:
+    return next((dtype for dtype in _DTYPES if dtype == stored), FALLBACK_DTYPE)

@@ -6,51 +6,56 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from studio.weights import weight_samples
-from studio.weights.safetensors_headers import Tensor
+from studio.weights.safetensors_headers import TensorInfo
 
-TENSORS = 32
+MAX_TENSORS = 32
 """Tensors looked at, evenly spread over the model."""
 
-_EACH = 2048
-_BLOCK = 64
-_INT8 = 127
+_VALUES_PER_TENSOR = 2048
+_NF4_BLOCK = 64
+_INT8_MAX = 127
 
-_NF4 = (
+_NF4_LEVELS = (
     -1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0,
     0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
 )  # fmt: skip
 """The sixteen numbers of NF4: quantiles of a normal distribution (arXiv 2305.14314, appendix E)."""
 
-_BETWEEN = tuple((low + high) / 2 for low, high in pairwise(_NF4))
+_NF4_MIDPOINTS = tuple((low + high) / 2 for low, high in pairwise(_NF4_LEVELS))
 
 
-def errors(tensors: Sequence[Tensor]) -> Mapping[str, float]:
+def measure_errors(tensors: Sequence[TensorInfo]) -> Mapping[str, float]:
     """Return by format how far weights are moved: root mean squares, of the change to the weights.
 
     A scale of int8 is that of a row, or of as much of a long row as is looked at.
     """
     readable = [one for one in tensors if one.size and weight_samples.is_readable(one)]
-    chosen = readable[:: -(-len(readable) // TENSORS) or 1]
-    found = [(weight_samples.values(one, _EACH), one.shape[-1]) for one in chosen]
+    chosen = readable[:: -(-len(readable) // MAX_TENSORS) or 1]
+    found = [(weight_samples.read_values(one, _VALUES_PER_TENSOR), one.shape[-1]) for one in chosen]
     size = math.fsum(value * value for values, _row in found for value in values)
     if not size or not math.isfinite(size):
         return {}
-    rows = (part for values, row in found for part in _parts(values, row))
-    blocks = (part for values, _row in found for part in _parts(values, _BLOCK))
-    moved = {"int8": math.fsum(map(_by_int8, rows)), "nf4": math.fsum(map(_by_nf4, blocks))}
+    rows = (part for values, row in found for part in _blocks(values, row))
+    blocks = (part for values, _row in found for part in _blocks(values, _NF4_BLOCK))
+    moved = {
+        "int8": math.fsum(map(_int8_squared_error, rows)),
+        "nf4": math.fsum(map(_nf4_squared_error, blocks)),
+    }
     return {name: math.sqrt(one / size) for name, one in moved.items()}
 
 
-def _parts(values: Sequence[float], length: int) -> Iterator[Sequence[float]]:
+def _blocks(values: Sequence[float], length: int) -> Iterator[Sequence[float]]:
     for start in range(0, len(values), length):
         yield values[start : start + length]
 
 
-def _by_nf4(block: Sequence[float]) -> float:
+def _nf4_squared_error(block: Sequence[float]) -> float:
     scale = max(map(abs, block)) or 1.0
-    return math.fsum((_NF4[bisect(_BETWEEN, one / scale)] * scale - one) ** 2 for one in block)
+    return math.fsum(
+        (_NF4_LEVELS[bisect(_NF4_MIDPOINTS, one / scale)] * scale - one) ** 2 for one in block
+    )
 
 
-def _by_int8(row: Sequence[float]) -> float:
-    step = max(map(abs, row)) / _INT8 or 1.0
+def _int8_squared_error(row: Sequence[float]) -> float:
+    step = max(map(abs, row)) / _INT8_MAX or 1.0
     return math.fsum((round(one / step) * step - one) ** 2 for one in row)

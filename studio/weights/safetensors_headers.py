@@ -13,17 +13,17 @@ from typing import Any
 
 from studio.errors import InvalidError
 
-WHOLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
 
-HEADER_LIMIT = 32 * 2**20
+MAX_HEADER_BYTES = 32 * 2**20
 """Bytes. 36,000 tensors, more than any model at hand has, take 5 MB."""
-INDEX_LIMIT = 32 * 2**20
-SHARD_LIMIT = 2000
-DIMENSIONS = 8
+MAX_INDEX_BYTES = 32 * 2**20
+MAX_SHARDS = 2000
+MAX_DIMENSIONS = 8
 LENGTH_BYTES = 8
 
-BITS: dict[str, tuple[str, int]] = {
+DTYPES: dict[str, tuple[str, int]] = {
     "F64": ("float64", 64),
     "F32": ("float32", 32),
     "F16": ("float16", 16),
@@ -49,7 +49,7 @@ BITS: dict[str, tuple[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class TensorInfo:
     """One tensor: what it is, and where its bytes stand."""
 
     name: str
@@ -68,27 +68,27 @@ class Tensor:
         return "float" in self.dtype
 
 
-def files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """Return the files that hold a model's weights, as transformers would choose them.
 
     Raises:
         InvalidError: the index is unreadable, or names what is no file beside it.
 
     """
-    if (folder / WHOLE).is_file():
-        return [folder / WHOLE]
-    if not (folder / INDEX).is_file():
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
+    if not (folder / INDEX_FILE).is_file():
         return []
-    names = sorted(set(_index(folder / INDEX)))
-    if len(names) > SHARD_LIMIT:
-        raise _bad(folder / INDEX, f"names {len(names)} files")
+    names = sorted(set(_index_files(folder / INDEX_FILE)))
+    if len(names) > MAX_SHARDS:
+        raise _file_error(folder / INDEX_FILE, f"names {len(names)} files")
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
-            raise _bad(folder / INDEX, f"names {name[:100]}, which is not beside it")
+            raise _file_error(folder / INDEX_FILE, f"names {name[:100]}, which is not beside it")
     return [folder / name for name in names]
 
 
-def tensors(file: Path) -> list[Tensor]:
+def read_tensors(file: Path) -> list[TensorInfo]:
     """Return the tensors of one file.
 
     Raises:
@@ -96,66 +96,68 @@ def tensors(file: Path) -> list[Tensor]:
 
     """
     size = file.stat().st_size
-    header, start = _header(file, size)
+    header, start = _read_header(file, size)
     return [
-        _tensor(file, start, size, name, told)
+        _build_tensor(file, start, size, name, told)
         for name, told in header.items()
         if name != "__metadata__"
     ]
 
 
-def _index(path: Path) -> Iterator[str]:
-    if path.stat().st_size > INDEX_LIMIT:
-        raise _bad(path, "is absurdly long")
-    told = _json(path, path.read_bytes()).get("weight_map")
+def _index_files(path: Path) -> Iterator[str]:
+    if path.stat().st_size > MAX_INDEX_BYTES:
+        raise _file_error(path, "is absurdly long")
+    told = _parse_json(path, path.read_bytes()).get("weight_map")
     if not isinstance(told, dict):
-        raise _bad(path, "has no weight_map")
+        raise _file_error(path, "has no weight_map")
     yield from map(str, told.values())
 
 
-def _header(file: Path, size: int) -> tuple[dict[str, Any], int]:
+def _read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
     """Return the header, and where the data begins after it."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
         if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
-            raise _bad(file, "is cut short, or is no safetensors file")
-        if length > HEADER_LIMIT:
-            raise _bad(file, "has an absurdly long header")
-        return _json(file, opened.read(length)), LENGTH_BYTES + length
+            raise _file_error(file, "is cut short, or is no safetensors file")
+        if length > MAX_HEADER_BYTES:
+            raise _file_error(file, "has an absurdly long header")
+        return _parse_json(file, opened.read(length)), LENGTH_BYTES + length
 
 
-def _json(path: Path, content: bytes) -> dict[str, Any]:
+def _parse_json(path: Path, content: bytes) -> dict[str, Any]:
     try:
         told = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise _bad(path, "has a header that is not readable JSON") from error
+        raise _file_error(path, "has a header that is not readable JSON") from error
     if not isinstance(told, dict):
-        raise _bad(path, "has a header that says nothing")
+        raise _file_error(path, "has a header that says nothing")
     return told
 
 
-def _tensor(file: Path, start: int, size: int, name: str, told: Any) -> Tensor:  # noqa: ANN401 -- whatever the file says
+def _build_tensor(file: Path, start: int, size: int, name: str, told: Any) -> TensorInfo:  # noqa: ANN401 -- whatever the file says
     match told:
         case {"dtype": str(code), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
             pass
         case _:
-            raise _bad(file, f"does not say where {name[:100]} stands")
+            raise _file_error(file, f"does not say where {name[:100]} stands")
     if not _is_shape(shape) or not 0 <= first <= last:
-        raise _bad(file, f"says impossible things of {name[:100]}")
+        raise _file_error(file, f"says impossible things of {name[:100]}")
     if start + last > size:
-        raise _bad(file, "is cut short")
-    dtype, bits = BITS.get(code, (code[:20].lower(), 0))
+        raise _file_error(file, "is cut short")
+    dtype, bits = DTYPES.get(code, (code[:20].lower(), 0))
     # A format unknown here has no known width, so only its place can be checked.
     if bits and (last - first) * 8 != -(-math.prod(shape) * bits // 8) * 8:
-        raise _bad(file, f"gives {name[:100]} more or fewer bytes than its shape has")
-    return Tensor(name=name, dtype=dtype, shape=tuple(shape), file=file, start=start + first)
+        raise _file_error(file, f"gives {name[:100]} more or fewer bytes than its shape has")
+    return TensorInfo(name=name, dtype=dtype, shape=tuple(shape), file=file, start=start + first)
 
 
 def _is_shape(shape: list[Any]) -> bool:
-    return len(shape) <= DIMENSIONS and all(type(one) is int and 0 <= one < 2**48 for one in shape)
+    return len(shape) <= MAX_DIMENSIONS and all(
+        type(one) is int and 0 <= one < 2**48 for one in shape
+    )
 
 
-def _bad(path: Path, what: str) -> InvalidError:
+def _file_error(path: Path, what: str) -> InvalidError:
     return InvalidError(
         f"{path.name} {what}.",
         hint="Fetch the model again; a file may have been cut while it was copied.",

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from studio.weights.safetensors_headers import Tensor
+from studio.weights.safetensors_headers import TensorInfo
 
-MOST_BYTES = 2**26
-_PIECE = 2**22
+MAX_SCANNED_BYTES = 2**26
+_CHUNK_BYTES = 2**22
 
-_MATRIX = 2
+_MATRIX_DIMENSIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class WeightDefects:
     """What no sound model holds. Counts are of what was read."""
 
     not_finite: Mapping[str, int] = field(default_factory=dict)
@@ -30,69 +30,69 @@ class Broken:
     """Whether every weight was read."""
 
 
-def scan(tensors: Sequence[Tensor], most: int = MOST_BYTES) -> Broken:
+def scan(tensors: Sequence[TensorInfo], most: int = MAX_SCANNED_BYTES) -> WeightDefects:
     """Look for NaN, infinity and blank matrices."""
-    known = [tensor for tensor in tensors if tensor.dtype in _FORMATS and tensor.size]
-    total = sum(map(_bytes, known))
+    known = [tensor for tensor in tensors if tensor.dtype in _COUNTERS and tensor.size]
+    total = sum(map(_tensor_bytes, known))
     share = min(1.0, most / max(total, 1))
     found: dict[str, int] = {}
     blank: list[str] = []
     for tensor in known:
-        count, is_blank = _look(tensor, share)
+        count, is_blank = _scan_tensor(tensor, share)
         if count:
             found[tensor.name] = count
-        if is_blank and len(tensor.shape) >= _MATRIX:
+        if is_blank and len(tensor.shape) >= _MATRIX_DIMENSIONS:
             blank.append(tensor.name)
-    return Broken(not_finite=found, blank=tuple(blank), is_whole=share == 1)
+    return WeightDefects(not_finite=found, blank=tuple(blank), is_whole=share == 1)
 
 
-def _look(tensor: Tensor, share: float) -> tuple[int, bool]:
-    width, count = _FORMATS[tensor.dtype]
+def _scan_tensor(tensor: TensorInfo, share: float) -> tuple[int, bool]:
+    width, count = _COUNTERS[tensor.dtype]
     looked = max(1, math.ceil(tensor.size * share))
     broken, is_blank = 0, True
     with tensor.file.open("rb") as opened:
         opened.seek(tensor.start + (tensor.size - looked) // 2 * width)
-        for piece in _pieces(opened, looked * width):
+        for piece in _read_chunks(opened, looked * width):
             broken += count(piece)
             is_blank = is_blank and piece.count(0) == len(piece)
     return broken, is_blank
 
 
-def _pieces(opened: BinaryIO, left: int) -> Iterator[bytes]:
+def _read_chunks(opened: BinaryIO, left: int) -> Iterator[bytes]:
     while left > 0:
-        piece = opened.read(min(left, _PIECE))
+        piece = opened.read(min(left, _CHUNK_BYTES))
         yield piece
         # A file that shrinks meanwhile has nothing more to give.
         left -= len(piece) or left
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.size * _FORMATS[tensor.dtype][0]
+def _tensor_bytes(tensor: TensorInfo) -> int:
+    return tensor.size * _COUNTERS[tensor.dtype][0]
 
 
-def _float16(piece: bytes) -> int:
+def _count_float16(piece: bytes) -> int:
     """Count numbers whose five bits of exponent are all set: those of the higher byte."""
     high = piece[1::2]
-    return len(high) - len(high.translate(None, _ALL_SET))
+    return len(high) - len(high.translate(None, _FULL_EXPONENT_BYTES))
 
 
-_EXPONENT = 0x7C
-_ALL_SET = bytes(byte for byte in range(256) if byte & _EXPONENT == _EXPONENT)
+_EXPONENT_MASK = 0x7C
+_FULL_EXPONENT_BYTES = bytes(byte for byte in range(256) if byte & _EXPONENT_MASK == _EXPONENT_MASK)
 
 
-def _bfloat16(piece: bytes) -> int:
-    return _eight_bits(piece, 2, lambda: _shifted(piece))
+def _count_bfloat16(piece: bytes) -> int:
+    return _count_by_high_byte(piece, 2, lambda: _bfloat16_values(piece))
 
 
-def _float32(piece: bytes) -> int:
-    return _eight_bits(piece, 4, lambda: struct.unpack(f"<{len(piece) // 4}f", piece))
+def _count_float32(piece: bytes) -> int:
+    return _count_by_high_byte(piece, 4, lambda: struct.unpack(f"<{len(piece) // 4}f", piece))
 
 
-def _float64(piece: bytes) -> int:
-    return _eight_bits(piece, 8, lambda: struct.unpack(f"<{len(piece) // 8}d", piece))
+def _count_float64(piece: bytes) -> int:
+    return _count_by_high_byte(piece, 8, lambda: struct.unpack(f"<{len(piece) // 8}d", piece))
 
 
-def _eight_bits(piece: bytes, width: int, values: Callable[[], Sequence[float]]) -> int:
+def _count_by_high_byte(piece: bytes, width: int, values: Callable[[], Sequence[float]]) -> int:
     """Count what is not finite; only where a highest byte allows it are numbers made of bytes."""
     high = piece[width - 1 :: width]
     if not high.count(0x7F) and not high.count(0xFF):
@@ -100,17 +100,17 @@ def _eight_bits(piece: bytes, width: int, values: Callable[[], Sequence[float]])
     return sum(not math.isfinite(value) for value in values())
 
 
-def _shifted(piece: bytes) -> Sequence[float]:
+def _bfloat16_values(piece: bytes) -> Sequence[float]:
     """Return bfloat16 values: each is the upper half of a float32."""
     whole = bytearray(2 * len(piece))
     whole[2::4], whole[3::4] = piece[0::2], piece[1::2]
     return struct.unpack(f"<{len(piece) // 2}f", whole)
 
 
-_FORMATS: Mapping[str, tuple[int, Callable[[bytes], int]]] = {
-    "float64": (8, _float64),
-    "float32": (4, _float32),
-    "float16": (2, _float16),
-    "bfloat16": (2, _bfloat16),
+_COUNTERS: Mapping[str, tuple[int, Callable[[bytes], int]]] = {
+    "float64": (8, _count_float64),
+    "float32": (4, _count_float32),
+    "float16": (2, _count_float16),
+    "bfloat16": (2, _count_bfloat16),
 }
 """By format: bytes of a number, and what counts those that are not finite."""

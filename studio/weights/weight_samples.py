@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import BinaryIO
 
-from studio.weights.safetensors_headers import Tensor
+from studio.weights.safetensors_headers import TensorInfo
 
-PER_TENSOR = 4096
-ALTOGETHER = 2**20
+VALUES_PER_TENSOR = 4096
+MAX_VALUES = 2**20
 """Values read of one model, however many tensors it has: half a second of work at most."""
-FEWEST = 64
+MIN_VALUES_PER_TENSOR = 64
 """Values of a tensor; of a model with too many tensors even for that, only some are looked at."""
 
-LARGEST_FLOAT16 = 65504.0
-SMALLEST_FLOAT16 = -24
+FLOAT16_MAX = 65504.0
+FLOAT16_MIN_EXPONENT = -24
 """The smallest number above zero that float16 holds, as a power of two."""
 
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-_LARGEST_FLOAT32 = 3.4028234663852886e38
-_BIAS = 127
-_NOT_FINITE = 255
+_DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_FLOAT32_MAX = 3.4028234663852886e38
+_EXPONENT_BIAS = 127
+_NONFINITE_EXPONENT = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class WeightStats:
     """How a model's weights are spread, estimated from a sample; counts are of the sample."""
 
     sampled: int = 0
@@ -44,11 +44,11 @@ class Spread:
     @property
     def below_float16(self) -> float:
         """Share of the weights that float16 would round to zero, or nearly."""
-        return sum(share for power, share in self.powers.items() if power < SMALLEST_FLOAT16)
+        return sum(share for power, share in self.powers.items() if power < FLOAT16_MIN_EXPONENT)
 
 
 @dataclass(slots=True)
-class _Tally:
+class _StatsAccumulator:
     sampled: int = 0
     largest: float = 0.0
     over: int = 0
@@ -60,33 +60,33 @@ class _Tally:
         """Count a tensor's sample in: little-endian float32, standing for `size` weights."""
         count = len(raw) // 4
         values = struct.unpack(f"<{count}f", raw)
-        exponents = _exponents(raw, count)
-        if lost := exponents.pop(_NOT_FINITE, 0):
-            values = tuple(one for one in values if abs(one) <= _LARGEST_FLOAT32)
+        exponents = _count_exponents(raw, count)
+        if lost := exponents.pop(_NONFINITE_EXPONENT, 0):
+            values = tuple(one for one in values if abs(one) <= _FLOAT32_MAX)
         largest = max(max(values, default=0.0), -min(values, default=0.0))
-        if largest > LARGEST_FLOAT16:
-            self.over += sum(abs(one) > LARGEST_FLOAT16 for one in values)
+        if largest > FLOAT16_MAX:
+            self.over += sum(abs(one) > FLOAT16_MAX for one in values)
         self.largest = max(self.largest, largest)
         self.not_finite += lost
         self.sampled += count
         self.weights += size
         exponents.pop(0, None)  # zeros: they can always move
         for exponent, found in exponents.items():
-            self.powers[exponent - _BIAS] += round(found / count * size)
+            self.powers[exponent - _EXPONENT_BIAS] += round(found / count * size)
 
 
-def spread(tensors: Sequence[Tensor]) -> Spread:
+def collect_stats(tensors: Sequence[TensorInfo]) -> WeightStats:
     """Look at a sample of each tensor of floating-point weights."""
-    chosen = _chosen([one for one in tensors if one.dtype in _BYTES and one.size])
+    chosen = _choose_tensors([one for one in tensors if one.dtype in _DTYPE_BYTES and one.size])
     if not chosen:
-        return Spread()
-    each = min(PER_TENSOR, max(FEWEST, ALTOGETHER // len(chosen)))
-    tally = _Tally()
+        return WeightStats()
+    each = min(VALUES_PER_TENSOR, max(MIN_VALUES_PER_TENSOR, MAX_VALUES // len(chosen)))
+    tally = _StatsAccumulator()
     for file, group in groupby(chosen, key=lambda one: one.file):
         with file.open("rb") as opened:
             for tensor in group:
-                tally.add(tensor.size, _as_float32(tensor.dtype, _read(opened, tensor, each)))
-    return Spread(
+                tally.add(tensor.size, _as_float32(tensor.dtype, _read_bytes(opened, tensor, each)))
+    return WeightStats(
         sampled=tally.sampled,
         largest=tally.largest,
         over_float16=tally.over,
@@ -95,36 +95,36 @@ def spread(tensors: Sequence[Tensor]) -> Spread:
     )
 
 
-def is_readable(tensor: Tensor) -> bool:
+def is_readable(tensor: TensorInfo) -> bool:
     """Whether the values of a tensor can be read: formats of 8 bits and fewer are left out."""
-    return tensor.dtype in _BYTES
+    return tensor.dtype in _DTYPE_BYTES
 
 
-def values(tensor: Tensor, most: int) -> tuple[float, ...]:
+def read_values(tensor: TensorInfo, most: int) -> tuple[float, ...]:
     """Return some neighbouring weights from the middle of a tensor."""
     with tensor.file.open("rb") as opened:
-        raw = _read(opened, tensor, most)
+        raw = _read_bytes(opened, tensor, most)
     if tensor.dtype == "float64":
         return struct.unpack(f"<{len(raw) // 8}d", raw)
     raw = _as_float32(tensor.dtype, raw)
     return struct.unpack(f"<{len(raw) // 4}f", raw)
 
 
-def _chosen(tensors: list[Tensor]) -> list[Tensor]:
+def _choose_tensors(tensors: list[TensorInfo]) -> list[TensorInfo]:
     """Return all tensors, or evenly spread ones where there are too many to look at."""
-    stride = -(-len(tensors) * FEWEST // ALTOGETHER)
+    stride = -(-len(tensors) * MIN_VALUES_PER_TENSOR // MAX_VALUES)
     return tensors[:: max(1, stride)]
 
 
-def _read(opened: BinaryIO, tensor: Tensor, most: int) -> bytes:
-    width = _BYTES[tensor.dtype]
+def _read_bytes(opened: BinaryIO, tensor: TensorInfo, most: int) -> bytes:
+    width = _DTYPE_BYTES[tensor.dtype]
     count = min(most, tensor.size)
     opened.seek(tensor.start + (tensor.size - count) // 2 * width)
     return opened.read(count * width)
 
 
 def _as_float32(dtype: str, raw: bytes) -> bytes:
-    count = len(raw) // _BYTES[dtype]
+    count = len(raw) // _DTYPE_BYTES[dtype]
     if dtype == "float32":
         return raw
     if dtype == "bfloat16":
@@ -133,17 +133,17 @@ def _as_float32(dtype: str, raw: bytes) -> bytes:
         whole[2::4], whole[3::4] = raw[0::2], raw[1::2]
         return bytes(whole)
     values = struct.unpack(f"<{count}{'e' if dtype == 'float16' else 'd'}", raw)
-    return struct.pack(f"<{count}f", *map(_within, values))
+    return struct.pack(f"<{count}f", *map(_clamp_to_float32, values))
 
 
-def _within(value: float) -> float:
+def _clamp_to_float32(value: float) -> float:
     """Hold a float64 within float32's range; NaN and infinity stay what they are."""
     if value - value == 0:
-        return max(-_LARGEST_FLOAT32, min(_LARGEST_FLOAT32, value))
+        return max(-_FLOAT32_MAX, min(_FLOAT32_MAX, value))
     return value
 
 
-def _exponents(raw: bytes, count: int) -> Counter[int]:
+def _count_exponents(raw: bytes, count: int) -> Counter[int]:
     """Count each exponent, as float32 stores it: the eight bits below the sign.
 
     Shifted up by one bit, each exponent fills the highest byte of its number, and bytes are

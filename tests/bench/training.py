@@ -68,7 +68,7 @@ def main() -> None:
 def _write_material(place: Path) -> None:
     """Write the starter's rows, and a model of its shape: its weights do not matter to speed."""
     upstream_logging.disable_progress_bar()
-    instruction_rows.write(place)
+    instruction_rows.write_files(place)
     tokenizer = starter_model.train_tokenizer()
     tokenizer.save_pretrained(place / "model")
     torch.manual_seed(0)

@@ -11,21 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.errors import InvalidError
-from studio.intake.column_roles import roles_of
-from studio.intake.conversion.converter import Source, convert
-from studio.intake.conversion.mapping_preview import preview
-from studio.intake.detection.row_shapes import detect
+from studio.intake.column_roles import roles_for_shape
+from studio.intake.conversion.converter import SourceFile, convert_file
+from studio.intake.conversion.mapping_preview import preview_rows
+from studio.intake.detection.row_shapes import detect_mapping
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping, ShapeName
-from studio.intake.row_formats.row_builder import canonical, encoded
-from studio.intake.row_formats.schema import ROLES, UnusableRowError
-from studio.intake.row_formats.sft_view import Lesson, lesson
+from studio.intake.row_formats.row_builder import build_row, encode_row
+from studio.intake.row_formats.schema import MESSAGE_ROLES, UnusableRowError
+from studio.intake.row_formats.sft_view import SFTExample, to_sft_example
 
 KEYS = (
     "role", "content", "from", "value", "weight", "tool_calls", "function_call", "name", "id",
     "arguments", "function", "text", "score", "rank", "messages", "tools", "parent_id", "type",
 )  # fmt: skip
-WORDS = (*ROLES, "", "0", "1", "true", "{}", "[]", '[{"role": "user"}]', '{"name": "a"}', "é\ud800")
+WORDS = (
+    *MESSAGE_ROLES,
+    "",
+    "0",
+    "1",
+    "true",
+    "{}",
+    "[]",
+    '[{"role": "user"}]',
+    '{"name": "a"}',
+    "é\ud800",
+)
 COLUMNS = (
     "prompt", "completion", "question", "answer", "messages", "conversations", "instruction",
     "input", "output", "history", "chosen", "rejected", "label", "text", "id", "parent_id",
@@ -57,14 +68,14 @@ shapes = [shape for shape in get_args(ShapeName) if shape != "thread"]
 def test_any_values_make_a_row_that_can_be_written_or_are_refused(
     shape: ShapeName, data: st.DataObject
 ) -> None:
-    names = [role.name for role in roles_of(shape)]
+    names = [role.name for role in roles_for_shape(shape)]
     row = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(names, values)))
     mapping = Mapping(shape=shape, roles={name: [name] for name in row})
 
     with suppress(UnusableRowError):
-        made = canonical(mapping, row)
-        assert json.loads(encoded(made)) == made
-        assert isinstance(lesson(made), Lesson | None)
+        made = build_row(mapping, row)
+        assert json.loads(encode_row(made)) == made
+        assert isinstance(to_sft_example(made), SFTExample | None)
 
 
 @given(st.lists(rows, min_size=1, max_size=6))
@@ -72,11 +83,11 @@ def test_any_rows_are_detected_seen_and_kept_or_refused_in_words(found: list[Any
     with TemporaryDirectory() as folder, suppress(InvalidError):
         path = Path(folder, "rows.jsonl")
         path.write_text("".join(json.dumps(row) + "\n" for row in found))
-        source = Source(path=path, filename=path.name)
-        assert detect(found).evidence
+        source = SourceFile(path=path, filename=path.name)
+        assert detect_mapping(found).evidence
 
-        converted = convert(source, None, Path(folder), Limits())
-        seen = preview(source, converted.mapping, Limits())
+        converted = convert_file(source, None, Path(folder), Limits())
+        seen = preview_rows(source, converted.mapping, Limits())
 
         usable = sum(one.row is not None for one in seen)
         assert usable == converted.rows + converted.validation_rows

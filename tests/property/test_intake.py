@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.files.decompression import joined
-from studio.intake.files.format_detection import recognise
-from studio.intake.files.formats import ENDINGS
+from studio.intake.files.decompression import chunks_as_file
+from studio.intake.files.format_detection import detect_format
+from studio.intake.files.formats import EXTENSIONS
 from studio.intake.files.limits import Limits
-from studio.intake.raw_rows import Row
-from studio.intake.readers.file_reader import rows
-from studio.intake.readers.json_rows import rows_in_list
-from studio.intake.readers.text_lines import lines
+from studio.intake.raw_rows import RawRow
+from studio.intake.readers.file_reader import read_rows
+from studio.intake.readers.json_rows import rows_in_json_list
+from studio.intake.readers.text_lines import read_lines
 from tests.unit.intake.conftest import zipped
 
 TABLE: list[dict[str, Any]] = [{"prompt": "é" * 40, "n": i, "list": ["a"]} for i in range(40)]
@@ -71,11 +71,11 @@ def read(filename: str, content: bytes) -> None:
         path = Path(folder) / "uploaded"
         path.write_bytes(content)
         with suppress(InvalidError, TooLargeError):
-            deque(rows(path, recognise(path, filename), LIMITS), maxlen=0)
+            deque(read_rows(path, detect_format(path, filename), LIMITS), maxlen=0)
 
 
 @given(
-    ending=st.sampled_from([*ENDINGS, ".jsonl.gz", ".csv.zst", ".zip", ""]),
+    ending=st.sampled_from([*EXTENSIONS, ".jsonl.gz", ".csv.zst", ".zip", ""]),
     start=st.sampled_from(
         [b"", b"PAR1", b"ARROW1\0\0", b"\x1f\x8b\x08\0", b"(\xb5/\xfd", b"PK\3\4"]
     ),
@@ -109,9 +109,9 @@ def test_a_list_is_cut_into_the_rows_it_was_written_from(
 ) -> None:
     text = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
-    read_back = list(rows_in_list(io.BytesIO(text), 10**6, size))
+    read_back = list(rows_in_json_list(io.BytesIO(text), 10**6, size))
 
-    assert read_back == [Row(i, json.loads(json.dumps(row))) for i, row in enumerate(found, 1)]
+    assert read_back == [RawRow(i, json.loads(json.dumps(row))) for i, row in enumerate(found, 1)]
 
 
 @given(content=st.binary(max_size=200), places=st.lists(st.integers(0, 200)))
@@ -119,4 +119,6 @@ def test_lines_are_the_same_whatever_the_pieces(content: bytes, places: list[int
     ends = sorted({0, len(content), *(place for place in places if place < len(content))})
     pieces = [content[a:b] for a, b in pairwise(ends)]
 
-    assert list(lines(joined(iter(pieces)), 50)) == list(lines(io.BytesIO(content), 50))
+    assert list(read_lines(chunks_as_file(iter(pieces)), 50)) == list(
+        read_lines(io.BytesIO(content), 50)
+    )

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from studio.methods import AnyRecipe
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.memory import estimate
-from studio.weights.decoder_layers import FAMILIES
+from studio.weights.decoder_layers import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
-from studio.weights.model_shape import Shape
+from studio.weights.model_shape import ModelShape
 from tests.support.factories import make_recipe
 
 WIDE = ["fp32", "bf16", "fp16", "fp32_tf32"]
@@ -38,7 +38,7 @@ loads = st.builds(
 
 
 def model(layers: int, hidden: int, family: str) -> ModelFacts:
-    shape = Shape(
+    shape = ModelShape(
         layers=layers,
         hidden=hidden,
         intermediate=3 * hidden,
@@ -61,7 +61,7 @@ def model(layers: int, hidden: int, family: str) -> ModelFacts:
 
 
 models = st.builds(
-    model, st.integers(1, 64), st.integers(4, 4096), st.sampled_from(sorted(FAMILIES))
+    model, st.integers(1, 64), st.integers(4, 4096), st.sampled_from(sorted(FAMILY_LAYERS))
 )
 
 

@@ -6,14 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.intake.quality import length_stats
-from studio.intake.quality.length_stats import EXACT, LONGEST, MOST, STEP, Row, Spread, Tally
+from studio.intake.quality.length_stats import (
+    BUCKET_SIZE,
+    EXACT_UP_TO,
+    MAX_DISTINCT,
+    MAX_LENGTH,
+    NumberCounts,
+    PartStats,
+    RowLength,
+)
 
-NUMBERS = st.lists(st.integers(1, 3 * LONGEST // 2), max_size=50)
-CUTS = st.integers(1, LONGEST)
+NUMBERS = st.lists(st.integers(1, 3 * MAX_LENGTH // 2), max_size=50)
+CUTS = st.integers(1, MAX_LENGTH)
 
 
-def spread(numbers: list[int]) -> Spread:
-    found = Spread()
+def spread(numbers: list[int]) -> NumberCounts:
+    found = NumberCounts()
     for number in numbers:
         found.add(number)
     return found
@@ -31,31 +39,40 @@ def test_few_numbers_are_known_to_the_last(numbers: list[int], at: int) -> None:
     assert (found.above(at), found.beyond(at)) == behind(numbers, at)
 
 
-@given(NUMBERS, st.one_of(st.integers(1, EXACT), CUTS.map(lambda at: -(-at // STEP) * STEP)))
+@given(
+    NUMBERS,
+    st.one_of(
+        st.integers(1, EXACT_UP_TO), CUTS.map(lambda at: -(-at // BUCKET_SIZE) * BUCKET_SIZE)
+    ),
+)
 @settings(max_examples=10)
 def test_many_are_known_where_they_are_gathered(numbers: list[int], at: int) -> None:
-    every = [*range(1, EXACT, 9), *range(EXACT, 40 * MOST, 39), *numbers]
+    every = [*range(1, EXACT_UP_TO, 9), *range(EXACT_UP_TO, 40 * MAX_DISTINCT, 39), *numbers]
     found = spread(every)
 
-    assert (found.is_gathered, found.knows(at), len(found.times) <= MOST) == (True, True, True)
+    assert (found.is_gathered, found.knows(at), len(found.times) <= MAX_DISTINCT) == (
+        True,
+        True,
+        True,
+    )
     assert (found.above(at), found.beyond(at)) == behind(every, at)
 
 
-@given(st.lists(st.integers(1, 2 * LONGEST), min_size=1, max_size=50), CUTS)
+@given(st.lists(st.integers(1, 2 * MAX_LENGTH), min_size=1, max_size=50), CUTS)
 def test_bars_hold_every_row_once(numbers: list[int], at: int) -> None:
-    part = Tally(rows=len(numbers), lengths=spread(numbers))
-    (bars,) = length_stats.bars([part], at)
+    part = PartStats(rows=len(numbers), lengths=spread(numbers))
+    (bars,) = length_stats.build_bars([part], at)
 
     assert all(one.last + 1 == two.first for one, two in pairwise(bars))
     assert sum(bar.rows for bar in bars) == len(numbers)
     assert sum(bar.cut for bar in bars) == behind(numbers, at)[0]
 
 
-@given(st.lists(st.integers(1, LONGEST), min_size=1, max_size=50), st.floats(0.01, 1))
+@given(st.lists(st.integers(1, MAX_LENGTH), min_size=1, max_size=50), st.floats(0.01, 1))
 def test_a_quantile_is_the_least_length_with_its_share(numbers: list[int], share: float) -> None:
-    longest = [Row(tokens=max(numbers), number=1)]
-    part = Tally(rows=len(numbers), lengths=spread(numbers), longest=longest)
-    found = length_stats.quantile(part, share)
+    longest = [RowLength(tokens=max(numbers), number=1)]
+    part = PartStats(rows=len(numbers), lengths=spread(numbers), longest=longest)
+    found = length_stats.length_quantile(part, share)
 
     assert found in numbers
     assert sum(one <= found for one in numbers) >= share * len(numbers) - 1e-9

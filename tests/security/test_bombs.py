@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.conversion.converter import Source, convert
-from studio.intake.files.archives import members
-from studio.intake.files.format_detection import recognise
+from studio.intake.conversion.converter import SourceFile, convert_file
+from studio.intake.files.archives import list_members
+from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits
 from tests.security.raw_requests import Target, send_raw
 
@@ -66,7 +66,7 @@ def test_an_archive_that_points_outside_is_refused_whole(
     path = written(folder, archive(*names))
 
     with pytest.raises(InvalidError):
-        members(path)
+        list_members(path)
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK])
@@ -74,14 +74,14 @@ def test_an_archive_with_what_is_no_file_is_refused(tmp_path: Path, kind: int) -
     path = written(tmp_path, archive("rows.jsonl", mode=kind | 0o777))
 
     with pytest.raises(InvalidError):
-        members(path)
+        list_members(path)
 
 
 def test_a_tar_archive_is_not_read_at_all(tmp_path: Path) -> None:
     path = written(tmp_path, b"\x00" * 257 + b"ustar" + b"\x00" * 250)
 
     with pytest.raises(InvalidError, match="tar archive"):
-        recognise(path, "rows.tar")
+        detect_format(path, "rows.tar")
 
 
 def test_an_archive_whose_members_lie_over_each_other_ends_at_its_limit(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_an_archive_whose_members_lie_over_each_other_ends_at_its_limit(tmp_path
     path = written(tmp_path, packed.getvalue())
 
     with pytest.raises((InvalidError, TooLargeError)):
-        convert(Source(path=path, filename="rows.zip"), None, tmp_path, LIMITS)
+        convert_file(SourceFile(path=path, filename="rows.zip"), None, tmp_path, LIMITS)
 
 
 def parquet_of(letters: int, rows: int) -> bytes:
@@ -127,7 +127,7 @@ def test_what_unpacks_a_hundredfold_ends_at_its_limit(tmp_path: Path, name: str)
 
     assert len(content) * 100 < LIMITS.total_bytes
     with pytest.raises(TooLargeError):
-        convert(Source(path=path, filename=name), None, tmp_path, LIMITS)
+        convert_file(SourceFile(path=path, filename=name), None, tmp_path, LIMITS)
 
 
 def test_a_type_that_parquet_brings_is_not_unpickled(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_type_that_parquet_brings_is_not_unpickled(tmp_path: Path) -> None:
         file.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], schema=schema))
     path = written(tmp_path, out.getvalue())
 
-    convert(Source(path=path, filename="rows.arrow"), None, tmp_path, LIMITS)
+    convert_file(SourceFile(path=path, filename="rows.arrow"), None, tmp_path, LIMITS)
 
     assert not mark.exists()
 
@@ -203,7 +203,7 @@ def test_a_header_that_says_how_long_it_is_is_not_believed(tmp_path: Path) -> No
     path = written(tmp_path, bytes(content))
 
     with pytest.raises(InvalidError):
-        members(path)
+        list_members(path)
 
 
 def deep(levels: int) -> Any:  # noqa: ANN401 -- any JSON
@@ -220,7 +220,7 @@ def test_a_line_that_is_none_leaves_the_others(
     lines.insert(at, bad + b"\n")
     path = written(folder, b"".join(lines))
     try:
-        found = convert(Source(path=path, filename="rows.jsonl"), None, folder, LIMITS)
+        found = convert_file(SourceFile(path=path, filename="rows.jsonl"), None, folder, LIMITS)
     except InvalidError:
         return  # It is no text at all.
 

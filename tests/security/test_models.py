@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from studio.errors import InvalidError
 from studio.weights import config_limits, download_filter, safetensors_headers
-from studio.weights.safetensors_headers import WHOLE
+from studio.weights.safetensors_headers import WEIGHTS_FILE
 from tests.security.raw_requests import Target
 from tests.unit.weights import safetensors_folders
 
@@ -32,7 +32,7 @@ ABSURD = (
 
 @settings(max_examples=50, deadline=None)
 @given(
-    name=st.sampled_from(sorted(config_limits.LARGEST)),
+    name=st.sampled_from(sorted(config_limits.MAX_VALUES)),
     value=ABSURD,
     inside=st.lists(st.sampled_from(["text_config", "llm_config", "any"]), max_size=3),
 )
@@ -78,10 +78,10 @@ def test_a_family_whose_name_is_code_is_refused(family: str, *, inside: bool) ->
 def test_a_header_of_anything_is_read_or_refused(
     folder: Path, length: int, body: bytes, *, is_true: bool
 ) -> None:
-    path = folder / WHOLE
+    path = folder / WEIGHTS_FILE
     path.write_bytes((len(body) if is_true else length).to_bytes(8, "little") + body)
     try:
-        found = safetensors_headers.tensors(path)
+        found = safetensors_headers.read_tensors(path)
     except InvalidError:
         return
 
@@ -91,11 +91,11 @@ def test_a_header_of_anything_is_read_or_refused(
 @pytest.mark.parametrize("cut", [1, 2, 31, 32, 33, 200])
 def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0] * 8)})
-    whole = (folder / WHOLE).read_bytes()
-    (folder / WHOLE).write_bytes(whole[:-cut])
+    whole = (folder / WEIGHTS_FILE).read_bytes()
+    (folder / WEIGHTS_FILE).write_bytes(whole[:-cut])
 
     with pytest.raises(InvalidError):
-        safetensors_headers.tensors(folder / WHOLE)
+        safetensors_headers.read_tensors(folder / WEIGHTS_FILE)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
 def test_nothing_pickled_is_fetched(name: str) -> None:
     offered = ["config.json", "model.safetensors", "tokenizer.json", name]
 
-    assert sorted(download_filter.chosen(offered)) == sorted(offered[:3])
+    assert sorted(download_filter.files_to_download(offered)) == sorted(offered[:3])
 
 
 def test_the_package_that_runs_kernels_of_the_hub_is_not_installed() -> None:

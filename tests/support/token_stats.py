@@ -6,7 +6,12 @@ from sqlmodel import Session
 
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
-from studio.intake.quality.length_stats import STATS, Counting, Stats, Tally
+from studio.intake.quality.length_stats import (
+    TOKEN_STATS_ADAPTER,
+    PartStats,
+    TokenCountJob,
+    TokenStats,
+)
 from studio.runner.tokenizer import cache
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.tasks import task_lifecycle
@@ -21,17 +26,17 @@ def count_tokens(db: Session, settings: Settings, model: str, chat_template: str
     chore = token_stats.enqueue(
         db, settings, token_stats.build_request(db, version, model, chat_template)
     )
-    asked = Counting.model_validate(chore.params)
+    asked = TokenCountJob.model_validate(chore.params)
     write = writer(cache.load(asked.model), asked.chat_template)
 
-    def part(path: Path, name: str) -> Tally:
+    def part(path: Path, name: str) -> PartStats:
         return tally(path, name, write, lambda _rows, _end: None)
 
-    found = Stats(
+    found = TokenStats(
         train=part(asked.train, "training"),
         validation=part(asked.validation, "validation") if asked.validation else None,
     )
     task_lifecycle.start(chore)
-    chore.result = STATS.dump_python(found, mode="json")
+    chore.result = TOKEN_STATS_ADAPTER.dump_python(found, mode="json")
     task_lifecycle.close(chore, TaskStatus.SUCCEEDED)
     return chore

@@ -14,7 +14,7 @@ from pathlib import Path
 from studio.db.accounts import Role
 from studio.db.owners import Actor
 from studio.db.states import RunStatus, SweepStatus, TaskStatus
-from studio.intake.detection.row_shapes import BECOME
+from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods import METHODS
 from studio.protocols.events import PHASES
 from studio.recipe.field_reference import FieldReference
@@ -166,7 +166,7 @@ def _terms() -> Iterator[tuple[str, str]]:
     yield from (("studio/protocols/events.py", phase) for phase in PHASES)
     for status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         yield "studio/web/http/errors.py", status.phrase
-    yield from (("studio/intake/detection/row_shapes.py", word) for word in BECOME.values())
+    yield from (("studio/intake/detection/row_shapes.py", word) for word in KIND_NAMES.values())
     yield from (
         ("studio/services/datasets/token_stats.py", word)
         for word in token_stats.PART_NAMES.values()

@@ -14,7 +14,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.states import TaskStatus
 from studio.db.tables import DatasetVersion
 from studio.db.tasks import Task
-from studio.intake.quality.length_stats import Stats
+from studio.intake.quality.length_stats import TokenStats
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.datasets.token_stats import StatsRequest
 from studio.services.models import models
@@ -57,7 +57,7 @@ def which(loop: Loop) -> StatsRequest:
         return token_stats.build_request(db, version, "spoken", "model")
 
 
-def known(loop: Loop) -> Stats | None:
+def known(loop: Loop) -> TokenStats | None:
     wanted = which(loop)
     with read_session(loop.engine) as db:
         return token_stats.find_stats(db, wanted)

@@ -7,15 +7,15 @@ import sys
 from enum import IntEnum
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.conversion.converter import Source
-from studio.intake.conversion.job import READING, Reading
-from studio.intake.files.format_detection import recognise
+from studio.intake.conversion.converter import SourceFile
+from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER, ConversionJob
+from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import SlowReadingError
 from studio.settings import without_secrets
 
-MEMORY_BYTES = 2**30
-LIBRARIES: dict[Format, str] = {
+MAX_MEMORY_BYTES = 2**30
+CHECKED_FORMATS: dict[Format, str] = {
     "parquet": "pyarrow",
     "arrow": "pyarrow",
     "xlsx": "openpyxl.reader.excel",
@@ -26,13 +26,13 @@ _WALL_SECONDS = 120.0
 """A busy machine may be slow to start a process; what takes longer is left to a task."""
 
 
-class ChildExit(IntEnum):
+class ChildExitCode(IntEnum):
     READ = 0
     SLOW = 10
     MEMORY = 11
 
 
-def check_in_child(job: Reading) -> None:
+def check_in_child(job: ConversionJob) -> None:
     """Refuse a small Parquet, Arrow or Excel file that this process could not survive.
 
     Raises:
@@ -42,18 +42,18 @@ def check_in_child(job: Reading) -> None:
 
     """
     sources = (job.source, *([job.validation] if job.validation else []))
-    if not any(map(_is_checked, sources)):
+    if not any(map(_needs_check, sources)):
         return
-    code = _exit_code(job)
-    if code in {ChildExit.SLOW, -signal.SIGXCPU}:
+    code = _run_child(job)
+    if code in {ChildExitCode.SLOW, -signal.SIGXCPU}:
         raise SlowReadingError("Reading the file takes longer than an answer may.", param="file")
-    if code in {ChildExit.MEMORY, -signal.SIGKILL}:
+    if code in {ChildExitCode.MEMORY, -signal.SIGKILL}:
         raise TooLargeError(
-            f"Reading the file takes more than {MEMORY_BYTES / 1e9:.2g} GB of memory.",
+            f"Reading the file takes more than {MAX_MEMORY_BYTES / 1e9:.2g} GB of memory.",
             hint="Split it, or leave rows out.",
             param="file",
         )
-    if code != ChildExit.READ:
+    if code != ChildExitCode.READ:
         raise InvalidError(
             "The file makes its reader crash: it is damaged.",
             hint="Write it again, or bring the rows as JSON lines.",
@@ -61,22 +61,22 @@ def check_in_child(job: Reading) -> None:
         )
 
 
-def _is_checked(source: Source) -> bool:
+def _needs_check(source: SourceFile) -> bool:
     try:
-        return recognise(source.path, source.filename) in LIBRARIES
+        return detect_format(source.path, source.filename) in CHECKED_FORMATS
     except InvalidError:
         return False  # Whoever reads it says so, and names the field.
 
 
-def _exit_code(job: Reading) -> int:
+def _run_child(job: ConversionJob) -> int:
     try:
         return subprocess.run(  # noqa: S603 -- our own interpreter, our own module
             _COMMAND,
-            input=READING.dump_json(job),
+            input=CONVERSION_JOB_ADAPTER.dump_json(job),
             env=without_secrets(os.environ),
             capture_output=True,
             timeout=_WALL_SECONDS,
             check=False,
         ).returncode
     except subprocess.TimeoutExpired:
-        return ChildExit.SLOW
+        return ChildExitCode.SLOW

@@ -7,19 +7,19 @@ from pathlib import Path
 from studio.errors import InvalidError
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits
-from studio.intake.mapping import DETECT, FileOptions
-from studio.intake.problems import Problem, Tally
-from studio.intake.raw_rows import Note, Row, Rows, Unread
+from studio.intake.mapping import DETECT_ALL, FileOptions
+from studio.intake.problems import Problem, ProblemTally
+from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers import file_reader
-from studio.intake.row_formats.cell_text import plain
-from studio.intake.rows.filters import REASONS, Reason
+from studio.intake.row_formats.cell_text import to_text
+from studio.intake.rows.filters import EXCLUSION_REASONS, ExclusionReason
 
-LOOKED_AT = 500
+HEAD_ROWS = 500
 """Rows that a shape is told from."""
-_PATIENCE = 1000
+_MAX_TRIED_ROWS = 1000
 """If none of so many rows can be read, the others will not be tried."""
-_BYTES = 8 * 2**20
-_PARAMS: dict[Reason, str] = {
+_MAX_BYTES = 8 * 2**20
+_PARAMS: dict[ExclusionReason, str] = {
     "excluded": "exclude",
     "filtered": "keep",
     "other_part": "split.column",
@@ -27,16 +27,16 @@ _PARAMS: dict[Reason, str] = {
     "duplicate": "deduplicate",
     "not_drawn": "sample",
 }
-_NAMED = 5
+_SHOWN_PLACES = 5
 
 
 def first_rows(
     path: Path,
     kind: Format,
     limits: Limits,
-    options: FileOptions = DETECT,
-    tally: Tally | None = None,
-) -> list[Row]:
+    options: FileOptions = DETECT_ALL,
+    tally: ProblemTally | None = None,
+) -> list[RawRow]:
     """Return the first rows, as many as a shape is told from, or fewer if they are long.
 
     What could not be read is counted in the tally.
@@ -45,36 +45,36 @@ def first_rows(
         InvalidError: none of the first can be read.
 
     """
-    tally = Tally() if tally is None else tally
-    found: list[Row] = []
+    tally = ProblemTally() if tally is None else tally
+    found: list[RawRow] = []
     size = 0
-    tried = islice(file_reader.rows(path, kind, limits, options=options), _PATIENCE)
-    for row in islice(readable(tried, tally), LOOKED_AT):
+    tried = islice(file_reader.read_rows(path, kind, limits, options=options), _MAX_TRIED_ROWS)
+    for row in islice(readable_rows(tried, tally), HEAD_ROWS):
         found.append(row)
-        size += sum(len(plain(value)) for value in row.values.values())
-        if size > _BYTES:
+        size += sum(len(to_text(value)) for value in row.values.values())
+        if size > _MAX_BYTES:
             break
     if not found:
-        raise nothing_left(kind, list(tally), {})
+        raise no_rows_error(kind, list(tally), {})
     return found
 
 
-def readable(rows: Rows, tally: Tally) -> Iterator[Row]:
+def readable_rows(rows: RowStream, tally: ProblemTally) -> Iterator[RawRow]:
     """Yield the rows that could be read, and count the others."""
     for row in rows:
         match row:
-            case Row(_number, _values, member, before):
+            case RawRow(_number, _values, member, before):
                 tally.reach(member, before)
                 yield row
-            case Unread(number, code, detail, member, before):
+            case UnreadableRow(number, code, detail, member, before):
                 tally.reach(member, before)
                 tally.add(code, number, detail)
-            case Note(code, detail):
+            case FileNote(code, detail):
                 tally.note(code, detail)
 
 
-def nothing_left(
-    kind: Format, problems: Sequence[Problem], removed: Mapping[Reason, int], held: int = 0
+def no_rows_error(
+    kind: Format, problems: Sequence[Problem], removed: Mapping[ExclusionReason, int], held: int = 0
 ) -> InvalidError:
     """Say why no row is left to train on: what is wrong with most of them, or what was chosen."""
     if held:
@@ -84,10 +84,10 @@ def nothing_left(
             param="split.kind",
         )
     if not problems or not problems[0].count:
-        return _nothing_wanted(removed)
+        return _all_excluded_error(removed)
     worst = problems[0]
-    places = ", ".join(worst.shown[:_NAMED]) + (", …" if worst.count > _NAMED else "")
-    if file_reader.PLACES[kind] == "line":
+    places = ", ".join(worst.shown[:_SHOWN_PLACES]) + (", …" if worst.count > _SHOWN_PLACES else "")
+    if file_reader.ROW_UNITS[kind] == "line":
         where = f"Lines {places}" if worst.count > 1 else f"Line {places}"
     else:
         where = f"Rows {places}" if worst.count > 1 else f"Row {places}"
@@ -98,12 +98,12 @@ def nothing_left(
     )
 
 
-def _nothing_wanted(removed: Mapping[Reason, int]) -> InvalidError:
+def _all_excluded_error(removed: Mapping[ExclusionReason, int]) -> InvalidError:
     if not removed:
         return InvalidError("The file has no rows.", hint="Choose a file with rows.", param="file")
     reason = max(removed, key=lambda reason: removed[reason])
     return InvalidError(
-        f"No row is left. {REASONS[reason]}: {removed[reason]:,} rows.",
+        f"No row is left. {EXCLUSION_REASONS[reason]}: {removed[reason]:,} rows.",
         hint="Leave fewer rows out.",
         param=_PARAMS[reason],
     )

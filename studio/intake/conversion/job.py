@@ -5,26 +5,26 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from studio.intake.conversion.converter import Converted, Source, convert
+from studio.intake.conversion.converter import ConversionResult, SourceFile, convert_file
 from studio.intake.files.limits import Limits
-from studio.intake.files.read_progress import Told
+from studio.intake.files.read_progress import ProgressCallback
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_store
 
-READ = 0.7
+READ_SHARE = 0.7
 """The share of the work after which the rows are written, and are looked through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    source: Source
+class ConversionJob:
+    source: SourceFile
     mapping: Mapping | None
     """None leaves it to what is seen in the file."""
     limits: Limits
-    validation: Source | None = None
+    validation: SourceFile | None = None
     """A second file, whose rows measure progress."""
 
-    def write(self, folder: Path, told: Told = lambda _share: None) -> Converted:
+    def write(self, folder: Path, told: ProgressCallback = lambda _share: None) -> ConversionResult:
         """Write the rows of the whole file to a folder, with what is suspicious in them.
 
         Raises:
@@ -33,18 +33,23 @@ class Reading:
 
         """
         source, limits = self.source, self.limits
-        made = convert(
-            source, self.mapping, folder, limits, lambda share: told(READ * share), self.validation
+        made = convert_file(
+            source,
+            self.mapping,
+            folder,
+            limits,
+            lambda share: told(READ_SHARE * share),
+            self.validation,
         )
-        found = finding_store.look(folder, lambda share: self._told_in_time(told, share))
+        found = finding_store.check_and_store(folder, lambda share: self._told_in_time(told, share))
         return replace(made, findings=found)
 
-    def _told_in_time(self, told: Told, share: float) -> None:
+    def _told_in_time(self, told: ProgressCallback, share: float) -> None:
         if self.limits.deadline is not None:
             self.limits.deadline.check()
-        told(READ + (1 - READ) * share)
+        told(READ_SHARE + (1 - READ_SHARE) * share)
 
 
-READING = TypeAdapter(Reading)
-CONVERTED = TypeAdapter(Converted)
+CONVERSION_JOB_ADAPTER = TypeAdapter(ConversionJob)
+CONVERSION_RESULT_ADAPTER = TypeAdapter(ConversionResult)
 """As one process tells another of them."""

@@ -4,27 +4,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from studio.intake.column_roles import check
-from studio.intake.conversion.converter import Source
-from studio.intake.files.format_detection import recognise
+from studio.intake.column_roles import check_mapping
+from studio.intake.conversion.converter import SourceFile
+from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.mapping import Mapping
-from studio.intake.problems import sentence
-from studio.intake.raw_rows import Note, Row, Unread
+from studio.intake.problems import problem_message
+from studio.intake.raw_rows import FileNote, RawRow, UnreadableRow
 from studio.intake.readers import file_reader
-from studio.intake.row_formats.cell_text import plain
+from studio.intake.row_formats.cell_text import to_text
 from studio.intake.row_formats.schema import CanonicalRow
 from studio.intake.rows.filters import Part
-from studio.intake.rows.pipeline import Candidate, Outcome, candidates
+from studio.intake.rows.pipeline import Candidate, RowOutcome, build_candidates
 
-SHOWN = 300
+CELL_CHARS = 300
 """Characters of a value that are shown."""
-_SEVERAL = 25
+_THREAD_FACTOR = 25
 """Times as many rows are read of threads, whose rows lie apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Previewed:
+class PreviewedRow:
     number: int
     place: str
     """Where a person finds it: in an archive, "12 of b.jsonl"."""
@@ -37,7 +37,9 @@ class Previewed:
     """Where it would go."""
 
 
-def preview(source: Source, mapping: Mapping, limits: Limits, rows: int = 20) -> list[Previewed]:
+def preview_rows(
+    source: SourceFile, mapping: Mapping, limits: Limits, rows: int = 20
+) -> list[PreviewedRow]:
     """Return the first rows of a file and what the mapping makes of them.
 
     A sample is not drawn here, and duplicates are only looked for among these rows.
@@ -46,26 +48,26 @@ def preview(source: Source, mapping: Mapping, limits: Limits, rows: int = 20) ->
         InvalidError: the file cannot be read, or the mapping does not say enough.
 
     """
-    check(mapping, mapping.columns)
-    kind = recognise(source.path, source.filename)
-    count = rows * _SEVERAL if mapping.shape == "thread" else rows
-    found = file_reader.rows(source.path, kind, limits.at_once(), options=mapping.file)
-    first: list[Row | Unread] = []
+    check_mapping(mapping, mapping.columns)
+    kind = detect_format(source.path, source.filename)
+    count = rows * _THREAD_FACTOR if mapping.shape == "thread" else rows
+    found = file_reader.read_rows(source.path, kind, limits.at_once(), options=mapping.file)
+    first: list[RawRow | UnreadableRow] = []
     # What there is no time for is not shown; that a file is slow is said when it is read.
     with suppress(SlowReadingError):
-        first.extend(islice((row for row in found if not isinstance(row, Note)), count))
-    readable = [row for row in first if isinstance(row, Row)]
-    made = {one.number: one for one in candidates(readable, mapping, limits.row_bytes)}
-    return [_previewed(row, made) for row in first[:rows]]
+        first.extend(islice((row for row in found if not isinstance(row, FileNote)), count))
+    readable = [row for row in first if isinstance(row, RawRow)]
+    made = {one.number: one for one in build_candidates(readable, mapping, limits.row_bytes)}
+    return [_preview_row(row, made) for row in first[:rows]]
 
 
-def _previewed(row: Row | Unread, made: dict[int, Outcome]) -> Previewed:
-    if isinstance(row, Unread):
-        return _left_out(row, {}, sentence(row.code, row.detail))
-    values = {column: shortened(plain(value)) for column, value in row.values.items()}
+def _preview_row(row: RawRow | UnreadableRow, made: dict[int, RowOutcome]) -> PreviewedRow:
+    if isinstance(row, UnreadableRow):
+        return _left_out_row(row, {}, problem_message(row.code, row.detail))
+    values = {column: shorten_cell(to_text(value)) for column, value in row.values.items()}
     match made.get(row.number):
         case Candidate(number, part, canonical):
-            return Previewed(
+            return PreviewedRow(
                 number=number,
                 place=row.place,
                 values=values,
@@ -74,16 +76,18 @@ def _previewed(row: Row | Unread, made: dict[int, Outcome]) -> Previewed:
                 part=part,
             )
         case None:
-            return _left_out(row, values, "It is part of a conversation that a later row ends.")
+            return _left_out_row(row, values, "It is part of a conversation that a later row ends.")
         case left_out:
-            return _left_out(row, values, left_out.sentence)
+            return _left_out_row(row, values, left_out.sentence)
 
 
-def _left_out(row: Row | Unread, values: dict[str, str], problem: str) -> Previewed:
-    return Previewed(
+def _left_out_row(
+    row: RawRow | UnreadableRow, values: dict[str, str], problem: str
+) -> PreviewedRow:
+    return PreviewedRow(
         number=row.number, place=row.place, values=values, row=None, problem=problem, part=None
     )
 
 
-def shortened(written: str) -> str:
-    return written if len(written) <= SHOWN else f"{written[:SHOWN]}…"
+def shorten_cell(written: str) -> str:
+    return written if len(written) <= CELL_CHARS else f"{written[:CELL_CHARS]}…"

@@ -3,36 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from studio.intake.detection.name_heuristics import listed
-from studio.intake.detection.row_shapes import Detected
-from studio.intake.files.archives import Member, sides
+from studio.intake.detection.name_heuristics import join_names
+from studio.intake.detection.row_shapes import DetectedMapping
+from studio.intake.files.archives import Member, assign_splits
 from studio.intake.mapping import Mapping, Split
-from studio.intake.raw_rows import Side
+from studio.intake.raw_rows import AssignedSplit
 
-_NAMED = 5
+_SHOWN_NAMES = 5
 
 
-def with_sides(found: Detected, members: Sequence[Member]) -> Detected:
+def add_archive_splits(found: DetectedMapping, members: Sequence[Member]) -> DetectedMapping:
     """Return what was detected, with the split that the names of the files say, if they do."""
-    told = sides(members)
+    told = assign_splits(members)
     if "validation" not in told.values():
         return found
-    evidence = [f"Held back to measure progress, by name: {_of(told, 'validation')}."]
-    if aside := _of(told, "aside"):
+    evidence = [
+        f"Held back to measure progress, by name: {_names_assigned_to(told, 'validation')}."
+    ]
+    if aside := _names_assigned_to(told, "aside"):
         evidence.append(f"Left out, being for testing by name: {aside}.")
     return replace(
         found,
-        mapping=_split(found.mapping),
+        mapping=_with_file_split(found.mapping),
         evidence=[*found.evidence, *evidence],
-        alternatives=[_split(one) for one in found.alternatives],
+        alternatives=[_with_file_split(one) for one in found.alternatives],
     )
 
 
-def _of(told: dict[str, Side], side: Side) -> str:
+def _names_assigned_to(told: dict[str, AssignedSplit], side: AssignedSplit) -> str:
     names = [name for name, found in told.items() if found == side]
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return listed([*names[:_NAMED], *more])
+    more = [f"{len(names) - _SHOWN_NAMES} more"] if len(names) > _SHOWN_NAMES else []
+    return join_names([*names[:_SHOWN_NAMES], *more])
 
 
-def _split(mapping: Mapping) -> Mapping:
+def _with_file_split(mapping: Mapping) -> Mapping:
     return mapping.model_copy(update={"split": Split(kind="file")})

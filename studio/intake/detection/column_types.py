@@ -5,18 +5,18 @@ from collections.abc import Mapping as Values
 from dataclasses import dataclass
 from typing import Any
 
-from studio.intake.files.limits import COLUMNS
-from studio.intake.mapping import NAME_LIMIT
-from studio.intake.row_formats.cell_text import is_number, parsed, plain
+from studio.intake.files.limits import MAX_COLUMNS
+from studio.intake.mapping import MAX_COLUMN_NAME_CHARS
+from studio.intake.row_formats.cell_text import is_number, parse_json_cell, to_text
 
-_MOST = 0.8
+_MAJORITY = 0.8
 """The share of values that make a column what most of them are."""
-_LABELS = 100
+_MAX_LABELS = 100
 """More different values than that are no labels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ColumnTable:
     """The first rows of a file."""
 
     rows: list[Values[str, Any]]
@@ -33,77 +33,79 @@ class Table:
         return [name for name, values in self.columns.items() if is_text(values)]
 
 
-def table(rows: Iterable[Values[str, Any]]) -> Table:
+def build_table(rows: Iterable[Values[str, Any]]) -> ColumnTable:
     kept: list[Values[str, Any]] = []
     columns: dict[str, list[Any]] = {}
     for row in rows:
         kept.append(row)
         for column, value in row.items():
-            if column in columns or (len(columns) < COLUMNS and 0 < len(column) <= NAME_LIMIT):
+            if column in columns or (
+                len(columns) < MAX_COLUMNS and 0 < len(column) <= MAX_COLUMN_NAME_CHARS
+            ):
                 values = columns.setdefault(column, [])
                 values.extend([] if value is None or value == "" else [value])
-    return Table(kept, columns)
+    return ColumnTable(kept, columns)
 
 
 def is_text(values: Sequence[Any]) -> bool:
-    return _most(values, lambda value: isinstance(value, str) and not is_number(value))
+    return _holds_for_most(values, lambda value: isinstance(value, str) and not is_number(value))
 
 
 def is_numeric(values: Sequence[Any]) -> bool:
-    return _most(values, _is_numeric)
+    return _holds_for_most(values, _is_numeric)
 
 
 def _is_numeric(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
     scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
-    return scalar and is_number(plain(value))
+    return scalar and is_number(to_text(value))
 
 
-def is_verdict(values: Sequence[Any]) -> bool:
+def is_boolean(values: Sequence[Any]) -> bool:
     """Tell whether values say yes or no and nothing else."""
     words = {"true", "false"}
     return bool(values) and all(
-        isinstance(value, bool | str) and plain(value).lower() in words for value in values
+        isinstance(value, bool | str) and to_text(value).lower() in words for value in values
     )
 
 
 def is_label(values: Sequence[Any]) -> bool:
     """Tell whether there are few different values, each short."""
-    scalars = [plain(value) for value in values if isinstance(value, str | int | float)]
+    scalars = [to_text(value) for value in values if isinstance(value, str | int | float)]
     different = set(scalars)
-    few = 0 < len(different) <= min(_LABELS, max(2, len(scalars) // 2))
-    return few and len(scalars) == len(values) and max(map(len, different)) <= _LABELS
+    few = 0 < len(different) <= min(_MAX_LABELS, max(2, len(scalars) // 2))
+    return few and len(scalars) == len(values) and max(map(len, different)) <= _MAX_LABELS
 
 
-def holds_dialogues(values: Sequence[Any], *keys: str) -> bool:
+def holds_message_lists(values: Sequence[Any], *keys: str) -> bool:
     """Tell whether most values are lists of objects with these keys."""
-    return _most(values, lambda value: _first_has(parsed(value), keys))
+    return _holds_for_most(values, lambda value: _first_item_has_keys(parse_json_cell(value), keys))
 
 
-def holds_lists(values: Sequence[Any]) -> bool:
+def holds_answer_lists(values: Sequence[Any]) -> bool:
     """Tell whether most values are lists of several answers: texts, or objects that hold one."""
-    return _most(values, lambda value: _is_list_of_answers(parsed(value)))
+    return _holds_for_most(values, lambda value: _is_answer_list(parse_json_cell(value)))
 
 
-def holds_spans(values: Sequence[Any]) -> bool:
+def holds_squad_answers(values: Sequence[Any]) -> bool:
     """Tell whether most values are answers as SQuAD has them: texts, and where they start."""
-    return _most(values, lambda value: _is_span(parsed(value)))
+    return _holds_for_most(values, lambda value: _is_squad_answer(parse_json_cell(value)))
 
 
-def _is_span(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+def _is_squad_answer(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
     match value:
         case {"text": [*_], "answer_start": _}:
             return True
     return False
 
 
-def _first_has(value: Any, keys: Sequence[str]) -> bool:  # noqa: ANN401 -- from a user's file
+def _first_item_has_keys(value: Any, keys: Sequence[str]) -> bool:  # noqa: ANN401 -- from a user's file
     match value:
         case [{**turn}, *_]:
             return set(keys) <= set(turn)
     return False
 
 
-def _is_list_of_answers(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+def _is_answer_list(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
     match value:
         case [str(), str(), *_]:
             return True
@@ -112,5 +114,5 @@ def _is_list_of_answers(value: Any) -> bool:  # noqa: ANN401 -- from a user's fi
     return False
 
 
-def _most(values: Sequence[Any], holds: Callable[[Any], bool]) -> bool:
-    return bool(values) and sum(map(holds, values)) >= _MOST * len(values)
+def _holds_for_most(values: Sequence[Any], holds: Callable[[Any], bool]) -> bool:
+    return bool(values) and sum(map(holds, values)) >= _MAJORITY * len(values)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.intake.raw_rows import Row
-from studio.intake.row_formats.cell_text import MEDIA_PART, is_number, parsed
+from studio.intake.raw_rows import RawRow
+from studio.intake.row_formats.cell_text import MEDIA_PART_TYPE, is_number, parse_json_cell
 
-_NAME = re.compile(
+_MEDIA_NAME = re.compile(
     r"(?:images?|imgs?|pictures?|photos?|pixel_values|audios?|speech|wavs?|videos?|"
     r"inline_?data|file_?data)"
     r"(?:_?(?:paths?|urls?|files?|names?|bytes|b64|base64|data))?"
@@ -23,11 +23,11 @@ _NAME = re.compile(
 _IMAGE_ID = re.compile(r"(?:image|img)_?ids?")
 _FILE_NAME = re.compile(r"(?:media|file|path|attachment|object)s?(?:_?(?:names?|paths?|urls?))?")
 """Columns that may name any file: only what ends as images, audio or video do counts."""
-_ENDINGS = (
+_MEDIA_EXTENSIONS = (
     r"\.(?:png|jpe?g|gif|webp|bmp|tiff?|svg|heic|avif|wav|mp3|flac|ogg|opus|m4a|aac|mp4|avi|mov|"
     r"mkv|webm|npy)"
 )
-_FILE = re.compile(rf"\S.*{_ENDINGS}(?:[?#]\S*)?", re.IGNORECASE)
+_MEDIA_FILE = re.compile(rf"\S.*{_MEDIA_EXTENSIONS}(?:[?#]\S*)?", re.IGNORECASE)
 _REFERENCE = re.compile(r"(?=[^\s]*[\d./\\:_-])[^\s<>]{1,2000}")
 """A path, an address or an id: a description has blanks, a class such as `cat` is a bare word."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\r\n]{2000,}")
@@ -35,7 +35,7 @@ _DATA_URL = re.compile(r"data:(?:image|audio|video|application)/[\w.+-]+[;,]", r
 _MARKDOWN = re.compile(r"!\[[^\]]*\]\(data:(?:image|audio|video)/", re.IGNORECASE)
 _SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"ID3", b"fLaC", b"OggS")
 
-_CONTENT = frozenset(
+_CONTENT_KEYS = frozenset(
     {
         *("content", "value", "parts", "text", "prompt", "completion", "chosen", "rejected"),
         *("question", "answer", "query", "response", "instruction", "input", "output"),
@@ -44,18 +44,18 @@ _CONTENT = frozenset(
 )
 """Where content parts stand. Elsewhere, a `type` may be anything's."""
 _TURN_KEYS = frozenset({"role", "from", "content", "value", "messages"})
-_TOOLS = frozenset({"tools", "functions", "tool_calls", "function_call", "arguments"})
+_TOOL_KEYS = frozenset({"tools", "functions", "tool_calls", "function_call", "arguments"})
 """Where a name such as `image_url` is a tool's argument."""
 
-_SPECIAL = re.compile(
+_PLACEHOLDER = re.compile(
     r"<\|?(?:image_pad|vision_start|vision_pad|video_pad|audio_pad|audio_bos|image_?placeholder|"
     r"image-placeholder|image_soft_token|start_of_image|start_of_audio|imagehere|"
     r"(?:image|audio|video)(?:_\d+)?(?=\|>))\|?>"
-    rf"|<(img|audio|video)>[^<\n]{{1,500}}{_ENDINGS}</\1>",
+    rf"|<(img|audio|video)>[^<\n]{{1,500}}{_MEDIA_EXTENSIONS}</\1>",
     re.IGNORECASE,
 )
 """Placeholders that only multimodal models have."""
-_TAG = re.compile(r"<(?:image|audio|video|speech)>", re.IGNORECASE)
+_PLACEHOLDER_TAG = re.compile(r"<(?:image|audio|video|speech)>", re.IGNORECASE)
 _IMAGE_EDGE = re.compile(r"^\s*<image>|<image>\s*$", re.IGNORECASE | re.MULTILINE)
 _CLOSING = re.compile(r"</(?:image|audio|video|speech)", re.IGNORECASE)
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
@@ -63,13 +63,13 @@ _MARKUP = re.compile(
     r"</\w|<\w+\s+[\w:-]+=|\b(?:html5?|xml|svg|css|jsx?|dom|tags?|elements?|markup)\b",
     re.IGNORECASE,
 )
-_DEEPEST = 6
+_MAX_DEPTH = 6
 
-_LEAVE_OUT = (
+_LEAVE_OUT_HINT = (
     "Leave these rows out, or read their text alone: set `media` of the mapping to leave_out or "
     "ignore."
 )
-_BRING_TEXT = (
+_TEXT_ONLY_HINT = (
     "Bring rows of text. If all that counts is text, set `media` of the mapping to ignore."
 )
 
@@ -79,16 +79,18 @@ def find_media(values: Values[str, Any]) -> str:
 
     Nothing where all of the row is text.
     """
-    return next((place for name, value in values.items() for place in _column(name, value)), "")
+    return next(
+        (place for name, value in values.items() for place in _media_in_column(name, value)), ""
+    )
 
 
-def columns_with_media(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+def media_columns(rows: Sequence[RawRow], columns: Sequence[str]) -> list[str]:
     """Return the columns that hold media in these rows, or may by their names."""
     return [
         name
         for name in columns
-        if _NAME.fullmatch(_plain(name))
-        or any(any(_column(name, row.values.get(name))) for row in rows)
+        if _MEDIA_NAME.fullmatch(_normalise_name(name))
+        or any(any(_media_in_column(name, row.values.get(name))) for row in rows)
     ]
 
 
@@ -109,25 +111,25 @@ class MediaCount:
 
     def refusal(self) -> InvalidError:
         if self.count == self.rows:
-            return InvalidError(self.sentence, hint=_BRING_TEXT, param="file")
-        return InvalidError(self.sentence, hint=_LEAVE_OUT, param="media")
+            return InvalidError(self.sentence, hint=_TEXT_ONLY_HINT, param="file")
+        return InvalidError(self.sentence, hint=_LEAVE_OUT_HINT, param="media")
 
 
-def count_media(rows: Iterable[Row]) -> MediaCount:
+def count_media(rows: Iterable[RawRow]) -> MediaCount:
     places = [find_media(row.values) for row in rows]
     held = [place for place in places if place]
     return MediaCount(len(held), len(places), held[0] if held else "")
 
 
-def _column(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
-    known = _plain(name)
-    if value is None or value == "" or known in _TOOLS:
+def _media_in_column(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
+    known = _normalise_name(name)
+    if value is None or value == "" or known in _TOOL_KEYS:
         return
-    cell = parsed(value) if _NAME.fullmatch(known) or _may_be_turns(value) else value
+    cell = parse_json_cell(value) if _MEDIA_NAME.fullmatch(known) or _may_be_turns(value) else value
     if _is_media(known, cell, 0):
         yield name[:60]
         return
-    for part in _parts_in(known, cell, 0):
+    for part in _media_parts(known, cell, 0):
         yield f"{name[:60]}: {part}"
 
 
@@ -141,74 +143,78 @@ def _is_media(name: str, value: Any, depth: int) -> bool:  # noqa: ANN401 -- fro
     inner: Iterable[Any] = ()
     match value:
         case bytes():
-            return _NAME.fullmatch(name) is not None or value.startswith(_SIGNATURES)
+            return _MEDIA_NAME.fullmatch(name) is not None or value.startswith(_SIGNATURES)
         case {"array": _, "sampling_rate": _}:
             return True
         case {"bytes": held, "path": path}:
             return held is not None or path is not None
         case str() | int():
-            return _refers(name, str(value).strip())
-        case {**entry} if _NAME.fullmatch(name):
+            return _is_media_reference(name, str(value).strip())
+        case {**entry} if _MEDIA_NAME.fullmatch(name):
             inner = entry.values()
         case [*items]:
             inner = items
-    return depth < _DEEPEST and any(_is_media(name, one, depth + 1) for one in inner)
+    return depth < _MAX_DEPTH and any(_is_media(name, one, depth + 1) for one in inner)
 
 
-def _refers(name: str, value: str) -> bool:
+def _is_media_reference(name: str, value: str) -> bool:
     if _DATA_URL.match(value):
         return True
     if _IMAGE_ID.fullmatch(name):
         return _REFERENCE.fullmatch(value) is not None
-    if _NAME.fullmatch(name):
-        known = _REFERENCE.fullmatch(value) or _FILE.fullmatch(value) or _BASE64.fullmatch(value)
+    if _MEDIA_NAME.fullmatch(name):
+        known = (
+            _REFERENCE.fullmatch(value) or _MEDIA_FILE.fullmatch(value) or _BASE64.fullmatch(value)
+        )
         return known is not None and not is_number(value)
-    return bool(_FILE_NAME.fullmatch(name) and _FILE.fullmatch(value))
+    return bool(_FILE_NAME.fullmatch(name) and _MEDIA_FILE.fullmatch(value))
 
 
-def _parts_in(name: str, value: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
+def _media_parts(name: str, value: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
     """Yield what is no text in what stands under a name: a text, a turn, or a list of either."""
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return
     match value:
         case str():
-            yield from _in_text(value)
+            yield from _media_in_text(value)
         case [*items]:
             for item in items:
-                yield from _parts_in(name, item, depth + 1)
-        case {"type": str() as kind} if name in _CONTENT and MEDIA_PART.fullmatch(kind.lower()):
+                yield from _media_parts(name, item, depth + 1)
+        case {"type": str() as kind} if name in _CONTENT_KEYS and MEDIA_PART_TYPE.fullmatch(
+            kind.lower()
+        ):
             yield kind
         case {**entry} if depth or _TURN_KEYS & entry.keys():
-            yield from _in_entry(entry, depth)
+            yield from _media_in_object(entry, depth)
 
 
-def _in_entry(entry: dict[Any, Any], depth: int) -> Iterator[str]:
+def _media_in_object(entry: dict[Any, Any], depth: int) -> Iterator[str]:
     for key, inner in entry.items():
-        name = _plain(str(key))
-        if not inner or name in _TOOLS:
+        name = _normalise_name(str(key))
+        if not inner or name in _TOOL_KEYS:
             continue
         if _is_media(name, inner, depth):
             yield str(key)[:40]
         else:
-            yield from _parts_in(name, inner, depth + 1)
+            yield from _media_parts(name, inner, depth + 1)
 
 
-def _in_text(text: str) -> Iterator[str]:
+def _media_in_text(text: str) -> Iterator[str]:
     if "<" in text:
-        yield from _placeholders(text)
+        yield from _media_placeholders(text)
     if "data:" in text and (_DATA_URL.match(text.lstrip()) or _MARKDOWN.search(text)):
         yield "data:"
 
 
-def _placeholders(text: str) -> Iterator[str]:
-    special = _SPECIAL.search(text)
+def _media_placeholders(text: str) -> Iterator[str]:
+    special = _PLACEHOLDER.search(text)
     if special is not None:
         yield special.group()[:40]
         return
-    if _TAG.search(text) is None:
+    if _PLACEHOLDER_TAG.search(text) is None:
         return
     bare = _CODE.sub("code", text)
-    found = _TAG.search(bare)
+    found = _PLACEHOLDER_TAG.search(bare)
     if found is None or _CLOSING.search(bare):
         return
     # Where an image's stands by itself, it is no word of a sentence about markup.
@@ -216,5 +222,5 @@ def _placeholders(text: str) -> Iterator[str]:
         yield found.group()
 
 
-def _plain(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return name.strip().lower().replace("-", "_").replace(" ", "_")

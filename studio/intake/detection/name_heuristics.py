@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from studio.intake.detection.column_types import (
-    Table,
-    holds_dialogues,
-    holds_lists,
-    holds_spans,
+    ColumnTable,
+    holds_answer_lists,
+    holds_message_lists,
+    holds_squad_answers,
+    is_boolean,
     is_label,
     is_numeric,
     is_text,
-    is_verdict,
 )
 from studio.intake.mapping import ShapeName
-from studio.intake.row_formats.threads import key
+from studio.intake.row_formats.threads import row_id
 
 Sureness = Literal["sure", "likely", "guess"]
 
@@ -35,37 +35,63 @@ _REJECTED = (
     "rejected_response",
     "dispreferred",
 )
-_LISTS = ("answers", "responses", "completions", "candidates", "outputs", "generations", *_ANSWERS)
+_ANSWER_LISTS = (
+    "answers",
+    "responses",
+    "completions",
+    "candidates",
+    "outputs",
+    "generations",
+    *_ANSWERS,
+)
 _SCORES = ("scores", "ratings", "rewards")
 _RANKS = ("ranks", "ranking", "rank")
 _VERDICTS = ("label", "kto_tag", "is_good", "desirable")
 _IDS = ("id", "message_id", "row_id", "node_id")
 _PARENTS = ("parent_id", "parent", "parent_message_id")
 _SPEAKERS = ("role", "speaker", "author")
-_LABELLED = (*_TEXTS, "sentence", "review", "comment", "tweet", "utterance", "title", "question")
-_PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
+_LABELLED_TEXTS = (
+    *_TEXTS,
+    "sentence",
+    "review",
+    "comment",
+    "tweet",
+    "utterance",
+    "title",
+    "question",
+)
+_SENTENCE_PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
 _LABELS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "label_text")
 _NUMBERS = ("score", "rating", "label", "stars", "value", "target", "number", "similarity")
-_SPANS = (
+_SQUAD_QUESTION = (
     "The first of several answers to a question is learnt; questions without an answer are left "
     "out. Is that right?"
 )
 _TOOLS = ("tools", "functions")
-NAMES = frozenset(
+KNOWN_COLUMN_NAMES = frozenset(
     {
         *("instruction", "system", "context", "history", "id", "split"),
-        *(*_PROMPTS, *_ANSWERS, *_TURNS, *_CONTEXTS, *_CHOSEN, *_REJECTED, *_LISTS, *_SCORES),
-        *(*_RANKS, *_VERDICTS, *_IDS, *_PARENTS, *_SPEAKERS, *_LABELLED, *_LABELS, *_NUMBERS),
-        *(*_TOOLS, *(name for pair in _PAIRS for name in pair)),
+        *(
+            *_PROMPTS,
+            *_ANSWERS,
+            *_TURNS,
+            *_CONTEXTS,
+            *_CHOSEN,
+            *_REJECTED,
+            *_ANSWER_LISTS,
+            *_SCORES,
+        ),
+        *(*_RANKS, *_VERDICTS, *_IDS, *_PARENTS, *_SPEAKERS, *_LABELLED_TEXTS, *_LABELS, *_NUMBERS),
+        *(*_TOOLS, *(name for pair in _SENTENCE_PAIRS for name in pair)),
     }
 )
 """Every name that is known: a line with one of them names columns."""
 
-Columns = str | list[str] | None
+RoleColumns = str | list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShapeMatch:
     """One way to read the rows, and what speaks for it."""
 
     shape: ShapeName
@@ -76,36 +102,38 @@ class Found:
     """What a person should look at, in a sentence."""
 
 
-def named(table: Table) -> Iterator[Found]:
+def match_by_names(table: ColumnTable) -> Iterator[ShapeMatch]:
     """Yield every way to read the rows by the names of their columns, the likeliest first."""
-    yield from filter(None, (finder(table) for finder in _FINDERS))
+    yield from filter(None, (finder(table) for finder in _MATCHERS))
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Write names as a sentence has them: a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else ""
 
 
-def _by_name(shape: ShapeName, habit: str, sureness: Sureness = "sure", **roles: Columns) -> Found:
-    columns = [name for named in roles.values() for name in _several(named)]
+def _match_named(
+    shape: ShapeName, habit: str, sureness: Sureness = "sure", **roles: RoleColumns
+) -> ShapeMatch:
+    columns = [name for named in roles.values() for name in _as_list(named)]
     why = (
-        f"The columns {listed(columns)} are named as {habit}."
+        f"The columns {join_names(columns)} are named as {habit}."
         if len(columns) > 1
-        else f"The column {listed(columns)} is named as {habit}."
+        else f"The column {join_names(columns)} is named as {habit}."
     )
-    return found_in(shape, why, sureness, **roles)
+    return build_match(shape, why, sureness, **roles)
 
 
-def found_in(shape: ShapeName, why: str, sureness: Sureness, **roles: Columns) -> Found:
-    columns = {role: _several(names) for role, names in roles.items() if names is not None}
-    return Found(shape, columns, why, sureness)
+def build_match(shape: ShapeName, why: str, sureness: Sureness, **roles: RoleColumns) -> ShapeMatch:
+    columns = {role: _as_list(names) for role, names in roles.items() if names is not None}
+    return ShapeMatch(shape, columns, why, sureness)
 
 
-def _several(columns: Columns) -> list[str]:
+def _as_list(columns: RoleColumns) -> list[str]:
     return [columns] if isinstance(columns, str) else columns or []
 
 
-def _asking(table: Table) -> list[str] | None:
+def _prompt_columns(table: ColumnTable) -> list[str] | None:
     """Return the columns that ask: alpaca's instruction with its input, or one of another name."""
     instruction = table.first(["instruction"])
     if instruction is None:
@@ -115,24 +143,24 @@ def _asking(table: Table) -> list[str] | None:
     return [instruction] if context is None else [instruction, context]
 
 
-def _preference(table: Table) -> Found | None:
+def _match_preference(table: ColumnTable) -> ShapeMatch | None:
     chosen, rejected = table.first(_CHOSEN), table.first(_REJECTED)
     if chosen is None or rejected is None:
         return None
     openai = chosen.strip().lower() == "preferred_output"
-    prompt = table.first(["input"]) if openai else _asking(table) or table.first(_TURNS)
+    prompt = table.first(["input"]) if openai else _prompt_columns(table) or table.first(_TURNS)
     habit = "OpenAI names preferences" if openai else "preferences are: a better, a worse answer"
-    return _by_name("preference", habit, prompt=prompt, chosen=chosen, rejected=rejected)
+    return _match_named("preference", habit, prompt=prompt, chosen=chosen, rejected=rejected)
 
 
-def _squad(table: Table) -> Found | None:
+def _match_squad(table: ColumnTable) -> ShapeMatch | None:
     context, question = table.first(["context"]), table.first(["question"])
     answers = table.first(["answers"])
     if context is None or question is None or answers is None:
         return None
-    if not holds_spans(table.columns[answers]):
+    if not holds_squad_answers(table.columns[answers]):
         return None
-    found = _by_name(
+    found = _match_named(
         "prompt_completion",
         "SQuAD names them",
         "likely",
@@ -140,17 +168,17 @@ def _squad(table: Table) -> Found | None:
         prompt=question,
         completion=answers,
     )
-    return replace(found, question=_SPANS)
+    return replace(found, question=_SQUAD_QUESTION)
 
 
-def _ranked(table: Table) -> Found | None:
-    prompt = _asking(table) or []
+def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
+    prompt = _prompt_columns(table) or []
     lists = [
         name
-        for name in _LISTS
+        for name in _ANSWER_LISTS
         if (column := table.first([name])) is not None
         and column not in prompt
-        and holds_lists(table.columns[column])
+        and holds_answer_lists(table.columns[column])
     ]
     if not prompt or not lists:
         return None
@@ -159,43 +187,43 @@ def _ranked(table: Table) -> Found | None:
     why = f"The column {answers} holds a list of answers to each {prompt[0]}."
     sureness: Sureness = "likely" if scores is None and ranks is None else "sure"
     ranks = ranks if scores is None else None
-    return found_in(
+    return build_match(
         "ranked", why, sureness, prompt=prompt, answers=answers, scores=scores, ranks=ranks
     )
 
 
-def _judged(table: Table) -> Found | None:
+def _match_judged(table: ColumnTable) -> ShapeMatch | None:
     label = table.first(_VERDICTS)
-    if label is None or not is_verdict(table.columns[label]):
+    if label is None or not is_boolean(table.columns[label]):
         return None
     why = f"The column {label} says of each answer whether it is good: true or false."
-    found = _turns(table)
+    found = _match_messages(table)
     if found is not None:
         turns = found.roles.get("messages") or found.roles.get("conversations")
-        return found_in("judged", why, "sure", messages=turns, label=label)
-    prompt, answer = _asking(table), table.first(_ANSWERS)
+        return build_match("judged", why, "sure", messages=turns, label=label)
+    prompt, answer = _prompt_columns(table), table.first(_ANSWERS)
     if prompt is None or answer is None:
         return None
-    return found_in("judged", why, "sure", prompt=prompt, completion=answer, label=label)
+    return build_match("judged", why, "sure", prompt=prompt, completion=answer, label=label)
 
 
-def _thread(table: Table) -> Found | None:
+def _match_thread(table: ColumnTable) -> ShapeMatch | None:
     ids, parents = table.first(_IDS), table.first(_PARENTS)
     if ids is None or parents is None:
         return None
-    roles = _pair_of_thread(table)
-    known = set(map(key, table.columns[ids]))
-    inside = sum(key(value) in known for value in table.columns[parents])
+    roles = _thread_roles(table)
+    known = set(map(row_id, table.columns[ids]))
+    inside = sum(row_id(value) in known for value in table.columns[parents])
     if roles is None or not inside:
         return None
     why = (
         f"{inside} of {len(table.columns[parents])} values of the column {parents} are the {ids} "
         "of another row: the rows are threads."
     )
-    return found_in("thread", why, "sure", id=ids, parent=parents, **roles)
+    return build_match("thread", why, "sure", id=ids, parent=parents, **roles)
 
 
-def _pair_of_thread(table: Table) -> dict[str, str] | None:
+def _thread_roles(table: ColumnTable) -> dict[str, str] | None:
     prompt, answer = table.first(("instruction", *_PROMPTS)), table.first(_ANSWERS)
     if prompt is not None and answer is not None:
         return {"prompt": prompt, "answer": answer}
@@ -205,27 +233,27 @@ def _pair_of_thread(table: Table) -> dict[str, str] | None:
     return None
 
 
-def _turns(table: Table) -> Found | None:
+def _match_messages(table: ColumnTable) -> ShapeMatch | None:
     named = [column for name in _TURNS if (column := table.first([name])) is not None]
     others = [column for column in table.columns if column not in named]
     tools = table.first(_TOOLS)
     for column in (*named, *others):
         sureness: Sureness = "sure" if column in named else "likely"
         values = table.columns[column]
-        if holds_dialogues(values, "role"):
+        if holds_message_lists(values, "role"):
             why = f"The column {column} holds lists of turns with role and content."
-            return found_in("messages", why, sureness, messages=column, tools=tools)
-        if holds_dialogues(values, "from", "value"):
+            return build_match("messages", why, sureness, messages=column, tools=tools)
+        if holds_message_lists(values, "from", "value"):
             why = f"The column {column} holds lists of turns with from and value."
-            return found_in("sharegpt", why, sureness, conversations=column, tools=tools)
+            return build_match("sharegpt", why, sureness, conversations=column, tools=tools)
     return None
 
 
-def _alpaca(table: Table) -> Found | None:
+def _match_alpaca(table: ColumnTable) -> ShapeMatch | None:
     output = table.first(_ANSWERS)
     if table.first(["instruction"]) is None or output is None:
         return None
-    return _by_name(
+    return _match_named(
         "alpaca",
         "alpaca names them",
         instruction=table.first(["instruction"]),
@@ -235,11 +263,11 @@ def _alpaca(table: Table) -> Found | None:
     )
 
 
-def _pair(table: Table) -> Found | None:
+def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
     prompt, answer = table.first(_PROMPTS), table.first(_ANSWERS)
     if prompt is None or answer is None:
         return None
-    return _by_name(
+    return _match_named(
         "prompt_completion",
         "questions and answers often are",
         context=table.first(["context"]),
@@ -249,50 +277,50 @@ def _pair(table: Table) -> Found | None:
     )
 
 
-def _text_to_label(table: Table) -> list[str]:
-    for pair in _PAIRS:
+def _labelled_text_columns(table: ColumnTable) -> list[str]:
+    for pair in _SENTENCE_PAIRS:
         both = [column for name in pair if (column := table.first([name])) is not None]
         if len(both) == len(pair):
             return both
-    named = [column for name in _LABELLED if (column := table.first([name])) is not None]
+    named = [column for name in _LABELLED_TEXTS if (column := table.first([name])) is not None]
     return [column for column in named if is_text(table.columns[column])][:1]
 
 
-def _classification(table: Table) -> Found | None:
-    texts, label = _text_to_label(table), table.first(_LABELS)
+def _match_classification(table: ColumnTable) -> ShapeMatch | None:
+    texts, label = _labelled_text_columns(table), table.first(_LABELS)
     if not texts or label is None or label in texts or not is_label(table.columns[label]):
         return None
     different = len({str(value) for value in table.columns[label]})
-    why = f"The column {label} has {different} different values: labels of {listed(texts)}."
-    return Found("classification", {"text": texts, "label": [label]}, why, "sure")
+    why = f"The column {label} has {different} different values: labels of {join_names(texts)}."
+    return ShapeMatch("classification", {"text": texts, "label": [label]}, why, "sure")
 
 
-def _regression(table: Table) -> Found | None:
-    texts, number = _text_to_label(table), table.first(_NUMBERS)
+def _match_regression(table: ColumnTable) -> ShapeMatch | None:
+    texts, number = _labelled_text_columns(table), table.first(_NUMBERS)
     if not texts or number is None or number in texts or not is_numeric(table.columns[number]):
         return None
-    why = f"The column {number} has a number for each {listed(texts)}."
-    return Found("regression", {"text": texts, "number": [number]}, why, "likely")
+    why = f"The column {number} has a number for each {join_names(texts)}."
+    return ShapeMatch("regression", {"text": texts, "number": [number]}, why, "likely")
 
 
-def _text(table: Table) -> Found | None:
+def _match_text(table: ColumnTable) -> ShapeMatch | None:
     text = table.first(_TEXTS)
     if text is None or not is_text(table.columns[text]):
         return None
     alone = len(table.texts()) == 1
-    return _by_name("text", "running text often is", "sure" if alone else "likely", text=text)
+    return _match_named("text", "running text often is", "sure" if alone else "likely", text=text)
 
 
-_FINDERS: tuple[Callable[[Table], Found | None], ...] = (
-    _preference,
-    _squad,
-    _ranked,
-    _judged,
-    _thread,
-    _turns,
-    _alpaca,
-    _pair,
-    _classification,
-    _regression,
-    _text,
+_MATCHERS: tuple[Callable[[ColumnTable], ShapeMatch | None], ...] = (
+    _match_preference,
+    _match_squad,
+    _match_ranked,
+    _match_judged,
+    _match_thread,
+    _match_messages,
+    _match_alpaca,
+    _match_prompt_completion,
+    _match_classification,
+    _match_regression,
+    _match_text,
 )

@@ -10,27 +10,27 @@ from itertools import chain
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.intake.detection.column_types import Table, table
-from studio.intake.detection.name_heuristics import Found, Sureness, listed, named
-from studio.intake.detection.value_heuristics import guessed
-from studio.intake.files.encodings import Reading
-from studio.intake.mapping import Kind, Mapping, ShapeName, Split
-from studio.intake.raw_rows import Row
-from studio.intake.row_formats.cell_text import plain
+from studio.intake.detection.column_types import ColumnTable, build_table
+from studio.intake.detection.name_heuristics import ShapeMatch, Sureness, join_names, match_by_names
+from studio.intake.detection.value_heuristics import match_by_values
+from studio.intake.files.encodings import EncodingPreview
+from studio.intake.mapping import Mapping, RowKind, ShapeName, Split
+from studio.intake.raw_rows import RawRow
+from studio.intake.row_formats.cell_text import to_text
 from studio.intake.row_formats.message_formats import unused_keys
-from studio.intake.row_formats.row_builder import canonical
+from studio.intake.row_formats.row_builder import build_row
 from studio.intake.row_formats.schema import UnusableRowError
-from studio.intake.row_formats.threads import Threads
+from studio.intake.row_formats.threads import ThreadJoiner
 
-_ALTERNATIVES = 4
-_SURE, _LIKELY = 0.9, 0.5
+_MAX_ALTERNATIVES = 4
+_SURE_SHARE, _LIKELY_SHARE = 0.9, 0.5
 """Shares of the rows that must be usable for detection to be so sure."""
-_BY_VALUES = (
+_VALUES_QUESTION = (
     "The names of the columns do not say what they are: is the right one chosen for each role?"
 )
-_SPLITS = ("split", "partition", "dataset_split")
+_SPLIT_COLUMN_NAMES = ("split", "partition", "dataset_split")
 
-TITLES: dict[ShapeName, str] = {
+SHAPE_TITLES: dict[ShapeName, str] = {
     "alpaca": "alpaca",
     "prompt_completion": "prompt and completion",
     "messages": "messages",
@@ -43,7 +43,7 @@ TITLES: dict[ShapeName, str] = {
     "regression": "regression",
     "text": "running text",
 }
-BECOME: dict[Kind, str] = {
+KIND_NAMES: dict[RowKind, str] = {
     "conversation": "conversations",
     "text": "texts",
     "preference": "preferences",
@@ -55,7 +55,7 @@ class UnrecognisedError(InvalidError):
     """The rows can be read, but nothing says what their columns are. A person may know."""
 
 
-EXPECTED = (
+EXPECTED_COLUMNS = (
     "instruction and output (input may be left out); prompt and completion, or question and "
     "answer; messages with role and content; conversations with from and value; chosen and "
     "rejected; text and label; or text alone"
@@ -63,11 +63,11 @@ EXPECTED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
+class DetectedMapping:
     """What the first rows look like."""
 
     mapping: Mapping
-    kind: Kind
+    kind: RowKind
     sureness: Sureness
     evidence: list[str]
     """What speaks for it, in sentences."""
@@ -77,7 +77,7 @@ class Detected:
     """Columns that play no role, and keys of turns that nothing is made of."""
     questions: list[str] = field(default_factory=list)
     """What a person should look at before the rows are used, in sentences."""
-    encodings: list[Reading] = field(default_factory=list)
+    encodings: list[EncodingPreview] = field(default_factory=list)
     """Of a text that is not UTF-8: how it reads as it is read, and in other encodings."""
     sheets: list[str] = field(default_factory=list)
     """Of an Excel workbook: the names of its sheets."""
@@ -86,126 +86,131 @@ class Detected:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
-    found: Found
+class _TriedMatch:
+    found: ShapeMatch
     mapping: Mapping
     usable: int
 
 
-def detect(rows: Iterable[Values[str, Any]]) -> Detected:
+def detect_mapping(rows: Iterable[Values[str, Any]]) -> DetectedMapping:
     """Return how the rows can be used, told from the first of them.
 
     Raises:
         UnrecognisedError: no column can be learnt from.
 
     """
-    seen = table(rows)
-    split = _split(seen)
-    tried = [_try(seen, found, split) for found in chain(named(seen), guessed(seen))]
+    seen = build_table(rows)
+    split = _detect_split(seen)
+    tried = [
+        _try_match(seen, found, split)
+        for found in chain(match_by_names(seen), match_by_values(seen))
+    ]
     if not tried:
-        raise _no_column(list(seen.columns))
-    best, *others = sorted(tried, key=lambda one: _doubt(one, len(seen.rows)))
-    return Detected(
+        raise _no_column_error(list(seen.columns))
+    best, *others = sorted(tried, key=lambda one: _doubt_rank(one, len(seen.rows)))
+    return DetectedMapping(
         mapping=best.mapping,
         kind=best.mapping.kind,
         sureness=_sureness(best, len(seen.rows)),
         evidence=_evidence(best, len(seen.rows)),
-        alternatives=_different(best, others),
-        unused=unused(seen, best.mapping),
-        questions=[question for question in (_by_values(best), best.found.question) if question],
+        alternatives=_alternatives(best, others),
+        unused=find_unused_columns(seen, best.mapping),
+        questions=[
+            question for question in (_values_question(best), best.found.question) if question
+        ],
     )
 
 
-def _by_values(best: _Tried) -> str:
-    return _BY_VALUES if best.found.sureness == "guess" else ""
+def _values_question(best: _TriedMatch) -> str:
+    return _VALUES_QUESTION if best.found.sureness == "guess" else ""
 
 
-def unused(seen: Table, mapping: Mapping) -> list[str]:
+def find_unused_columns(seen: ColumnTable, mapping: Mapping) -> list[str]:
     """Return the columns that a mapping does not read, and keys of turns, as `messages.key`."""
     columns = [name for name in seen.columns if name not in mapping.columns]
     read = (name for name in mapping.columns if name in seen.columns)
     return columns + [f"{name}.{key}" for name in read for key in unused_keys(seen.columns[name])]
 
 
-def in_words(name: str, roles: Values[str, str | Sequence[str]]) -> str:
+def describe_shape(name: str, roles: Values[str, str | Sequence[str]]) -> str:
     """Say which shape was seen, and in which columns."""
     columns = [
         column
         for names in roles.values()
         for column in ([names] if isinstance(names, str) else names)
     ]
-    title = next((title for shape, title in TITLES.items() if shape == name), name)
+    title = next((title for shape, title in SHAPE_TITLES.items() if shape == name), name)
     are = "columns" if len(columns) > 1 else "column"
-    return f"{title}: {listed(columns) or 'no'} {are}"
+    return f"{title}: {join_names(columns) or 'no'} {are}"
 
 
-def usable_rows(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:
+def count_usable_rows(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:
     """Return how many of the rows become something that can be learnt."""
     if mapping.shape == "thread":
-        return _in_threads(mapping, rows)
+        return _count_in_threads(mapping, rows)
     return sum(1 for row in rows if _is_usable(mapping, row))
 
 
 def _is_usable(mapping: Mapping, row: Values[str, Any]) -> bool:
     try:
-        canonical(mapping, row)
+        build_row(mapping, row)
     except UnusableRowError:
         return False
     return True
 
 
-def _in_threads(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:
-    threads = Threads(mapping)
+def _count_in_threads(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:
+    threads = ThreadJoiner(mapping)
     for number, values in enumerate(rows, 1):
         try:
-            threads.add(Row(number, dict(values)))
+            threads.add(RawRow(number, dict(values)))
         except UnusableRowError:
             continue
     whole = (one.rows for one in threads if not isinstance(one.row, UnusableRowError))
     return len({number for numbers in whole for number in numbers})
 
 
-def _try(seen: Table, found: Found, split: Split) -> _Tried:
+def _try_match(seen: ColumnTable, found: ShapeMatch, split: Split) -> _TriedMatch:
     system = seen.first(["system", "system_prompt"])
     taken = {column for columns in found.roles.values() for column in columns}
     with_system = system is not None and system not in taken and found.shape != "text"
     roles = ({"system": [str(system)]} if with_system else {}) | found.roles
     mapping = Mapping(shape=found.shape, roles=roles, split=split)
-    return _Tried(found, mapping, usable_rows(mapping, seen.rows))
+    return _TriedMatch(found, mapping, count_usable_rows(mapping, seen.rows))
 
 
-def _split(seen: Table) -> Split:
+def _detect_split(seen: ColumnTable) -> Split:
     """Return the split that a column tells, if one does."""
-    column = seen.first(_SPLITS)
+    column = seen.first(_SPLIT_COLUMN_NAMES)
     words = Split()
     if column is None:
         return words
-    there = {plain(value).strip().lower() for value in seen.columns[column]}
+    there = {to_text(value).strip().lower() for value in seen.columns[column]}
     if not there or not there <= {*words.train, *words.validation}:
         return words
     return Split(kind="column", column=column)
 
 
-def _doubt(one: _Tried, rows: int) -> tuple[bool, bool]:
+def _doubt_rank(one: _TriedMatch, rows: int) -> tuple[bool, bool]:
     """Names are believed before values, and those of columns that most rows can be read by."""
-    return one.found.sureness == "guess", one.usable < _LIKELY * rows
+    return one.found.sureness == "guess", one.usable < _LIKELY_SHARE * rows
 
 
-def _sureness(best: _Tried, rows: int) -> Sureness:
-    if best.found.sureness == "guess" or best.usable < _LIKELY * rows:
+def _sureness(best: _TriedMatch, rows: int) -> Sureness:
+    if best.found.sureness == "guess" or best.usable < _LIKELY_SHARE * rows:
         return "guess"
-    return best.found.sureness if best.usable >= _SURE * rows else "likely"
+    return best.found.sureness if best.usable >= _SURE_SHARE * rows else "likely"
 
 
-def _evidence(best: _Tried, rows: int) -> list[str]:
-    become = BECOME[best.mapping.kind]
+def _evidence(best: _TriedMatch, rows: int) -> list[str]:
+    become = KIND_NAMES[best.mapping.kind]
     looked = f"{best.usable:,} of {rows:,} rows looked at can be used: they become {become}."
     split = best.mapping.split
     held = f"The column {split.column} says which rows are for training and which for validation."
     return [best.found.why, looked, *([held] if split.kind == "column" else [])]
 
 
-def _different(best: _Tried, others: Iterable[_Tried]) -> list[Mapping]:
+def _alternatives(best: _TriedMatch, others: Iterable[_TriedMatch]) -> list[Mapping]:
     different: list[Mapping] = []
     sure = best.found.sureness == "sure"
     for one in others:
@@ -213,18 +218,18 @@ def _different(best: _Tried, others: Iterable[_Tried]) -> list[Mapping]:
             continue
         if one.usable and one.mapping not in (best.mapping, *different):
             different.append(one.mapping)
-    return different[:_ALTERNATIVES]
+    return different[:_MAX_ALTERNATIVES]
 
 
-def _no_column(columns: list[str]) -> UnrecognisedError:
+def _no_column_error(columns: list[str]) -> UnrecognisedError:
     return UnrecognisedError(
-        f"No column can be learnt from. The file has {_listed(columns)}.",
-        hint=f"Expected are: {EXPECTED}.",
+        f"No column can be learnt from. The file has {_describe_columns(columns)}.",
+        hint=f"Expected are: {EXPECTED_COLUMNS}.",
         param="file",
     )
 
 
-def _listed(columns: list[str], limit: int = 12, length: int = 60) -> str:
+def _describe_columns(columns: list[str], limit: int = 12, length: int = 60) -> str:
     more = f" and {len(columns) - limit} more" if len(columns) > limit else ""
     names = ", ".join(name[:length] for name in columns[:limit]) + more
     if not columns:

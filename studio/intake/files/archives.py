@@ -17,36 +17,36 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from studio.errors import InvalidError
-from studio.intake.files.decompression import PIECE, damaged, joined
-from studio.intake.files.formats import ARCHIVE, ENDINGS, PACKINGS, ending
+from studio.intake.files.decompression import CHUNK_BYTES, chunks_as_file, damaged_error
+from studio.intake.files.formats import ARCHIVE_EXTENSION, COMPRESSIONS, EXTENSIONS, extension
 from studio.intake.files.limits import Meter
 from studio.intake.files.magic_bytes import WORKBOOK
-from studio.intake.raw_rows import Side
+from studio.intake.raw_rows import AssignedSplit
 
-Split = Literal["train", "validation", "test", ""]
+NamedSplit = Literal["train", "validation", "test", ""]
 
-_MEMBERS = 10_000
-_DIRECTORY = 4 * 2**20
-_ENCRYPTED = 0x1
-_KINDS = {0, stat.S_IFREG, stat.S_IFDIR}
+_MAX_MEMBERS = 10_000
+_MAX_DIRECTORY_BYTES = 4 * 2**20
+_ENCRYPTED_FLAG = 0x1
+_MEMBER_TYPES = {0, stat.S_IFREG, stat.S_IFDIR}
 """What a member may be: systems without kinds of files say nothing."""
-_BROKEN = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error)
+_ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error)
 """What Python raises for one archive or another that is not whole."""
-_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_COMPRESSION_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 """What is read in bounded memory; others may ask for gigabytes of it by one number."""
-_ASIDE = re.compile(
+_IGNORED_NAMES = re.compile(
     r"(^|/)(__MACOSX/|\.(?!/)|Thumbs\.db$|desktop\.ini$"
     r"|(README|LICEN[CS]E|NOTICE|COPYING|CHANGELOG|CITATION)(\.[^/]*)?$)",
     re.IGNORECASE,
 )
 """What systems and people put beside the data."""
-_OUTSIDE = re.compile(r"(^|[/\\])\.\.([/\\]|$)|^[/\\]|^[A-Za-z]:")
-_SPLITS: tuple[tuple[Split, re.Pattern[str]], ...] = (
+_UNSAFE_PATH = re.compile(r"(^|[/\\])\.\.([/\\]|$)|^[/\\]|^[A-Za-z]:")
+_SPLIT_PATTERNS: tuple[tuple[NamedSplit, re.Pattern[str]], ...] = (
     ("validation", re.compile(r"(?<![a-z])(validation|valid|val|evaluation|eval|dev)(?![a-z])")),
     ("test", re.compile(r"(?<![a-z])(testing|test)(?![a-z])")),
     ("train", re.compile(r"(?<![a-z])(train|training)(?![a-z])")),
 )
-_OFFICE = {
+_OFFICE_FOLDERS = {
     "xl": WORKBOOK,
     "word": "a Word document",
     "ppt": "a PowerPoint presentation",
@@ -60,7 +60,7 @@ class Member:
     name: str
     bytes: int
     """Unpacked, as the archive says."""
-    split: Split
+    split: NamedSplit
     """What its name says it is for, or nothing."""
 
 
@@ -73,15 +73,15 @@ class Archive:
     """Files that hold no rows, and are not read."""
 
     @property
-    def sides(self) -> dict[str, Side]:
+    def sides(self) -> dict[str, AssignedSplit]:
         """What the rows of each member are for."""
-        return sides(self.members)
+        return assign_splits(self.members)
 
     def open(self, name: str, meter: Meter) -> io.BufferedReader:
-        return joined(meter.metered(_inflated(self.file, name)))
+        return chunks_as_file(meter.metered(_decompress_member(self.file, name)))
 
 
-def sides(members: Iterable[Member]) -> dict[str, Side]:
+def assign_splits(members: Iterable[Member]) -> dict[str, AssignedSplit]:
     """Return what each file is for, as all of their names say.
 
     Rows for testing stand in for those for validation where there are none; beside them they are
@@ -91,11 +91,11 @@ def sides(members: Iterable[Member]) -> dict[str, Side]:
     splits = {member.name: member.split for member in members}
     if not {"train", ""} & set(splits.values()):
         return dict.fromkeys(splits, "train")
-    held: Split = "validation" if "validation" in splits.values() else "test"
-    return {name: _side(split, held) for name, split in splits.items()}
+    held: NamedSplit = "validation" if "validation" in splits.values() else "test"
+    return {name: _assign_split(split, held) for name, split in splits.items()}
 
 
-def members(path: Path) -> list[Member]:
+def list_members(path: Path) -> list[Member]:
     """Return the files that hold rows; none if this is no archive.
 
     Raises:
@@ -104,13 +104,13 @@ def members(path: Path) -> list[Member]:
     """
     if not is_archive(path):
         return []
-    with archive(path) as opened:
+    with open_archive(path) as opened:
         return opened.members
 
 
 def is_archive(path: Path) -> bool:
     """Tell whether a file is a zip archive; an Excel workbook is one of another kind."""
-    return is_zip(path) and document(path) != WORKBOOK
+    return is_zip(path) and document_type(path) != WORKBOOK
 
 
 def is_zip(path: Path) -> bool:
@@ -119,131 +119,135 @@ def is_zip(path: Path) -> bool:
 
 
 @contextmanager
-def archive(path: Path) -> Iterator[Archive]:
+def open_archive(path: Path) -> Iterator[Archive]:
     """Open an archive that may be read.
 
     Raises:
-        InvalidError: see `members`.
+        InvalidError: see `list_members`.
 
     """
-    with _opened(path) as file:
+    with _open_zip(path) as file:
         found = sorted(file.infolist(), key=lambda info: info.filename)
-        _check(found)
+        _check_members(found)
         files = [info for info in found if not info.is_dir()]
-        aside = [info.filename for info in files if _is_aside(info)]
-        kept = [_member(info) for info in files if not _is_aside(info)]
+        aside = [info.filename for info in files if _is_ignored(info)]
+        kept = [_to_member(info) for info in files if not _is_ignored(info)]
         yield Archive(file=file, members=kept, aside=aside)
 
 
-def document(path: Path) -> str:
+def document_type(path: Path) -> str:
     """Name the document that an archive really is; return nothing where it is none, or damaged."""
     try:
-        with _opened(path) as file:
-            return _document(file)
+        with _open_zip(path) as file:
+            return _document_type(file)
     except InvalidError:
         return ""
 
 
-def _document(file: zipfile.ZipFile) -> str:
+def _document_type(file: zipfile.ZipFile) -> str:
     names = file.namelist()
     if "[Content_Types].xml" in names:
         folders = {name.partition("/")[0] for name in names}
-        return next((kind for name, kind in _OFFICE.items() if name in folders), "a document")
+        return next(
+            (kind for name, kind in _OFFICE_FOLDERS.items() if name in folders), "a document"
+        )
     if {"mimetype", "content.xml"} <= set(names):
-        told = next(_inflated(file, "mimetype"), b"")
+        told = next(_decompress_member(file, "mimetype"), b"")
         return "an OpenDocument table" if b"spreadsheet" in told else "an OpenDocument text"
     return "a PyTorch file" if any(name.endswith("/data.pkl") for name in names) else ""
 
 
-class _Guarded(io.BufferedReader):
+class _BoundedReader(io.BufferedReader):
     """A file of which no more is read at once than the directory of an archive may take."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > _DIRECTORY:
-            raise _too_many()
+        if size is not None and size > _MAX_DIRECTORY_BYTES:
+            raise _too_many_members()
         return super().read(size)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    with _Guarded(path.open("rb", buffering=0)) as file:
+def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    with _BoundedReader(path.open("rb", buffering=0)) as file:
         try:
             opened = zipfile.ZipFile(file)
-        except _BROKEN as error:
-            raise damaged("zip archive", error) from error
+        except _ZIP_ERRORS as error:
+            raise damaged_error("zip archive", error) from error
         with opened:
             yield opened
 
 
-def within(name: str, error: InvalidError) -> InvalidError:
+def error_in_member(name: str, error: InvalidError) -> InvalidError:
     """Say of an error which file of an archive it is about."""
     message = f"{name} in the zip archive: {error.message}"
     return InvalidError(message, hint=error.hint, param=error.param)
 
 
-def _check(found: list[zipfile.ZipInfo]) -> None:
-    if len(found) > _MEMBERS:
-        raise _too_many()
+def _check_members(found: list[zipfile.ZipInfo]) -> None:
+    if len(found) > _MAX_MEMBERS:
+        raise _too_many_members()
     names = [info.filename for info in found]
     if len(set(names)) < len(names):
-        raise _refused("holds two files of one name", "Pack it anew.")
+        raise _archive_error("holds two files of one name", "Pack it anew.")
     if "" in names:
-        raise _refused("holds a file without a name", "Pack it anew.")
+        raise _archive_error("holds a file without a name", "Pack it anew.")
     for info in found:
         _check_member(info)
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
     hint, kind = "Pack only the files with rows.", stat.S_IFMT(info.external_attr >> 16)
-    if _OUTSIDE.search(info.orig_filename) or kind == stat.S_IFLNK:
-        raise _refused("holds a file that points outside of it", hint)
-    if kind not in _KINDS:
-        raise _refused("holds what is no file", hint)
-    if info.flag_bits & _ENCRYPTED:
-        raise _refused("is encrypted", "Pack the files without a password.")
-    if ending(info.filename) == ARCHIVE and not _ASIDE.search(info.filename):
-        raise _refused(f"holds another, {info.filename}", "Unpack that one first.")
-    if info.compress_type not in _METHODS:
-        raise _refused("is packed by a method that is not read", "Choose Deflate, or none.")
+    if _UNSAFE_PATH.search(info.orig_filename) or kind == stat.S_IFLNK:
+        raise _archive_error("holds a file that points outside of it", hint)
+    if kind not in _MEMBER_TYPES:
+        raise _archive_error("holds what is no file", hint)
+    if info.flag_bits & _ENCRYPTED_FLAG:
+        raise _archive_error("is encrypted", "Pack the files without a password.")
+    if extension(info.filename) == ARCHIVE_EXTENSION and not _IGNORED_NAMES.search(info.filename):
+        raise _archive_error(f"holds another, {info.filename}", "Unpack that one first.")
+    if info.compress_type not in _COMPRESSION_METHODS:
+        raise _archive_error("is packed by a method that is not read", "Choose Deflate, or none.")
 
 
-def _too_many() -> InvalidError:
-    return _refused(f"holds more than {_MEMBERS:,} files", "Join the rows in fewer files.")
+def _too_many_members() -> InvalidError:
+    return _archive_error(
+        f"holds more than {_MAX_MEMBERS:,} files", "Join the rows in fewer files."
+    )
 
 
-def _refused(what: str, hint: str) -> InvalidError:
+def _archive_error(what: str, hint: str) -> InvalidError:
     return InvalidError(f"The zip archive {what}.", hint=hint, param="file")
 
 
-def _is_aside(info: zipfile.ZipInfo) -> bool:
-    named = ending(info.filename)
-    readable = named in PACKINGS or named in ENDINGS
-    return not readable or not info.file_size or _ASIDE.search(info.filename) is not None
+def _is_ignored(info: zipfile.ZipInfo) -> bool:
+    named = extension(info.filename)
+    readable = named in COMPRESSIONS or named in EXTENSIONS
+    return not readable or not info.file_size or _IGNORED_NAMES.search(info.filename) is not None
 
 
-def _member(info: zipfile.ZipInfo) -> Member:
-    return Member(name=info.filename, bytes=info.file_size, split=split_of(info.filename))
+def _to_member(info: zipfile.ZipInfo) -> Member:
+    return Member(name=info.filename, bytes=info.file_size, split=split_from_name(info.filename))
 
 
-def split_of(name: str) -> Split:
+def split_from_name(name: str) -> NamedSplit:
     """Return what a file's name says it is for; a folder's name where its own says nothing."""
     for part in reversed(PurePosixPath(name.lower()).parts):
-        for split, pattern in _SPLITS:
+        for split, pattern in _SPLIT_PATTERNS:
             if pattern.search(part):
                 return split
     return ""
 
 
-def _side(split: Split, held: Split) -> Side:
+def _assign_split(split: NamedSplit, held: NamedSplit) -> AssignedSplit:
     if split in {"train", ""}:
         return "train"
     return "validation" if split == held else "aside"
 
 
-def _inflated(file: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+def _decompress_member(file: zipfile.ZipFile, name: str) -> Iterator[bytes]:
     try:
         with file.open(name) as packed:
-            while piece := packed.read(PIECE):
+            while piece := packed.read(CHUNK_BYTES):
                 yield piece
-    except (*_BROKEN, EOFError, zlib.error) as error:
-        raise damaged("packed file", error) from error
+    except (*_ZIP_ERRORS, EOFError, zlib.error) as error:
+        raise damaged_error("packed file", error) from error

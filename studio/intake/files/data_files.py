@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from studio.intake.files.archives import Archive, archive, is_archive
-from studio.intake.files.decompression import PIECE, unpacked
+from studio.intake.files.archives import Archive, is_archive, open_archive
+from studio.intake.files.decompression import CHUNK_BYTES, decompressed
 from studio.intake.files.limits import Limits, Meter
-from studio.intake.raw_rows import Side
+from studio.intake.raw_rows import AssignedSplit
 
-HEAD = PIECE
-_ORDER: tuple[Side, ...] = ("train", "validation", "aside")
+HEAD_BYTES = CHUNK_BYTES
+_SPLIT_ORDER: tuple[AssignedSplit, ...] = ("train", "validation", "aside")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DataFile:
     """Content that can be opened again and again."""
 
     name: str
@@ -28,12 +28,12 @@ class Part:
     packed: Callable[[Meter], io.BufferedReader]
     folder: Path
     """Where there is room for it, unpacked."""
-    side: Side = "train"
+    side: AssignedSplit = "train"
 
     @contextmanager
     def open(self, meter: Meter) -> Iterator[io.BufferedReader]:
         """Open it from its beginning, unpacked; forwards only if it was packed."""
-        with self.packed(meter) as file, unpacked(file, meter) as content:
+        with self.packed(meter) as file, decompressed(file, meter) as content:
             yield content
 
     @contextmanager
@@ -45,7 +45,7 @@ class Part:
                 return
             folder = self.folder if os.access(self.folder, os.W_OK) else None
             with tempfile.TemporaryFile(dir=folder) as whole:
-                shutil.copyfileobj(file, whole, PIECE)
+                shutil.copyfileobj(file, whole, CHUNK_BYTES)
                 whole.seek(0)
                 yield whole
 
@@ -53,18 +53,18 @@ class Part:
         """Return the first bytes, unpacked or as they are."""
         meter = Meter(Limits())
         with self.packed(meter) if as_packed else self.open(meter) as file:
-            return file.read(HEAD)
+            return file.read(HEAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    parts: list[Part]
+class DataFiles:
+    parts: list[DataFile]
     aside: list[str]
     """Files of an archive that are not read."""
 
 
 @contextmanager
-def parts(path: Path) -> Iterator[Parts]:
+def open_data_files(path: Path) -> Iterator[DataFiles]:
     """Open a file's parts; of an archive all files that hold rows: first those to learn from.
 
     Raises:
@@ -72,12 +72,12 @@ def parts(path: Path) -> Iterator[Parts]:
 
     """
     if not is_archive(path):
-        yield Parts([Part("", lambda _meter: path.open("rb"), path.parent)], [])
+        yield DataFiles([DataFile("", lambda _meter: path.open("rb"), path.parent)], [])
         return
-    with archive(path) as opened:
-        found = [_member(opened, name, path.parent) for name in opened.sides]
-        yield Parts(sorted(found, key=lambda part: _ORDER.index(part.side)), opened.aside)
+    with open_archive(path) as opened:
+        found = [_from_member(opened, name, path.parent) for name in opened.sides]
+        yield DataFiles(sorted(found, key=lambda part: _SPLIT_ORDER.index(part.side)), opened.aside)
 
 
-def _member(opened: Archive, name: str, folder: Path) -> Part:
-    return Part(name, lambda meter: opened.open(name, meter), folder, opened.sides[name])
+def _from_member(opened: Archive, name: str, folder: Path) -> DataFile:
+    return DataFile(name, lambda meter: opened.open(name, meter), folder, opened.sides[name])

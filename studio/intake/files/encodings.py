@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from studio.intake.files.decompression import PIECE, joined
-from studio.intake.files.magic_bytes import BOM
+from studio.intake.files.decompression import CHUNK_BYTES, chunks_as_file
+from studio.intake.files.magic_bytes import UTF8_BOM
 
 UTF8 = "utf-8"
 
@@ -70,7 +70,7 @@ ENCODINGS: dict[str, str] = {
 }
 """Python's name of each encoding that is read, and what people call it."""
 
-_WIDER = {
+_SUPERSETS = {
     "gb2312": "gb18030",
     "gbk": "gb18030",
     "big5": "cp950",
@@ -87,38 +87,38 @@ _WIDER = {
 }
 """Encodings that are a part of another, which reads what programs of today add to them."""
 
-_MARKS: tuple[tuple[bytes, str], ...] = (
-    (BOM, UTF8),
+_BYTE_ORDER_MARKS: tuple[tuple[bytes, str], ...] = (
+    (UTF8_BOM, UTF8),
     # Before UTF-16, whose mark it begins with.
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
-CERTAIN = frozenset({UTF8, *_WIDE})
+_WIDE_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
+CERTAIN_ENCODINGS = frozenset({UTF8, *_WIDE_ENCODINGS})
 """Encodings that a file says for certain."""
-_PRINTED = 0.95
+_MIN_PRINTABLE_SHARE = 0.95
 """The share of characters that can be printed in a text; other bytes read as UTF-16 have less."""
-_ESCAPED = re.compile(rb"\x1b(?:\$[@B]|\([IJ])")
+_ISO_2022_ESCAPE = re.compile(rb"\x1b(?:\$[@B]|\([IJ])")
 """How ISO-2022-JP begins what is no ASCII: it has no byte beyond."""
-_BREAKS = (b"\n", b"\r", b" ", b'"')
+_SAFE_CUTS = (b"\n", b"\r", b" ", b'"')
 """Bytes that are no half of a character in any encoding above, so that a text may be cut there."""
-_CUT = 3
+_MAX_CUT_BYTES = 3
 """So many bytes of a character may be missing at the end of what was looked at."""
-_SCAN = 16 * 2**20
+_SCAN_BYTES = 16 * 2**20
 """So far a file is searched for what is not ASCII; what lies behind is taken for UTF-8."""
-_SAMPLE = 2**15
-_SHOWN = 160
+_SAMPLE_BYTES = 2**15
+_PREVIEW_CHARS = 160
 """Characters of a sample that a person sees."""
-_OTHERS = 5
-_FEW = 4
-_MARKS_OF_TEXT = "‘’“”„‚«»–—…•€£§°´¿¡©®™\xa0"  # noqa: RUF001 -- typographic marks
+_MAX_PREVIEWS = 5
+_SPARSE_RUNS = 4
+_TYPOGRAPHIC_MARKS = "‘’“”„‚«»–—…•€£§°´¿¡©®™\xa0"  # noqa: RUF001 -- typographic marks
 """What stands among Latin letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class EncodingPreview:
     """A text as one encoding reads it."""
 
     encoding: str
@@ -127,18 +127,18 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
+class EncodingGuess:
     """Which encoding a text is taken to be in."""
 
     encoding: str
     is_guessed: bool = False
     """Whether nothing in the file says so for certain."""
     is_likely: bool = True
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[EncodingPreview] = field(default_factory=list)
     """Of a guess: how it reads, and how the encodings read that came next."""
 
 
-def normalise(name: str) -> str:
+def normalise_encoding(name: str) -> str:
     """Return Python's name of an encoding that people may write in many ways; "" is kept.
 
     Raises:
@@ -148,152 +148,158 @@ def normalise(name: str) -> str:
     if not name.strip():
         return ""
     known = codecs.lookup(name.strip()).name
-    known = _WIDER.get(known, known)
+    known = _SUPERSETS.get(known, known)
     if known not in ENCODINGS:
         raise LookupError(name)
     return known
 
 
-def marked(head: bytes) -> str:
+def detect_certain(head: bytes) -> str:
     """Return the encoding that the first bytes of a text say for certain, or nothing."""
-    name = next((name for mark, name in _MARKS if head.startswith(mark)), "")
-    return name or _wide(head)
+    name = next((name for mark, name in _BYTE_ORDER_MARKS if head.startswith(mark)), "")
+    return name or _detect_wide(head)
 
 
-def guess(file: io.BufferedReader) -> Guess:
+def guess_encoding(file: io.BufferedReader) -> EncodingGuess:
     """Return the encoding of a text that is read from its beginning."""
-    head = file.peek(PIECE)[:PIECE]
-    certain = marked(head)
+    head = file.peek(CHUNK_BYTES)[:CHUNK_BYTES]
+    certain = detect_certain(head)
     if certain:
-        return Guess(encoding=certain)
-    sample = _sample(file)
+        return EncodingGuess(encoding=certain)
+    sample = _non_ascii_sample(file)
     if _is_utf8(sample):
-        return Guess(encoding=UTF8)
-    return _guessed(sample)
+        return EncodingGuess(encoding=UTF8)
+    return _guess_from_sample(sample)
 
 
-def samples(file: io.BufferedReader, chosen: str) -> list[Reading]:
+def preview_encodings(file: io.BufferedReader, chosen: str) -> list[EncodingPreview]:
     """Return how a text reads in an encoding that was chosen, then in those it may be in."""
-    sample = file.read(_SAMPLE) if chosen in _WIDE else _sample(file)
+    sample = file.read(_SAMPLE_BYTES) if chosen in _WIDE_ENCODINGS else _non_ascii_sample(file)
     if not sample:
         return []
-    others = [] if chosen in _WIDE or _is_utf8(sample) else _ranked(sample)
-    return [reading(name, sample) for name in dict.fromkeys([chosen, *others])][:_OTHERS]
+    others = [] if chosen in _WIDE_ENCODINGS or _is_utf8(sample) else _rank_encodings(sample)
+    return [preview_encoding(name, sample) for name in dict.fromkeys([chosen, *others])][
+        :_MAX_PREVIEWS
+    ]
 
 
 def as_utf8(file: io.BufferedReader, name: str) -> io.BufferedReader:
     """Return a text as UTF-8 without a mark. What is no character stays what no UTF-8 can be."""
     start = file.peek(4)[:4]
-    mark = next((mark for mark, named in _MARKS if named == name and start.startswith(mark)), b"")
+    mark = next(
+        (mark for mark, named in _BYTE_ORDER_MARKS if named == name and start.startswith(mark)), b""
+    )
     file.read(len(mark))
-    return file if name == UTF8 else joined(_recoded(file, name))
+    return file if name == UTF8 else chunks_as_file(_recode(file, name))
 
 
-def with_newlines(file: io.BufferedReader, head: bytes) -> io.BufferedReader:
+def normalise_newlines(file: io.BufferedReader, head: bytes) -> io.BufferedReader:
     """Return a text with its lines ended as everywhere, if they end as on old Macintoshes."""
     beginning = head_as_utf8(head)
     # What stands last may be the first half of another ending.
     if b"\n" in beginning or b"\r" not in beginning[:-1]:
         return file
-    pieces = iter(partial(file.read, PIECE), b"")
-    return joined(piece.replace(b"\r", b"\n") for piece in pieces)
+    pieces = iter(partial(file.read, CHUNK_BYTES), b"")
+    return chunks_as_file(piece.replace(b"\r", b"\n") for piece in pieces)
 
 
 def head_as_utf8(head: bytes) -> bytes:
     """Return the beginning of a file as UTF-8 if it is UTF-16 or UTF-32, else as it is."""
-    name = marked(head)
+    name = detect_certain(head)
     if name in {"", UTF8}:
         return head
     text = head.decode(name, "replace")
     return text.removeprefix("\ufeff").encode("utf-8", "replace")
 
 
-def _wide(head: bytes) -> str:
+def _detect_wide(head: bytes) -> str:
     """Return which of UTF-16 and UTF-32 a text without a mark is in, if any."""
     if b"\0" not in head:
         return ""
-    texts = {name: text for name in _WIDE if (text := _decoded(head, name))}
+    texts = {name: text for name in _WIDE_ENCODINGS if (text := _decode_wide(head, name))}
     # Latin letters read with their bytes exchanged are Chinese ones; a text has some of its own.
     best = max(texts, key=lambda name: sum(letter < "\x80" for letter in texts[name]), default="")
     return best if any(letter < "\x80" for letter in texts.get(best, "")) else ""
 
 
-def _decoded(head: bytes, name: str) -> str:
+def _decode_wide(head: bytes, name: str) -> str:
     try:
         text = codecs.getincrementaldecoder(name)().decode(head)
     except UnicodeDecodeError:
         return ""
     printed = sum(letter.isprintable() or letter in "\r\n\t" for letter in text)
-    return text if printed >= _PRINTED * len(text) else ""
+    return text if printed >= _MIN_PRINTABLE_SHARE * len(text) else ""
 
 
-def _sample(file: io.BufferedReader) -> bytes:
+def _non_ascii_sample(file: io.BufferedReader) -> bytes:
     """Return the first lines, or parts of them, that are not ASCII."""
     kept, rest, seen = bytearray(), b"", 0
-    while seen < _SCAN and len(kept) < _SAMPLE and (read := file.read(PIECE)):
+    while seen < _SCAN_BYTES and len(kept) < _SAMPLE_BYTES and (read := file.read(CHUNK_BYTES)):
         seen += len(read)
         piece = rest + read
         # A last piece may end in the middle of a character, of which nothing follows.
-        cut = max(piece.rfind(mark) for mark in _BREAKS) + 1 or len(piece)
+        cut = max(piece.rfind(mark) for mark in _SAFE_CUTS) + 1 or len(piece)
         rest = piece[cut:]
-        kept += _beyond_ascii(piece[:cut])
-    return bytes(kept + _beyond_ascii(rest))
+        kept += _non_ascii_lines(piece[:cut])
+    return bytes(kept + _non_ascii_lines(rest))
 
 
-def _beyond_ascii(piece: bytes) -> bytes:
-    if piece.isascii() and not _ESCAPED.search(piece):
+def _non_ascii_lines(piece: bytes) -> bytes:
+    if piece.isascii() and not _ISO_2022_ESCAPE.search(piece):
         return b""
     lines = re.split(rb"(?<=[\r\n])", piece)
-    return b"".join(line for line in lines if not line.isascii() or _ESCAPED.search(line))
+    return b"".join(line for line in lines if not line.isascii() or _ISO_2022_ESCAPE.search(line))
 
 
 def _is_utf8(sample: bytes) -> bool:
     """Tell whether a sample is UTF-8; some broken bytes among many characters do not matter."""
-    if _ESCAPED.search(sample) and sample.isascii():
+    if _ISO_2022_ESCAPE.search(sample) and sample.isascii():
         return False
     text = sample.decode("utf-8", "surrogateescape")
     bad = sum("\udc80" <= letter <= "\udcff" for letter in text)
-    cut = sum("\udc80" <= letter <= "\udcff" for letter in text[-_CUT:])
+    cut = sum("\udc80" <= letter <= "\udcff" for letter in text[-_MAX_CUT_BYTES:])
     good = sum(letter > "\x7f" for letter in text) - bad
     # A character that was cut in two is no fault; but three bytes may well be all a file has.
-    return bad - (cut if len(sample) >= _SAMPLE else 0) <= good
+    return bad - (cut if len(sample) >= _SAMPLE_BYTES else 0) <= good
 
 
-def _guessed(sample: bytes) -> Guess:
-    names = _ranked(sample)
+def _guess_from_sample(sample: bytes) -> EncodingGuess:
+    names = _rank_encodings(sample)
     texts = {name: sample.decode(name, "replace") for name in names}
     best = names[0]
     others = [name for name in names[1:] if texts[name] != texts[best]]
-    return Guess(
+    return EncodingGuess(
         encoding=best,
         is_guessed=True,
-        is_likely=not _is_sparse(sample) and _agreed(sample) == texts[best],
-        readings=[reading(name, sample) for name in [best, *others][:_OTHERS]],
+        is_likely=not _is_sparse(sample) and _charset_normalizer_text(sample) == texts[best],
+        readings=[preview_encoding(name, sample) for name in [best, *others][:_MAX_PREVIEWS]],
     )
 
 
-def reading(name: str, sample: bytes) -> Reading:
+def preview_encoding(name: str, sample: bytes) -> EncodingPreview:
     """Return how an encoding reads the beginning of a sample."""
     text = " ".join(sample.decode(name, "replace").split())
     first = next((i for i, letter in enumerate(text) if letter > "\x7f"), 0)
-    start = max(0, first - _SHOWN // 4)
-    return Reading(encoding=name, label=ENCODINGS[name], sample=text[start : start + _SHOWN])
+    start = max(0, first - _PREVIEW_CHARS // 4)
+    return EncodingPreview(
+        encoding=name, label=ENCODINGS[name], sample=text[start : start + _PREVIEW_CHARS]
+    )
 
 
-def _ranked(sample: bytes) -> list[str]:
+def _rank_encodings(sample: bytes) -> list[str]:
     """Return the encodings that a sample may be in, the likeliest first; never none."""
     import chardet  # noqa: PLC0415 -- heavy import
 
     names: dict[str, None] = {}
     for found in chardet.detect_all(sample, ignore_threshold=True):
         try:
-            name = normalise(found["encoding"] or "")
+            name = normalise_encoding(found["encoding"] or "")
         except LookupError:
             continue
         # Its bytes 80 to 9F, which ISO-8859-1 has no letters for, are quotes and dashes of Windows.
         names[{"iso8859-1": "cp1252", "": "cp1252"}.get(name, name)] = None
     names.pop(UTF8, None)
-    whole = [name for name in names if _is_whole(sample, name)] or list(names) or ["cp1252"]
+    whole = [name for name in names if _decodes(sample, name)] or list(names) or ["cp1252"]
     texts = [sample.decode(name, "replace") for name in ("cp1252", whole[0])]
     if _is_sparse(sample) and (_is_latin(texts[0]) or not _is_latin(texts[1])):
         return list(dict.fromkeys(["cp1252", *whole]))
@@ -303,16 +309,16 @@ def _ranked(sample: bytes) -> list[str]:
 def _is_sparse(sample: bytes) -> bool:
     """Tell whether too little is beyond ASCII for statistics: single letters, as of café."""
     runs = re.findall(rb"[\x80-\xff]+", sample)
-    return 0 < len(runs) <= _FEW and all(len(run) == 1 for run in runs)
+    return 0 < len(runs) <= _SPARSE_RUNS and all(len(run) == 1 for run in runs)
 
 
 def _is_latin(text: str) -> bool:
     """Tell whether all that is not ASCII are Latin letters, or marks that stand among them."""
-    beyond = (letter for letter in text if letter > "\x7f" and letter not in _MARKS_OF_TEXT)
+    beyond = (letter for letter in text if letter > "\x7f" and letter not in _TYPOGRAPHIC_MARKS)
     return all(unicodedata.name(letter, "").startswith("LATIN") for letter in beyond)
 
 
-def _is_whole(sample: bytes, name: str) -> bool:
+def _decodes(sample: bytes, name: str) -> bool:
     try:
         sample.decode(name)
     except UnicodeDecodeError:
@@ -320,7 +326,7 @@ def _is_whole(sample: bytes, name: str) -> bool:
     return True
 
 
-def _agreed(sample: bytes) -> str:
+def _charset_normalizer_text(sample: bytes) -> str:
     """Return the text as another detector would read it."""
     import charset_normalizer  # noqa: PLC0415 -- heavy import
 
@@ -328,16 +334,16 @@ def _agreed(sample: bytes) -> str:
     return "" if best is None else sample.decode(best.encoding, "replace")
 
 
-def _recoded(file: io.BufferedReader, name: str) -> Iterator[bytes]:
+def _recode(file: io.BufferedReader, name: str) -> Iterator[bytes]:
     # Both handlers pass on what is no character as half of a surrogate pair: its row is left out.
-    errors = "surrogatepass" if name in _WIDE else "surrogateescape"
+    errors = "surrogatepass" if name in _WIDE_ENCODINGS else "surrogateescape"
     decoder = codecs.getincrementaldecoder(name)(errors)
-    while read := file.read(PIECE):
+    while read := file.read(CHUNK_BYTES):
         yield decoder.decode(read).encode("utf-8", "surrogatepass")
-    yield _closed(decoder)
+    yield _flush_decoder(decoder)
 
 
-def _closed(decoder: codecs.IncrementalDecoder) -> bytes:
+def _flush_decoder(decoder: codecs.IncrementalDecoder) -> bytes:
     """Return what is left of a character that the file ends in the middle of."""
     try:
         return decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")

@@ -10,35 +10,43 @@ from pathlib import Path
 
 from studio.errors import InvalidError
 from studio.intake.files import archives
-from studio.intake.files.data_files import HEAD, Part, Parts, parts
+from studio.intake.files.data_files import HEAD_BYTES, DataFile, DataFiles, open_data_files
 from studio.intake.files.encodings import head_as_utf8
-from studio.intake.files.formats import ARCHIVE, ENDINGS, IN_WORDS, PACKINGS, Format, bare, ending
+from studio.intake.files.formats import (
+    ARCHIVE_EXTENSION,
+    COMPRESSIONS,
+    EXTENSIONS,
+    SUPPORTED_FORMATS,
+    Format,
+    extension,
+    without_compression,
+)
 from studio.intake.files.magic_bytes import (
     ARROW,
-    BOM,
+    BINARY,
     HINTS,
     HTML,
     JSON,
-    JSON_LIST,
-    NOT_TEXT,
+    JSON_LIST_START,
     PARQUET,
     TEXT,
+    UTF8_BOM,
     WORKBOOK,
     XML,
     ZIP,
-    seen,
+    describe_content,
 )
 
-_TAKEN = f"Can be read: {IN_WORDS}."
-_OBJECTS = re.compile(rb'\s*(?:\[\s*)?\{\s*"')
-_COMMENT = re.compile(rb"\s*<!--")
-_TEXTUAL = {TEXT, JSON, HTML, XML, NOT_TEXT}
+_SUPPORTED_HINT = f"Can be read: {SUPPORTED_FORMATS}."
+_JSON_OBJECT_START = re.compile(rb'\s*(?:\[\s*)?\{\s*"')
+_HTML_COMMENT = re.compile(rb"\s*<!--")
+_TEXT_TYPES = {TEXT, JSON, HTML, XML, BINARY}
 """What text in any encoding may look like before it is decoded."""
-_SPEAKING = {JSON: ".jsonl", PARQUET: ".parquet", ARROW: ".arrow"}
+_EXTENSION_OF_CONTENT = {JSON: ".jsonl", PARQUET: ".parquet", ARROW: ".arrow"}
 """What a packed file may be whose name does not say it: `rows.gz`."""
 
 
-def recognise(path: Path, filename: str) -> Format:
+def detect_format(path: Path, filename: str) -> Format:
     """Return the format of a file, or of all files in an archive.
 
     Raises:
@@ -46,60 +54,66 @@ def recognise(path: Path, filename: str) -> Format:
 
     """
     if archives.is_zip(path):
-        return _archived(path, ending(filename))
-    with parts(path) as found:
-        return _of(found.parts[0], filename)
+        return _detect_archive(path, extension(filename))
+    with open_data_files(path) as found:
+        return _detect_part(found.parts[0], filename)
 
 
-def _of(part: Part, filename: str) -> Format:
-    named, outside = ending(filename), seen(part.head(as_packed=True))
-    if named in PACKINGS and outside != PACKINGS[named]:
-        raise _mismatch(named, outside)
-    if named not in PACKINGS and outside in PACKINGS.values():
-        raise _mismatch(named, outside) if named in ENDINGS else _unreadable(named, outside)
+def _detect_part(part: DataFile, filename: str) -> Format:
+    named, outside = extension(filename), describe_content(part.head(as_packed=True))
+    if named in COMPRESSIONS and outside != COMPRESSIONS[named]:
+        raise _mismatch_error(named, outside)
+    if named not in COMPRESSIONS and outside in COMPRESSIONS.values():
+        raise (
+            _mismatch_error(named, outside)
+            if named in EXTENSIONS
+            else _unsupported_error(named, outside)
+        )
     head = part.head()
-    head = (head_as_utf8(head) if seen(head) in _TEXTUAL else head).removeprefix(BOM)
-    inside = seen(head)
-    if inside == TEXT and not head.strip() and len(head) < HEAD - len(BOM):
+    head = (head_as_utf8(head) if describe_content(head) in _TEXT_TYPES else head).removeprefix(
+        UTF8_BOM
+    )
+    inside = describe_content(head)
+    if inside == TEXT and not head.strip() and len(head) < HEAD_BYTES - len(UTF8_BOM):
         raise InvalidError("The file is empty.", hint="Choose a file with rows.", param="file")
-    if named in PACKINGS:
-        named = ending(bare(filename)) or _SPEAKING.get(inside, "")
-    return _agreed(named, inside, head)
+    if named in COMPRESSIONS:
+        named = extension(without_compression(filename)) or _EXTENSION_OF_CONTENT.get(inside, "")
+    return _match_extension(named, inside, head)
 
 
-def _agreed(named: str, inside: str, head: bytes) -> Format:
+def _match_extension(named: str, inside: str, head: bytes) -> Format:
     """Return the format that an ending stands for, if the first bytes agree."""
-    if named not in ENDINGS:
-        raise _unreadable(named, inside)
-    kind = ENDINGS[named]
-    if not _FITS[kind](inside, head):
-        raise _mismatch(named, inside)
+    if named not in EXTENSIONS:
+        raise _unsupported_error(named, inside)
+    kind = EXTENSIONS[named]
+    if not _CONTENT_CHECKS[kind](inside, head):
+        raise _mismatch_error(named, inside)
     if kind not in {"json", "jsonl"}:
         return kind
     # Both endings are used for both: a list, or a row on each line.
-    return "json" if JSON_LIST.match(head) else "jsonl"
+    return "json" if JSON_LIST_START.match(head) else "jsonl"
 
 
-def _archived(path: Path, named: str) -> Format:
-    inside = archives.document(path) or ZIP
-    if inside == WORKBOOK and ENDINGS.get(named) == "xlsx":
+def _detect_archive(path: Path, named: str) -> Format:
+    inside = archives.document_type(path) or ZIP
+    if inside == WORKBOOK and EXTENSIONS.get(named) == "xlsx":
         return "xlsx"
-    if named not in {ARCHIVE, *ENDINGS, *PACKINGS}:
-        raise _unreadable(named, inside)
-    if named != ARCHIVE or inside != ZIP:
-        raise _mismatch(named, inside)
-    with parts(path) as found:
-        return _of_all(found)
+    if named not in {ARCHIVE_EXTENSION, *EXTENSIONS, *COMPRESSIONS}:
+        raise _unsupported_error(named, inside)
+    if named != ARCHIVE_EXTENSION or inside != ZIP:
+        raise _mismatch_error(named, inside)
+    with open_data_files(path) as found:
+        return _detect_members(found)
 
 
-def _of_all(found: Parts) -> Format:
+def _detect_members(found: DataFiles) -> Format:
     formats: dict[Format, str] = {}
     for part in found.parts:
-        formats.setdefault(_of_member(part), part.name)
+        formats.setdefault(_detect_member(part), part.name)
     if not formats:
         listed = f", only {', '.join(found.aside[:5])}" if found.aside else ""
         message = f"The zip archive holds no file with rows{listed}."
-        raise InvalidError(message, hint=_TAKEN, param="file")
+        raise InvalidError(message, hint=_SUPPORTED_HINT, param="file")
     if len(formats) > 1:
         raise InvalidError(
             f"The zip archive holds files of several formats: {', '.join(formats.values())}.",
@@ -109,30 +123,30 @@ def _of_all(found: Parts) -> Format:
     return next(iter(formats))
 
 
-def _of_member(part: Part) -> Format:
+def _detect_member(part: DataFile) -> Format:
     try:
-        return _of(part, part.name)
+        return _detect_part(part, part.name)
     except InvalidError as error:
-        raise archives.within(part.name, error) from error
+        raise archives.error_in_member(part.name, error) from error
 
 
 def _is_text(inside: str, head: bytes) -> bool:
     # Running text may well begin with a bracket; rows of JSON begin with an object's first key.
-    return inside == TEXT or (inside == JSON and not _OBJECTS.match(head))
+    return inside == TEXT or (inside == JSON and not _JSON_OBJECT_START.match(head))
 
 
 def _is_markdown(inside: str, head: bytes) -> bool:
-    return _is_text(inside, head) or (inside == HTML and _COMMENT.match(head) is not None)
+    return _is_text(inside, head) or (inside == HTML and _HTML_COMMENT.match(head) is not None)
 
 
-def _holds_json(inside: str, head: bytes) -> bool:
+def _is_json(inside: str, head: bytes) -> bool:
     # A broken first line does not make it another kind of file; a row is told by its brace.
     return inside == JSON or (inside == TEXT and (b"\n{" in head or not head.strip()))
 
 
-_FITS: dict[Format, Callable[[str, bytes], bool]] = {
-    "jsonl": _holds_json,
-    "json": _holds_json,
+_CONTENT_CHECKS: dict[Format, Callable[[str, bytes], bool]] = {
+    "jsonl": _is_json,
+    "json": _is_json,
     "csv": lambda inside, _head: inside == TEXT,
     "parquet": lambda inside, _head: inside == PARQUET,
     "arrow": lambda inside, _head: inside == ARROW,
@@ -143,17 +157,17 @@ _FITS: dict[Format, Callable[[str, bytes], bool]] = {
 }
 
 
-def _mismatch(named: str, inside: str) -> InvalidError:
+def _mismatch_error(named: str, inside: str) -> InvalidError:
     message = f"The name ends in {named}, but the file is {inside}."
     if inside == TEXT and named.startswith((".json", ".nd")):
         message = f"The name ends in {named}, but the file is text that is not JSON."
-    return InvalidError(message, hint=HINTS.get(inside, _TAKEN), param="file")
+    return InvalidError(message, hint=HINTS.get(inside, _SUPPORTED_HINT), param="file")
 
 
-def _unreadable(named: str, inside: str) -> InvalidError:
+def _unsupported_error(named: str, inside: str) -> InvalidError:
     what = f"a file ending in {named}" if named else "a file whose name has no ending"
     return InvalidError(
         f"The studio does not read {what}; it seems to be {inside}.",
-        hint=HINTS.get(inside, _TAKEN),
+        hint=HINTS.get(inside, _SUPPORTED_HINT),
         param="file",
     )

@@ -5,7 +5,7 @@ from typing import Literal
 
 Format = Literal["jsonl", "json", "csv", "parquet", "arrow", "xlsx", "text", "markdown"]
 
-ENDINGS: dict[str, Format] = {
+EXTENSIONS: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
@@ -20,33 +20,35 @@ ENDINGS: dict[str, Format] = {
     ".md": "markdown",
     ".markdown": "markdown",
 }
-PACKINGS = {".gz": "a gzip archive", ".zst": "a zstandard archive"}
+COMPRESSIONS = {".gz": "a gzip archive", ".zst": "a zstandard archive"}
 """What may stand behind any of these endings, and what the bytes of such a file are."""
-ARCHIVE = ".zip"
+ARCHIVE_EXTENSION = ".zip"
 
-ACCEPTED = ",".join([*ENDINGS, *PACKINGS, ARCHIVE])
+ACCEPTED_EXTENSIONS = ",".join([*EXTENSIONS, *COMPRESSIONS, ARCHIVE_EXTENSION])
 """All endings, as the file chooser of a browser wants them."""
-IN_WORDS = (
+SUPPORTED_FORMATS = (
     "JSON lines, JSON, CSV, TSV, Excel (.xlsx), Parquet, Arrow, plain text or Markdown, "
     "as they are, packed as .gz or .zst, or in a zip archive"
 )
 
 
-def ending(filename: str) -> str:
+def extension(filename: str) -> str:
     return PurePosixPath(filename).suffix.lower()
 
 
-def bare(filename: str) -> str:
+def without_compression(filename: str) -> str:
     """Return a name without the ending that says how it is packed."""
-    return filename[: -len(ending(filename))] if ending(filename) in PACKINGS else filename
+    return (
+        filename[: -len(extension(filename))] if extension(filename) in COMPRESSIONS else filename
+    )
 
 
-def endings(filename: str) -> str:
+def full_extension(filename: str) -> str:
     """Return what of a name says a file's format, and how it is packed."""
-    packing = ending(filename) if ending(filename) in PACKINGS else ""
-    return ending(bare(filename)) + packing
+    packing = extension(filename) if extension(filename) in COMPRESSIONS else ""
+    return extension(without_compression(filename)) + packing
 
 
 def stem(filename: str) -> str:
     """Return a file's name without the endings that say its format."""
-    return PurePosixPath(bare(filename)).stem
+    return PurePosixPath(without_compression(filename)).stem

@@ -12,49 +12,49 @@ from typing import Self
 
 from studio.errors import TooLargeError
 
-ROW_BYTES = 10 * 2**20
-TOTAL_BYTES = 4 * 2**30
-EXPANSION = 1_000
+MAX_ROW_BYTES = 10 * 2**20
+MAX_TOTAL_BYTES = 4 * 2**30
+MAX_EXPANSION = 1_000
 """How many times its own size a file may unpack to; plain text reaches 3 to 100."""
-FREE_BYTES = 256 * 2**20
+ALWAYS_ALLOWED_BYTES = 256 * 2**20
 """What any file may unpack to, however small it is."""
-COLUMNS = 1_000
+MAX_COLUMNS = 1_000
 """More than a table of texts has; each page and each check costs time by the column."""
-CELLS = 100_000_000
+MAX_CELLS = 100_000_000
 """Rows times columns. An empty row counts as one cell."""
-BLANK_LINES = 1_100_000
+MAX_BLANK_LINES = 1_100_000
 """On end. Spreadsheets pad a table with up to 1,048,576 of them."""
-AT_ONCE_BYTES = 8 * 2**20
-AT_ONCE_SECONDS = 1.0
-"""A file beyond either is read by a process of its own, which has `CHILD_SECONDS`."""
-CHILD_SECONDS = 3_600.0
-CHILD_MEMORY = 4 * 2**30
+MAX_REQUEST_BYTES = 8 * 2**20
+MAX_REQUEST_SECONDS = 1.0
+"""A file beyond either is read by a process of its own, which has `MAX_CHILD_SECONDS`."""
+MAX_CHILD_SECONDS = 3_600.0
+MAX_CHILD_MEMORY = 4 * 2**30
 
 
 class SlowReadingError(TooLargeError):
     """Reading the file took more processor time than it may."""
 
 
-class _Loading(threading.local):
+class _ExemptTime(threading.local):
     seconds = 0.0
     """Processor time of this thread that no file is charged."""
 
 
-_LOADING = _Loading()
+_EXEMPT_TIME = _ExemptTime()
 
 
 @contextmanager
-def charged_to_no_file() -> Iterator[None]:
+def exempt_from_deadlines() -> Iterator[None]:
     """Leave out of every deadline what is loaded once and serves all files."""
     begun = time.thread_time()
     try:
         yield
     finally:
-        _LOADING.seconds += time.thread_time() - begun
+        _EXEMPT_TIME.seconds += time.thread_time() - begun
 
 
-def _spent() -> float:
-    return time.thread_time() - _LOADING.seconds
+def _charged_seconds() -> float:
+    return time.thread_time() - _EXEMPT_TIME.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,10 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> Self:
-        return cls(seconds=seconds, end=_spent() + seconds)
+        return cls(seconds=seconds, end=_charged_seconds() + seconds)
 
     def check(self) -> None:
-        if _spent() > self.end:
+        if _charged_seconds() > self.end:
             raise SlowReadingError(
                 f"Reading the file takes more than {self.seconds:.3g} seconds of processor time.",
                 hint="Split it, or leave rows out.",
@@ -81,12 +81,12 @@ class Deadline:
 class Limits:
     """What a file may cost: a row beyond its limit is left out, a file beyond its own refused."""
 
-    row_bytes: int = ROW_BYTES
-    total_bytes: int = TOTAL_BYTES
+    row_bytes: int = MAX_ROW_BYTES
+    total_bytes: int = MAX_TOTAL_BYTES
     """All that is unpacked, and all conversations."""
-    free_bytes: int = FREE_BYTES
-    cells: int = CELLS
-    at_once_seconds: float = AT_ONCE_SECONDS
+    free_bytes: int = ALWAYS_ALLOWED_BYTES
+    cells: int = MAX_CELLS
+    at_once_seconds: float = MAX_REQUEST_SECONDS
     deadline: Deadline | None = None
 
     def at_once(self) -> Self:
@@ -120,13 +120,13 @@ class Meter:
         self.check_time()
         self._bytes += size
         if self._bytes > self._limits.total_bytes:
-            raise _refusal(
+            raise _too_large_error(
                 f"The file unpacks to more than {self._limits.total_bytes / 1e9:.3g} GB."
             )
-        if self._bytes > max(self._limits.free_bytes, EXPANSION * self._file_bytes):
-            raise _refusal(
+        if self._bytes > max(self._limits.free_bytes, MAX_EXPANSION * self._file_bytes):
+            raise _too_large_error(
                 f"The file of {self._file_bytes:,} bytes unpacks to more than "
-                f"{self._bytes / 1e6:,.0f} MB; the limit is {EXPANSION:,} times its size."
+                f"{self._bytes / 1e6:,.0f} MB; the limit is {MAX_EXPANSION:,} times its size."
             )
 
     def add_cells(self, count: int) -> None:
@@ -137,10 +137,10 @@ class Meter:
 
         """
         self.check_time()
-        check_columns(count)
+        check_column_count(count)
         self._cells += max(count, 1)
         if self._cells > self._limits.cells:
-            raise _refusal(
+            raise _too_large_error(
                 f"The file has more than {self._limits.cells:,} cells (rows times columns)."
             )
 
@@ -149,22 +149,22 @@ class Meter:
             self._limits.deadline.check()
 
 
-def check_columns(count: int) -> None:
+def check_column_count(count: int) -> None:
     """Refuse a table with too many columns.
 
     Raises:
         TooLargeError: it has.
 
     """
-    if count > COLUMNS:
+    if count > MAX_COLUMNS:
         raise TooLargeError(
-            f"The file has {count:,} columns; the limit is {COLUMNS:,}.",
+            f"The file has {count:,} columns; the limit is {MAX_COLUMNS:,}.",
             hint="Keep only the columns to learn from.",
             param="file",
         )
 
 
-def blank_lines_refusal(number: int, limit: int) -> TooLargeError:
+def blank_lines_error(number: int, limit: int) -> TooLargeError:
     """Return what to say of a file whose line `number` is one blank line too many."""
     return TooLargeError(
         f"The file has more than {limit:,} blank lines on end, up to line {number:,}.",
@@ -173,5 +173,5 @@ def blank_lines_refusal(number: int, limit: int) -> TooLargeError:
     )
 
 
-def _refusal(sentence: str) -> TooLargeError:
+def _too_large_error(sentence: str) -> TooLargeError:
     return TooLargeError(sentence, hint="Split it, or leave rows out.", param="file")

@@ -2,10 +2,10 @@
 
 import re
 
-BOM = b"\xef\xbb\xbf"
-ARROW_FILE = b"ARROW1"
-ARROW_STREAM = b"\xff\xff\xff\xff"
-JSON_LIST = re.compile(rb'\s*(?:\{\s*(?:"version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*)?\[')
+UTF8_BOM = b"\xef\xbb\xbf"
+ARROW_MAGIC = b"ARROW1"
+ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
+JSON_LIST_START = re.compile(rb'\s*(?:\{\s*(?:"version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*)?\[')
 """A list of rows, or an object whose first entry is one; a version may stand before it."""
 
 ARROW = "an Arrow file"
@@ -14,15 +14,15 @@ JSON = "JSON"
 HTML = "an HTML page"
 XML = "XML"
 TEXT = "text"
-NOT_TEXT = "not text, and no data set either"
+BINARY = "not text, and no data set either"
 """It holds NUL bytes; text in UTF-16 and UTF-32 does, too."""
 ZIP = "a zip archive"
 WORKBOOK = "an Excel workbook"
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"PAR1", PARQUET),
-    (ARROW_FILE, ARROW),
-    (ARROW_STREAM, ARROW),
+    (ARROW_MAGIC, ARROW),
+    (ARROW_STREAM_MAGIC, ARROW),
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF8", "a GIF image"),
@@ -48,7 +48,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
 )
 _HTML = re.compile(rb"<(!doctype|html|head|body|svg|!--)", re.IGNORECASE)
 _XML = re.compile(rb"<\?xml", re.IGNORECASE)
-_TAR = slice(257, 262)
+_TAR_MAGIC_RANGE = slice(257, 262)
 
 HINTS = {
     PARQUET: "Rename it so that it ends in .parquet.",
@@ -71,16 +71,16 @@ HINTS = {
 }
 
 
-def seen(head: bytes) -> str:
+def describe_content(head: bytes) -> str:
     """Name what the first bytes of a file are."""
     for signature, kind in _SIGNATURES:
         if head.startswith(signature):
             return kind
-    text = head.removeprefix(BOM).lstrip()
-    if head[_TAR] == b"ustar":
+    text = head.removeprefix(UTF8_BOM).lstrip()
+    if head[_TAR_MAGIC_RANGE] == b"ustar":
         return "a tar archive"
     if b"\0" in head:
-        return NOT_TEXT
+        return BINARY
     if _HTML.match(text):
         return HTML
     if _XML.match(text):

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PosixPath
 from typing import IO, Any, TypeVar
 
-Told = Callable[[float], None]
+ProgressCallback = Callable[[float], None]
 """Is told which share of the work is done, from 0 to 1."""
 
-_EVERY = 200
+_REPORT_INTERVAL = 200
 """Rows between two looks."""
-_STEP = 0.005
+_MIN_STEP = 0.005
 
 T = TypeVar("T")
 
 
-class FollowedPath(PosixPath):
+class TrackedPath(PosixPath):
     """A path that remembers what was opened there: readers know files, and nothing of progress."""
 
     opened: list[IO[Any]]
@@ -32,17 +32,17 @@ class FollowedPath(PosixPath):
         return min(1.0, self.opened[-1].tell() / size) if self.opened and size else 0.0
 
 
-def followed(path: Path) -> FollowedPath:
-    made = FollowedPath(path)
+def track_path(path: Path) -> TrackedPath:
+    made = TrackedPath(path)
     made.opened = []
     return made
 
 
-def followed_rows(rows: Iterator[T], path: FollowedPath, told: Told) -> Iterator[T]:
+def report_progress(rows: Iterator[T], path: TrackedPath, told: ProgressCallback) -> Iterator[T]:
     """Yield the rows, telling now and then how far they have come."""
     last = 0.0
     for i, row in enumerate(rows):
-        if i % _EVERY == 0 and (share := path.share) >= last + _STEP:
+        if i % _REPORT_INTERVAL == 0 and (share := path.share) >= last + _MIN_STEP:
             last = share
             told(share)
         yield row

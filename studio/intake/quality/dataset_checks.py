@@ -12,43 +12,43 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from studio.intake.files.read_progress import Told
-from studio.intake.quality.language_check import Sample, foreign
-from studio.intake.quality.repeated_hashes import common, repeats
+from studio.intake.files.read_progress import ProgressCallback
+from studio.intake.quality.language_check import RowSample, find_other_languages
+from studio.intake.quality.repeated_hashes import find_common, find_repeats
 from studio.intake.quality.row_checks import (
     LONG_BYTES,
-    OVER_LONG,
-    SUSPICIONS,
-    WRITTEN,
-    answer,
+    OVER_LONG_MESSAGE,
+    ROW_CHECKS,
+    TEXT_CHECKS,
+    ascii_script,
     is_over_long,
-    plain_script,
-    script,
+    last_answer,
+    main_script,
+    row_texts,
     script_name,
-    texts,
 )
-from studio.intake.rows.deduplication import question
+from studio.intake.rows.deduplication import question_key
 from studio.intake.rows.filters import Part
 
 if TYPE_CHECKING:
     from studio.intake.row_formats.schema import CanonicalRow
 
-KEPT = 10_000
+MAX_LISTED_ROWS = 10_000
 """How many rows are named; the count is always whole."""
 
-_MESSAGES = {"over_long": OVER_LONG} | {
-    code: message for code, (message, _how) in [*WRITTEN.items(), *SUSPICIONS.items()]
+_MESSAGES = {"over_long": OVER_LONG_MESSAGE} | {
+    code: message for code, (message, _how) in [*TEXT_CHECKS.items(), *ROW_CHECKS.items()]
 }
-_READER = json.JSONDecoder()
-_EVERY = 1000
+_DECODER = json.JSONDecoder()
+_PROGRESS_INTERVAL = 1000
 """Rows between two tellings."""
-_FEW = 50
+_MAX_CLASSES = 50
 """Different answers up to which they are classes that a model tells apart."""
-_ENOUGH = 20
+_MIN_ROWS = 20
 """Rows from which shares mean something."""
-_UNEVEN = 20
+_MAX_CLASS_RATIO = 20
 """How many times the rarest class the most frequent one may be."""
-_STRANGE = 0.1
+_STRAY_SCRIPT_SHARE = 0.1
 """The share of rows up to which another script is a stray one, not the data set's own."""
 
 
@@ -68,10 +68,10 @@ class Finding:
     """Of rows that repeat others: what each repeats; of an overlap, among the rows to train on."""
 
 
-def check(
+def check_dataset(
     train: Path,
     validation: Path | None,
-    told: Told = lambda _share: None,
+    told: ProgressCallback = lambda _share: None,
     *,
     languages: bool = True,
 ) -> list[Finding]:
@@ -79,29 +79,29 @@ def check(
 
     Telling `languages` takes a model of 75 MB, which stays loaded.
     """
-    found, looked = _looked(train, validation, told)
+    found, looked = _check_parts(train, validation, told)
     # By now the rows' hashes are forgotten: the model takes as much.
     for path, part, sample, written in looked if languages else ():
-        message, count, rows = foreign(path, sample, written, KEPT)
+        message, count, rows = find_other_languages(path, sample, written, MAX_LISTED_ROWS)
         if count:
             code = "other_language"
             found.append(Finding(code=code, message=message, count=count, rows=rows, part=part))
     return sorted(found, key=lambda one: (not one.blocking, one.part, -one.count))
 
 
-def _looked(
-    train: Path, validation: Path | None, told: Told
-) -> tuple[list[Finding], list[tuple[Path, Part, Sample, str]]]:
+def _check_parts(
+    train: Path, validation: Path | None, told: ProgressCallback
+) -> tuple[list[Finding], list[tuple[Path, Part, RowSample, str]]]:
     """Return what was found, and of each part some rows and the script of most."""
     whole = train.stat().st_size + (validation.stat().st_size if validation else 0)
-    learnt = _seen(train, lambda done: told(done / whole))
-    found = [*_of_part(learnt, "train")]
-    looked: list[tuple[Path, Part, Sample, str]]
+    learnt = _scan_part(train, lambda done: told(done / whole))
+    found = [*_part_findings(learnt, "train")]
+    looked: list[tuple[Path, Part, RowSample, str]]
     looked = [(train, "train", learnt.sample, _main_script(learnt))]
     if validation is not None:
         before = train.stat().st_size
-        held = _seen(validation, lambda done: told((before + done) / whole))
-        found += [*_of_part(held, "validation"), *_overlap(learnt, held)]
+        held = _scan_part(validation, lambda done: told((before + done) / whole))
+        found += [*_part_findings(held, "validation"), *_overlap_findings(learnt, held)]
         looked.append((validation, "validation", held.sample, _main_script(held)))
     elif learnt.usable == 1:
         message = "One row can be learnt from; training and validation need one each"
@@ -113,7 +113,7 @@ def _looked(
 
 
 @dataclass(slots=True)
-class _Places:
+class _RowNumbers:
     """How often something was found, and where first."""
 
     count: int = 0
@@ -121,12 +121,12 @@ class _Places:
 
     def add(self, number: int) -> None:
         self.count += 1
-        if len(self.rows) < KEPT:
+        if len(self.rows) < MAX_LISTED_ROWS:
             self.rows.append(number)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _PartScan:
     """What is kept of the rows of one part."""
 
     rows: int = 0
@@ -134,10 +134,10 @@ class _Seen:
     """A hash of each row, of this process alone."""
     questions: "array[int]" = field(default_factory=lambda: array("q"))
     """A hash of what is asked; of a text, of all of it."""
-    suspicions: dict[str, _Places] = field(default_factory=dict)
-    scripts: dict[str, _Places] = field(default_factory=dict)
-    sample: Sample = field(default_factory=Sample)
-    answers: dict[str, _Places] = field(default_factory=dict)
+    suspicions: dict[str, _RowNumbers] = field(default_factory=dict)
+    scripts: dict[str, _RowNumbers] = field(default_factory=dict)
+    sample: RowSample = field(default_factory=RowSample)
+    answers: dict[str, _RowNumbers] = field(default_factory=dict)
     """As long as they are few."""
     labels: Counter[bool] = field(default_factory=Counter)
 
@@ -147,97 +147,99 @@ class _Seen:
         return self.labels[True] if self.labels else self.rows
 
     def add(self, line: bytes) -> None:
-        row: dict[str, Any] = _READER.raw_decode(line.decode())[0]
+        row: dict[str, Any] = _DECODER.raw_decode(line.decode())[0]
         self.rows += 1
         whole = hash(line)
         self.whole.append(whole)
         self.questions.append(whole if "text" in row else self._asked(row) or whole)
-        for code, (_message, holds) in SUSPICIONS.items():
+        for code, (_message, holds) in ROW_CHECKS.items():
             if holds(row):
                 self._note(code)
         if len(line) > LONG_BYTES and is_over_long(row):
             self._note("over_long")
-        self.scripts.setdefault(self._script(row, line), _Places()).add(self.rows)
+        self.scripts.setdefault(self._script(row, line), _RowNumbers()).add(self.rows)
         self.sample.add(line, row)
-        if len(self.answers) <= _FEW and "text" not in row:
-            self.answers.setdefault(answer(row)[:100], _Places()).add(self.rows)
+        if len(self.answers) <= _MAX_CLASSES and "text" not in row:
+            self.answers.setdefault(last_answer(row)[:100], _RowNumbers()).add(self.rows)
         if "label" in row:
             self.labels[row["label"]] += 1
 
     @staticmethod
     def _asked(row: Mapping[str, Any]) -> int:
-        asked = question(cast("CanonicalRow", row))
+        asked = question_key(cast("CanonicalRow", row))
         return hash(asked) if asked else 0
 
     def _script(self, row: Mapping[str, Any], line: bytes) -> str:
         """Look how a row is written: in ASCII, which most are, little can be wrong."""
         if line.isascii() and b"\\u" not in line and b"\x7f" not in line:
-            return plain_script(row)
-        text = "\n".join(texts(row))
-        for code, (_message, pattern) in WRITTEN.items():
+            return ascii_script(row)
+        text = "\n".join(row_texts(row))
+        for code, (_message, pattern) in TEXT_CHECKS.items():
             if pattern.search(text):
                 self._note(code)
-        return script(row)
+        return main_script(row)
 
     def _note(self, code: str) -> None:
-        self.suspicions.setdefault(code, _Places()).add(self.rows)
+        self.suspicions.setdefault(code, _RowNumbers()).add(self.rows)
 
 
-def _seen(path: Path, told: Callable[[int], None]) -> _Seen:
+def _scan_part(path: Path, told: Callable[[int], None]) -> _PartScan:
     """Look at every row; `told` is called with the bytes that have been looked at."""
-    seen, done = _Seen(), 0
+    seen, done = _PartScan(), 0
     with path.open("rb") as lines:
         for line in lines:
             seen.add(line.rstrip(b"\n"))
             done += len(line)
-            if seen.rows % _EVERY == 0:
+            if seen.rows % _PROGRESS_INTERVAL == 0:
                 told(done)
     return seen
 
 
-def _of_part(seen: _Seen, part: Part) -> Iterator[Finding]:
+def _part_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
     for code, places in seen.suspicions.items():
         yield Finding(
             code=code, message=_MESSAGES[code], count=places.count, rows=places.rows, part=part
         )
-    yield from _repeated(seen, part)
-    yield from _strays(seen, part)
-    yield from _classes(seen, part)
-    yield from _labels(seen, part)
+    yield from _duplicate_findings(seen, part)
+    yield from _script_findings(seen, part)
+    yield from _class_balance_findings(seen, part)
+    yield from _label_findings(seen, part)
 
 
-def _repeated(seen: _Seen, part: Part) -> Iterator[Finding]:
-    count, twins = repeats(seen.whole, KEPT)
+def _duplicate_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
+    count, twins = find_repeats(seen.whole, MAX_LISTED_ROWS)
     if count:
         message = "Rows stand here more than once"
-        yield _twice("duplicates", message, count, twins, part)
-    asked, others = repeats(seen.questions, KEPT)
+        yield _repetition_finding("duplicates", message, count, twins, part)
+    asked, others = find_repeats(seen.questions, MAX_LISTED_ROWS)
     if asked > count:
         message = "Questions are asked again and answered otherwise"
         others = {row: first for row, first in others.items() if row not in twins}
-        yield _twice("same_question", message, asked - count, others, part)
+        yield _repetition_finding("same_question", message, asked - count, others, part)
 
 
-def _overlap(learnt: _Seen, held: _Seen) -> Iterator[Finding]:
+def _overlap_findings(learnt: _PartScan, held: _PartScan) -> Iterator[Finding]:
     """Find rows that measure progress by what was learnt by heart."""
-    count, twins = common(held.questions, learnt.questions, KEPT)
+    count, twins = find_common(held.questions, learnt.questions, MAX_LISTED_ROWS)
     if count:
         message = (
             "Rows that measure progress ask what the training rows ask, too; the validation loss "
             "will look better than it is"
         )
-        yield _twice("overlap", message, count, twins, "validation")
+        yield _repetition_finding("overlap", message, count, twins, "validation")
 
 
-def _twice(code: str, message: str, count: int, twins: dict[int, int], part: Part) -> Finding:
+def _repetition_finding(
+    code: str, message: str, count: int, twins: dict[int, int], part: Part
+) -> Finding:
     rows, others = list(twins), list(twins.values())
     return Finding(code=code, message=message, count=count, rows=rows, part=part, twins=others)
 
 
-def _strays(seen: _Seen, part: Part) -> Iterator[Finding]:
+def _script_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
     main = _main_script(seen)
     written = {name: places for name, places in seen.scripts.items() if name}
-    few = _STRANGE * seen.rows
+    few = _STRAY_SCRIPT_SHARE * seen.rows
     strays = {name: one for name, one in written.items() if name != main and one.count <= few}
     if strays:
         names = ", ".join(map(script_name, strays))
@@ -245,48 +247,49 @@ def _strays(seen: _Seen, part: Part) -> Iterator[Finding]:
             code="other_script",
             message=f"Rows are written mostly in {names}, the others in {script_name(main)}",
             count=sum(one.count for one in strays.values()),
-            rows=sorted(row for one in strays.values() for row in one.rows)[:KEPT],
+            rows=sorted(row for one in strays.values() for row in one.rows)[:MAX_LISTED_ROWS],
             part=part,
         )
 
 
-def _main_script(seen: _Seen) -> str:
+def _main_script(seen: _PartScan) -> str:
     written = {name: places.count for name, places in seen.scripts.items() if name}
     return max(written, key=written.__getitem__, default="")
 
 
-def _classes(seen: _Seen, part: Part) -> Iterator[Finding]:
+def _class_balance_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
     """Say so where few different answers are far from equally frequent."""
     kinds = seen.answers
-    if seen.rows < _ENOUGH or not kinds or len(kinds) > min(_FEW, seen.rows / 4):
+    if seen.rows < _MIN_ROWS or not kinds or len(kinds) > min(_MAX_CLASSES, seen.rows / 4):
         return
     ordered = sorted(kinds, key=lambda one: -kinds[one].count)
     most, least = ordered[0], ordered[-1]
     often, rare = kinds[most], kinds[least]
     if len(kinds) == 1:
         code, message = "one_answer", f"All answers are the same: {most}"
-    elif often.count > _UNEVEN * rare.count:
+    elif often.count > _MAX_CLASS_RATIO * rare.count:
         code = "uneven_classes"
         message = (
             f"The answers are {len(kinds)} classes and uneven: “{most}” stands {often.count:,} "
-            f"times, “{least}” {_times(rare.count)}. A model may learn to say the frequent one"
+            f"times, “{least}” {_format_times(rare.count)}. A model may learn "
+            "to say the frequent one"
         )
     else:
         return
     yield Finding(code=code, message=message, count=rare.count, rows=rare.rows, part=part)
 
 
-def _times(count: int) -> str:
+def _format_times(count: int) -> str:
     return "1 time" if count == 1 else f"{count:,} times"
 
 
-def _labels(seen: _Seen, part: Part) -> Iterator[Finding]:
+def _label_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
     if seen.labels and not seen.labels[True]:
         yield Finding(
             code="no_good_answers",
             message="No row is labelled good, so supervised training has nothing to learn",
             count=seen.rows,
-            rows=list(range(1, min(seen.rows, KEPT) + 1)),
+            rows=list(range(1, min(seen.rows, MAX_LISTED_ROWS) + 1)),
             part=part,
             blocking=True,
         )

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from studio.intake.files.limits import charged_to_no_file
-from studio.intake.quality.row_checks import script, texts
+from studio.intake.files.limits import exempt_from_deadlines
+from studio.intake.quality.row_checks import main_script, row_texts
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 Row = Mapping[str, Any]
 
-NAMES = {
+LANGUAGE_NAMES = {
     "af": "Afrikaans",
     "az": "Azerbaijani",
     "bg": "Bulgarian",
@@ -76,7 +76,7 @@ NAMES = {
 Chinese and Japanese have no spaces between words, so nothing cheap could screen their rows.
 """
 
-_AS_ONE = {
+_MERGED_LANGUAGES = {
     **dict.fromkeys(("bs", "sr"), "hr"),
     **dict.fromkeys(("arz", "ary"), "ar"),
     "ms": "id",
@@ -86,49 +86,49 @@ _AS_ONE = {
 }
 """Languages too near to others to be told from them by a few sentences."""
 
-_NONE = "zxx"
+_NO_LANGUAGE = "zxx"
 """What the model calls that which is in no language."""
 
-_SAMPLE = 500
+_SAMPLE_ROWS = 500
 """Rows from which the language of most is told."""
-_ENOUGH = 20
+_MIN_SAMPLE = 20
 """Of them, those that must be told for any to be the odd one out."""
-_MAIN = 0.8
+_MAIN_SHARE = 0.8
 """The share of them from which a language is the data set's own."""
-_SURE = 0.9
+_MIN_PROBABILITY = 0.9
 """How sure the model must be of a row, from nothing to one."""
-_LETTERS = 60
+_MIN_LETTERS = 60
 """Letters below which a row is not told."""
-_GLANCE = 300
+_IDENTIFIED_CHARS = 300
 """Characters of a row that tell its language."""
-_COMMON = 80
+_COMMON_WORDS = 80
 """Words by which the rows of a language are known."""
-_SHARE = 0.15
+_COMMON_WORD_SHARE = 0.15
 """The share of such words in a row that is plainly in that language: in English about 0.4, in
 Finnish 0.2."""
-_BYTES = 400
+_SCREENED_BYTES = 400
 """Of a row, those that are screened."""
-_ENDS = 2000
+_END_CHARS = 2000
 """Characters at either end of a text whose sentences are looked at one by one."""
-_SENTENCE = 12
+_MIN_SENTENCE_LETTERS = 12
 """Letters below which a sentence could be in any language."""
 
-_ODD = r"[\d_/\\{}\[\]=|$@]"
-_NO_PROSE = re.compile(
+_NON_PROSE_CHARS = r"[\d_/\\{}\[\]=|$@]"
+_NON_PROSE = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]*`|<[^<>\n]{1,200}>"
     # Begins where a word does and never goes back, or long words would take their length squared.
-    rf"|(?<![!-~])(?:(?!{_ODD})[!-~])*+{_ODD}[!-~]*",
+    rf"|(?<![!-~])(?:(?!{_NON_PROSE_CHARS})[!-~])*+{_NON_PROSE_CHARS}[!-~]*",
     re.DOTALL,
 )
 """Code, marks, addresses and numbers."""
-_MARKS = re.compile(r"[{}\[\]()=<>_;#/\\*|@+$]")
-_CODE = 0.03
+_CODE_MARKS = re.compile(r"[{}\[\]()=<>_;#/\\*|@+$]")
+_CODE_SHARE = 0.03
 """The share of such marks from which a row is no prose; comments in code are mostly English."""
-_END = re.compile("[\n\t.!?:;\u3002\uff01\uff1f\uff1a\uff1b]+")
-_READER = json.JSONDecoder()
+_SENTENCE_END = re.compile("[\n\t.!?:;\u3002\uff01\uff1f\uff1a\uff1b]+")
+_DECODER = json.JSONDecoder()
 
 
-class Sample:
+class RowSample:
     """Some rows of a part: the same whatever order they come in."""
 
     def __init__(self) -> None:
@@ -137,116 +137,127 @@ class Sample:
 
     def add(self, line: bytes, row: Row) -> None:
         mark = -crc32(line)
-        if len(self._kept) < _SAMPLE:
-            heappush(self._kept, (mark, _prose(row)[:_GLANCE]))
+        if len(self._kept) < _SAMPLE_ROWS:
+            heappush(self._kept, (mark, _prose_text(row)[:_IDENTIFIED_CHARS]))
         elif mark > self._kept[0][0]:
-            heappushpop(self._kept, (mark, _prose(row)[:_GLANCE]))
+            heappushpop(self._kept, (mark, _prose_text(row)[:_IDENTIFIED_CHARS]))
 
     def __iter__(self) -> Iterator[str]:
         return (text for _mark, text in sorted(self._kept))
 
 
-def foreign(
+def find_other_languages(
     path: Path, sample: Iterable[str], wanted: str, most: int
 ) -> tuple[str, int, list[int]]:
     """Find rows of a file in another language than most. Of those in another script, none.
 
     Return a sentence on them, how many they are, and the numbers of the first `most`.
     """
-    main, usual = _main(sample)
+    main, usual = _main_language(sample)
     counts: Counter[str] = Counter()
     rows: list[int] = []
-    for number, language in _strays(path, main, usual, wanted) if main else ():
+    for number, language in _find_strays(path, main, usual, wanted) if main else ():
         counts[language] += 1
         if len(rows) < most:
             rows.append(number)
-    return _sentence(counts, main) if counts else "", counts.total(), rows
+    return _describe(counts, main) if counts else "", counts.total(), rows
 
 
-def _main(sample: Iterable[str]) -> tuple[str, frozenset[bytes]]:
+def _main_language(sample: Iterable[str]) -> tuple[str, frozenset[bytes]]:
     """Return the language of most rows, and its common words. Nothing: none is that of most."""
     long = [text for text in sample if _is_long(text)]
-    if len(long) < _ENOUGH:
+    if len(long) < _MIN_SAMPLE:
         return "", frozenset()
-    told = [(text, _language(text)) for text in long]
+    told = [(text, _identify(text)) for text in long]
     counts = Counter(language for _text, language in told if language)
     main = max(counts, key=counts.__getitem__, default="")
-    if counts.total() < _ENOUGH or counts[main] < _MAIN * counts.total() or main not in NAMES:
+    if (
+        counts.total() < _MIN_SAMPLE
+        or counts[main] < _MAIN_SHARE * counts.total()
+        or main not in LANGUAGE_NAMES
+    ):
         return "", frozenset()
-    return main, _common(text for text, language in told if language == main)
+    return main, _most_common_words(text for text, language in told if language == main)
 
 
-def _sentence(counts: Mapping[str, int], main: str) -> str:
-    language, usual = NAMES[max(sorted(counts), key=counts.__getitem__)], NAMES[main]
+def _describe(counts: Mapping[str, int], main: str) -> str:
+    language, usual = (
+        LANGUAGE_NAMES[max(sorted(counts), key=counts.__getitem__)],
+        LANGUAGE_NAMES[main],
+    )
     if len(counts) > 1:
         return f"Rows seem to be in {language} or other languages, the others in {usual}"
     return f"Rows seem to be in {language}, the others in {usual}"
 
 
-def _strays(
+def _find_strays(
     path: Path, main: str, usual: frozenset[bytes], wanted: str
 ) -> Iterator[tuple[int, str]]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            words = line[:_BYTES].lower().split()
-            if sum(map(usual.__contains__, words)) >= _SHARE * len(words):
+            words = line[:_SCREENED_BYTES].lower().split()
+            if sum(map(usual.__contains__, words)) >= _COMMON_WORD_SHARE * len(words):
                 continue
-            row = _READER.raw_decode(line.decode())[0]
-            if script(row) != wanted:
+            row = _DECODER.raw_decode(line.decode())[0]
+            if main_script(row) != wanted:
                 continue
-            language = _of_row(row, main)
-            if language in NAMES and language != main:
+            language = _row_language(row, main)
+            if language in LANGUAGE_NAMES and language != main:
                 yield number, language
 
 
-def _of_row(row: Row, main: str) -> str:
+def _row_language(row: Row, main: str) -> str:
     """Return what a row is in; nothing where that is not sure, or a sentence may be in `main`."""
-    text = _prose(row)
+    text = _prose_text(row)
     if not _is_long(text) or _is_code(row):
         return ""
-    language = _language(text[:_GLANCE])
-    if language in {"", main} or any(_may_be(one, main) for one in _sentences(row)):
+    language = _identify(text[:_IDENTIFIED_CHARS])
+    if language in {"", main} or any(_is_most_likely(one, main) for one in _sentences(row)):
         return ""
     return language
 
 
 def _is_code(row: Row) -> bool:
-    text = "".join(one[:_ENDS] for one in texts(row))
-    return len(_MARKS.findall(text)) > _CODE * len(text)
+    text = "".join(one[:_END_CHARS] for one in row_texts(row))
+    return len(_CODE_MARKS.findall(text)) > _CODE_SHARE * len(text)
 
 
 def _sentences(row: Row) -> Iterator[str]:
-    for text in texts(row):
-        ends = text if len(text) <= 2 * _ENDS else f"{text[:_ENDS]}\n{text[-_ENDS:]}"
-        yield from (one for one in _END.split(_bare(ends)) if _letters(one) >= _SENTENCE)
+    for text in row_texts(row):
+        ends = text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]}\n{text[-_END_CHARS:]}"
+        yield from (
+            one
+            for one in _SENTENCE_END.split(_strip_non_prose(ends))
+            if _count_letters(one) >= _MIN_SENTENCE_LETTERS
+        )
 
 
-def _may_be(sentence: str, main: str) -> bool:
-    return _guess(sentence)[0] == main
+def _is_most_likely(sentence: str, main: str) -> bool:
+    return _most_likely(sentence)[0] == main
 
 
-def _language(text: str) -> str:
-    found, sure = _guess(text)
-    return found if sure >= _SURE and found != _NONE else ""
+def _identify(text: str) -> str:
+    found, sure = _most_likely(text)
+    return found if sure >= _MIN_PROBABILITY and found != _NO_LANGUAGE else ""
 
 
-def _guess(text: str) -> tuple[str, float]:
+def _most_likely(text: str) -> tuple[str, float]:
     shares: Counter[str] = Counter()
-    for language, share in _model().rank(text):
-        shares[_AS_ONE.get(language, language)] += share
+    for language, share in _load_identifier().rank(text):
+        shares[_MERGED_LANGUAGES.get(language, language)] += share
     return max(shares.items(), key=itemgetter(1))
 
 
 @lru_cache(maxsize=1)
-def _model() -> "LanguageIdentifier":
+def _load_identifier() -> "LanguageIdentifier":
     """Load the model, which takes most of a second and 75 MB: once, and no sooner than needed."""
-    with charged_to_no_file():
+    with exempt_from_deadlines():
         from py3langid import langid  # noqa: PLC0415 -- heavy import
 
         return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
-def _common(found: Iterable[str]) -> frozenset[bytes]:
+def _most_common_words(found: Iterable[str]) -> frozenset[bytes]:
     """Return the words of more than a letter that stand in most texts."""
     counts: Counter[bytes] = Counter()
     for text in found:
@@ -254,20 +265,20 @@ def _common(found: Iterable[str]) -> frozenset[bytes]:
         counts.update({word for word in words if len(word) > 1})
     # Those that are equally common in an order that does not depend on the rows'.
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
-    return frozenset(ordered[:_COMMON])
+    return frozenset(ordered[:_COMMON_WORDS])
 
 
-def _prose(row: Row) -> str:
-    return "\n".join(_bare(text[: 4 * _GLANCE]) for text in texts(row))
+def _prose_text(row: Row) -> str:
+    return "\n".join(_strip_non_prose(text[: 4 * _IDENTIFIED_CHARS]) for text in row_texts(row))
 
 
-def _bare(text: str) -> str:
-    return _NO_PROSE.sub(" ", text)
+def _strip_non_prose(text: str) -> str:
+    return _NON_PROSE.sub(" ", text)
 
 
 def _is_long(text: str) -> bool:
-    return _letters(text) >= _LETTERS
+    return _count_letters(text) >= _MIN_LETTERS
 
 
-def _letters(text: str) -> int:
+def _count_letters(text: str) -> int:
     return sum(map(str.isalpha, text))

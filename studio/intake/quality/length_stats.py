@@ -15,21 +15,21 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-MOST = 10_000
+MAX_DISTINCT = 10_000
 """How many different numbers a spread tells apart, at least; it never holds more."""
-EXACT = 8_192
-STEP = 1_024
-LONGEST = 1_048_576
+EXACT_UP_TO = 8_192
+BUCKET_SIZE = 1_024
+MAX_LENGTH = 1_048_576
 """No example may be longer."""
-LISTED = 100
+MAX_LONGEST_ROWS = 100
 """How many of the longest rows are told by number."""
-FEWEST = 20
+MAX_SHORTEST_ROWS = 20
 """How many of the shortest are, and of the rows that are refused for one reason."""
-REASONS = 20
-OTHER = "other reasons"
+MAX_REASONS = 20
+OTHER_REASONS = "other reasons"
 
 
-class Counting(BaseModel):
+class TokenCountJob(BaseModel):
     """What is to be counted, and as which model sees it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,14 +50,14 @@ class Counting(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowLength:
     tokens: int
     number: int
     """Counted from one, in its part."""
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedRows:
     """Rows that the chat template will not write, for one reason."""
 
     rows: int = 0
@@ -66,7 +66,7 @@ class Refused:
 
 
 @dataclass(slots=True, kw_only=True)
-class Spread:
+class NumberCounts:
     """How often each of many whole numbers was counted."""
 
     times: Counter[int] = field(default_factory=Counter)
@@ -76,17 +76,17 @@ class Spread:
     is_gathered: bool = False
 
     def add(self, number: int, times: int = 1) -> None:
-        if self.is_gathered and number > EXACT:
-            end = min(-(-number // STEP) * STEP, LONGEST + STEP)
+        if self.is_gathered and number > EXACT_UP_TO:
+            end = min(-(-number // BUCKET_SIZE) * BUCKET_SIZE, MAX_LENGTH + BUCKET_SIZE)
             self.sums[end] += number * times
             number = end
         self.times[number] += times
-        if not self.is_gathered and len(self.times) > MOST:
+        if not self.is_gathered and len(self.times) > MAX_DISTINCT:
             self._gather()
 
     def knows(self, at: int) -> bool:
         """Tell whether what lies above this number is known exactly."""
-        return not self.is_gathered or at <= EXACT or at % STEP == 0
+        return not self.is_gathered or at <= EXACT_UP_TO or at % BUCKET_SIZE == 0
 
     def above(self, at: int) -> int:
         """Count the numbers above `at`, or above the nearest place below it that is known."""
@@ -103,11 +103,11 @@ class Spread:
         )
 
     def _near(self, at: int) -> int:
-        return at if self.knows(at) else at // STEP * STEP
+        return at if self.knows(at) else at // BUCKET_SIZE * BUCKET_SIZE
 
     def _gather(self) -> None:
         self.is_gathered = True
-        far = {number: times for number, times in self.times.items() if number > EXACT}
+        far = {number: times for number, times in self.times.items() if number > EXACT_UP_TO}
         for number in far:
             del self.times[number]
         for number, times in far.items():
@@ -115,7 +115,7 @@ class Spread:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class PartStats:
     """The rows of one part of a data set, counted. It stays small however many there are."""
 
     rows: int = 0
@@ -128,40 +128,40 @@ class Tally:
     """Tokens by who says them; `text` of rows without turns, `template` of what is around."""
     learnt_roles: Counter[str] = field(default_factory=Counter)
     """Of those, the ones that are learnt."""
-    lengths: Spread = field(default_factory=Spread)
+    lengths: NumberCounts = field(default_factory=NumberCounts)
     """Rows by their length in tokens."""
-    needs: Spread = field(default_factory=Spread)
+    needs: NumberCounts = field(default_factory=NumberCounts)
     """Rows by the least length of an example that leaves something to learn."""
-    edges: Spread = field(default_factory=Spread)
+    edges: NumberCounts = field(default_factory=NumberCounts)
     """Where stretches of learnt tokens end, less where they begin: places of tokens from one, the
     beginning one before. What they exceed a cut by, added up, is what is learnt behind it."""
     unlearnt: int = 0
     """Rows without anything to learn, however long an example may be."""
     left_out: int = 0
     """Rows whose answer was judged bad."""
-    refused: dict[str, Refused] = field(default_factory=dict)
+    refused: dict[str, RefusedRows] = field(default_factory=dict)
     """By the reason."""
-    longest: list[Row] = field(default_factory=list)
-    shortest: list[Row] = field(default_factory=list)
+    longest: list[RowLength] = field(default_factory=list)
+    shortest: list[RowLength] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    train: Tally
-    validation: Tally | None = None
+class TokenStats:
+    train: PartStats
+    validation: PartStats | None = None
     """None where each run holds a share of the rows back."""
 
     @property
-    def parts(self) -> dict[str, Tally]:
+    def parts(self) -> dict[str, PartStats]:
         found = {"train": self.train, "validation": self.validation}
         return {name: part for name, part in found.items() if part}
 
 
-STATS = TypeAdapter(Stats)
+TOKEN_STATS_ADAPTER = TypeAdapter(TokenStats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Truncation:
     """What is lost where examples may have no more than so many tokens."""
 
     at: int
@@ -180,7 +180,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class HistogramBar:
     """Rows of about the same length."""
 
     first: int
@@ -190,9 +190,9 @@ class Bar:
     """How many of them are longer than the cut."""
 
 
-def cut(parts: Sequence[Tally], at: int) -> Cut:
+def measure_truncation(parts: Sequence[PartStats], at: int) -> Truncation:
     """Say what a longest example of `at` tokens would cost."""
-    return Cut(
+    return Truncation(
         at=at,
         of=sum(part.rows for part in parts),
         rows=sum(part.lengths.above(at) for part in parts),
@@ -205,7 +205,7 @@ def cut(parts: Sequence[Tally], at: int) -> Cut:
     )
 
 
-def quantile(tally: Tally, share: float) -> int:
+def length_quantile(tally: PartStats, share: float) -> int:
     """Return the length that this share of the rows does not exceed."""
     wanted, seen = math.ceil(share * tally.rows), 0
     for length, rows in sorted(tally.lengths.times.items()):
@@ -215,26 +215,28 @@ def quantile(tally: Tally, share: float) -> int:
     return 0
 
 
-def bars(parts: Sequence[Tally], at: int) -> list[list[Bar]]:
+def build_bars(parts: Sequence[PartStats], at: int) -> list[list[HistogramBar]]:
     """Gather lengths into histograms, four bars to a doubling, from the shortest to the longest.
 
     Each part has the same bars, so that they can stand side by side.
     """
-    ends = list(_ends())
-    found = [_gathered(part, ends, at) for part in parts]
+    ends = list(_bar_ends())
+    found = [_count_bars(part, ends, at) for part in parts]
     places = [place for counts, _ in found for place in counts]
     if not places:
         return [[] for _ in parts]
     return [
         [
-            Bar(first=ends[i - 1] + 1 if i else 1, last=ends[i], rows=counts[i], cut=behind[i])
+            HistogramBar(
+                first=ends[i - 1] + 1 if i else 1, last=ends[i], rows=counts[i], cut=behind[i]
+            )
             for i in range(min(places), max(places) + 1)
         ]
         for counts, behind in found
     ]
 
 
-def _gathered(part: Tally, ends: list[int], at: int) -> tuple[Counter[int], Counter[int]]:
+def _count_bars(part: PartStats, ends: list[int], at: int) -> tuple[Counter[int], Counter[int]]:
     counts, behind = Counter[int](), Counter[int]()
     for length, rows in part.lengths.times.items():
         place = min(bisect_left(ends, length), len(ends) - 1)
@@ -243,10 +245,10 @@ def _gathered(part: Tally, ends: list[int], at: int) -> tuple[Counter[int], Coun
     return counts, behind
 
 
-def _ends() -> Iterator[int]:
+def _bar_ends() -> Iterator[int]:
     """Yield the last length of each bar: 1 to 8 one by one, then 10, 12, 14, 16, 20, 24 and on."""
     yield from range(1, 8)
     size = 8
-    while size <= LONGEST:
+    while size <= MAX_LENGTH:
         yield from (size, size + size // 4, size + size // 2, size + size * 3 // 4)
         size *= 2

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from array import array
 
-_AT_ONCE = 2**18
+_BLOCK_SIZE = 2**18
 """Hashes that are sorted at once."""
 
 
-def repeats(hashes: "array[int]", most: int) -> tuple[int, dict[int, int]]:
+def find_repeats(hashes: "array[int]", most: int) -> tuple[int, dict[int, int]]:
     """Return how many stood before already, and of the first `most` where they stood first."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
-    values, count = _arrow(hashes), 0
+    values, count = _as_arrow(hashes), 0
     first = pa.array([], pa.uint64())
     for places in _shards(values):
-        found = _again(values, places)
+        found = _repeated_places(values, places)
         count += len(found)
         both = pa.concat_arrays([first, found])
         first = both.take(compute.sort_indices(both)[:most])
-    return count, _with_firsts(first.to_pylist(), hashes, values)
+    return count, _map_to_first(first.to_pylist(), hashes, values)
 
 
 def _shards(values: Any) -> Iterator[Any]:  # noqa: ANN401 -- an array of Arrow's
@@ -33,14 +33,14 @@ def _shards(values: Any) -> Iterator[Any]:  # noqa: ANN401 -- an array of Arrow'
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
-    mask = (1 << (len(values) // _AT_ONCE).bit_length()) - 1
-    starts = range(0, max(1, len(values)), _AT_ONCE)
+    mask = (1 << (len(values) // _BLOCK_SIZE).bit_length()) - 1
+    starts = range(0, max(1, len(values)), _BLOCK_SIZE)
     for shard in range(mask + 1):
         parts = [
             compute.add(
                 compute.indices_nonzero(
                     compute.equal(
-                        compute.bit_wise_and(values[start : start + _AT_ONCE], mask), shard
+                        compute.bit_wise_and(values[start : start + _BLOCK_SIZE], mask), shard
                     )
                 ),
                 pa.scalar(start, pa.uint64()),
@@ -50,7 +50,7 @@ def _shards(values: Any) -> Iterator[Any]:  # noqa: ANN401 -- an array of Arrow'
         yield pa.concat_arrays(parts)
 
 
-def _again(values: Any, places: Any) -> Any:  # noqa: ANN401 -- arrays of Arrow's
+def _repeated_places(values: Any, places: Any) -> Any:  # noqa: ANN401 -- arrays of Arrow's
     """Return those of some places whose value stands at one of them before."""
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
@@ -60,18 +60,20 @@ def _again(values: Any, places: Any) -> Any:  # noqa: ANN401 -- arrays of Arrow'
     return places.take(order[1:].filter(compute.equal(ordered[1:], ordered[:-1])))
 
 
-def common(hashes: "array[int]", others: "array[int]", most: int) -> tuple[int, dict[int, int]]:
+def find_common(
+    hashes: "array[int]", others: "array[int]", most: int
+) -> tuple[int, dict[int, int]]:
     """Return how many stand among the others, too, and of the first `most` where first."""
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
-    values, known = _arrow(hashes), _arrow(others)
+    values, known = _as_arrow(hashes), _as_arrow(others)
     # The fewer ones are looked up: those that are held back, not those that are learnt.
     shared = compute.unique(known.filter(compute.is_in(known, value_set=values)))
     both = compute.indices_nonzero(compute.is_in(values, value_set=shared))
-    return len(both), _with_firsts(both[:most].to_pylist(), hashes, known)
+    return len(both), _map_to_first(both[:most].to_pylist(), hashes, known)
 
 
-def _with_firsts(places: list[int], hashes: "array[int]", known: Any) -> dict[int, int]:  # noqa: ANN401 -- an array of Arrow's
+def _map_to_first(places: list[int], hashes: "array[int]", known: Any) -> dict[int, int]:  # noqa: ANN401 -- an array of Arrow's
     """Return each place with the first place of its hash among those known, both from one on."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
@@ -87,7 +89,7 @@ def _with_firsts(places: list[int], hashes: "array[int]", known: Any) -> dict[in
     return {place + 1: firsts[hashes[place]] + 1 for place in places}
 
 
-def _arrow(hashes: "array[int]") -> Any:  # noqa: ANN401 -- an array of Arrow's
+def _as_arrow(hashes: "array[int]") -> Any:  # noqa: ANN401 -- an array of Arrow's
     """Return the same memory as Arrow sees it."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
 

@@ -28,23 +28,23 @@ _LOST = re.compile("\N{REPLACEMENT CHARACTER}")
 
 _LATIN = re.compile("[A-Za-z]")
 
-_WORD = re.compile(r"[^\W_]")
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 """A letter or digit of any script."""
 
-LONG = 1024
+LONG_TOKENS = 1024
 """Tokens: the longest example of a recipe that does not say otherwise, as a test sees to."""
 
-LONG_BYTES = 4 * LONG
+LONG_BYTES = 4 * LONG_TOKENS
 """About as much text: in most languages and scripts a token is three to five bytes of UTF-8."""
 
-_LETTERS = 60
+_SAMPLED_LETTERS = 60
 """Letters looked at to tell in which script a row is written."""
 
-_TOGETHER = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK"}
+_MERGED_SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK"}
 """Scripts that are written in one sentence."""
 
 
-def texts(row: Row) -> Iterator[str]:
+def row_texts(row: Row) -> Iterator[str]:
     """Yield every text of a row that a model reads or learns."""
     if "text" in row:
         yield row["text"]
@@ -53,25 +53,25 @@ def texts(row: Row) -> Iterator[str]:
             yield turn["content"]
 
 
-def answer(row: Row) -> str:
+def last_answer(row: Row) -> str:
     """Return the last text that is learnt; a running text has none."""
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
     return str(turns[-1]["content"]) if turns else ""
 
 
-def says_nothing(row: Row) -> bool:
+def has_empty_answer(row: Row) -> bool:
     """Whether the answer has not one letter or digit."""
-    if _WORD.search(answer(row)):
+    if _LETTER_OR_DIGIT.search(last_answer(row)):
         return False
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
     return bool(turns) and "tool_calls" not in turns[-1]
 
 
 def is_out_of_order(row: Row) -> bool:
-    return bool(misplaced(row))
+    return bool(misplaced_turns(row))
 
 
-def misplaced(row: Row) -> tuple[int, ...]:
+def misplaced_turns(row: Row) -> tuple[int, ...]:
     """Return which turns follow others in a way that many chat templates refuse, from zero on.
 
     Of a preference, the better answer's turns follow those that ask.
@@ -79,11 +79,11 @@ def misplaced(row: Row) -> tuple[int, ...]:
     turns = row.get("messages", [])
     if "chosen" in row:
         turns = [*turns, *row["chosen"]]
-    return _misplaced(tuple([turn["role"] for turn in turns]))
+    return _misplaced_places(tuple([turn["role"] for turn in turns]))
 
 
 @lru_cache(maxsize=1024)
-def _misplaced(roles: tuple[str, ...]) -> tuple[int, ...]:
+def _misplaced_places(roles: tuple[str, ...]) -> tuple[int, ...]:
     late = {place for place, role in enumerate(roles) if role == "system" and place}
     spoken = [place for place, role in enumerate(roles) if role != "system"]
     again = {
@@ -96,32 +96,32 @@ def _misplaced(roles: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def is_over_long(row: Row) -> bool:
-    return sum(len(text.encode()) for text in texts(row)) > LONG_BYTES
+    return sum(len(text.encode()) for text in row_texts(row)) > LONG_BYTES
 
 
-def script(row: Row) -> str:
+def main_script(row: Row) -> str:
     """Return the script most of a row's letters are of: LATIN, CJK, CYRILLIC; or nothing."""
     counts: Counter[str] = Counter()
-    for one in texts(row):
-        for letter, times in Counter(one[: 4 * _LETTERS]).items():
-            if found := _script(letter):
+    for one in row_texts(row):
+        for letter, times in Counter(one[: 4 * _SAMPLED_LETTERS]).items():
+            if found := _letter_script(letter):
                 counts[found] += times
-        if counts.total() >= _LETTERS:
+        if counts.total() >= _SAMPLED_LETTERS:
             break
     return max(counts, key=counts.__getitem__, default="")
 
 
-def plain_script(row: Row) -> str:
+def ascii_script(row: Row) -> str:
     """Return the same of a row in ASCII, sooner."""
-    written = _LATIN.search(answer(row)) or any(map(_LATIN.search, texts(row)))
+    written = _LATIN.search(last_answer(row)) or any(map(_LATIN.search, row_texts(row)))
     return "LATIN" if written else ""
 
 
-def letters_of(text: str, wanted: str) -> Iterator[tuple[int, int]]:
+def script_spans(text: str, wanted: str) -> Iterator[tuple[int, int]]:
     """Yield where a text is written in a script: from where to where."""
     start = None
     for place, letter in enumerate(text):
-        own = _script(letter)
+        own = _letter_script(letter)
         if own == wanted and start is None:
             start = place
         elif start is not None and own not in {wanted, ""}:
@@ -136,14 +136,14 @@ def script_name(found: str) -> str:
 
 
 @lru_cache(maxsize=2**15)
-def _script(letter: str) -> str:
+def _letter_script(letter: str) -> str:
     if not category(letter).startswith("L"):
         return ""
     first = name(letter, "").split(" ")[0]
-    return _TOGETHER.get(first, first)
+    return _MERGED_SCRIPTS.get(first, first)
 
 
-WRITTEN: dict[str, tuple[str, re.Pattern[str]]] = {
+TEXT_CHECKS: dict[str, tuple[str, re.Pattern[str]]] = {
     "control_characters": (
         "Rows hold control characters or marks that cannot be seen",
         _CONTROL,
@@ -159,8 +159,8 @@ WRITTEN: dict[str, tuple[str, re.Pattern[str]]] = {
 }
 """Suspicions of single texts: what each says of the rows it finds, and what is found in a text."""
 
-SUSPICIONS: dict[str, tuple[str, Callable[[Row], bool]]] = {
-    "says_nothing": ("Answers have not one letter or digit", says_nothing),
+ROW_CHECKS: dict[str, tuple[str, Callable[[Row], bool]]] = {
+    "says_nothing": ("Answers have not one letter or digit", has_empty_answer),
     "out_of_order": (
         "Turns do not alternate, or a system turn comes late; some chat templates refuse that",
         is_out_of_order,
@@ -168,7 +168,7 @@ SUSPICIONS: dict[str, tuple[str, Callable[[Row], bool]]] = {
 }
 """Suspicions of whole rows."""
 
-OVER_LONG = (
-    f"Rows are longer than about {LONG:,} tokens: a run whose longest example is no longer "
+OVER_LONG_MESSAGE = (
+    f"Rows are longer than about {LONG_TOKENS:,} tokens: a run whose longest example is no longer "
     "cuts off their ends"
 )

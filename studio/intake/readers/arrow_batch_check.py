@@ -10,15 +10,15 @@ from mmap import mmap
 
 from studio.errors import InvalidError
 
-BATCH_BYTES = 128 * 2**20
+MAX_BATCH_BYTES = 128 * 2**20
 """So much one batch may unpack to; a batch that is not compressed stays on the disk."""
 
-_CONTINUED = 0xFFFFFFFF
-_DICTIONARY, _BATCH = 2, 3
-_BITS = 8
+_CONTINUATION_MARKER = 0xFFFFFFFF
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_BITS_PER_BYTE = 8
 
 
-def check(view: mmap, start: int) -> None:
+def check_batches(view: mmap, start: int) -> None:
     """Refuse batches that cannot be unpacked in bounded memory, or claim rows they do not hold.
 
     Raises:
@@ -26,10 +26,10 @@ def check(view: mmap, start: int) -> None:
 
     """
     try:
-        for header, table, body in _messages(view, start):
-            if header not in {_DICTIONARY, _BATCH}:
+        for header, table, body in _read_messages(view, start):
+            if header not in {_DICTIONARY_BATCH, _RECORD_BATCH}:
                 continue
-            batch = _table(view, table, 1) if header == _DICTIONARY else table
+            batch = _table_position(view, table, 1) if header == _DICTIONARY_BATCH else table
             _check_batch(view, batch, body)
     except (struct.error, IndexError, ValueError) as error:
         raise InvalidError(
@@ -39,77 +39,77 @@ def check(view: mmap, start: int) -> None:
         ) from error
 
 
-def _messages(view: mmap, place: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+def _read_messages(view: mmap, place: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
     """Yield of each message what it is, where its table is, and its body's place and length."""
     while place + 4 <= len(view):
         (length,) = struct.unpack_from("<I", view, place)
         place += 4
-        if length == _CONTINUED:
+        if length == _CONTINUATION_MARKER:
             (length,) = struct.unpack_from("<I", view, place)
             place += 4
         if not length:
             return
-        message = place + _number(view, "<I", place)
-        header = _value(view, "<B", message, 1)
-        size = _value(view, "<q", message, 3)
+        message = place + _unpack_int(view, "<I", place)
+        header = _field_value(view, "<B", message, 1)
+        size = _field_value(view, "<q", message, 3)
         place += length
         if size < 0 or place + size > len(view):
             raise ValueError
-        yield header, _table(view, message, 2), (place, size)
+        yield header, _table_position(view, message, 2), (place, size)
         place += size
 
 
 def _check_batch(view: mmap, batch: int, body: tuple[int, int]) -> None:
-    rows = _value(view, "<q", batch, 0)
+    rows = _field_value(view, "<q", batch, 0)
     size = body[1]
-    if _field(view, batch, 3):
-        size = sum(_unpacked(view, batch, body))
-        if size > BATCH_BYTES:
+    if _field_position(view, batch, 3):
+        size = sum(_uncompressed_sizes(view, batch, body))
+        if size > MAX_BATCH_BYTES:
             raise InvalidError(
-                f"A batch of the Arrow file unpacks to more than {BATCH_BYTES / 2**20:.3g} MB.",
+                f"A batch of the Arrow file unpacks to more than {MAX_BATCH_BYTES / 2**20:.3g} MB.",
                 hint="Write it in smaller batches, or without compression.",
                 param="file",
             )
-    if not 0 <= rows <= size * _BITS:
+    if not 0 <= rows <= size * _BITS_PER_BYTE:
         raise ValueError
 
 
-def _unpacked(view: mmap, batch: int, body: tuple[int, int]) -> Iterator[int]:
+def _uncompressed_sizes(view: mmap, batch: int, body: tuple[int, int]) -> Iterator[int]:
     """Yield what each buffer of a compressed batch says it unpacks to."""
-    vector = _table(view, batch, 2)
+    vector = _table_position(view, batch, 2)
     start, size = body
-    for i in range(_number(view, "<I", vector)):
+    for i in range(_unpack_int(view, "<I", vector)):
         offset, length = struct.unpack_from("<qq", view, vector + 4 + 16 * i)
         if not 0 <= offset <= offset + length <= size:
             raise ValueError
         if length:
-            told = _number(view, "<q", start + offset)
+            told = _unpack_int(view, "<q", start + offset)
             # A buffer that would not have become smaller says -1, and is as it is.
             yield told if told >= 0 else length
 
 
-def _table(view: mmap, table: int, field: int) -> int:
+def _table_position(view: mmap, table: int, field: int) -> int:
     """Return where the table or vector is that a field refers to."""
-    place = _field(view, table, field)
+    place = _field_position(view, table, field)
     if not place:
         raise ValueError
-    return place + _number(view, "<I", place)
+    return place + _unpack_int(view, "<I", place)
 
 
-def _value(view: mmap, form: str, table: int, field: int) -> int:
-    place = _field(view, table, field)
-    return _number(view, form, place) if place else 0
+def _field_value(view: mmap, form: str, table: int, field: int) -> int:
+    place = _field_position(view, table, field)
+    return _unpack_int(view, form, place) if place else 0
 
 
-def _field(view: mmap, table: int, field: int) -> int:
+def _field_position(view: mmap, table: int, field: int) -> int:
     """Return where a field of a table is; 0 if it is left out."""
-    fields = table - _number(view, "<i", table)
-    size, slot = _number(view, "<H", fields), 4 + 2 * field
-    offset = _number(view, "<H", fields + slot) if slot < size else 0
+    fields = table - _unpack_int(view, "<i", table)
+    size, slot = _unpack_int(view, "<H", fields), 4 + 2 * field
+    offset = _unpack_int(view, "<H", fields + slot) if slot < size else 0
     return table + offset if offset else 0
 
 
-def _number(view: mmap, form: str, place: int) -> int:
+def _unpack_int(view: mmap, form: str, place: int) -> int:
     if place < 0:
         raise ValueError
     return int(struct.unpack_from(form, view, place)[0])

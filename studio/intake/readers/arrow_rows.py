@@ -10,18 +10,18 @@ from typing import Any, BinaryIO
 
 from studio.errors import InvalidError
 from studio.intake.files.limits import Limits
-from studio.intake.files.magic_bytes import ARROW_FILE
-from studio.intake.raw_rows import Rows
-from studio.intake.readers.arrow_batch_check import BATCH_BYTES, check
-from studio.intake.readers.column_names import apart
+from studio.intake.files.magic_bytes import ARROW_MAGIC
+from studio.intake.raw_rows import RowStream
+from studio.intake.readers.arrow_batch_check import MAX_BATCH_BYTES, check_batches
+from studio.intake.readers.column_names import unique_names
 from studio.intake.readers.record_batches import BatchReader
 
-_ROWS = 16
+_SLICE_ROWS = 16
 """Few, because each may hold as much as a row may."""
-_SEEN = 32 * 2**20
+_RELEASE_AFTER_BYTES = 32 * 2**20
 
 
-def rows_in_arrow(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> Rows:
+def rows_in_arrow(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> RowStream:
     """Yield the rows, with all columns or only those named.
 
     Raises:
@@ -32,36 +32,41 @@ def rows_in_arrow(source: BinaryIO, limits: Limits, columns: Collection[str] | N
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
 
     view = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
-    start = 8 if view[: len(ARROW_FILE)] == ARROW_FILE else 0
-    if start and view[-len(ARROW_FILE) :] != ARROW_FILE:
-        raise _damaged()
-    check(view, start)
+    start = 8 if view[: len(ARROW_MAGIC)] == ARROW_MAGIC else 0
+    if start and view[-len(ARROW_MAGIC) :] != ARROW_MAGIC:
+        raise _damaged_error()
+    check_batches(view, start)
     try:
         stream = pa.BufferReader(pa.py_buffer(view).slice(start))
-        yield from _rows(pa.ipc.open_stream(stream), view, limits, columns)
+        yield from _read_batches(pa.ipc.open_stream(stream), view, limits, columns)
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged() from error
+        raise _damaged_error() from error
 
 
-def _rows(reader: Any, view: mmap.mmap, limits: Limits, columns: Collection[str] | None) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+def _read_batches(
+    reader: Any,  # noqa: ANN401 -- pyarrow is untyped
+    view: mmap.mmap,
+    limits: Limits,
+    columns: Collection[str] | None,
+) -> RowStream:
     made = BatchReader(limits, len(view))
     number = seen = 0
-    names = apart(reader.schema.names)
+    names = unique_names(reader.schema.names)
     yield from names.notes()
     for batch in reader:
         chosen = batch.rename_columns(names.own).select(names.places(columns))
         plain = _check_dictionaries(chosen)
-        for start in range(0, chosen.num_rows, _ROWS):
-            few = chosen.slice(start, _ROWS)
+        for start in range(0, chosen.num_rows, _SLICE_ROWS):
+            few = chosen.slice(start, _SLICE_ROWS)
             few.select(plain).validate(full=True)
             yield from made.rows(few, number)
             number += few.num_rows
             seen += few.select(plain).nbytes
-            if seen > _SEEN:
+            if seen > _RELEASE_AFTER_BYTES:
                 seen = 0
-                _give_back(view)
+                _release_pages(view)
 
 
 def _check_dictionaries(batch: Any) -> list[int]:  # noqa: ANN401 -- pyarrow is untyped
@@ -74,17 +79,17 @@ def _check_dictionaries(batch: Any) -> list[int]:  # noqa: ANN401 -- pyarrow is 
             plain.append(i)
             continue
         column.validate(full=True)
-        if column.dictionary.nbytes > BATCH_BYTES:
-            raise _damaged()
+        if column.dictionary.nbytes > MAX_BATCH_BYTES:
+            raise _damaged_error()
     return plain
 
 
-def _give_back(view: mmap.mmap) -> None:
+def _release_pages(view: mmap.mmap) -> None:
     if hasattr(mmap, "MADV_DONTNEED"):
         view.madvise(mmap.MADV_DONTNEED)
 
 
-def _damaged() -> InvalidError:
+def _damaged_error() -> InvalidError:
     return InvalidError(
         "The Arrow file is damaged and cannot be read to its end.",
         hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",

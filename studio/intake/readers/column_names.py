@@ -4,36 +4,36 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from studio.intake.files.limits import check_columns
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Note
+from studio.intake.files.limits import check_column_count
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import FileNote
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ColumnNames:
     own: list[str]
     """One for each column, in order."""
     made: list[str]
     """Those of them that are not in the file."""
 
-    def notes(self) -> Iterator[Note]:
+    def notes(self) -> Iterator[FileNote]:
         """Say so, if names were made up."""
         if self.made:
-            yield Note(Code.RENAMED_COLUMNS, ", ".join(self.made)[:500])
+            yield FileNote(ProblemCode.RENAMED_COLUMNS, ", ".join(self.made)[:500])
 
     def places(self, columns: Collection[str] | None) -> list[int]:
         """Return where these columns are; where all are, without."""
         return [i for i, name in enumerate(self.own) if columns is None or name in columns]
 
 
-def apart(written: Sequence[str]) -> Names:
+def unique_names(written: Sequence[str]) -> ColumnNames:
     """Tell columns of one name apart by numbers; the first of them keeps it.
 
     Raises:
         TooLargeError: they are too many.
 
     """
-    check_columns(len(written))
+    check_column_count(len(written))
     taken, numbers = set(written), {name: count(2) for name in written}
     own: dict[str, None] = {}
     made: list[str] = []
@@ -43,4 +43,4 @@ def apart(written: Sequence[str]) -> Names:
             free = next(new for i in numbers[name] if (new := f"{name} {i}") not in taken)
             made.append(free)
         own[free] = None
-    return Names(list(own), made)
+    return ColumnNames(list(own), made)

@@ -7,20 +7,21 @@ from itertools import chain
 from typing import BinaryIO
 
 from studio.errors import InvalidError
-from studio.intake.mapping import DETECT, FileOptions, Separator
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Row, Rows, Unread
-from studio.intake.readers.column_names import Names, apart
-from studio.intake.readers.text_lines import lines, not_utf8, too_long
+from studio.intake.mapping import DETECT_ALL, FileOptions, Separator
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import RawRow, RowStream, UnreadableRow
+from studio.intake.readers.column_names import ColumnNames, unique_names
+from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_error
 
-# The csv module's own limit is one for the whole process, and for a cell; `_Text` bounds the row.
+# The csv module's own limit is one for the whole process, and for a cell; `_CsvLines` bounds the
+# row.
 csv.field_size_limit(2**31 - 1)
 
-MARKS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t", "|": "|", "^": "^"}
+SEPARATORS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t", "|": "|", "^": "^"}
 """By the name of each separator, as options have it: what stands between two cells."""
 
 
-def rows_in_table(file: BinaryIO, limit: int, options: FileOptions = DETECT) -> Rows:
+def rows_in_csv(file: BinaryIO, limit: int, options: FileOptions = DETECT_ALL) -> RowStream:
     """Yield the rows of a table.
 
     Raises:
@@ -29,10 +30,10 @@ def rows_in_table(file: BinaryIO, limit: int, options: FileOptions = DETECT) -> 
 
     """
     columns: list[str] = []
-    text = _Text(file, limit, MARKS.get(options.separator, ""))
-    for number, row in _cells(text):
+    text = _CsvLines(file, limit, SEPARATORS.get(options.separator, ""))
+    for number, row in _read_cells(text):
         if not columns:
-            names = _names(row, is_header=options.header != "no")
+            names = _column_names(row, is_header=options.header != "no")
             columns = names.own
             yield from names.notes()
             if options.header != "no":
@@ -40,51 +41,53 @@ def rows_in_table(file: BinaryIO, limit: int, options: FileOptions = DETECT) -> 
         if text.fault is not None:
             yield replace(text.fault, number=number)
         elif isinstance(row, str):
-            yield Unread(number, Code.NOT_CSV, row)
+            yield UnreadableRow(number, ProblemCode.NOT_CSV, row)
         elif len(row) > len(columns):
-            yield Unread(number, Code.EXTRA_CELLS)
+            yield UnreadableRow(number, ProblemCode.EXTRA_CELLS)
         elif row:
             # Cells may be left away at the end of a line.
-            yield Row(number, dict.fromkeys(columns) | dict(zip(columns, row, strict=False)))
+            yield RawRow(number, dict.fromkeys(columns) | dict(zip(columns, row, strict=False)))
 
 
-def most_frequent(line: str) -> str:
+def most_frequent_separator(line: str) -> str:
     """Return the separator that stands most often in a line."""
-    return max(MARKS.values(), key=line.count)
+    return max(SEPARATORS.values(), key=line.count)
 
 
-def _names(row: list[str] | str, *, is_header: bool) -> Names:
+def _column_names(row: list[str] | str, *, is_header: bool) -> ColumnNames:
     if isinstance(row, str):
         raise InvalidError(
             f"The first line, which names the columns, is not valid CSV ({row}).",
             hint="Mend it and upload the file again.",
             param="file",
         )
-    return apart(
+    return unique_names(
         [(name.strip() if is_header else "") or f"column {i}" for i, name in enumerate(row, 1)]
     )
 
 
-class _Text:
+class _CsvLines:
     """The lines of a table as text, refused when too many make one row."""
 
     def __init__(self, file: BinaryIO, limit: int, delimiter: str) -> None:
         self.limit = limit
         self.first_line = 1
         self.size = 0
-        self.fault: Unread | None = None
+        self.fault: UnreadableRow | None = None
         """What is no text in the row that is being read."""
-        found = lines(file, limit)
+        found = read_lines(file, limit)
         first = next(found, (1, b""))
         self.lines = chain([first], found)
-        self.delimiter = delimiter or most_frequent((first[1] or b"").decode(errors="replace"))
+        self.delimiter = delimiter or most_frequent_separator(
+            (first[1] or b"").decode(errors="replace")
+        )
 
     def __iter__(self) -> Iterator[str]:
         for number, line in self.lines:
             self.size += len(line) if line is not None else self.limit + 1
             if line is None or self.size > self.limit:
                 place = f"The row that begins on line {self.first_line}"
-                raise too_long(place, self.limit, "A quote may have been left open there.")
+                raise too_long_error(place, self.limit, "A quote may have been left open there.")
             yield self._decoded(number, line)
 
     def next_row(self, first_line: int) -> None:
@@ -96,11 +99,11 @@ class _Text:
         try:
             return line.decode()
         except UnicodeDecodeError as error:
-            self.fault = self.fault or not_utf8(number, error)
+            self.fault = self.fault or not_utf8_row(number, error)
             return line.decode(errors="replace")
 
 
-def _cells(source: _Text) -> Iterator[tuple[int, list[str] | str]]:
+def _read_cells(source: _CsvLines) -> Iterator[tuple[int, list[str] | str]]:
     """Yield each row of cells, or what is wrong with it, with the line it begins on."""
     cells = csv.reader(source, delimiter=source.delimiter, strict=True)
     while True:

@@ -23,17 +23,17 @@ from openpyxl.xml.constants import SHARED_STRINGS, SHEET_MAIN_NS
 from openpyxl.xml.functions import iterparse
 
 from studio.errors import InvalidError
-from studio.intake.files.limits import Meter, check_columns
-from studio.intake.mapping import DETECT, FileOptions
-from studio.intake.raw_rows import Row, Rows
-from studio.intake.readers.column_names import apart
-from studio.intake.readers.text_lines import left_out_for_length
+from studio.intake.files.limits import Meter, check_column_count
+from studio.intake.mapping import DETECT_ALL, FileOptions
+from studio.intake.raw_rows import RawRow, RowStream
+from studio.intake.readers.column_names import unique_names
+from studio.intake.readers.text_lines import too_long_row
 
-ROWS = 1_048_576
+MAX_SHEET_ROWS = 1_048_576
 """Excel's own limit."""
-LOOKED_AT = 50
+HEADER_SEARCH_ROWS = 50
 """Rows in which the names of the columns are looked for."""
-_BROKEN = (
+_WORKBOOK_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -48,37 +48,39 @@ _BROKEN = (
     NotImplementedError,
 )
 """What openpyxl raises for one workbook or another that is not whole."""
-_PART_BYTES = 2**25
+_MAX_PART_BYTES = 2**25
 """Of a part that is read at once: styles and lists of sheets, not cells and texts."""
-_STRICT = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
+_STRICT_NAMESPACE = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
 """Of a workbook saved as Strict Open XML."""
-_STRING = f"{{{SHEET_MAIN_NS}}}si"
+_STRING_TAG = f"{{{SHEET_MAIN_NS}}}si"
 
-Cells = list[Any]
+CellValues = list[Any]
 
 
 class Sheet:
-    def __init__(self, reader: "_Reader", name: str, place: str) -> None:
+    def __init__(self, reader: "_WorkbookReader", name: str, place: str) -> None:
         self.name = name
         self._reader, self._place = reader, place
 
-    def rows(self, meter: Meter) -> Iterator[tuple[int, Cells]]:
+    def rows(self, meter: Meter) -> Iterator[tuple[int, CellValues]]:
         """Yield the number and the cells of each row that is not empty."""
         before = 0
         with self._reader.archive.timed(self._place) as source:
             for number, cells in self._reader.parser_of(source).parse():
                 meter.check_time()
-                if not before < number <= ROWS:
+                if not before < number <= MAX_SHEET_ROWS:
                     raise ValueError(number)
                 before = number
-                filled = {cell["column"]: value for cell in cells if (value := _value(cell)) != ""}
+                filled = {
+                    cell["column"]: value for cell in cells if (value := _cell_value(cell)) != ""
+                }
                 if filled:
-                    check_columns(max(filled))
+                    check_column_count(max(filled))
                     yield number, [filled.get(i) for i in range(1, max(filled) + 1)]
 
 
 @contextmanager
-def sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
+def open_sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
     """Open the sheets of a workbook that are shown, in their order; all if none is.
 
     Raises:
@@ -87,11 +89,11 @@ def sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
 
     """
     try:
-        reader = _Reader(_Archive(file, meter))
+        reader = _WorkbookReader(_TimedArchive(file, meter))
         with reader.archive:
             reader.read()
             yield reader.found
-    except _BROKEN as error:
+    except _WORKBOOK_ERRORS as error:
         raise InvalidError(
             "The Excel workbook cannot be read to its end: it is damaged, or of an unusual kind.",
             hint="Open it in Excel or LibreOffice, and save it again as .xlsx or CSV.",
@@ -99,7 +101,7 @@ def sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
         ) from error
 
 
-def choose(found: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
+def choose_sheet(found: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
     """Return the sheet of a name, or the first that has rows.
 
     Raises:
@@ -120,51 +122,53 @@ def choose(found: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
     return chosen
 
 
-def first_rows(sheet: Sheet, meter: Meter) -> list[tuple[int, Cells]]:
+def first_sheet_rows(sheet: Sheet, meter: Meter) -> list[tuple[int, CellValues]]:
     """Return the first rows of a sheet, without a title that stands above the names of columns."""
-    rows = list(islice(sheet.rows(meter), LOOKED_AT))
-    widest = max((_filled(cells) for _, cells in rows), default=0)
-    start = next((i for i, (_, cells) in enumerate(rows) if _filled(cells) * 2 >= widest), 0)
+    rows = list(islice(sheet.rows(meter), HEADER_SEARCH_ROWS))
+    widest = max((_count_filled(cells) for _, cells in rows), default=0)
+    start = next((i for i, (_, cells) in enumerate(rows) if _count_filled(cells) * 2 >= widest), 0)
     return rows[start:]
 
 
-def rows_in_workbook(
-    file: BinaryIO, limit: int, meter: Meter, options: FileOptions = DETECT
-) -> Rows:
+def rows_in_excel(
+    file: BinaryIO, limit: int, meter: Meter, options: FileOptions = DETECT_ALL
+) -> RowStream:
     """Yield the rows of the sheet that options name, or of the first; numbered as Excel does.
 
     Raises:
-        InvalidError: see `sheets` and `choose`.
+        InvalidError: see `open_sheets` and `choose_sheet`.
         TooLargeError: it has too many columns, or unpacks to more than it may.
 
     """
-    with sheets(file, meter) as found:
-        sheet = choose(found, options.sheet, meter)
-        first = first_rows(sheet, meter)
+    with open_sheets(file, meter) as found:
+        sheet = choose_sheet(found, options.sheet, meter)
+        first = first_sheet_rows(sheet, meter)
         if not first:
             return
         start, header = first[0]
         is_header = options.header != "no"
         written = [str(name).strip() if is_header and name is not None else "" for name in header]
-        names = apart([name or f"column {i}" for i, name in enumerate(written, 1)])
+        names = unique_names([name or f"column {i}" for i, name in enumerate(written, 1)])
         yield from names.notes()
         for number, cells in sheet.rows(meter):
             if number < start or (number == start and is_header):
                 continue
             if len(cells) > len(names.own):
                 more = range(len(names.own) + 1, len(cells) + 1)
-                names = apart([*names.own, *(f"column {i}" for i in more)])
+                names = unique_names([*names.own, *(f"column {i}" for i in more)])
             if sum(len(cell) for cell in cells if isinstance(cell, str)) > limit:
-                yield left_out_for_length(number, limit)
+                yield too_long_row(number, limit)
                 continue
-            yield Row(number, dict.fromkeys(names.own) | dict(zip(names.own, cells, strict=False)))
+            yield RawRow(
+                number, dict.fromkeys(names.own) | dict(zip(names.own, cells, strict=False))
+            )
 
 
-def _filled(cells: Cells) -> int:
+def _count_filled(cells: CellValues) -> int:
     return sum(cell is not None for cell in cells)
 
 
-def _value(cell: dict[str, Any]) -> Any:  # noqa: ANN401 -- a value from a user's file
+def _cell_value(cell: dict[str, Any]) -> Any:  # noqa: ANN401 -- a value from a user's file
     """Return what a cell holds; nothing, as an empty text, if it is empty or in error."""
     match cell["value"]:
         case _ if cell["data_type"] == "e":
@@ -182,7 +186,7 @@ def _value(cell: dict[str, Any]) -> Any:  # noqa: ANN401 -- a value from a user'
             return value
 
 
-class _Archive(zipfile.ZipFile):
+class _TimedArchive(zipfile.ZipFile):
     """Reads no large part at once, and none longer than there is time."""
 
     def __init__(self, file: BinaryIO, meter: Meter) -> None:
@@ -192,22 +196,22 @@ class _Archive(zipfile.ZipFile):
 
     def read(self, name: str | zipfile.ZipInfo, pwd: bytes | None = None) -> bytes:
         info = name if isinstance(name, zipfile.ZipInfo) else self.getinfo(name)
-        if info.file_size > _PART_BYTES:
+        if info.file_size > _MAX_PART_BYTES:
             raise ValueError(info.file_size)
         content = super().read(name, pwd)
-        if _STRICT in content:
+        if _STRICT_NAMESPACE in content:
             # Openpyxl would find no rows in it, and say nothing.
-            raise ValueError(_STRICT)
+            raise ValueError(_STRICT_NAMESPACE)
         return content
 
     @contextmanager
-    def timed(self, name: str) -> Iterator["_Timed"]:
+    def timed(self, name: str) -> Iterator["_TimedSource"]:
         with self.open(name) as source:
-            yield _Timed(source, self._meter)
+            yield _TimedSource(source, self._meter)
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _TimedSource:
     source: IO[bytes]
     meter: Meter
 
@@ -216,18 +220,18 @@ class _Timed:
         return self.source.read(size)
 
 
-class _Reader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
+class _WorkbookReader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
     """Reads of a workbook only what the rows that are read need."""
 
-    def __init__(self, archive: _Archive) -> None:
+    def __init__(self, archive: _TimedArchive) -> None:
         super().__init__(archive.fp, read_only=True, data_only=True, keep_links=False)
-        self.archive: _Archive = archive
+        self.archive: _TimedArchive = archive
         self.found: list[Sheet] = []
 
     def read_strings(self) -> None:
         part = self.package.find(SHARED_STRINGS)
         if part is not None:
-            self.shared_strings = _Texts(self.archive.timed(part.PartName[1:]))
+            self.shared_strings = _SharedStrings(self.archive.timed(part.PartName[1:]))
 
     def read_worksheets(self) -> None:
         sheets = [
@@ -237,7 +241,7 @@ class _Reader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
         ]
         self.found = [sheet for is_shown, sheet in sheets if is_shown] or [one for _, one in sheets]
 
-    def parser_of(self, source: _Timed) -> WorkSheetParser:
+    def parser_of(self, source: _TimedSource) -> WorkSheetParser:
         return WorkSheetParser(
             source,
             self.shared_strings,
@@ -248,11 +252,11 @@ class _Reader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
         )
 
 
-class _Texts:
+class _SharedStrings:
     """The texts of a workbook, in the order in which its sheets first use them."""
 
-    def __init__(self, source: AbstractContextManager[_Timed]) -> None:
-        self._coming = _texts(source)
+    def __init__(self, source: AbstractContextManager[_TimedSource]) -> None:
+        self._coming = _read_shared_strings(source)
         self._read: list[str] = []
 
     def __getitem__(self, place: int) -> str:
@@ -261,10 +265,10 @@ class _Texts:
         return self._read[place]
 
 
-def _texts(opened: AbstractContextManager[_Timed]) -> Iterator[str]:
+def _read_shared_strings(opened: AbstractContextManager[_TimedSource]) -> Iterator[str]:
     with opened as source:
         for _, node in iterparse(source):
-            if node.tag == _STRING:
+            if node.tag == _STRING_TAG:
                 yield Text.from_tree(node).content
                 node.clear()
     # A cell refers to a text that is not there.

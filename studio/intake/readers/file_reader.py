@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 from studio.errors import InvalidError
-from studio.intake.files.archives import within
-from studio.intake.files.data_files import Part, parts
-from studio.intake.files.encodings import CERTAIN, ENCODINGS, as_utf8, with_newlines
+from studio.intake.files.archives import error_in_member
+from studio.intake.files.data_files import DataFile, open_data_files
+from studio.intake.files.encodings import CERTAIN_ENCODINGS, ENCODINGS, as_utf8, normalise_newlines
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, Meter
-from studio.intake.mapping import DETECT, FileOptions
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Note, Row, Rows, Unread
+from studio.intake.mapping import DETECT_ALL, FileOptions
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers.arrow_rows import rows_in_arrow
-from studio.intake.readers.csv_rows import rows_in_table
-from studio.intake.readers.json_rows import rows_in_list, rows_on_lines
+from studio.intake.readers.csv_rows import rows_in_csv
+from studio.intake.readers.json_rows import rows_in_json_lines, rows_in_json_list
 from studio.intake.readers.markdown_rows import rows_in_markdown
-from studio.intake.readers.option_detection import guess_encoding
+from studio.intake.readers.option_detection import guess_file_encoding
 from studio.intake.readers.parquet_rows import rows_in_parquet
 from studio.intake.readers.squad_rows import flatten_articles
 from studio.intake.readers.text_rows import rows_in_text
 
-PLACES: dict[str, str] = {
+ROW_UNITS: dict[str, str] = {
     "jsonl": "line",
     "json": "row",
     "csv": "line",
@@ -36,23 +36,23 @@ PLACES: dict[str, str] = {
 }
 """What the number of a row counts."""
 
-_OF_TEXT: dict[Format, Callable[[BinaryIO, int], Rows]] = {
-    "jsonl": rows_on_lines,
-    "json": rows_in_list,
-    "csv": rows_in_table,
+_TEXT_READERS: dict[Format, Callable[[BinaryIO, int], RowStream]] = {
+    "jsonl": rows_in_json_lines,
+    "json": rows_in_json_list,
+    "csv": rows_in_csv,
     "text": rows_in_text,
     "markdown": rows_in_markdown,
 }
-_NAMED = 5
+_SHOWN_NAMES = 5
 
 
-def rows(
+def read_rows(
     path: Path,
     kind: Format,
     limits: Limits,
     columns: Collection[str] | None = None,
-    options: FileOptions = DETECT,
-) -> Rows:
+    options: FileOptions = DETECT_ALL,
+) -> RowStream:
     """Read a file row by row, or all files in an archive, numbered through.
 
     An encoding that the options leave empty is detected for each file. Naming the columns spares
@@ -64,72 +64,76 @@ def rows(
 
     """
     meter = Meter(limits, path.stat().st_size)
-    if kind in _OF_TEXT:
-        read = partial(_rows_of_text, kind=kind, limits=limits, options=options, meter=meter)
+    if kind in _TEXT_READERS:
+        read = partial(_read_text, kind=kind, limits=limits, options=options, meter=meter)
     elif kind == "xlsx":
-        read = partial(_rows_of_workbook, limits=limits, options=options, meter=meter)
+        read = partial(_read_workbook, limits=limits, options=options, meter=meter)
     else:
-        read = partial(_rows, kind=kind, limits=limits, columns=columns, meter=meter)
-    for row in _rows_in_parts(path, read):
-        meter.add_cells(len(row.values) if isinstance(row, Row) else 0)
+        read = partial(_read_columnar, kind=kind, limits=limits, columns=columns, meter=meter)
+    for row in _read_data_files(path, read):
+        meter.add_cells(len(row.values) if isinstance(row, RawRow) else 0)
         yield row
 
 
-def _rows_in_parts(path: Path, read: Callable[[Part], Rows]) -> Rows:
-    with parts(path) as found:
+def _read_data_files(path: Path, read: Callable[[DataFile], RowStream]) -> RowStream:
+    with open_data_files(path) as found:
         if found.aside:
-            more = ", …" if len(found.aside) > _NAMED else ""
-            yield Note(Code.UNUSED_FILES, ", ".join(found.aside[:_NAMED]) + more)
+            more = ", …" if len(found.aside) > _SHOWN_NAMES else ""
+            yield FileNote(ProblemCode.UNUSED_FILES, ", ".join(found.aside[:_SHOWN_NAMES]) + more)
         several = len(found.parts) > 1
         before = 0
         for part in found.parts:
             if several:
-                before = yield from _of_member(read(part), part, before)
+                before = yield from _number_member_rows(read(part), part, before)
             else:
                 yield from read(part)
 
 
-def _rows(
-    part: Part, *, kind: Format, limits: Limits, columns: Collection[str] | None, meter: Meter
-) -> Rows:
+def _read_columnar(
+    part: DataFile, *, kind: Format, limits: Limits, columns: Collection[str] | None, meter: Meter
+) -> RowStream:
     read = rows_in_parquet if kind == "parquet" else rows_in_arrow
     with part.seekable(meter) as file:
         yield from read(file, limits, columns)
 
 
-def _rows_of_workbook(part: Part, *, limits: Limits, options: FileOptions, meter: Meter) -> Rows:
-    from studio.intake.readers.excel_rows import rows_in_workbook  # noqa: PLC0415 -- heavy import
+def _read_workbook(
+    part: DataFile, *, limits: Limits, options: FileOptions, meter: Meter
+) -> RowStream:
+    from studio.intake.readers.excel_rows import rows_in_excel  # noqa: PLC0415 -- heavy import
 
     with part.seekable(meter) as file:
-        yield from rows_in_workbook(file, limits.row_bytes, meter, options)
+        yield from rows_in_excel(file, limits.row_bytes, meter, options)
 
 
-def _rows_of_text(
-    part: Part, *, kind: Format, limits: Limits, options: FileOptions, meter: Meter
-) -> Rows:
-    name = options.encoding or guess_encoding(part, limits).encoding
-    if name not in CERTAIN:
-        yield Note(Code.ENCODING, ENCODINGS[name])
+def _read_text(
+    part: DataFile, *, kind: Format, limits: Limits, options: FileOptions, meter: Meter
+) -> RowStream:
+    name = options.encoding or guess_file_encoding(part, limits).encoding
+    if name not in CERTAIN_ENCODINGS:
+        yield FileNote(ProblemCode.ENCODING, ENCODINGS[name])
     with part.open(meter) as file, as_utf8(file, name) as text:
-        whole = text if kind == "json" else with_newlines(text, part.head())
+        whole = text if kind == "json" else normalise_newlines(text, part.head())
         if kind == "csv":
-            yield from rows_in_table(whole, limits.row_bytes, options)
+            yield from rows_in_csv(whole, limits.row_bytes, options)
         else:
-            found = _OF_TEXT[kind](whole, limits.row_bytes)
+            found = _TEXT_READERS[kind](whole, limits.row_bytes)
             yield from flatten_articles(found) if kind == "json" else found
 
 
-def _of_member(found: Rows, part: Part, before: int) -> Generator[Row | Unread | Note, None, int]:
+def _number_member_rows(
+    found: RowStream, part: DataFile, before: int
+) -> Generator[RawRow | UnreadableRow | FileNote, None, int]:
     """Yield what is in a file of an archive, and return the number of its last row."""
     last = before
     try:
         for one in found:
-            if isinstance(one, Note):
+            if isinstance(one, FileNote):
                 yield one
                 continue
             last = before + one.number
             told = replace(one, number=last, member=part.name, before=before)
-            yield replace(told, side=part.side) if isinstance(told, Row) else told
+            yield replace(told, side=part.side) if isinstance(told, RawRow) else told
     except InvalidError as error:
-        raise within(part.name, error) from error
+        raise error_in_member(part.name, error) from error
     return last

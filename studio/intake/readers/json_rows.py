@@ -6,95 +6,111 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any, BinaryIO, NoReturn
 
-from studio.intake.files.magic_bytes import JSON_LIST
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Row, Rows, Unread
-from studio.intake.readers.text_lines import left_out_for_length, lines, not_utf8, too_long
+from studio.intake.files.magic_bytes import JSON_LIST_START
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import RawRow, RowStream, UnreadableRow
+from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_error, too_long_row
 
-_CHUNK = 2**20
-_HEAD = 2**16
-_OPEN = "A quote or a bracket may have been left open there."
-_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
+_CHUNK_BYTES = 2**20
+_HEAD_BYTES = 2**16
+_UNCLOSED_HINT = "A quote or a bracket may have been left open there."
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
 """A whole string, or a mark outside of strings; a lone quote opens a string that goes on."""
 _STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
-class _UnsoundError(ValueError):
+class _InvalidValueError(ValueError):
     """JSON by its grammar, and yet nobody knows what is meant."""
 
-    def __init__(self, code: Code, detail: str = "") -> None:
+    def __init__(self, code: ProblemCode, detail: str = "") -> None:
         super().__init__(detail)
         self.code, self.detail = code, detail
 
 
-def rows_on_lines(file: BinaryIO, limit: int) -> Rows:
-    for number, line in lines(file, limit):
+def rows_in_json_lines(file: BinaryIO, limit: int) -> RowStream:
+    for number, line in read_lines(file, limit):
         if line is None:
-            yield left_out_for_length(number, limit)
+            yield too_long_row(number, limit)
         elif line.strip():
-            yield _row(number, line)
+            yield _parse_row(number, line)
 
 
-def rows_in_list(file: BinaryIO, limit: int, chunk: int = _CHUNK) -> Rows:
+def rows_in_json_list(file: BinaryIO, limit: int, chunk: int = _CHUNK_BYTES) -> RowStream:
     """Yield the rows of a list.
 
     Raises:
         InvalidError: a row is too long, so that it is unknown where the next begins.
 
     """
-    for number, piece in _Cutter(limit).pieces(_chunks(file, chunk)):
-        yield Unread(number, piece) if isinstance(piece, Code) else _row(number, piece)
+    for number, piece in _ListSplitter(limit).pieces(_read_chunks(file, chunk)):
+        yield (
+            UnreadableRow(number, piece)
+            if isinstance(piece, ProblemCode)
+            else _parse_row(number, piece)
+        )
 
 
-def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+def _read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield what is in the list and behind it, so much at once."""
-    head = file.read(_HEAD)
-    start = JSON_LIST.match(head)
+    head = file.read(_HEAD_BYTES)
+    start = JSON_LIST_START.match(head)
     inside = head[start.end() if start else 0 :]
     yield from (inside[i : i + size] for i in range(0, len(inside), size))
     while read := file.read(size):
         yield read
 
 
-def _row(number: int, written: bytes) -> Row | Unread:
+def _parse_row(number: int, written: bytes) -> RawRow | UnreadableRow:
     try:
-        values = _READER.decode(written.decode())
+        values = _DECODER.decode(written.decode())
     except UnicodeDecodeError as error:
-        return not_utf8(number, error)
+        return not_utf8_row(number, error)
     except json.JSONDecodeError as error:
-        return Unread(number, Code.NOT_JSON, f"{error.msg}, character {error.pos + 1}")
-    except _UnsoundError as error:
-        return Unread(number, error.code, error.detail)
+        return UnreadableRow(
+            number, ProblemCode.NOT_JSON, f"{error.msg}, character {error.pos + 1}"
+        )
+    except _InvalidValueError as error:
+        return UnreadableRow(number, error.code, error.detail)
     except RecursionError:
-        return Unread(number, Code.TOO_DEEP)
+        return UnreadableRow(number, ProblemCode.TOO_DEEP)
     except ValueError:
-        return Unread(number, Code.HUGE_NUMBER)
-    return Row(number, values) if isinstance(values, dict) else Unread(number, Code.NOT_A_ROW)
+        return UnreadableRow(number, ProblemCode.HUGE_NUMBER)
+    return (
+        RawRow(number, values)
+        if isinstance(values, dict)
+        else UnreadableRow(number, ProblemCode.NOT_A_ROW)
+    )
 
 
-def _finite(written: str) -> float:
+def _parse_finite_float(written: str) -> float:
     number = float(written)
-    return number if isfinite(number) else _refuse(written)
+    return number if isfinite(number) else _refuse_constant(written)
 
 
-def _refuse(_constant: str) -> NoReturn:
-    raise _UnsoundError(Code.NOT_FINITE)
+def _refuse_constant(_constant: str) -> NoReturn:
+    raise _InvalidValueError(ProblemCode.NOT_FINITE)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; other readers would keep the last of two values, and say nothing."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _value in pairs]
-        raise _UnsoundError(Code.REPEATED_NAME, next(x for x in names if names.count(x) > 1)[:60])
+        raise _InvalidValueError(
+            ProblemCode.REPEATED_NAME, next(x for x in names if names.count(x) > 1)[:60]
+        )
     return values
 
 
 # Made once: the module's own functions would make another for each row.
-_READER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_finite, parse_constant=_refuse)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_parse_unique_keys,
+    parse_float=_parse_finite_float,
+    parse_constant=_refuse_constant,
+)
 
 
-class _Cutter:
+class _ListSplitter:
     """Cuts the text of a JSON list into its rows, seeing only quotes, brackets and commas."""
 
     def __init__(self, limit: int) -> None:
@@ -106,7 +122,7 @@ class _Cutter:
         self.kept = bytearray()
         self.behind = b""
 
-    def pieces(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | Code]]:
+    def pieces(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | ProblemCode]]:
         """Yield each row's own text, or what is wrong with it, with the row's number."""
         rest = b""
         for read in chunks:
@@ -118,12 +134,12 @@ class _Cutter:
                 break
         behind = b"".join([self.behind, rest, next(chunks, b"")])
         if not self.ended:
-            yield self.number + 1, Code.CUT_OFF
+            yield self.number + 1, ProblemCode.CUT_OFF
         elif behind.lstrip().startswith((b"[", b"{")):
             # Only another list or row is a loss; what wraps the list may say more of itself.
-            yield self.number + 1, Code.AFTER_END
+            yield self.number + 1, ProblemCode.AFTER_END
 
-    def _cut(self, chunk: bytes) -> Iterator[tuple[int, bytes | Code]]:
+    def _cut(self, chunk: bytes) -> Iterator[tuple[int, bytes | ProblemCode]]:
         start = 0
         for mark, place in self._marks(chunk):
             if mark in b"[{":
@@ -145,7 +161,7 @@ class _Cutter:
             if end is None:
                 return
             self.in_string, start = False, end.end()
-        for found in _MARK.finditer(chunk, start):
+        for found in _TOKEN.finditer(chunk, start):
             mark = found.group()
             if mark == b'"':
                 self.in_string = True
@@ -156,7 +172,7 @@ class _Cutter:
     def _keep(self, piece: bytes) -> None:
         self.kept += piece
         if len(self.kept) > self.limit:
-            raise too_long(f"Row {self.number + 1}", self.limit, _OPEN)
+            raise too_long_error(f"Row {self.number + 1}", self.limit, _UNCLOSED_HINT)
 
     def _close(self, piece: bytes, mark: bytes) -> Iterator[tuple[int, bytes]]:
         self._keep(piece)

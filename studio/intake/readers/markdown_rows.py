@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import BinaryIO
 
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Note, Rows
-from studio.intake.readers.text_lines import lines
-from studio.intake.readers.text_rows import Block
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import FileNote, RowStream
+from studio.intake.readers.text_lines import read_lines
+from studio.intake.readers.text_rows import TextBlock
 
 _HEADING = re.compile(rb" {0,3}##?([ \t]|\r?\n?$)")
 _UNDERLINE = re.compile(rb" {0,3}(=+|-{2,})[ \t]*\r?\n?$")
@@ -19,18 +19,18 @@ _FENCE = re.compile(rb" {0,3}(`{3,}(?=[^`]*$)|~{3,})\s*(.*)", re.DOTALL)
 _Line = tuple[int, bytes | None]
 
 
-def rows_in_markdown(file: BinaryIO, limit: int) -> Rows:
+def rows_in_markdown(file: BinaryIO, limit: int) -> RowStream:
     """Yield sections with their headings; a heading without text goes with the section below it."""
-    yield Note(Code.BY_HEADING)
-    block, said, fence = Block(limit), False, b""
-    for before, (number, line), after in _with_neighbours(lines(file, limit)):
-        fence, was = _fence(fence, line or b""), fence
-        heading = not was and _begins(before, line or b"", after)
+    yield FileNote(ProblemCode.BY_HEADING)
+    block, said, fence = TextBlock(limit), False, b""
+    for before, (number, line), after in _with_neighbours(read_lines(file, limit)):
+        fence, was = _open_fence(fence, line or b""), fence
+        heading = not was and _is_heading(before, line or b"", after)
         if heading and said:
             yield from block.close()
             said = False
         block.add(number, line)
-        said = said or _says(line, heading=heading)
+        said = said or _has_text(line, heading=heading)
     yield from block.close()
 
 
@@ -43,7 +43,7 @@ def _with_neighbours(found: Iterable[_Line]) -> Iterator[tuple[bytes, _Line, byt
         now = line
 
 
-def _begins(before: bytes, line: bytes, after: bytes) -> bool:
+def _is_heading(before: bytes, line: bytes, after: bytes) -> bool:
     """Whether a line is a heading: marked, or a paragraph of one line that is underlined."""
     if _HEADING.match(line):
         return True
@@ -51,13 +51,13 @@ def _begins(before: bytes, line: bytes, after: bytes) -> bool:
     return alone and _UNDERLINE.match(after) is not None
 
 
-def _says(line: bytes | None, *, heading: bool) -> bool:
+def _has_text(line: bytes | None, *, heading: bool) -> bool:
     if line is None:
         return True
     return not heading and bool(line.strip()) and not _UNDERLINE.match(line)
 
 
-def _fence(fence: bytes, line: bytes) -> bytes:
+def _open_fence(fence: bytes, line: bytes) -> bytes:
     """Return the marks that a block of code is open with behind this line, or nothing."""
     found = _FENCE.match(line)
     if found is None:

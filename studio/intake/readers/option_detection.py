@@ -6,34 +6,43 @@ What nothing in the file says for certain is a guess, told as a question with a 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.intake.files.data_files import Part, parts
-from studio.intake.files.encodings import Guess, Reading, as_utf8, guess, samples, with_newlines
+from studio.intake.files.data_files import DataFile, open_data_files
+from studio.intake.files.encodings import (
+    EncodingGuess,
+    EncodingPreview,
+    as_utf8,
+    guess_encoding,
+    normalise_newlines,
+    preview_encodings,
+)
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, Meter
 from studio.intake.mapping import FileOptions
-from studio.intake.readers.table_layout import detect_header, detect_table
-from studio.intake.row_formats.cell_text import plain
+from studio.intake.readers.table_layout import detect_header, detect_layout
+from studio.intake.row_formats.cell_text import to_text
 
-TEXTS: frozenset[Format] = frozenset({"jsonl", "json", "csv", "text", "markdown"})
+TEXT_FORMATS: frozenset[Format] = frozenset({"jsonl", "json", "csv", "text", "markdown"})
 """Formats that are text, and so in some encoding."""
-_TABLE_BYTES = 2**15
+_TABLE_HEAD_BYTES = 2**15
 """So much of a table is looked at to see how it is laid out."""
 
 
 @dataclass(slots=True, kw_only=True)
-class DetectedFile:
+class DetectedOptions:
     options: FileOptions
     questions: list[str] = field(default_factory=list)
     """What a person should look at, in sentences."""
     is_likely: bool = True
     """Whether what was guessed is probably right."""
-    encodings: list[Reading] = field(default_factory=list)
+    encodings: list[EncodingPreview] = field(default_factory=list)
     """How the text reads in the encoding that was guessed, and in those that came next."""
     sheets: list[str] = field(default_factory=list)
     """Of an Excel workbook: the names of its sheets."""
 
 
-def detect_file(path: Path, kind: Format, limits: Limits, options: FileOptions) -> DetectedFile:
+def detect_options(
+    path: Path, kind: Format, limits: Limits, options: FileOptions
+) -> DetectedOptions:
     """Return how to read a file; what `options` say already stays as it is.
 
     Raises:
@@ -41,28 +50,28 @@ def detect_file(path: Path, kind: Format, limits: Limits, options: FileOptions) 
         SlowReadingError: there is no time left for it.
 
     """
-    found = DetectedFile(options=options)
-    if kind in TEXTS:
-        with parts(path) as opened:
+    found = DetectedOptions(options=options)
+    if kind in TEXT_FORMATS:
+        with open_data_files(path) as opened:
             _detect_encoding(found, opened.parts, limits)
             if kind == "csv" and opened.parts:
                 _detect_table(found, opened.parts[0], limits)
     if kind == "xlsx":
-        with parts(path) as opened:
+        with open_data_files(path) as opened:
             _detect_sheet(found, opened.parts, limits)
     return found
 
 
-def guess_encoding(part: Part, limits: Limits) -> Guess:
+def guess_file_encoding(part: DataFile, limits: Limits) -> EncodingGuess:
     with part.open(Meter(limits)) as file:
-        return guess(file)
+        return guess_encoding(file)
 
 
-def _detect_encoding(found: DetectedFile, opened: list[Part], limits: Limits) -> None:
+def _detect_encoding(found: DetectedOptions, opened: list[DataFile], limits: Limits) -> None:
     if found.options.encoding:
-        found.encodings = _readings(opened, limits, found.options.encoding)
+        found.encodings = _encoding_previews(opened, limits, found.options.encoding)
         return
-    guesses = [guess_encoding(part, limits) for part in opened]
+    guesses = [guess_file_encoding(part, limits) for part in opened]
     guessed = [one for one in guesses if one.is_guessed]
     if not guessed:
         return
@@ -77,25 +86,27 @@ def _detect_encoding(found: DetectedFile, opened: list[Part], limits: Limits) ->
     )
 
 
-def _detect_table(found: DetectedFile, part: Part, limits: Limits) -> None:
-    name = found.options.encoding or guess_encoding(part, limits).encoding
+def _detect_table(found: DetectedOptions, part: DataFile, limits: Limits) -> None:
+    name = found.options.encoding or guess_file_encoding(part, limits).encoding
     with part.open(Meter(limits)) as file, as_utf8(file, name) as text:
-        head = with_newlines(text, part.head()).read(_TABLE_BYTES).decode(errors="replace")
+        head = (
+            normalise_newlines(text, part.head()).read(_TABLE_HEAD_BYTES).decode(errors="replace")
+        )
     lines = head.splitlines(keepends=True)
     # The last line may be cut in two.
-    table = detect_table(lines[:-1] if len(head) == _TABLE_BYTES else lines, found.options)
+    table = detect_layout(lines[:-1] if len(head) == _TABLE_HEAD_BYTES else lines, found.options)
     found.options = table.options
     found.questions += table.questions
     found.is_likely = found.is_likely and table.is_likely
 
 
-def _detect_sheet(found: DetectedFile, opened: list[Part], limits: Limits) -> None:
+def _detect_sheet(found: DetectedOptions, opened: list[DataFile], limits: Limits) -> None:
     from studio.intake.readers import excel_rows  # noqa: PLC0415 -- heavy import
 
     meter = Meter(limits)
-    with opened[0].seekable(meter) as file, excel_rows.sheets(file, meter) as sheets:
-        chosen = excel_rows.choose(sheets, found.options.sheet, meter)
-        rows = excel_rows.first_rows(chosen, meter)
+    with opened[0].seekable(meter) as file, excel_rows.open_sheets(file, meter) as sheets:
+        chosen = excel_rows.choose_sheet(sheets, found.options.sheet, meter)
+        rows = excel_rows.first_sheet_rows(chosen, meter)
         found.sheets = [sheet.name for sheet in sheets]
     if len(found.sheets) > 1 and not found.options.sheet:
         others = ", ".join(name for name in found.sheets if name != chosen.name)
@@ -104,17 +115,19 @@ def _detect_sheet(found: DetectedFile, opened: list[Part], limits: Limits) -> No
             found.options = found.options.model_copy(update={"sheet": chosen.name})
     if rows and rows[0][0] > 1:
         found.questions.append(f"Everything above row {rows[0][0]} is left out. Is that right?")
-    header = detect_header([[plain(cell) for cell in cells] for _, cells in rows], found.options)
+    header = detect_header([[to_text(cell) for cell in cells] for _, cells in rows], found.options)
     found.options = header.options
     found.questions += header.questions
     found.is_likely = found.is_likely and header.is_likely
 
 
-def _readings(opened: list[Part], limits: Limits, chosen: str) -> list[Reading]:
+def _encoding_previews(
+    opened: list[DataFile], limits: Limits, chosen: str
+) -> list[EncodingPreview]:
     """Return how the text reads in the encoding that was chosen, and in others."""
     for part in opened:
         with part.open(Meter(limits)) as file:
-            read = samples(file, chosen)
+            read = preview_encodings(file, chosen)
         if read:
             return read
     return []

@@ -6,17 +6,17 @@ from typing import Any, BinaryIO
 
 from studio.errors import InvalidError
 from studio.intake.files.limits import Limits
-from studio.intake.raw_rows import Rows
-from studio.intake.readers.column_names import Names, apart
+from studio.intake.raw_rows import RowStream
+from studio.intake.readers.column_names import ColumnNames, unique_names
 from studio.intake.readers.record_batches import BatchReader
-from studio.intake.readers.text_lines import too_long
+from studio.intake.readers.text_lines import too_long_error
 
 _BATCH_ROWS = 16
 """Few, because each may hold as much as a row may."""
-_BUFFER = 2**20
+_BUFFER_BYTES = 2**20
 
 
-def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> Rows:
+def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> RowStream:
     """Yield the rows, with all columns or only those named.
 
     Raises:
@@ -29,12 +29,12 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
 
     try:
         # Fetched ahead, whole groups of rows would be held: often all of the file.
-        with parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
-            names = apart(file.schema_arrow.names)
+        with parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            names = unique_names(file.schema_arrow.names)
             yield from names.notes()
-            _check_sizes(file.metadata, limits.row_bytes)
-            reader = BatchReader(limits, _size(source))
-            yield from _rows(file, names, names.places(columns), reader)
+            _check_row_sizes(file.metadata, limits.row_bytes)
+            reader = BatchReader(limits, _file_size(source))
+            yield from _read_batches(file, names, names.places(columns), reader)
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -45,7 +45,12 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
         ) from error
 
 
-def _rows(file: Any, names: Names, wanted: list[int], reader: BatchReader) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+def _read_batches(
+    file: Any,  # noqa: ANN401 -- pyarrow is untyped
+    names: ColumnNames,
+    wanted: list[int],
+    reader: BatchReader,
+) -> RowStream:
     written = file.schema_arrow.names
     number = 0
     for batch in file.iter_batches(_BATCH_ROWS, columns=[written[i] for i in wanted]):
@@ -57,13 +62,13 @@ def _rows(file: Any, names: Names, wanted: list[int], reader: BatchReader) -> Ro
         number += batch.num_rows
 
 
-def _size(source: BinaryIO) -> int:
+def _file_size(source: BinaryIO) -> int:
     return os.fstat(source.fileno()).st_size
 
 
-def _check_sizes(metadata: Any, limit: int) -> None:  # noqa: ANN401 -- pyarrow is untyped
+def _check_row_sizes(metadata: Any, limit: int) -> None:  # noqa: ANN401 -- pyarrow is untyped
     """Refuse rows that would fill the memory before they could be measured."""
     # Of groups and not of columns: asking for a broken column's size ends the whole process.
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         if group.total_byte_size > limit * max(group.num_rows, 1):
-            raise too_long("A row of the file", limit, "Leave such long rows out.")
+            raise too_long_error("A row of the file", limit, "Leave such long rows out.")

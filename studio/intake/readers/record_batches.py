@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from studio.intake.files.limits import Limits, Meter
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Row, Unread
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import RawRow, UnreadableRow
 from studio.intake.readers.arrow_sizes import unpacked_bytes
-from studio.intake.readers.text_lines import left_out_for_length, not_utf8
+from studio.intake.readers.text_lines import not_utf8_row, too_long_row
 
 
 class BatchReader:
@@ -18,7 +18,7 @@ class BatchReader:
         # Its own: what a packed file unpacks to is counted elsewhere, and not twice.
         self._meter = Meter(limits, file_bytes)
 
-    def rows(self, batch: Any, number: int) -> Iterator[Row | Unread]:  # noqa: ANN401 -- pyarrow is untyped
+    def rows(self, batch: Any, number: int) -> Iterator[RawRow | UnreadableRow]:  # noqa: ANN401 -- pyarrow is untyped
         """Yield the rows of a batch, the first of them with the number behind `number`.
 
         Raises:
@@ -33,26 +33,26 @@ class BatchReader:
             if size > self._limit:
                 row_size = _batch_bytes(batch.slice(i, 1))
                 if row_size > self._limit:
-                    yield left_out_for_length(number + i + 1, self._limit)
+                    yield too_long_row(number + i + 1, self._limit)
                     continue
                 self._meter.add_bytes(row_size)
-            yield _row(columns, i, number + i + 1)
+            yield _read_row(columns, i, number + i + 1)
 
 
 def _batch_bytes(batch: Any) -> int:  # noqa: ANN401 -- pyarrow is untyped
     return sum(map(unpacked_bytes, batch.columns))
 
 
-def _row(columns: list[tuple[str, Any]], i: int, number: int) -> Row | Unread:
+def _read_row(columns: list[tuple[str, Any]], i: int, number: int) -> RawRow | UnreadableRow:
     try:
-        return Row(
+        return RawRow(
             number, {name: column[i].as_py(maps_as_pydicts="strict") for name, column in columns}
         )
     except KeyError:
         # A map may say a name twice.
-        return Unread(number, Code.REPEATED_NAME)
+        return UnreadableRow(number, ProblemCode.REPEATED_NAME)
     except UnicodeDecodeError as error:
-        return not_utf8(number, error)
+        return not_utf8_row(number, error)
     except (ValueError, OverflowError, NotImplementedError) as error:
         # Such as a date that Python has no number for.
-        return Unread(number, Code.BROKEN_VALUE, str(error)[:200])
+        return UnreadableRow(number, ProblemCode.BROKEN_VALUE, str(error)[:200])

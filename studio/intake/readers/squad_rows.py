@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from studio.intake.raw_rows import Note, Row, Rows
+from studio.intake.raw_rows import FileNote, RawRow, RowStream
 
 
-def flatten_articles(rows: Rows) -> Rows:
+def flatten_articles(rows: RowStream) -> RowStream:
     """Yield each question of an article as a row, and all other rows as they are.
 
     From the second article on, rows get new numbers: one article holds many.
     """
     number = 0
     for row in rows:
-        if isinstance(row, Row) and _is_article(row.values):
+        if isinstance(row, RawRow) and _is_article(row.values):
             for values in _questions(row.values):
                 number += 1
                 yield replace(row, number=number, values=values)
-        elif isinstance(row, Note) or not number:
+        elif isinstance(row, FileNote) or not number:
             yield row
         else:
             number += 1
@@ -39,10 +39,10 @@ def _questions(article: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 title = {"title": article["title"]} if "title" in article else {}
                 for question in questions:
                     found = question if isinstance(question, dict) else {"question": question}
-                    yield title | {"context": context} | found | _spans(found.get("answers"))
+                    yield title | {"context": context} | found | _answer_spans(found.get("answers"))
 
 
-def _spans(answers: Any) -> dict[str, Any]:  # noqa: ANN401 -- from a user's file
+def _answer_spans(answers: Any) -> dict[str, Any]:  # noqa: ANN401 -- from a user's file
     """Return the answers to a question as rows of the hub have them."""
     match answers:
         case [*spans] if all(isinstance(span, dict) for span in spans):

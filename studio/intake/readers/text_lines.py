@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from studio.errors import InvalidError
-from studio.intake.files.limits import BLANK_LINES, blank_lines_refusal
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Unread
+from studio.intake.files.limits import MAX_BLANK_LINES, blank_lines_error
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import UnreadableRow
 
-_PIECE = 2**20
+_SKIP_BYTES = 2**20
 
 
-def lines(
-    file: BinaryIO, limit: int, blank_lines: int = BLANK_LINES
+def read_lines(
+    file: BinaryIO, limit: int, blank_lines: int = MAX_BLANK_LINES
 ) -> Iterator[tuple[int, bytes | None]]:
     """Yield each line with its number; None in place of one that is too long.
 
@@ -26,31 +26,33 @@ def lines(
         if not line.isspace():
             last = number
         elif number - last > blank_lines:
-            raise blank_lines_refusal(number, blank_lines)
+            raise blank_lines_error(number, blank_lines)
         if len(line) <= limit or line.endswith(b"\n"):
             yield number, line
             continue
-        while piece := file.readline(_PIECE):
+        while piece := file.readline(_SKIP_BYTES):
             if piece.endswith(b"\n"):
                 break
         yield number, None
 
 
-def not_utf8(number: int, error: UnicodeDecodeError) -> Unread:
+def not_utf8_row(number: int, error: UnicodeDecodeError) -> UnreadableRow:
     """Tell of a row that is left out for its bytes."""
     byte = error.object[error.start]
-    return Unread(number, Code.NOT_UTF8, f"byte {byte:#04x} at position {error.start + 1}")
+    return UnreadableRow(
+        number, ProblemCode.NOT_UTF8, f"byte {byte:#04x} at position {error.start + 1}"
+    )
 
 
-def left_out_for_length(number: int, limit: int) -> Unread:
-    return Unread(number, Code.TOO_LONG, beyond(limit))
+def too_long_row(number: int, limit: int) -> UnreadableRow:
+    return UnreadableRow(number, ProblemCode.TOO_LONG, row_limit_text(limit))
 
 
-def beyond(limit: int) -> str:
+def row_limit_text(limit: int) -> str:
     """Say what a row is longer than."""
     return f"the limit is {limit / 2**20:.3g} MB"
 
 
-def too_long(place: str, limit: int, hint: str) -> InvalidError:
+def too_long_error(place: str, limit: int, hint: str) -> InvalidError:
     """Refuse a file for a row that cannot be stepped over."""
     return InvalidError(f"{place} is longer than {limit / 2**20:.3g} MB.", hint=hint, param="file")

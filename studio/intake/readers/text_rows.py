@@ -4,20 +4,20 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import BinaryIO
 
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Note, Row, Rows, Unread
-from studio.intake.readers.text_lines import left_out_for_length, lines, not_utf8
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
+from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_row
 
-_LOOK = 2**20
+_HEAD_BYTES = 2**20
 """A text without a blank line in so many bytes is one of lines."""
 
 
-def rows_in_text(file: BinaryIO, limit: int) -> Rows:
-    found = lines(file, limit)
-    first = list(_look(found))
-    blocks = _are_parted(first)
-    yield Note(Code.BY_PARAGRAPH if blocks else Code.BY_LINE)
-    block = Block(limit)
+def rows_in_text(file: BinaryIO, limit: int) -> RowStream:
+    found = read_lines(file, limit)
+    first = list(_read_head(found))
+    blocks = _has_paragraphs(first)
+    yield FileNote(ProblemCode.BY_PARAGRAPH if blocks else ProblemCode.BY_LINE)
+    block = TextBlock(limit)
     for number, line in chain(first, found):
         blank = line is not None and not line.strip()
         if blank or not blocks:
@@ -27,7 +27,7 @@ def rows_in_text(file: BinaryIO, limit: int) -> Rows:
     yield from block.close()
 
 
-class Block:
+class TextBlock:
     """Lines that make one row, which grows no longer than a row may."""
 
     def __init__(self, limit: int) -> None:
@@ -42,35 +42,35 @@ class Block:
         if line is not None and self._size <= self._limit:
             self._kept += line
 
-    def close(self) -> Iterator[Row | Unread]:
+    def close(self) -> Iterator[RawRow | UnreadableRow]:
         """Yield the row, if there is one, and begin anew."""
         number, size, written = self._first, self._size, bytes(self._kept)
         self._first = self._size = 0
         self._kept.clear()
         if size > self._limit:
-            yield left_out_for_length(number, self._limit)
+            yield too_long_row(number, self._limit)
         elif written.strip():
-            yield _row(number, written)
+            yield _build_row(number, written)
 
 
-def _row(number: int, written: bytes) -> Row | Unread:
+def _build_row(number: int, written: bytes) -> RawRow | UnreadableRow:
     try:
         text = written.decode()
     except UnicodeDecodeError as error:
-        return not_utf8(number, error)
-    return Row(number, {"text": text.replace("\r\n", "\n").strip("\n").rstrip()})
+        return not_utf8_row(number, error)
+    return RawRow(number, {"text": text.replace("\r\n", "\n").strip("\n").rstrip()})
 
 
-def _look(found: Iterator[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes | None]]:
+def _read_head(found: Iterator[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes | None]]:
     size = 0
     for number, line in found:
         yield number, line
         size += len(line or b"")
-        if size > _LOOK:
+        if size > _HEAD_BYTES:
             return
 
 
-def _are_parted(first: Iterable[tuple[int, bytes | None]]) -> bool:
+def _has_paragraphs(first: Iterable[tuple[int, bytes | None]]) -> bool:
     """Whether a blank line stands between two that are not."""
     text = ["x" if line is None or line.strip() else " " for _number, line in first]
     return " " in "".join(text).strip()

@@ -9,18 +9,18 @@ from decimal import Decimal
 from typing import Any
 
 from studio.intake.mapping import Mapping
-from studio.intake.problems import Code
+from studio.intake.problems import ProblemCode
 from studio.intake.row_formats.schema import UnusableRowError
 
-MEDIA_PART = re.compile(
+MEDIA_PART_TYPE = re.compile(
     r"(?:input_?)?(?:image|img|audio|video|file|document|media)(?:_?(?:url|file|data|asset))?s?"
 )
 """The types of content parts that are no text: OpenAI's, Anthropic's, and those of processors."""
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
-_THOUGHTS = frozenset({"thinking", "reasoning"})
+_TEXT_PART_TYPES = frozenset({"text", "input_text", "output_text", "refusal"})
+_REASONING_PART_TYPES = frozenset({"thinking", "reasoning"})
 
 
-class Cells:
+class MappedRow:
     """One row as its mapping sees it: by role, with the values that are to be shown instead."""
 
     def __init__(self, mapping: Mapping, values: Values[str, Any]) -> None:
@@ -42,15 +42,15 @@ class Cells:
         return self.joined(*map(self._shown, self._mapping.roles.get(role, [])))
 
     def joined(self, *values: Any) -> str:  # noqa: ANN401 -- values from a user's file
-        return self._mapping.joiner.join(part for part in map(text, values) if part.strip())
+        return self._mapping.joiner.join(part for part in map(require_text, values) if part.strip())
 
     def _shown(self, column: str) -> Any:  # noqa: ANN401 -- a value from a user's file
         value = self._values.get(column)
         shown = self._mapping.values.get(column)
-        return shown.get(plain(value), value) if shown else value
+        return shown.get(to_text(value), value) if shown else value
 
 
-def text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+def require_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     """Return a value as text.
 
     Raises:
@@ -63,7 +63,7 @@ def text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
         case str():
             return value
         case bool():
-            raise UnusableRowError(Code.NOT_TEXT)
+            raise UnusableRowError(ProblemCode.NOT_TEXT)
         case int() | float():
             # Tables write a missing number as NaN.
             return "" if value != value else str(value)  # noqa: PLR0124 -- only NaN differs from itself
@@ -71,11 +71,11 @@ def text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
             return str(value)
         # SQuAD has the answers of several people; a question without one has none.
         case {"text": [*answers], "answer_start": _}:
-            return text(answers[0]) if answers else ""
-    raise UnusableRowError(Code.NOT_TEXT)
+            return require_text(answers[0]) if answers else ""
+    raise UnusableRowError(ProblemCode.NOT_TEXT)
 
 
-def plain(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+def to_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     """Return how a value is written in a mapping: what filters and value maps compare."""
     match value:
         case str():
@@ -83,18 +83,18 @@ def plain(value: Any) -> str:  # noqa: ANN401 -- from a user's file
         case bool():
             return "true" if value else "false"
         case list() | dict():
-            return _dumped(value)
+            return _dump_json(value)
     try:
-        return text(value)
+        return require_text(value)
     except UnusableRowError:
         return str(value)
 
 
-def _dumped(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+def _dump_json(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError as error:
-        raise UnusableRowError(Code.TOO_DEEP) from error
+        raise UnusableRowError(ProblemCode.TOO_DEEP) from error
     except TypeError:
         # Maps of column-wise formats have keys of any kind.
         return str(value)
@@ -108,7 +108,7 @@ def is_number(written: str) -> bool:
         return False
 
 
-def content(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+def content_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     """Return a turn's text, which may be written in parts.
 
     Parts of media are passed over: a row that has any only comes here if its text alone is wanted.
@@ -118,39 +118,41 @@ def content(value: Any) -> str:  # noqa: ANN401 -- from a user's file
 
     """
     if not isinstance(value, list):
-        return text(value)
-    return "".join(map(_part, value))
+        return require_text(value)
+    return "".join(map(_part_text, value))
 
 
-def thoughts(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+def reasoning_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     """Return the reasoning among the parts of a turn: Anthropic's `thinking` blocks."""
     parts = value if isinstance(value, list) else []
     return "".join(
         part[key]
         for part in parts
-        if isinstance(part, dict) and (key := part.get("type")) in _THOUGHTS
+        if isinstance(part, dict) and (key := part.get("type")) in _REASONING_PART_TYPES
         if isinstance(part.get(key), str)
     )
 
 
-def _part(part: Any) -> str:  # noqa: ANN401 -- from a user's file
+def _part_text(part: Any) -> str:  # noqa: ANN401 -- from a user's file
     match part:
         case str():
             return part
-        case {"type": str() as kind} if kind in _THOUGHTS or MEDIA_PART.fullmatch(kind.lower()):
+        case {"type": str() as kind} if kind in _REASONING_PART_TYPES or MEDIA_PART_TYPE.fullmatch(
+            kind.lower()
+        ):
             return ""
-        case {"type": str() as kind} if kind not in _TEXT_PARTS:
-            raise UnusableRowError(Code.NOT_TEXT, kind[:100])
+        case {"type": str() as kind} if kind not in _TEXT_PART_TYPES:
+            raise UnusableRowError(ProblemCode.NOT_TEXT, kind[:100])
         case {"text": {"value": str() as written}}:
             return written
         case {"text": str() as written} | {"value": str() as written}:
             return written
         case {"content": str() as written} | {"refusal": str() as written}:
             return written
-    raise UnusableRowError(Code.NOT_TEXT)
+    raise UnusableRowError(ProblemCode.NOT_TEXT)
 
 
-def parsed(cell: Any) -> Any:  # noqa: ANN401 -- whatever JSON a cell holds
+def parse_json_cell(cell: Any) -> Any:  # noqa: ANN401 -- whatever JSON a cell holds
     """Return the list or object that a cell of a table holds as JSON; anything else as it is."""
     if not (isinstance(cell, str) and cell.lstrip()[:1] in {"[", "{"}):
         return cell

@@ -2,28 +2,47 @@
 
 from typing import Any
 
-from studio.intake.problems import Code
-from studio.intake.row_formats.cell_text import Cells, is_number, parsed, plain, text
-from studio.intake.row_formats.message_formats import holds_turns, spoken, turns
-from studio.intake.row_formats.schema import ConversationRow, Turn, UnusableRowError, said, whole
-from studio.intake.row_formats.tool_calls import tools
+from studio.intake.problems import ProblemCode
+from studio.intake.row_formats.cell_text import (
+    MappedRow,
+    is_number,
+    parse_json_cell,
+    require_text,
+    to_text,
+)
+from studio.intake.row_formats.message_formats import holds_turns, parse_turns, parse_turns_or_text
+from studio.intake.row_formats.schema import (
+    ConversationRow,
+    Turn,
+    UnusableRowError,
+    make_turn,
+    validate_conversation,
+)
+from studio.intake.row_formats.tool_calls import parse_tools
 
 
-def alpaca(cells: Cells, system: str) -> ConversationRow:
+def build_alpaca(cells: MappedRow, system: str) -> ConversationRow:
     question = cells.joined(cells.text("instruction"), cells.text("input"))
-    answer = said("assistant", cells.text("output"))
-    past = _history(cells.raw("history"))
-    return {"messages": whole([*opening(cells, system), *past, said("user", question), answer])}
+    answer = make_turn("assistant", cells.text("output"))
+    past = _history_turns(cells.raw("history"))
+    return {
+        "messages": validate_conversation(
+            [*system_turns(cells, system), *past, make_turn("user", question), answer]
+        )
+    }
 
 
-def _history(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
-    past = parsed(value) or []
+def _history_turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+    past = parse_json_cell(value) or []
     if not isinstance(past, list) or not all(map(_is_pair, past)):
-        raise UnusableRowError(Code.NOT_TEXT)
+        raise UnusableRowError(ProblemCode.NOT_TEXT)
     return [
         turn
         for question, answer in past
-        for turn in (said("user", text(question)), said("assistant", text(answer)))
+        for turn in (
+            make_turn("user", require_text(question)),
+            make_turn("assistant", require_text(answer)),
+        )
     ]
 
 
@@ -31,72 +50,74 @@ def _is_pair(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
     return isinstance(value, list) and len(value) == 2  # noqa: PLR2004 -- a pair
 
 
-def pair(cells: Cells, system: str) -> ConversationRow:
-    return with_tools(cells, whole([*prompt(cells, system), *completion(cells)]))
+def build_prompt_completion(cells: MappedRow, system: str) -> ConversationRow:
+    return with_tools(
+        cells, validate_conversation([*prompt_turns(cells, system), *completion_turns(cells)])
+    )
 
 
-def prompt(cells: Cells, system: str) -> list[Turn]:
+def prompt_turns(cells: MappedRow, system: str) -> list[Turn]:
     """Return the turns of a prompt: a list of them, or the joined text of its columns."""
     raw = cells.raw("prompt")
     if holds_turns(raw):
-        return opened(cells, system, spoken(raw, "user"))
+        return add_system_turn(cells, system, parse_turns_or_text(raw, "user"))
     question = cells.joined(cells.text("context"), cells.text("prompt"))
-    return [*opening(cells, system), said("user", question)]
+    return [*system_turns(cells, system), make_turn("user", question)]
 
 
-def completion(cells: Cells) -> list[Turn]:
+def completion_turns(cells: MappedRow) -> list[Turn]:
     raw = cells.raw("completion")
     if holds_turns(raw):
-        return spoken(raw, "assistant")
-    return [said("assistant", cells.text("completion"))]
+        return parse_turns_or_text(raw, "assistant")
+    return [make_turn("assistant", cells.text("completion"))]
 
 
-def listed(cells: Cells, system: str) -> ConversationRow:
+def build_messages(cells: MappedRow, system: str) -> ConversationRow:
     raw = cells.raw("messages")
-    found = turns(cells.raw("conversations") if raw is None else raw)
-    return with_tools(cells, whole(opened(cells, system, found)))
+    found = parse_turns(cells.raw("conversations") if raw is None else raw)
+    return with_tools(cells, validate_conversation(add_system_turn(cells, system, found)))
 
 
-def labelled(cells: Cells, system: str) -> ConversationRow:
+def build_classification(cells: MappedRow, system: str) -> ConversationRow:
     """Return a text with its label as the answer."""
-    return _answered(cells, system, plain(cells.raw("label")))
+    return _build_answered(cells, system, to_text(cells.raw("label")))
 
 
-def measured(cells: Cells, system: str) -> ConversationRow:
+def build_regression(cells: MappedRow, system: str) -> ConversationRow:
     """Return a text with its number as the answer."""
-    answer = plain(cells.raw("number")).strip()
+    answer = to_text(cells.raw("number")).strip()
     if answer and not is_number(answer):
-        raise UnusableRowError(Code.NOT_A_NUMBER)
-    return _answered(cells, system, answer)
+        raise UnusableRowError(ProblemCode.NOT_A_NUMBER)
+    return _build_answered(cells, system, answer)
 
 
-def _answered(cells: Cells, system: str, answer: str) -> ConversationRow:
-    asked = [*opening(cells, system), said("user", cells.text("text"))]
-    return {"messages": whole([*asked, said("assistant", answer)])}
+def _build_answered(cells: MappedRow, system: str, answer: str) -> ConversationRow:
+    asked = [*system_turns(cells, system), make_turn("user", cells.text("text"))]
+    return {"messages": validate_conversation([*asked, make_turn("assistant", answer)])}
 
 
-def node(cells: Cells) -> list[Turn]:
+def thread_turns(cells: MappedRow) -> list[Turn]:
     """Return what one row of a thread adds to it: one turn, or a question and its answer."""
     speaker = cells.raw("speaker")
     if speaker is not None:
-        return turns([{"role": speaker, "content": cells.text("text")}])
-    return [said("user", cells.text("prompt")), said("assistant", cells.text("answer"))]
+        return parse_turns([{"role": speaker, "content": cells.text("text")}])
+    return [make_turn("user", cells.text("prompt")), make_turn("assistant", cells.text("answer"))]
 
 
-def opening(cells: Cells, system: str) -> list[Turn]:
+def system_turns(cells: MappedRow, system: str) -> list[Turn]:
     """Return the system turn: what the row says, else what all rows are told."""
     content = cells.text("system")
     content = content if content.strip() else system
-    return [said("system", content)] if content.strip() else []
+    return [make_turn("system", content)] if content.strip() else []
 
 
-def opened(cells: Cells, system: str, found: list[Turn]) -> list[Turn]:
+def add_system_turn(cells: MappedRow, system: str, found: list[Turn]) -> list[Turn]:
     """Put the system turn before turns that do not bring their own."""
     own = any(turn["role"] == "system" and turn["content"].strip() for turn in found)
-    return [*opening(cells, "" if own else system), *found]
+    return [*system_turns(cells, "" if own else system), *found]
 
 
-def with_tools(cells: Cells, messages: list[Turn]) -> ConversationRow:
+def with_tools(cells: MappedRow, messages: list[Turn]) -> ConversationRow:
     """Return a conversation with the row's tools, if it brings any."""
-    given = tools(cells.raw("tools"))
+    given = parse_tools(cells.raw("tools"))
     return {"messages": messages, "tools": given} if given else {"messages": messages}

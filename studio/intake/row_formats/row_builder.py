@@ -6,39 +6,39 @@ from collections.abc import Mapping as Values
 from typing import Any
 
 from studio.intake.mapping import Mapping, ShapeName
-from studio.intake.problems import Code
+from studio.intake.problems import ProblemCode
 from studio.intake.row_formats import conversations, preferences
-from studio.intake.row_formats.cell_text import Cells
+from studio.intake.row_formats.cell_text import MappedRow
 from studio.intake.row_formats.schema import CanonicalRow, TextRow, UnusableRowError
 
-_BUILDERS: dict[ShapeName, Callable[[Cells, str], CanonicalRow]] = {
-    "alpaca": conversations.alpaca,
-    "prompt_completion": conversations.pair,
-    "messages": conversations.listed,
-    "sharegpt": conversations.listed,
-    "classification": conversations.labelled,
-    "regression": conversations.measured,
-    "preference": preferences.preference,
-    "ranked": preferences.ranked,
-    "judged": preferences.judged,
+_BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {
+    "alpaca": conversations.build_alpaca,
+    "prompt_completion": conversations.build_prompt_completion,
+    "messages": conversations.build_messages,
+    "sharegpt": conversations.build_messages,
+    "classification": conversations.build_classification,
+    "regression": conversations.build_regression,
+    "preference": preferences.build_preference,
+    "ranked": preferences.build_ranked,
+    "judged": preferences.build_judged,
 }
-_WRITER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-def canonical(mapping: Mapping, values: Values[str, Any]) -> CanonicalRow:
+def build_row(mapping: Mapping, values: Values[str, Any]) -> CanonicalRow:
     """Return a row as it is kept. The rows of threads are joined by `threads`, not here.
 
     Raises:
         UnusableRowError: something is missing in it, or is not what it should be.
 
     """
-    cells = Cells(mapping, values)
+    cells = MappedRow(mapping, values)
     if mapping.shape == "text":
-        return _text(cells)
+        return _build_text_row(cells)
     return _BUILDERS[mapping.shape](cells, mapping.system)
 
 
-def encoded(row: CanonicalRow) -> bytes:
+def encode_row(row: CanonicalRow) -> bytes:
     """Return the line that is kept: the same row always makes the same line.
 
     Raises:
@@ -46,19 +46,19 @@ def encoded(row: CanonicalRow) -> bytes:
 
     """
     try:
-        return _WRITER.encode(row).encode() + b"\n"
+        return _ENCODER.encode(row).encode() + b"\n"
     except UnicodeEncodeError as error:
-        raise UnusableRowError(Code.BROKEN_CHARACTER) from error
+        raise UnusableRowError(ProblemCode.BROKEN_CHARACTER) from error
     except RecursionError as error:
-        raise UnusableRowError(Code.TOO_DEEP) from error
+        raise UnusableRowError(ProblemCode.TOO_DEEP) from error
     except ValueError as error:
-        raise UnusableRowError(Code.NOT_FINITE) from error
+        raise UnusableRowError(ProblemCode.NOT_FINITE) from error
     except TypeError as error:
-        raise UnusableRowError(Code.NOT_TEXT) from error
+        raise UnusableRowError(ProblemCode.NOT_TEXT) from error
 
 
-def _text(cells: Cells) -> TextRow:
+def _build_text_row(cells: MappedRow) -> TextRow:
     written = cells.text("text")
     if not written.strip():
-        raise UnusableRowError(Code.NO_TEXT)
+        raise UnusableRowError(ProblemCode.NO_TEXT)
     return {"text": written}

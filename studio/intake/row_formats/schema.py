@@ -2,11 +2,11 @@
 
 from typing import Any, Literal, NotRequired, TypedDict, final
 
-from studio.intake.problems import Code
+from studio.intake.problems import ProblemCode
 
-Role = Literal["system", "user", "assistant", "tool"]
+MessageRole = Literal["system", "user", "assistant", "tool"]
 
-ROLES: dict[str, Role] = {
+MESSAGE_ROLES: dict[str, MessageRole] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -25,7 +25,7 @@ ROLES: dict[str, Role] = {
 """What the roles are called elsewhere, and what they are here."""
 
 
-class Function(TypedDict):
+class ToolFunction(TypedDict):
     name: str
     arguments: str
     """The text of a JSON object, as OpenAI writes it. `lessons` hands it on as an object."""
@@ -34,11 +34,11 @@ class Function(TypedDict):
 class ToolCall(TypedDict):
     id: NotRequired[str]
     type: Literal["function"]
-    function: Function
+    function: ToolFunction
 
 
 class Turn(TypedDict):
-    role: Role
+    role: MessageRole
     content: str
     """Empty only beside tool calls, and in what a tool gave back."""
     weight: NotRequired[Literal[0, 1]]
@@ -84,44 +84,44 @@ CanonicalRow = ConversationRow | TextRow | PreferenceRow | JudgedRow
 class UnusableRowError(Exception):
     """A row that cannot be learnt from. It is counted, told and left out."""
 
-    def __init__(self, code: Code, detail: str = "") -> None:
+    def __init__(self, code: ProblemCode, detail: str = "") -> None:
         super().__init__(code)
         self.code = code
         self.detail = detail
 
 
-def said(role: Role, content: str) -> Turn:
+def make_turn(role: MessageRole, content: str) -> Turn:
     return {"role": role, "content": content}
 
 
-def whole(turns: list[Turn]) -> list[Turn]:
+def validate_conversation(turns: list[Turn]) -> list[Turn]:
     """Return the turns that say something, the last of them an answer.
 
     Raises:
         UnusableRowError: the conversation has a gap, or no answer in it is to be learnt.
 
     """
-    turns = asked(turns)
-    answered(turns)
+    turns = validate_prompt(turns)
+    validate_answers(turns)
     answers = [turn for turn in turns if turn["role"] == "assistant"]
     if all(turn.get("weight") == 0 for turn in answers):
-        raise UnusableRowError(Code.NOTHING_LEARNT)
+        raise UnusableRowError(ProblemCode.NOTHING_LEARNT)
     return turns
 
 
-def asked(turns: list[Turn]) -> list[Turn]:
+def validate_prompt(turns: list[Turn]) -> list[Turn]:
     """Return the turns that say something, refusing them where a question is missing."""
     turns = [turn for turn in turns if turn["content"].strip() or turn["role"] != "system"]
     asking = [turn for turn in turns if turn["role"] == "user"]
     if not asking or not all(turn["content"].strip() for turn in asking):
-        raise UnusableRowError(Code.MISSING_QUESTION)
+        raise UnusableRowError(ProblemCode.MISSING_QUESTION)
     return turns
 
 
-def answered(turns: list[Turn]) -> list[Turn]:
+def validate_answers(turns: list[Turn]) -> list[Turn]:
     """Return the turns, refusing them where an answer is empty or they do not end in one."""
     if not turns or turns[-1]["role"] != "assistant" or any(map(_is_empty_answer, turns)):
-        raise UnusableRowError(Code.MISSING_ANSWER)
+        raise UnusableRowError(ProblemCode.MISSING_ANSWER)
     return turns
 
 

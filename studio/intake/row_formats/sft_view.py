@@ -9,7 +9,7 @@ from studio.intake.row_formats.schema import Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class SFTExample:
     """What is learnt of a row: either turns or a text."""
 
     messages: list[Turn] = field(default_factory=list)
@@ -20,17 +20,19 @@ class Lesson:
     """Every token of it is learnt."""
 
 
-def lesson(row: Mapping[str, Any]) -> Lesson | None:
+def to_sft_example(row: Mapping[str, Any]) -> SFTExample | None:
     """Return what a canonical row teaches, or None: a bad example teaches nothing by itself."""
     if "text" in row:
-        return Lesson(text=row["text"])
+        return SFTExample(text=row["text"])
     if row.get("label") is False:
         return None
     turns = [*row["messages"], *row.get("chosen", [])]
-    return Lesson(messages=[_readable(turn) for turn in turns], tools=row.get("tools", []))
+    return SFTExample(
+        messages=[_to_template_turn(turn) for turn in turns], tools=row.get("tools", [])
+    )
 
 
-def _readable(turn: Turn) -> Turn:
+def _to_template_turn(turn: Turn) -> Turn:
     if "reasoning_content" in turn:
         # Qwen's and GLM's templates read it by our name, those of gpt-oss and Gemma by these.
         thought = turn["reasoning_content"]
@@ -38,11 +40,11 @@ def _readable(turn: Turn) -> Turn:
     if "tool_calls" not in turn:
         return turn
     calls = [
-        {**call, "function": call["function"] | {"arguments": _object(call["function"])}}
+        {**call, "function": call["function"] | {"arguments": _parse_arguments(call["function"])}}
         for call in turn["tool_calls"]
     ]
     return cast("Turn", {**turn, "tool_calls": calls})
 
 
-def _object(function: Mapping[str, Any]) -> Any:  # noqa: ANN401 -- what a tool is called with
+def _parse_arguments(function: Mapping[str, Any]) -> Any:  # noqa: ANN401 -- what a tool is called with
     return json.loads(function["arguments"])

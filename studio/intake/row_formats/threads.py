@@ -11,13 +11,18 @@ from typing import Any
 
 from studio.errors import TooLargeError
 from studio.intake.mapping import Mapping
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Row
-from studio.intake.row_formats.cell_text import Cells, plain
-from studio.intake.row_formats.conversations import node, opening
-from studio.intake.row_formats.schema import ConversationRow, Turn, UnusableRowError, whole
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import RawRow
+from studio.intake.row_formats.cell_text import MappedRow, to_text
+from studio.intake.row_formats.conversations import system_turns, thread_turns
+from studio.intake.row_formats.schema import (
+    ConversationRow,
+    Turn,
+    UnusableRowError,
+    validate_conversation,
+)
 
-HELD_BYTES = 128 * 2**20
+MAX_THREAD_BYTES = 128 * 2**20
 """The most that the rows of threads may come to: their characters, and what each row costs."""
 _ROW_BYTES = 1000
 
@@ -44,15 +49,15 @@ class Thread:
 
 
 @dataclass(slots=True)
-class Threads:
+class ThreadJoiner:
     """Rows of a file, taken one by one and given back as conversations."""
 
     mapping: Mapping
-    held_bytes: int = HELD_BYTES
+    held_bytes: int = MAX_THREAD_BYTES
     _nodes: dict[str, _Node] = field(default_factory=dict)
     _size: int = 0
 
-    def add(self, row: Row) -> None:
+    def add(self, row: RawRow) -> None:
         """Take a row.
 
         Raises:
@@ -60,15 +65,15 @@ class Threads:
             TooLargeError: there are more rows than can be held.
 
         """
-        cells = Cells(self.mapping, row.values)
-        name = key(cells.raw("id"))
+        cells = MappedRow(self.mapping, row.values)
+        name = row_id(cells.raw("id"))
         if not name or name in self._nodes:
-            raise UnusableRowError(Code.REPEATED_ID)
-        turns, system = node(cells), opening(cells, self.mapping.system)
+            raise UnusableRowError(ProblemCode.REPEATED_ID)
+        turns, system = thread_turns(cells), system_turns(cells, self.mapping.system)
         self._size += _ROW_BYTES + sum(len(turn["content"]) for turn in (*turns, *system))
         if self._size > self.held_bytes:
-            raise _too_large(self.held_bytes)
-        self._nodes[name] = _Node(row.number, key(cells.raw("parent")), turns, system)
+            raise _too_large_error(self.held_bytes)
+        self._nodes[name] = _Node(row.number, row_id(cells.raw("parent")), turns, system)
 
     def __iter__(self) -> Iterator[Thread]:
         """Yield every conversation, and every row that is part of none with the reason."""
@@ -76,24 +81,24 @@ class Threads:
         unanswered = self._unanswered()
         inner = {found.parent for name, found in self._nodes.items() if name not in unanswered}
         for name, found in self._nodes.items():
-            code = fates[name] or (Code.MISSING_ANSWER if name in unanswered else None)
+            code = fates[name] or (ProblemCode.MISSING_ANSWER if name in unanswered else None)
             number = found.number
             if code is not None:
                 yield Thread(number, [number], name, UnusableRowError(code))
             elif name not in inner:
                 yield self._thread(name)
 
-    def _fates(self) -> dict[str, Code | None]:
+    def _fates(self) -> dict[str, ProblemCode | None]:
         """Tell of each row whether going up from it ends at a beginning, or why not."""
-        fates: dict[str, Code | None] = {}
+        fates: dict[str, ProblemCode | None] = {}
         for start in self._nodes:
             path: dict[str, None] = {}
             at = start
             while at in self._nodes and at not in fates and at not in path:
                 path[at] = None
                 at = self._nodes[at].parent
-            unknown = Code.ORPHAN if at else None
-            fate = Code.CYCLE if at in path else fates.get(at, unknown)
+            unknown = ProblemCode.ORPHAN if at else None
+            fate = ProblemCode.CYCLE if at in path else fates.get(at, unknown)
             fates.update(dict.fromkeys(path, fate))
         return fates
 
@@ -122,19 +127,19 @@ class Threads:
         turns = [*chain[0].system, *(turn for found in chain for turn in found.turns)]
         rows = [found.number for found in chain]
         try:
-            return Thread(rows[-1], rows, root, {"messages": whole(turns)})
+            return Thread(rows[-1], rows, root, {"messages": validate_conversation(turns)})
         except UnusableRowError as error:
             return Thread(rows[-1], rows, root, error)
 
 
-def key(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+def row_id(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     """Return an id as text. A column with gaps makes 7.0 of a whole number."""
-    name = plain(value).strip()
+    name = to_text(value).strip()
     whole_number = name.removesuffix(".0")
     return whole_number if whole_number.isdecimal() else name
 
 
-def _too_large(limit: int) -> TooLargeError:
+def _too_large_error(limit: int) -> TooLargeError:
     return TooLargeError(
         f"The threads come to more than {limit / 2**20:.3g} MB, and all of their rows must be "
         "known before one conversation is whole.",

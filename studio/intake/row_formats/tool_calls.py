@@ -3,72 +3,72 @@
 import json
 from typing import Any
 
-from studio.intake.problems import Code
-from studio.intake.row_formats.cell_text import parsed, plain
+from studio.intake.problems import ProblemCode
+from studio.intake.row_formats.cell_text import parse_json_cell, to_text
 from studio.intake.row_formats.schema import ToolCall, UnusableRowError
 
 
-def tools(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401 -- from a user's file
+def parse_tools(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401 -- from a user's file
     """Return the tools of a row, each as {"type": "function", "function": {"name": …}}.
 
     Raises:
         UnusableRowError: something there is no tool.
 
     """
-    match parsed(value):
+    match parse_json_cell(value):
         case None | "":
             return []
         case [*given]:
-            return [_tool(parsed(tool)) for tool in given]
+            return [_parse_tool(parse_json_cell(tool)) for tool in given]
         case {}:
-            return [_tool(parsed(value))]
-    raise UnusableRowError(Code.BAD_TOOLS)
+            return [_parse_tool(parse_json_cell(value))]
+    raise UnusableRowError(ProblemCode.BAD_TOOLS)
 
 
-def _tool(value: Any) -> dict[str, Any]:  # noqa: ANN401 -- from a user's file
+def _parse_tool(value: Any) -> dict[str, Any]:  # noqa: ANN401 -- from a user's file
     match value:
         case {"function": {"name": str()}}:
             return {**value, "type": "function"}
         case {"name": str()}:
             return {"type": "function", "function": value}
-    raise UnusableRowError(Code.BAD_TOOLS)
+    raise UnusableRowError(ProblemCode.BAD_TOOLS)
 
 
-def calls(value: Any) -> list[ToolCall]:  # noqa: ANN401 -- from a user's file
+def parse_tool_calls(value: Any) -> list[ToolCall]:  # noqa: ANN401 -- from a user's file
     """Return the calls of a turn.
 
     Raises:
         UnusableRowError: one of them names no tool, or its arguments are no JSON object.
 
     """
-    found = parsed(value)
+    found = parse_json_cell(value)
     match found:
         case None | "":
             return []
         case [*given]:
-            return [_call(parsed(call)) for call in given]
+            return [_parse_call(parse_json_cell(call)) for call in given]
         case {}:
-            return [_call(found)]
-    raise UnusableRowError(Code.BAD_TOOL_CALL)
+            return [_parse_call(found)]
+    raise UnusableRowError(ProblemCode.BAD_TOOL_CALL)
 
 
-def _call(value: Any) -> ToolCall:  # noqa: ANN401 -- from a user's file
+def _parse_call(value: Any) -> ToolCall:  # noqa: ANN401 -- from a user's file
     match value:
         case {"function": {"name": str() as name, **rest}} | {"name": str() as name, **rest}:
             written = rest.get("arguments", rest.get("parameters"))
             call: ToolCall = {
                 "type": "function",
-                "function": {"name": name, "arguments": _arguments(written)},
+                "function": {"name": name, "arguments": _parse_arguments(written)},
             }
             given = value.get("id")
-            return {"id": plain(given), **call} if given else call
-    raise UnusableRowError(Code.BAD_TOOL_CALL)
+            return {"id": to_text(given), **call} if given else call
+    raise UnusableRowError(ProblemCode.BAD_TOOL_CALL)
 
 
-def _arguments(value: Any) -> str:  # noqa: ANN401 -- from a user's file
-    match parsed(value):
+def _parse_arguments(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    match parse_json_cell(value):
         case None | "":
             return "{}"
         case {**arguments}:
             return json.dumps(arguments, ensure_ascii=False)
-    raise UnusableRowError(Code.BAD_TOOL_CALL)
+    raise UnusableRowError(ProblemCode.BAD_TOOL_CALL)

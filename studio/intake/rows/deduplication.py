@@ -5,36 +5,36 @@ from hashlib import blake2b
 
 from studio.intake.row_formats.schema import CanonicalRow
 
-_SHARDS = 256
+_SHARD_COUNT = 256
 """Each grows by itself, so that never all of the memory is held twice."""
-_FIRST = 64
-_FULL = 0.8
+_INITIAL_SLOTS = 64
+_MAX_LOAD = 0.8
 
 
-class Seen:
+class SeenHashes:
     """A set of hashes of 64 bits, eleven bytes each on average.
 
     Among ten million different rows, two are taken for the same with a chance of 1 in 350,000.
     """
 
     def __init__(self) -> None:
-        self._shards = [_Shard() for _ in range(_SHARDS)]
+        self._shards = [_Shard() for _ in range(_SHARD_COUNT)]
 
     def is_new(self, content: bytes) -> bool:
         """Note a content, and tell whether it had not been noted before."""
         digest = fingerprint(content)
-        return self._shards[digest % _SHARDS].add(digest // _SHARDS)
+        return self._shards[digest % _SHARD_COUNT].add(digest // _SHARD_COUNT)
 
 
 class _Shard:
     """Open addressing; zero marks a free place."""
 
     def __init__(self) -> None:
-        self.slots = array("Q", bytes(8 * _FIRST))
+        self.slots = array("Q", bytes(8 * _INITIAL_SLOTS))
         self.used = 0
 
     def add(self, digest: int) -> bool:
-        if self.used >= _FULL * len(self.slots):
+        if self.used >= _MAX_LOAD * len(self.slots):
             self._grow()
         place = self._place(digest + 1)
         if self.slots[place]:
@@ -65,7 +65,7 @@ def fingerprint(content: bytes, seed: int = 0) -> int:
     return int.from_bytes(blake2b(content, digest_size=8, salt=salt).digest(), "big")
 
 
-def question(row: CanonicalRow) -> bytes:
+def question_key(row: CanonicalRow) -> bytes:
     """Return what a row asks: what is said to the model, without what it answers."""
     if "text" in row:
         return row["text"].strip().encode()

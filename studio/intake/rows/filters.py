@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Literal
 
-from studio.intake.mapping import Condition, Mapping, Op
-from studio.intake.raw_rows import Row
-from studio.intake.row_formats.cell_text import plain
+from studio.intake.mapping import Condition, FilterOp, Mapping
+from studio.intake.raw_rows import RawRow
+from studio.intake.row_formats.cell_text import to_text
 
 Part = Literal["train", "validation"]
 
-_HOLDS: dict[Op, Callable[[str, str], bool]] = {
+_OPERATORS: dict[FilterOp, Callable[[str, str], bool]] = {
     "is": lambda found, value: found == value,
     "is_not": lambda found, value: found != value,
     "contains": lambda found, value: value in found,
@@ -19,7 +19,7 @@ _HOLDS: dict[Op, Callable[[str, str], bool]] = {
 }
 
 
-class Choice:
+class RowFilter:
     """What a mapping says of which rows to take."""
 
     def __init__(self, mapping: Mapping) -> None:
@@ -32,31 +32,31 @@ class Choice:
             **{word.strip().lower(): "train" for word in mapping.split.train},
         }
 
-    def reason_against(self, row: Row) -> "Reason | None":
+    def reason_against(self, row: RawRow) -> "ExclusionReason | None":
         """Return why the row is not taken, or None."""
         if row.number in self._excluded:
             return "excluded"
-        if not all(_holds(condition, row) for condition in self._keep):
+        if not all(_matches(condition, row) for condition in self._keep):
             return "filtered"
         return "other_part" if self._is_of_another(row) else None
 
-    def part(self, row: Row) -> Part | None:
+    def part(self, row: RawRow) -> Part | None:
         """Return which part its split column or its file names, if that is what says it."""
         if self._kind == "file":
             return None if row.side == "aside" else row.side
         if self._kind != "column":
             return None
-        return self._parts.get(plain(row.values.get(self._column)).strip().lower())
+        return self._parts.get(to_text(row.values.get(self._column)).strip().lower())
 
-    def _is_of_another(self, row: Row) -> bool:
+    def _is_of_another(self, row: RawRow) -> bool:
         if self._kind == "dataset":
             return row.side != "train"
         return self._kind in {"file", "column"} and self.part(row) is None
 
 
-Reason = Literal["excluded", "filtered", "other_part", "media", "duplicate", "not_drawn"]
+ExclusionReason = Literal["excluded", "filtered", "other_part", "media", "duplicate", "not_drawn"]
 
-REASONS: dict[Reason, str] = {
+EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "excluded": "Excluded by its number",
     "filtered": "A filter leaves it out",
     "other_part": "Its part is neither training nor validation",
@@ -67,5 +67,5 @@ REASONS: dict[Reason, str] = {
 """Why a row that could be used is not: a choice, not a problem."""
 
 
-def _holds(condition: Condition, row: Row) -> bool:
-    return _HOLDS[condition.op](plain(row.values.get(condition.column)), condition.value)
+def _matches(condition: Condition, row: RawRow) -> bool:
+    return _OPERATORS[condition.op](to_text(row.values.get(condition.column)), condition.value)

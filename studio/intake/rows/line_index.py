@@ -10,7 +10,7 @@ _STRIDE = 512
 """Of how many rows one has its place noted."""
 
 
-def row(path: Path, number: int) -> dict[str, Any]:
+def read_row(path: Path, number: int) -> dict[str, Any]:
     """Return a row of a file of JSON lines, counted from one.
 
     Raises:
@@ -18,7 +18,7 @@ def row(path: Path, number: int) -> dict[str, Any]:
 
     """
     with path.open("rb") as file:
-        file.seek(start(path, number))
+        file.seek(row_offset(path, number))
         line = file.readline()
     if not line:
         raise IndexError(number)
@@ -26,7 +26,7 @@ def row(path: Path, number: int) -> dict[str, Any]:
     return found
 
 
-def start(path: Path, number: int) -> int:
+def row_offset(path: Path, number: int) -> int:
     """Return where in a file a row begins, in bytes; its end, where it has not as many.
 
     Raises:
@@ -34,7 +34,7 @@ def start(path: Path, number: int) -> int:
 
     """
     state = path.stat()
-    places = _places(path, state.st_mtime_ns, state.st_size)
+    places = _block_offsets(path, state.st_mtime_ns, state.st_size)
     block, rest = divmod(number - 1, _STRIDE)
     with path.open("rb") as file:
         file.seek(places[block])
@@ -42,7 +42,7 @@ def start(path: Path, number: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _places(path: Path, _changed: int, _size: int) -> list[int]:
+def _block_offsets(path: Path, _changed: int, _size: int) -> list[int]:
     places, at = list[int](), 0
     with path.open("rb") as file:
         for i, line in enumerate(file):

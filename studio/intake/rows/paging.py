@@ -8,14 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from studio.intake.rows.writer import NUMBER_BYTES, numbers_of
+from studio.intake.rows.writer import NUMBER_BYTES, numbers_path
 
 PAGE_BYTES = 4 * 2**20
 """A page of very long rows ends early, so that it can be sent and drawn."""
 SEARCH_SECONDS = 0.3
 """How long to look for words before saying how far one got."""
 
-_BACK = 500
+_BACKWARD_BLOCK = 500
 """How many rows before a row are looked through at first."""
 
 
@@ -45,35 +45,35 @@ class Page:
 
 def read_page(path: Path, *, after: int, limit: int) -> Page:
     """Return the rows behind number `after`."""
-    return _page(path, islice(_lines(path), after, None), limit)
+    return _build_page(path, islice(_numbered_lines(path), after, None), limit)
 
 
 def read_rows(path: Path, numbers: Collection[int], *, after: int, limit: int) -> Page:
     """Return the rows with these numbers that stand behind number `after`."""
     wanted = sorted(number for number in numbers if number > after)
     now = frozenset(wanted[:limit])
-    lines = (pair for pair in islice(_lines(path), max(now, default=0)) if pair[0] in now)
-    page = _page(path, lines, limit)
+    lines = (pair for pair in islice(_numbered_lines(path), max(now, default=0)) if pair[0] in now)
+    page = _build_page(path, lines, limit)
     return replace(page, has_more=page.has_more or len(wanted) > limit)
 
 
-def search(path: Path, words: str, *, after: int, limit: int) -> Page:
+def search_rows(path: Path, words: str, *, after: int, limit: int) -> Page:
     """Return rows behind number `after` that hold these words, in any case."""
     found: list[NumberedRow] = []
     until = time.monotonic() + SEARCH_SECONDS
-    for number, line in islice(_lines(path), after, None):
+    for number, line in islice(_numbered_lines(path), after, None):
         if len(found) == limit or time.monotonic() > until:
             return Page(rows=found, has_more=True, looked_to=number - 1)
-        found += _holding(path, number, line, words)
+        found += _matching_rows(path, number, line, words)
     return Page(rows=found, has_more=False)
 
 
-def search_back(path: Path, words: str, *, before: int) -> Page:
+def search_rows_backward(path: Path, words: str, *, before: int) -> Page:
     """Return the nearest row before number `before` that holds these words, in any case.
 
     A file is read forwards: so a few hundred rows are looked through, then twice as many before.
     """
-    until, size = time.monotonic() + SEARCH_SECONDS, _BACK
+    until, size = time.monotonic() + SEARCH_SECONDS, _BACKWARD_BLOCK
     first = before
     while first > 1:
         if time.monotonic() > until:
@@ -81,52 +81,54 @@ def search_back(path: Path, words: str, *, before: int) -> Page:
         last, first = first - 1, max(1, first - size)
         size *= 2
         found: list[NumberedRow] = []
-        for number, line in islice(_lines(path), first - 1, last):
-            found = _holding(path, number, line, words) or found
+        for number, line in islice(_numbered_lines(path), first - 1, last):
+            found = _matching_rows(path, number, line, words) or found
         if found:
             return Page(rows=found, has_more=first > 1)
     return Page(rows=[], has_more=False)
 
 
-def _holding(path: Path, number: int, line: bytes, words: str) -> list[NumberedRow]:
+def _matching_rows(path: Path, number: int, line: bytes, words: str) -> list[NumberedRow]:
     row, wanted = json.loads(line), words.casefold()
-    if not any(wanted in text.casefold() for text in _texts(row)):
+    if not any(wanted in text.casefold() for text in _row_texts(row)):
         return []
-    return [NumberedRow(number=number, row=row, source=_source(path, number))]
+    return [NumberedRow(number=number, row=row, source=_source_number(path, number))]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         yield from enumerate(file, 1)
 
 
-def _page(path: Path, lines: Iterator[tuple[int, bytes]], limit: int) -> Page:
+def _build_page(path: Path, lines: Iterator[tuple[int, bytes]], limit: int) -> Page:
     found: list[NumberedRow] = []
     size = 0
     for number, line in lines:
         size += len(line)
         if len(found) == limit or (found and size > PAGE_BYTES):
             return Page(rows=found, has_more=True)
-        found.append(NumberedRow(number=number, row=json.loads(line), source=_source(path, number)))
+        found.append(
+            NumberedRow(number=number, row=json.loads(line), source=_source_number(path, number))
+        )
     return Page(rows=found, has_more=False)
 
 
-def _source(path: Path, number: int) -> int | None:
+def _source_number(path: Path, number: int) -> int | None:
     try:
-        with numbers_of(path).open("rb") as file:
+        with numbers_path(path).open("rb") as file:
             file.seek((number - 1) * NUMBER_BYTES)
             return int.from_bytes(file.read(NUMBER_BYTES), "little") or None
     except FileNotFoundError:
         return None
 
 
-def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 -- whatever a row is made of
+def _row_texts(value: Any) -> Iterator[str]:  # noqa: ANN401 -- whatever a row is made of
     match value:
         case str():
             yield value
         case list():
             for one in value:
-                yield from _texts(one)
+                yield from _row_texts(one)
         case dict():
             for one in value.values():
-                yield from _texts(one)
+                yield from _row_texts(one)

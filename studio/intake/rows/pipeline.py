@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from studio.intake.detection.media import find_media
 from studio.intake.mapping import Mapping
-from studio.intake.problems import Code, Tally, sentence
-from studio.intake.raw_rows import Row
-from studio.intake.readers.text_lines import beyond
-from studio.intake.row_formats.row_builder import canonical, encoded
+from studio.intake.problems import ProblemCode, ProblemTally, problem_message
+from studio.intake.raw_rows import RawRow
+from studio.intake.readers.text_lines import row_limit_text
+from studio.intake.row_formats.row_builder import build_row, encode_row
 from studio.intake.row_formats.schema import CanonicalRow, UnusableRowError
-from studio.intake.row_formats.threads import Threads
-from studio.intake.rows.deduplication import Seen, question
-from studio.intake.rows.filters import REASONS, Choice, Part, Reason
-from studio.intake.rows.sampling import is_held_back
+from studio.intake.row_formats.threads import ThreadJoiner
+from studio.intake.rows.deduplication import SeenHashes, question_key
+from studio.intake.rows.filters import EXCLUSION_REASONS, ExclusionReason, Part, RowFilter
+from studio.intake.rows.sampling import is_held_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,82 +28,84 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """A row that cannot be used."""
 
     number: int
-    code: Code
+    code: ProblemCode
     detail: str = ""
 
     @property
     def sentence(self) -> str:
-        return sentence(self.code, self.detail)
+        return problem_message(self.code, self.detail)
 
 
 @dataclass(frozen=True, slots=True)
-class Unwanted:
+class ExcludedRow:
     """A row that could perhaps be used, and is not to be."""
 
     number: int
-    reason: Reason
+    reason: ExclusionReason
 
     @property
     def sentence(self) -> str:
-        return f"{REASONS[self.reason]}."
+        return f"{EXCLUSION_REASONS[self.reason]}."
 
 
-_REASONING = b'"reasoning_content": "'
+_REASONING_KEY = b'"reasoning_content": "'
 """What the line of a row has if a turn of it is thought out; a text would escape its quotes."""
 
-Outcome = Candidate | Refused | Unwanted
+RowOutcome = Candidate | RefusedRow | ExcludedRow
 
 
 @dataclass(slots=True)
-class Counts:
+class DropCounts:
     """What became of the rows that were not kept."""
 
-    tally: Tally = field(default_factory=Tally)
-    removed: Counter[Reason] = field(default_factory=Counter)
+    tally: ProblemTally = field(default_factory=ProblemTally)
+    removed: Counter[ExclusionReason] = field(default_factory=Counter)
 
-    def kept(self, found: Iterable[Outcome]) -> Iterator[Candidate]:
+    def kept(self, found: Iterable[RowOutcome]) -> Iterator[Candidate]:
         """Yield the rows that can be kept, and count the others."""
         for one in found:
             match one:
                 case Candidate():
-                    if _REASONING in one.line:
-                        self.tally.note(Code.REASONING)
+                    if _REASONING_KEY in one.line:
+                        self.tally.note(ProblemCode.REASONING)
                     yield one
-                case Refused():
+                case RefusedRow():
                     self.tally.add(one.code, one.number, one.detail)
-                case Unwanted():
+                case ExcludedRow():
                     self.removed[one.reason] += 1
 
 
-def candidates(rows: Iterable[Row], mapping: Mapping, row_bytes: int) -> Iterator[Outcome]:
+def build_candidates(
+    rows: Iterable[RawRow], mapping: Mapping, row_bytes: int
+) -> Iterator[RowOutcome]:
     """Yield each row as it would be kept, or why it is left out, in the order of the file."""
-    made = _threads if mapping.shape == "thread" else _single
-    return _told_once(_short(made(rows, mapping), row_bytes), mapping)
+    made = _from_threads if mapping.shape == "thread" else _from_single_rows
+    return _exclude_duplicates(_refuse_long_rows(made(rows, mapping), row_bytes), mapping)
 
 
-def _single(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
-    choice = Choice(mapping)
+def _from_single_rows(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutcome]:
+    choice = RowFilter(mapping)
     for row in rows:
         refusal = _refusal(row, choice, mapping)
         if refusal is not None:
             yield refusal
             continue
         try:
-            made = canonical(mapping, row.values)
-            line = encoded(made)
+            made = build_row(mapping, row.values)
+            line = encode_row(made)
         except UnusableRowError as error:
-            yield Refused(row.number, error.code, error.detail)
+            yield RefusedRow(row.number, error.code, error.detail)
         else:
-            part = choice.part(row) or _part(mapping, line)
+            part = choice.part(row) or _assign_part(mapping, line)
             yield Candidate(row.number, part, made, line)
 
 
-def _threads(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
-    choice, threads = Choice(mapping), Threads(mapping)
+def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutcome]:
+    choice, threads = RowFilter(mapping), ThreadJoiner(mapping)
     parts: dict[int, Part] = {}
     for row in rows:
         refusal = _refusal(row, choice, mapping)
@@ -113,57 +115,59 @@ def _threads(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
         try:
             threads.add(row)
         except UnusableRowError as error:
-            yield Refused(row.number, error.code, error.detail)
+            yield RefusedRow(row.number, error.code, error.detail)
         named = choice.part(row)
         parts |= {row.number: named} if named else {}
     for thread in threads:
         if isinstance(thread.row, UnusableRowError):
-            yield Refused(thread.number, thread.row.code, thread.row.detail)
+            yield RefusedRow(thread.number, thread.row.code, thread.row.detail)
             continue
         try:
-            line = encoded(thread.row)
+            line = encode_row(thread.row)
         except UnusableRowError as error:
-            yield Refused(thread.number, error.code, error.detail)
+            yield RefusedRow(thread.number, error.code, error.detail)
         else:
             # Branches of one tree share its beginning: they stay on one side.
-            part = parts.get(thread.number) or _part(mapping, thread.root.encode(errors="replace"))
+            part = parts.get(thread.number) or _assign_part(
+                mapping, thread.root.encode(errors="replace")
+            )
             yield Candidate(thread.number, part, thread.row, line)
 
 
-def _refusal(row: Row, choice: Choice, mapping: Mapping) -> Refused | Unwanted | None:
+def _refusal(row: RawRow, choice: RowFilter, mapping: Mapping) -> RefusedRow | ExcludedRow | None:
     """Return why a row is not read, before anything is made of it."""
     reason = choice.reason_against(row)
     if reason is not None:
-        return Unwanted(row.number, reason)
+        return ExcludedRow(row.number, reason)
     place = "" if mapping.media == "ignore" else find_media(row.values)
     if not place:
         return None
     if mapping.media == "leave_out":
-        return Unwanted(row.number, "media")
-    return Refused(row.number, Code.MEDIA, place)
+        return ExcludedRow(row.number, "media")
+    return RefusedRow(row.number, ProblemCode.MEDIA, place)
 
 
-def _part(mapping: Mapping, group: bytes) -> Part:
+def _assign_part(mapping: Mapping, group: bytes) -> Part:
     split = mapping.split
-    held = split.kind == "share" and is_held_back(group, split.share, mapping.seed)
+    held = split.kind == "share" and is_held_out(group, split.share, mapping.seed)
     return "validation" if held else "train"
 
 
-def _short(found: Iterable[Outcome], limit: int) -> Iterator[Outcome]:
-    detail = beyond(limit)
+def _refuse_long_rows(found: Iterable[RowOutcome], limit: int) -> Iterator[RowOutcome]:
+    detail = row_limit_text(limit)
     for one in found:
         too_long = isinstance(one, Candidate) and len(one.line) > limit
-        yield Refused(one.number, Code.TOO_LONG, detail) if too_long else one
+        yield RefusedRow(one.number, ProblemCode.TOO_LONG, detail) if too_long else one
 
 
-def _told_once(found: Iterable[Outcome], mapping: Mapping) -> Iterator[Outcome]:
+def _exclude_duplicates(found: Iterable[RowOutcome], mapping: Mapping) -> Iterator[RowOutcome]:
     if mapping.deduplicate == "none":
         yield from found
         return
-    seen = Seen()
+    seen = SeenHashes()
     for one in found:
         if isinstance(one, Candidate):
-            content = one.line if mapping.deduplicate == "exact" else question(one.row)
-            yield one if seen.is_new(content) else Unwanted(one.number, "duplicate")
+            content = one.line if mapping.deduplicate == "exact" else question_key(one.row)
+            yield one if seen.is_new(content) else ExcludedRow(one.number, "duplicate")
         else:
             yield one

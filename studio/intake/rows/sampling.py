@@ -7,18 +7,18 @@ from pathlib import Path
 
 from studio.intake.rows.deduplication import fingerprint
 
-_WHOLE = 2**64
+_HASH_RANGE = 2**64
 
 
-def is_held_back(group: bytes, share: float, seed: int) -> bool:
+def is_held_out(group: bytes, share: float, seed: int) -> bool:
     """Tell whether a row is for validation: by its content, so that equal rows stay together.
 
     A row added or taken away moves no other.
     """
-    return fingerprint(group, seed) < share * _WHOLE
+    return fingerprint(group, seed) < share * _HASH_RANGE
 
 
-def drawn(lines: Iterator[bytes], count: int, seed: int, folder: Path) -> Iterator[bytes]:
+def sample_lines(lines: Iterator[bytes], count: int, seed: int, folder: Path) -> Iterator[bytes]:
     """Yield so many of the lines in their order, each with the same chance.
 
     How many there are is known at their end only: until then they lie on disk, in `folder`.

@@ -10,17 +10,17 @@ from studio.intake.mapping import Mapping
 from studio.intake.rows.deduplication import fingerprint
 from studio.intake.rows.filters import Part
 from studio.intake.rows.pipeline import Candidate
-from studio.intake.rows.sampling import drawn
+from studio.intake.rows.sampling import sample_lines
 
-FILES: dict[Part, str] = {"train": "train.jsonl", "validation": "validation.jsonl"}
+ROW_FILES: dict[Part, str] = {"train": "train.jsonl", "validation": "validation.jsonl"}
 NUMBER_BYTES = 8
-_MARKS: dict[Part, str] = {"train": "t", "validation": "v"}
-_HEAD = 17
+_PART_MARKS: dict[Part, str] = {"train": "t", "validation": "v"}
+_PREFIX_CHARS = 17
 """Characters before a line on its way: its part, and its number in hexadecimal."""
 
 
 @dataclass(slots=True)
-class Written:
+class WriteCounts:
     """How many rows went where."""
 
     train: int = 0
@@ -28,58 +28,66 @@ class Written:
     not_drawn: int = 0
 
 
-def written(found: Iterator[Candidate], mapping: Mapping, folder: Path, limit: int) -> Written:
+def write_rows(
+    found: Iterator[Candidate], mapping: Mapping, folder: Path, limit: int
+) -> WriteCounts:
     """Write rows to the two files in `folder`; one without rows is not there.
 
     Raises:
         TooLargeError: they come to more than `limit` bytes.
 
     """
-    counted = Written()
-    marked = _bounded(map(_marked, found), limit)
-    lines = _sampled(marked, mapping, folder, counted)
-    _write(lines, folder, counted)
+    counted = WriteCounts()
+    marked = _limit_bytes(map(_mark_line, found), limit)
+    lines = _sample(marked, mapping, folder, counted)
+    _write_lines(lines, folder, counted)
     if mapping.split.kind == "share":
         if mapping.shape != "thread":
-            _spare_one(folder, mapping.seed, counted)
+            _ensure_both_parts(folder, mapping.seed, counted)
         if not counted.train:
-            _train_on_all(folder, counted)
+            _move_all_to_train(folder, counted)
     return counted
 
 
-def numbers_of(path: Path) -> Path:
+def numbers_path(path: Path) -> Path:
     """Return where it is written which row of the original each row was, eight bytes a row."""
     return path.with_suffix(".numbers")
 
 
-def _sampled(
-    lines: Iterator[bytes], mapping: Mapping, folder: Path, counted: Written
+def _sample(
+    lines: Iterator[bytes], mapping: Mapping, folder: Path, counted: WriteCounts
 ) -> Iterator[bytes]:
     if mapping.sample is None:
         return lines
-    return drawn(_counting(lines, counted), mapping.sample, mapping.seed, folder)
+    return sample_lines(_count_lines(lines, counted), mapping.sample, mapping.seed, folder)
 
 
-def _counting(lines: Iterator[bytes], counted: Written) -> Iterator[bytes]:
+def _count_lines(lines: Iterator[bytes], counted: WriteCounts) -> Iterator[bytes]:
     for line in lines:
         counted.not_drawn += 1
         yield line
 
 
-def _marked(one: Candidate) -> bytes:
-    return f"{_MARKS[one.part]}{one.number:016x}".encode() + one.line
+def _mark_line(one: Candidate) -> bytes:
+    return f"{_PART_MARKS[one.part]}{one.number:016x}".encode() + one.line
 
 
-def _write(lines: Iterator[bytes], folder: Path, counted: Written) -> None:
-    with _Output(folder / FILES["train"]) as train, _Output(folder / FILES["validation"]) as other:
+def _write_lines(lines: Iterator[bytes], folder: Path, counted: WriteCounts) -> None:
+    with (
+        _RowFile(folder / ROW_FILES["train"]) as train,
+        _RowFile(folder / ROW_FILES["validation"]) as other,
+    ):
         for line in lines:
             output = train if line.startswith(b"t") else other
-            output.write(line[_HEAD:], int(line[1:_HEAD], 16).to_bytes(NUMBER_BYTES, "little"))
+            output.write(
+                line[_PREFIX_CHARS:],
+                int(line[1:_PREFIX_CHARS], 16).to_bytes(NUMBER_BYTES, "little"),
+            )
     counted.train, counted.validation = train.rows, other.rows
     counted.not_drawn = max(0, counted.not_drawn - train.rows - other.rows)
 
 
-class _Output:
+class _RowFile:
     """A file of rows, and beside it the number that each had in the original."""
 
     def __init__(self, path: Path) -> None:
@@ -88,7 +96,7 @@ class _Output:
 
     def __enter__(self) -> Self:
         self.lines = self.path.open("wb")
-        self.numbers = numbers_of(self.path).open("wb")
+        self.numbers = numbers_path(self.path).open("wb")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +104,7 @@ class _Output:
         self.numbers.close()
         if not self.rows:
             self.path.unlink()
-            numbers_of(self.path).unlink()
+            numbers_path(self.path).unlink()
 
     def write(self, line: bytes, number: bytes) -> None:
         self.rows += 1
@@ -104,10 +112,10 @@ class _Output:
         self.numbers.write(number)
 
 
-def _bounded(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
+def _limit_bytes(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
     size = 0
     for line in lines:
-        size += len(line) - _HEAD
+        size += len(line) - _PREFIX_CHARS
         if size > limit:
             raise TooLargeError(
                 f"The rows unpack to more than {limit / 1e9:.3g} GB.",
@@ -117,47 +125,51 @@ def _bounded(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
         yield line
 
 
-def _spare_one(folder: Path, seed: int, counted: Written) -> None:
+def _ensure_both_parts(folder: Path, seed: int, counted: WriteCounts) -> None:
     """Give a part that chance left empty the row that came nearest to it, with all its equals."""
     rows = counted.train + counted.validation
     if counted.train and not counted.validation:
-        counted.validation = _move(folder / FILES["train"], folder / FILES["validation"], seed)
+        counted.validation = _move_one_row(
+            folder / ROW_FILES["train"], folder / ROW_FILES["validation"], seed
+        )
         counted.train = rows - counted.validation
     elif counted.validation and not counted.train:
-        counted.train = _move(folder / FILES["validation"], folder / FILES["train"], seed)
+        counted.train = _move_one_row(
+            folder / ROW_FILES["validation"], folder / ROW_FILES["train"], seed
+        )
         counted.validation = rows - counted.train
 
 
-def _train_on_all(folder: Path, counted: Written) -> None:
+def _move_all_to_train(folder: Path, counted: WriteCounts) -> None:
     """Train on rows that cannot be parted: equal ones, or one tree of threads."""
     if counted.validation:
-        rows, target = folder / FILES["validation"], folder / FILES["train"]
+        rows, target = folder / ROW_FILES["validation"], folder / ROW_FILES["train"]
         rows.replace(target)
-        numbers_of(rows).replace(numbers_of(target))
+        numbers_path(rows).replace(numbers_path(target))
         counted.train, counted.validation = counted.validation, 0
 
 
-def _move(full: Path, empty: Path, seed: int) -> int:
+def _move_one_row(full: Path, empty: Path, seed: int) -> int:
     """Move one row and its equals to an empty file, unless there are no others; say how many."""
-    nearest, farthest = _extremes(full, seed)
+    nearest, farthest = _hash_extremes(full, seed)
     if nearest == farthest:
         return 0
     rest = full.with_name(f"rest-{full.name}")
     with (
         full.open("rb") as file,
-        numbers_of(full).open("rb") as numbers,
-        _Output(rest) as staying,
-        _Output(empty) as leaving,
+        numbers_path(full).open("rb") as numbers,
+        _RowFile(rest) as staying,
+        _RowFile(empty) as leaving,
     ):
         for line in file:
             output = leaving if fingerprint(line, seed) == nearest else staying
             output.write(line, numbers.read(NUMBER_BYTES))
     rest.replace(full)
-    numbers_of(rest).replace(numbers_of(full))
+    numbers_path(rest).replace(numbers_path(full))
     return leaving.rows
 
 
-def _extremes(path: Path, seed: int) -> tuple[int, int]:
+def _hash_extremes(path: Path, seed: int) -> tuple[int, int]:
     least, most = 2**64, -1
     with path.open("rb") as file:
         for line in file:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from studio.data_sources import FetchLimits, HubDatasetSource
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
-from studio.intake.files.formats import ARCHIVE
+from studio.intake.files.formats import ARCHIVE_EXTENSION
 from studio.run_manifest import file_sha256
 from studio.runner.sources import hub_archive
 from studio.runner.sources.chunked_file import Writing
@@ -59,7 +59,7 @@ def fetch(
     with repo.in_words():
         target = hub_archive.together(builder, fetched, limits, folder, tell)
     name = "-".join([source.id.rpartition("/")[2], *splits])
-    return target, name + ARCHIVE, facts | {"files": files}
+    return target, name + ARCHIVE_EXTENSION, facts | {"files": files}
 
 
 @dataclass(slots=True)

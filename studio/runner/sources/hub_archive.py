@@ -7,8 +7,8 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 from studio.data_sources import FetchLimits
-from studio.intake.files.archives import split_of
-from studio.intake.files.formats import ENDINGS, bare, ending, endings
+from studio.intake.files.archives import split_from_name
+from studio.intake.files.formats import EXTENSIONS, extension, full_extension, without_compression
 from studio.runner.sources.chunked_file import Writing
 from studio.runner.task_dispatch import Tell
 
@@ -21,9 +21,9 @@ def beside(splits: Sequence[str], chosen: str) -> str:
 
     One for testing stands in where there is none for validation.
     """
-    if split_of(chosen) not in {"train", ""}:
+    if split_from_name(chosen) not in {"train", ""}:
         return ""
-    named = {split_of(split): split for split in reversed(splits)}
+    named = {split_from_name(split): split for split in reversed(splits)}
     return named.get("validation") or named.get("test") or ""
 
 
@@ -64,7 +64,7 @@ def together(
 
 def _is_of_one_format(files: Mapping[str, Sequence[Path]]) -> bool:
     named = (path.name for paths in files.values() for path in paths)
-    formats = {ENDINGS.get(ending(bare(name))) for name in named}
+    formats = {EXTENSIONS.get(extension(without_compression(name))) for name in named}
     return len(formats) == 1 and None not in formats
 
 
@@ -73,7 +73,7 @@ def _named(files: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Path]]:
     for split, paths in files.items():
         for number, path in enumerate(paths, 1):
             place = f"-{number:05}-of-{len(paths):05}" if len(paths) > 1 else ""
-            yield f"{split}{place}{endings(path.name)}", path
+            yield f"{split}{place}{full_extension(path.name)}", path
 
 
 def _lines(builder: Any, split: str) -> Iterator[bytes]:  # noqa: ANN401 -- of datasets

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import StudioError
-from studio.intake.conversion.detection_result import ARRIVAL, arrival
-from studio.intake.conversion.job import CONVERTED, READ, READING, Reading
+from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_file
+from studio.intake.conversion.job import (
+    CONVERSION_JOB_ADAPTER,
+    CONVERSION_RESULT_ADAPTER,
+    READ_SHARE,
+    ConversionJob,
+)
 from studio.intake.files.limits import Limits
 from studio.protocols.tasks import TaskDir
 from studio.runner.reading_limits import limited
@@ -20,7 +25,7 @@ def build(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]
 
     With `params["look"]`, return what the first rows show; without `params["write"]`, only that.
     """
-    job = READING.validate_python(params["reading"])
+    job = CONVERSION_JOB_ADAPTER.validate_python(params["reading"])
     with limited(job.limits, job.source.path.stat().st_size) as limits:
         found = _look(job, limits, tell) if params.get("look") else {}
         if params.get("write", True):
@@ -28,12 +33,16 @@ def build(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]
     return found
 
 
-def _look(job: Reading, limits: Limits, tell: Tell) -> dict[str, Any]:
+def _look(job: ConversionJob, limits: Limits, tell: Tell) -> dict[str, Any]:
     tell("looking at the first rows", None)
-    return {"arrival": ARRIVAL.dump_python(arrival(job.source, limits, job.mapping), mode="json")}
+    return {
+        "arrival": DETECTION_RESULT_ADAPTER.dump_python(
+            detect_file(job.source, limits, job.mapping), mode="json"
+        )
+    }
 
 
-def _write(job: Reading, rows: Path, tell: Tell) -> dict[str, Any]:
+def _write(job: ConversionJob, rows: Path, tell: Tell) -> dict[str, Any]:
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
     try:
@@ -43,8 +52,11 @@ def _write(job: Reading, rows: Path, tell: Tell) -> dict[str, Any]:
         shutil.rmtree(rows, ignore_errors=True)
         raise
     safe(rows)
-    return {"rows": str(rows), "converted": CONVERTED.dump_python(made, mode="json")}
+    return {
+        "rows": str(rows),
+        "converted": CONVERSION_RESULT_ADAPTER.dump_python(made, mode="json"),
+    }
 
 
 def _phase(share: float) -> str:
-    return "reading the rows" if share < READ else "looking through the rows"
+    return "reading the rows" if share < READ_SHARE else "looking through the rows"

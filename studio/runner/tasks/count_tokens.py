@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from studio.errors import InvalidError, TrainingError
-from studio.intake.quality.length_stats import STATS, Counting, Stats
+from studio.intake.quality.length_stats import TOKEN_STATS_ADAPTER, TokenCountJob, TokenStats
 from studio.protocols.tasks import TaskDir
 from studio.runner import sandbox
 from studio.runner.task_dispatch import Tell
@@ -19,7 +19,7 @@ _MEMORY = 4 * 2**30
 
 
 def count(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """Go over all rows. Return `studio.intake.quality.length_stats.Stats` as JSON.
+    """Go over all rows. Return `studio.intake.quality.length_stats.TokenStats` as JSON.
 
     Raises:
         InvalidError: the model's tokenizer or its chat template cannot be used, or does not end.
@@ -27,7 +27,7 @@ def count(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
     """
     for name in HEAVY:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type] # Python's word for absent
-    asked = Counting.model_validate(params)
+    asked = TokenCountJob.model_validate(params)
     tell("loading the tokenizer", None)
     signal.signal(signal.SIGALRM, _slow)
     sandbox.hold_memory(_MEMORY)
@@ -40,7 +40,7 @@ def count(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _counted(asked: Counting, tell: Tell) -> dict[str, Any]:
+def _counted(asked: TokenCountJob, tell: Tell) -> dict[str, Any]:
     from studio.runner.tokenizer import cache  # noqa: PLC0415 -- heavy import
     from studio.training.data.token_stats import tally, writer  # noqa: PLC0415 -- heavy import
 
@@ -60,8 +60,8 @@ def _counted(asked: Counting, tell: Tell) -> dict[str, Any]:
     validation = None
     if asked.validation:
         validation = tally(asked.validation, "validation", write, told(sizes[0]))
-    found: dict[str, Any] = STATS.dump_python(
-        Stats(train=train, validation=validation), mode="json"
+    found: dict[str, Any] = TOKEN_STATS_ADAPTER.dump_python(
+        TokenStats(train=train, validation=validation), mode="json"
     )
     return found
 

@@ -22,7 +22,7 @@ from studio.network.hub_client import Hub, HubFile, HubModel
 from studio.protocols.tasks import TaskDir
 from studio.settings import Settings
 from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
-from studio.weights.hub_origin import Origin
+from studio.weights.hub_origin import HubOrigin
 
 Tell = Callable[[str, float | None], None]
 
@@ -70,9 +70,9 @@ def download(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, A
 
 def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
     stage, names = fetch.stage, fetch.found.names
-    download_filter.refuse_hub(fetch.found.id, names)
+    download_filter.check_hub_files(fetch.found.id, names)
     wanted = {one.name: one for one in fetch.found.files}
-    files = [wanted[name] for name in download_filter.chosen(names)]
+    files = [wanted[name] for name in download_filter.files_to_download(names)]
     _refuse_large(files)
     refuse_without_room(stage, files)
     fetch.begin(files)
@@ -86,7 +86,7 @@ def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
     fetch.tell("reading what has come", 1.0)
     model_facts.read(stage)
     hashes = {one.name: one.sha256 or one.git for one in files}
-    hub_origin.write(stage, Origin(repo=fetch.found.id, commit=wish.commit, files=hashes))
+    hub_origin.write(stage, HubOrigin(repo=fetch.found.id, commit=wish.commit, files=hashes))
     # What is there is no whole model, or it would have been found.
     shutil.rmtree(target, ignore_errors=True)
     stage.replace(target)
@@ -96,7 +96,7 @@ def _refuse_large(files: list[HubFile]) -> None:
     for one in files:
         if (
             not download_filter.is_weights(one.name)
-            and one.size > download_filter.LARGEST[one.name]
+            and one.size > download_filter.MAX_FILE_BYTES[one.name]
         ):
             raise InvalidError(f"{one.name} is absurdly large: {_megabytes(one.size)}.")
 

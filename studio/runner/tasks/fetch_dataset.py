@@ -17,8 +17,8 @@ from studio.data_sources import (
     resolve_inside,
 )
 from studio.errors import InvalidError, NotFoundError, TooLargeError
-from studio.intake.conversion.converter import Source as File
-from studio.intake.conversion.detection_result import ARRIVAL, arrival
+from studio.intake.conversion.converter import SourceFile as File
+from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_file
 from studio.intake.files import limits
 from studio.protocols.tasks import TaskDir
 from studio.runner.reading_limits import limited
@@ -40,14 +40,14 @@ def fetch(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]
     allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
     tell("looking at the first rows", 0.9)
     with limited(allowed, file.stat().st_size) as held:
-        found = arrival(File(path=file, filename=filename), held)
+        found = detect_file(File(path=file, filename=filename), held)
     safe(file)
     fetched = FetchResult(
         file=file.relative_to(folder.files).as_posix(),
         filename=filename,
         bytes=file.stat().st_size,
         sha256=_sha256(file, lambda share: tell("taking its checksum", 0.9 + 0.1 * share)),
-        arrival=ARRIVAL.dump_python(found, mode="json"),
+        arrival=DETECTION_RESULT_ADAPTER.dump_python(found, mode="json"),
         facts=facts,
     )
     return fetched.model_dump()

@@ -11,7 +11,7 @@ from studio.runner.task_dispatch import Tell
 
 def look(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Note in the version's folder, `params["rows"]`, what is suspicious there, and return it."""
-    found = finding_store.look(
+    found = finding_store.check_and_store(
         Path(params["rows"]), lambda share: tell("looking through the rows", share)
     )
     return {"findings": [asdict(one) for one in found]}

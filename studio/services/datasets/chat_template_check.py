@@ -36,7 +36,10 @@ def _lacks_template(db: Session, name: str) -> bool:
     """Whether a model is known to have none; of one that is not here, nothing is known."""
     try:
         folder = Path(models.require(db, name))
-        if not folder.is_absolute() or not (folder / download_filter.TOKENIZER_CONFIG).is_file():
+        if (
+            not folder.is_absolute()
+            or not (folder / download_filter.TOKENIZER_CONFIG_FILE).is_file()
+        ):
             return False
         return not model_metadata.read(folder).template
     except (InvalidError, OSError):

@@ -145,14 +145,15 @@ def get(version: DatasetVersion, code: str, part: Part) -> dict[str, Any]:
 
 def locate_spans(
     folder: Path, version: DatasetVersion, which: RowQuery, page: Page
-) -> dict[int, spotted.Spotted]:
+) -> dict[int, spotted.FindingInRow]:
     """Return where in the rows of a page the finding that was asked for is, by their numbers."""
     if not which.finding:
         return {}
     train, _validation = versions.row_files(folder, version)
-    twins = finding_store.rows_of(train.parent, which.finding, which.part)
+    twins = finding_store.rows_with_finding(train.parent, which.finding, which.part)
     return {
-        one.number: spotted.spot(which.finding, one.row, twins.get(one.number)) for one in page.rows
+        one.number: spotted.locate_finding(which.finding, one.row, twins.get(one.number))
+        for one in page.rows
     }
 
 
@@ -198,8 +199,8 @@ def _mapping_without(
     if how := DUPLICATE_CODES.get(wanted.code):
         return mapping.model_copy(update={"deduplicate": how})
     train, _validation = versions.row_files(folder, version)
-    rows = finding_store.rows_of(train.parent, wanted.code, wanted.part)
-    numbers = finding_store.sources(train.parent, wanted.part, rows)
+    rows = finding_store.rows_with_finding(train.parent, wanted.code, wanted.part)
+    numbers = finding_store.original_row_numbers(train.parent, wanted.part, rows)
     if not numbers:
         raise InvalidError(
             "It is not known which rows of the file these are.",

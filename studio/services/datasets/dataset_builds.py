@@ -17,13 +17,17 @@ from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
 from studio.db.tasks import Task
 from studio.errors import ConflictError
-from studio.intake.column_roles import check
+from studio.intake.column_roles import check_mapping
 from studio.intake.conversion.child_check import check_in_child
-from studio.intake.conversion.converter import Converted, Source, look
-from studio.intake.conversion.detection_result import ARRIVAL, unseen
-from studio.intake.conversion.job import CONVERTED, READING, Reading
-from studio.intake.files.formats import ARCHIVE, PACKINGS, ending
-from studio.intake.files.limits import AT_ONCE_BYTES, Limits, SlowReadingError
+from studio.intake.conversion.converter import ConversionResult, SourceFile, inspect_file
+from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_format_only
+from studio.intake.conversion.job import (
+    CONVERSION_JOB_ADAPTER,
+    CONVERSION_RESULT_ADAPTER,
+    ConversionJob,
+)
+from studio.intake.files.formats import ARCHIVE_EXTENSION, COMPRESSIONS, extension
+from studio.intake.files.limits import MAX_REQUEST_BYTES, Limits, SlowReadingError
 from studio.intake.mapping import Mapping, Split
 from studio.services.datasets import datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload
@@ -105,7 +109,7 @@ def rebuild(
     home = folder / str(dataset_id)
     if is_large(dataset.bytes, dataset.filename):
         with suppress(SlowReadingError):
-            check(mapping, look(job.source, limits.at_once(), mapping).columns)
+            check_mapping(mapping, inspect_file(job.source, limits.at_once(), mapping).columns)
         return _enqueue_rebuild(engine, home, job)
     try:
         check_in_child(job)
@@ -118,7 +122,7 @@ def rebuild(
         return _enqueue_rebuild(engine, home, job)
 
 
-def save_version(db: Session, home: Path, stage: Path, made: Converted) -> BuildResult:
+def save_version(db: Session, home: Path, stage: Path, made: ConversionResult) -> BuildResult:
     """Make rows that were written aside the version in use: a new one, unless one has them."""
     dataset = datasets.get(db, int(home.name))
     query = select(DatasetVersion).where(
@@ -136,8 +140,8 @@ def save_version(db: Session, home: Path, stage: Path, made: Converted) -> Build
 
 def is_large(size: int, filename: str) -> bool:
     """Whether a file is read by a chore. What is packed may unpack to ten times as much."""
-    is_packed = ending(filename) in {*PACKINGS, ARCHIVE}
-    return size * (_UNPACKED_FACTOR if is_packed else 1) > AT_ONCE_BYTES
+    is_packed = extension(filename) in {*COMPRESSIONS, ARCHIVE_EXTENSION}
+    return size * (_UNPACKED_FACTOR if is_packed else 1) > MAX_REQUEST_BYTES
 
 
 def _is_large_upload(upload: Upload) -> bool:
@@ -176,19 +180,24 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
     if dataset is None:
         return
     if "arrival" in result:
-        seen = ARRIVAL.validate_python(result["arrival"])
+        seen = DETECTION_RESULT_ADAPTER.validate_python(result["arrival"])
         dataset.detected, dataset.status = seen.detected, DatasetStatus.DRAFT
     if "rows" in result:
-        save_version(db, home, Path(result["rows"]), CONVERTED.validate_python(result["converted"]))
+        save_version(
+            db,
+            home,
+            Path(result["rows"]),
+            CONVERSION_RESULT_ADAPTER.validate_python(result["converted"]),
+        )
     elif dataset.version is None and not result:
         dataset.status = DatasetStatus.FAILED
 
 
 def _import_large_file(db: Session, folder: Path, upload: Upload) -> Dataset:
-    source = Source(path=upload.path, filename=upload.filename, options=upload.options)
-    seen = look(source, upload.limits.at_once(), upload.mapping)
+    source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
+    seen = inspect_file(source, upload.limits.at_once(), upload.mapping)
     if upload.mapping is not None:
-        check(upload.mapping, seen.columns)
+        check_mapping(upload.mapping, seen.columns)
     dataset = pending_datasets.create(db, folder, upload)
     split = Split(kind="dataset") if upload.validation else seen.detected.mapping.split
     mapping = upload.mapping or seen.detected.mapping.model_copy(update={"split": split})
@@ -199,9 +208,11 @@ def _import_large_file(db: Session, folder: Path, upload: Upload) -> Dataset:
 
 def _import_undetected_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     """Keep a file that a chore will look at; unless it is a draft, the chore reads it, too."""
-    brought = Source(path=upload.path, filename=upload.filename)
-    dataset = pending_datasets.create(db, folder, replace(upload, arrival=unseen(brought)))
-    job = Reading(
+    brought = SourceFile(path=upload.path, filename=upload.filename)
+    dataset = pending_datasets.create(
+        db, folder, replace(upload, arrival=detect_format_only(brought))
+    )
+    job = ConversionJob(
         source=replace(pending_datasets.original_source(folder, dataset), options=upload.options),
         mapping=upload.mapping,
         limits=upload.limits,
@@ -212,18 +223,22 @@ def _import_undetected_file(db: Session, folder: Path, upload: Upload) -> Datase
     return dataset
 
 
-def _interactive_reading(job: Reading) -> Reading:
+def _interactive_reading(job: ConversionJob) -> ConversionJob:
     """Return a reading for which an answer can wait."""
     return replace(job, limits=job.limits.at_once())
 
 
-def _enqueue_rebuild(engine: Engine, home: Path, job: Reading) -> BuildResult:
+def _enqueue_rebuild(engine: Engine, home: Path, job: ConversionJob) -> BuildResult:
     with unit_of_work(engine) as db:
         return BuildResult(chore=_enqueue_reading(db, datasets.get(db, int(home.name)), home, job))
 
 
 def _enqueue_reading(
-    db: Session, dataset: Dataset, home: Path, job: Reading, work: dict[str, bool] | None = None
+    db: Session,
+    dataset: Dataset,
+    home: Path,
+    job: ConversionJob,
+    work: dict[str, bool] | None = None,
 ) -> Task:
     """Have a chore do a reading; `work` says whether it looks at the file, and writes its rows."""
     # A chore that waits would be handed back as it is, and read the file in its own way.
@@ -234,7 +249,7 @@ def _enqueue_reading(
         )
     if dataset.version is None:
         dataset.status = DatasetStatus.BUILDING
-    reading = READING.dump_python(job, mode="json")
+    reading = CONVERSION_JOB_ADAPTER.dump_python(job, mode="json")
     params = {"home": str(home), "reading": reading} | (work or {})
     return tasks.enqueue(db, KIND, _task_subject(dataset.id or 0), params)
 
@@ -243,32 +258,34 @@ def _task_subject(dataset_id: int) -> str:
     return f"dataset:{dataset_id}"
 
 
-def _upload_reading(upload: Upload) -> Reading:
+def _upload_reading(upload: Upload) -> ConversionJob:
     brought = upload.validation_filename or upload.filename
-    return Reading(
-        source=Source(path=upload.path, filename=upload.filename, options=upload.options),
+    return ConversionJob(
+        source=SourceFile(path=upload.path, filename=upload.filename, options=upload.options),
         mapping=upload.mapping,
         limits=upload.limits,
-        validation=Source(path=upload.validation, filename=brought) if upload.validation else None,
+        validation=SourceFile(path=upload.validation, filename=brought)
+        if upload.validation
+        else None,
     )
 
 
 def _stored_reading(
     db: Session, folder: Path, dataset: Dataset, mapping: Mapping, limits: Limits
-) -> Reading:
+) -> ConversionJob:
     """Return the reading of a file that is kept; its rows to validate on may be another's."""
     split, beside = mapping.split, None
     if split.kind == "dataset" and split.dataset:
         other = versions.require(db, split.dataset)
         path, _validation = versions.row_files(folder, other)
-        beside = Source(path=path, filename=path.name)
+        beside = SourceFile(path=path, filename=path.name)
     elif split.kind == "dataset":
         beside = pending_datasets.validation_source(folder, dataset)
     source = pending_datasets.original_source(folder, dataset)
-    return Reading(source=source, mapping=mapping, limits=limits, validation=beside)
+    return ConversionJob(source=source, mapping=mapping, limits=limits, validation=beside)
 
 
-def _insert_version(db: Session, dataset: Dataset, made: Converted) -> DatasetVersion:
+def _insert_version(db: Session, dataset: Dataset, made: ConversionResult) -> DatasetVersion:
     newest = select(func.max(DatasetVersion.number)).where(DatasetVersion.dataset_id == dataset.id)
     version = DatasetVersion(
         dataset_id=dataset.id or 0,

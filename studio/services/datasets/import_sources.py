@@ -30,7 +30,7 @@ from studio.data_sources import (
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, UnavailableError
-from studio.intake.conversion.detection_result import ARRIVAL
+from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER
 from studio.intake.files import limits
 from studio.network import safe_http
 from studio.protocols.tasks import TaskDir
@@ -132,7 +132,7 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
         is_draft=True,
         limits=limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes),
         sha256=fetched.sha256,
-        arrival=ARRIVAL.validate_python(fetched.arrival),
+        arrival=DETECTION_RESULT_ADAPTER.validate_python(fetched.arrival),
     )
     dataset = dataset_builds.import_file(db, errand.home, upload)
     chore.result = result | {"dataset_id": dataset.id}

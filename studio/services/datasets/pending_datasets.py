@@ -11,12 +11,16 @@ from sqlmodel import Session
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset
 from studio.errors import InvalidError
-from studio.intake.conversion.converter import Source, look
-from studio.intake.conversion.detection_result import DETECTED, Arrival, arrival
-from studio.intake.detection.row_shapes import Detected
-from studio.intake.files.formats import endings, stem
+from studio.intake.conversion.converter import SourceFile, inspect_file
+from studio.intake.conversion.detection_result import (
+    DETECTED_MAPPING_ADAPTER,
+    DetectionResult,
+    detect_file,
+)
+from studio.intake.detection.row_shapes import DetectedMapping
+from studio.intake.files.formats import full_extension, stem
 from studio.intake.files.limits import Limits
-from studio.intake.mapping import DETECT, FileOptions, Mapping
+from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping
 from studio.run_manifest import file_sha256
 from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs
@@ -38,7 +42,7 @@ class Upload:
     """Where it came from, in words."""
     validation: Path | None = None
     validation_filename: str = ""
-    options: FileOptions = DETECT
+    options: FileOptions = DETECT_ALL
     """What its owner says of how to read the file, where no mapping does."""
     mapping: Mapping | None = None
     """How to read it; None leaves that to what is seen in it."""
@@ -47,7 +51,7 @@ class Upload:
     limits: Limits = field(default_factory=Limits)
     sha256: str = ""
     """Of the file, from whoever has seen all of it pass; without it, all is read again."""
-    arrival: Arrival | None = None
+    arrival: DetectionResult | None = None
     """What whoever brought it has seen in it already."""
 
 
@@ -77,8 +81,8 @@ def create(db: Session, folder: Path, upload: Upload) -> Dataset:
 def build_row(upload: Upload) -> Dataset:
     """Return the row of a file with what was seen in it, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
-    brought = Source(path=upload.path, filename=upload.filename, options=upload.options)
-    found = upload.arrival or arrival(brought, upload.limits.at_once(), upload.mapping)
+    brought = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
+    found = upload.arrival or detect_file(brought, upload.limits.at_once(), upload.mapping)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),
         filename=filename,
@@ -92,10 +96,10 @@ def build_row(upload: Upload) -> Dataset:
 
 def move_files(upload: Upload, stage: Path) -> None:
     """Move what was brought to where it stays."""
-    upload.path.replace(stage / f"{ORIGINAL}{endings(upload.filename)}")
+    upload.path.replace(stage / f"{ORIGINAL}{full_extension(upload.filename)}")
     if upload.validation is not None:
         named = upload.validation_filename or upload.filename
-        upload.validation.replace(stage / f"{VALIDATION}{endings(named)}")
+        upload.validation.replace(stage / f"{VALIDATION}{full_extension(named)}")
 
 
 def insert_row(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
@@ -106,7 +110,7 @@ def insert_row(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Data
     return dataset
 
 
-def original_source(folder: Path, dataset: Dataset) -> Source:
+def original_source(folder: Path, dataset: Dataset) -> SourceFile:
     """Return the file as it was brought.
 
     Raises:
@@ -118,16 +122,16 @@ def original_source(folder: Path, dataset: Dataset) -> Source:
         raise InvalidError(
             f"{dataset.name} was made by the studio: there is no file to read in another way."
         )
-    return Source(path=found, filename=dataset.filename)
+    return SourceFile(path=found, filename=dataset.filename)
 
 
-def validation_source(folder: Path, dataset: Dataset) -> Source | None:
+def validation_source(folder: Path, dataset: Dataset) -> SourceFile | None:
     """Return the file that was brought to measure progress by, if one was."""
     found = _find_file(folder, dataset, VALIDATION)
-    return None if found is None else Source(path=found, filename=found.name)
+    return None if found is None else SourceFile(path=found, filename=found.name)
 
 
-def load_detection(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
+def load_detection(folder: Path, dataset: Dataset, limits: Limits) -> DetectedMapping:
     """Return what was seen in a file; of one from an older home, what is seen in it now.
 
     Raises:
@@ -136,8 +140,8 @@ def load_detection(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
 
     """
     if dataset.detected:
-        return DETECTED.validate_python(dataset.detected)
-    return look(original_source(folder, dataset), limits.at_once()).detected
+        return DETECTED_MAPPING_ADAPTER.validate_python(dataset.detected)
+    return inspect_file(original_source(folder, dataset), limits.at_once()).detected
 
 
 def _find_file(folder: Path, dataset: Dataset, name: str) -> Path | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlmodel import Session, select
 
 from studio.db.tables import Dataset, DatasetVersion
-from studio.intake.conversion.converter import rows_hash
+from studio.intake.conversion.converter import hash_rows
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_store
 from studio.run_manifest import file_sha256
@@ -24,7 +24,7 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
     with atomic_dirs.staging_dir(folder) as stage:
         first = stage / "1"
         first.mkdir()
-        instruction_rows.write(first)
+        instruction_rows.write_files(first)
         train, validation = first / "train.jsonl", first / "validation.jsonl"
         dataset = Dataset(
             name=NAME,
@@ -42,11 +42,11 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
             number=1,
             kind="conversation",
             mapping=Mapping(shape="messages", roles={"messages": ["messages"]}).model_dump(),
-            sha256=rows_hash(first),
+            sha256=hash_rows(first),
             train_rows=_count_lines(train),
             validation_rows=_count_lines(validation),
             # The web makes them as it starts, and they are all in English.
-            findings=[asdict(one) for one in finding_store.look(first, languages=False)],
+            findings=[asdict(one) for one in finding_store.check_and_store(first, languages=False)],
         )
         db.add(version)
         atomic_dirs.sync_dir(stage)

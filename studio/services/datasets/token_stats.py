@@ -17,7 +17,13 @@ from studio.db.tables import DatasetVersion
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.intake.quality import length_stats
-from studio.intake.quality.length_stats import STATS, Counting, Cut, Stats, Tally
+from studio.intake.quality.length_stats import (
+    TOKEN_STATS_ADAPTER,
+    PartStats,
+    TokenCountJob,
+    TokenStats,
+    Truncation,
+)
 from studio.methods import AnyRecipe
 from studio.services.datasets import datasets, versions
 from studio.services.models import models, remote_code_trust
@@ -89,7 +95,7 @@ def enqueue(db: Session, settings: Settings, wanted: StatsRequest) -> Task:
             db.delete(past)
     train, validation = versions.row_files(settings.datasets, wanted.version)
     name = datasets.get(db, wanted.version.dataset_id).name
-    asked = Counting.model_validate(
+    asked = TokenCountJob.model_validate(
         {
             "about": f"of {name}, version {wanted.version.number}, for {wanted.model}",
             "rows": wanted.version.sha256,
@@ -113,18 +119,18 @@ def latest_task(db: Session, wanted: StatsRequest) -> Task | None:
     return next(found, None)
 
 
-def find_stats(db: Session, wanted: StatsRequest) -> Stats | None:
+def find_stats(db: Session, wanted: StatsRequest) -> TokenStats | None:
     """Return what was counted, if it was."""
     chore = latest_task(db, wanted)
     return parse_result(chore) if chore else None
 
 
-def parse_result(chore: Task) -> Stats | None:
+def parse_result(chore: Task) -> TokenStats | None:
     """Return what a chore has counted, if it has ended well."""
-    return STATS.validate_python(chore.result) if chore.result else None
+    return TOKEN_STATS_ADAPTER.validate_python(chore.result) if chore.result else None
 
 
-def find_for_recipe(db: Session, recipe: AnyRecipe) -> Stats | None:
+def find_for_recipe(db: Session, recipe: AnyRecipe) -> TokenStats | None:
     """Return what is known of the rows that a recipe learns from, as its model sees them."""
     try:
         version = versions.require(db, recipe.dataset)
@@ -163,12 +169,12 @@ def list_warnings(db: Session, recipe: AnyRecipe) -> Iterator[str]:
     if found is None:
         return
     parts = list(found.parts.values())
-    lost = length_stats.cut(parts, recipe.data.max_length)
+    lost = length_stats.measure_truncation(parts, recipe.data.max_length)
     if lost.rows and not any(_has_nothing_to_learn(part, lost.at) for part in parts):
         yield describe_truncation(lost)
 
 
-def describe_truncation(lost: Cut) -> str:
+def describe_truncation(lost: Truncation) -> str:
     """Say what a cut does to how many of the rows."""
     at = "cut at 1 token" if lost.at == 1 else f"cut at {lost.at:,} tokens"
     if not lost.rows:
@@ -181,18 +187,18 @@ def describe_truncation(lost: Cut) -> str:
     return f"{told}."
 
 
-def suggest_length(part: Tally) -> int:
+def suggest_length(part: PartStats) -> int:
     """Return a length of examples that leaves most rows whole, and something of some to learn."""
-    length = max(length_stats.quantile(part, _WHOLE_SHARE), min(part.needs.times, default=0))
-    return min(-(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, length_stats.LONGEST)
+    length = max(length_stats.length_quantile(part, _WHOLE_SHARE), min(part.needs.times, default=0))
+    return min(-(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, length_stats.MAX_LENGTH)
 
 
-def _has_nothing_to_learn(part: Tally, length: int) -> bool:
+def _has_nothing_to_learn(part: PartStats, length: int) -> bool:
     """Whether nothing of it would be left to learn."""
     return part.rows > 0 and part.needs.above(length) + part.unlearnt == part.rows
 
 
-def _nothing_to_learn(name: str, part: Tally, length: int) -> Refusal:
+def _nothing_to_learn(name: str, part: PartStats, length: int) -> Refusal:
     what = PART_NAMES[name]
     if part.unlearnt == part.rows:
         return Refusal(
@@ -210,7 +216,7 @@ def _nothing_to_learn(name: str, part: Tally, length: int) -> Refusal:
     )
 
 
-def _template_refusal(name: str, part: Tally, recipe: AnyRecipe) -> Refusal:
+def _template_refusal(name: str, part: PartStats, recipe: AnyRecipe) -> Refusal:
     reason, rows = next(iter(part.refused.items()))
     others = sum(one.rows for one in part.refused.values()) - 1
     beside = f", and {others:,} more" if others else ""

@@ -18,7 +18,7 @@ from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.errors import ConflictError, NotFoundError
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_store
-from studio.intake.rows.paging import Page, read_page, read_rows, search, search_back
+from studio.intake.rows.paging import Page, read_page, read_rows, search_rows, search_rows_backward
 from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs
 
@@ -127,13 +127,15 @@ def load_rows(
         return Page(rows=[], has_more=False)
     numbers = which.numbers
     if which.finding:
-        numbers = frozenset(finding_store.rows_of(train.parent, which.finding, which.part))
+        numbers = frozenset(
+            finding_store.rows_with_finding(train.parent, which.finding, which.part)
+        )
     if numbers or which.finding:
         return read_rows(path, numbers, after=which.after, limit=limit)
     if which.words and which.before is not None:
-        return search_back(path, which.words, before=which.before)
+        return search_rows_backward(path, which.words, before=which.before)
     if which.words:
-        return search(path, which.words, after=which.after, limit=limit)
+        return search_rows(path, which.words, after=which.after, limit=limit)
     return read_page(path, after=which.after, limit=limit)
 
 

@@ -11,9 +11,9 @@ from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
-from studio.weights.decoder_layers import FAMILIES, Layers
+from studio.weights.decoder_layers import FAMILY_LAYERS, DecoderLayers
 from studio.weights.model_facts import ModelFacts
-from studio.weights.model_shape import Shape
+from studio.weights.model_shape import ModelShape
 
 _PLAIN_MLP_VALUES, _GATED_MLP_VALUES = 2, 4
 """Numbers kept for each of the inner network's width: what goes into the activation and comes out
@@ -56,7 +56,7 @@ class TrainingStep:
 
     recipe: AnyRecipe
     facts: ModelFacts
-    shape: Shape
+    shape: ModelShape
     load: BatchShape
     on_gpu: bool
 
@@ -84,9 +84,9 @@ class TrainingStep:
         return self.shape.vocabulary * self.shape.hidden
 
     @property
-    def made(self) -> Layers:
+    def made(self) -> DecoderLayers:
         """How its layers are made; of a family nobody counted, as most are."""
-        return FAMILIES.get(self.facts.family, FAMILIES["llama"])
+        return FAMILY_LAYERS.get(self.facts.family, FAMILY_LAYERS["llama"])
 
     @property
     def is_narrow(self) -> bool:

@@ -25,7 +25,7 @@ from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes
 from studio.weights import model_shape
-from studio.weights.decoder_layers import FAMILIES
+from studio.weights.decoder_layers import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 
 Moment = Literal["backward", "update"]
@@ -174,7 +174,7 @@ def from_dry_run(
     on_gpu: bool,
 ) -> MemoryBreakdown:
     """Put what a dry run has counted beside what a process needs that no tensor holds."""
-    step = TrainingStep(recipe, facts, facts.shape or model_shape.UNKNOWN, load, on_gpu)
+    step = TrainingStep(recipe, facts, facts.shape or model_shape.UNKNOWN_SHAPE, load, on_gpu)
     none = MemorySizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
     held: dict[str, Any] = dict(parts)
     made = replace(_constant_parts(step, none), **held)
@@ -199,7 +199,7 @@ def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
     mode = PRECISIONS[recipe.precision]
     # An adapter's float32 among 16-bit products, with no autocast between them, is refused.
     is_refused = isinstance(recipe.adapter, Lora) and mode.weights != "float32"
-    return facts.family in FAMILIES and not is_refused
+    return facts.family in FAMILY_LAYERS and not is_refused
 
 
 def _logits_bytes(step: TrainingStep) -> int:

@@ -8,7 +8,7 @@ from sqlmodel import Session
 
 from studio.db.tables import DatasetVersion
 from studio.errors import InvalidError
-from studio.intake.quality.length_stats import Stats
+from studio.intake.quality.length_stats import TokenStats
 from studio.methods import AnyRecipe
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import StatsRequest
@@ -22,7 +22,7 @@ MAX_AUTOMATIC_ROWS = 50_000
 
 def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
     """Return what finds counted lengths; it reads each count once, for many recipes."""
-    counts: dict[tuple[str, str, str], Stats | None] = {}
+    counts: dict[tuple[str, str, str], TokenStats | None] = {}
 
     def find(recipe: AnyRecipe) -> TokenLengths | None:
         if recipe.data.packing:
@@ -67,7 +67,7 @@ def _rows(version: DatasetVersion) -> int:
     return version.train_rows + version.validation_rows
 
 
-def _to_lengths(found: Stats, recipe: AnyRecipe) -> TokenLengths | None:
+def _to_lengths(found: TokenStats, recipe: AnyRecipe) -> TokenLengths | None:
     part, most = found.train, recipe.data.max_length
     if not part.rows or not part.longest:
         return None

@@ -15,7 +15,7 @@ from studio.services.precision import recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights import family_limits
 from studio.weights.model_facts import ModelFacts
-from studio.weights.weight_samples import LARGEST_FLOAT16
+from studio.weights.weight_samples import FLOAT16_MAX
 
 _SMALLEST_NORMAL_FLOAT16 = 2**-14
 """Below it, float16 has fewer and fewer digits (subnormal numbers), and at last none."""
@@ -78,7 +78,7 @@ def explain_refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
         return ""
     return (
         f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
-        f"{LARGEST_FLOAT16:,.0f}, where float16 ends; they would become infinite."
+        f"{FLOAT16_MAX:,.0f}, where float16 ends; they would become infinite."
     )
 
 
@@ -108,7 +108,7 @@ def _stored_dtype(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
 
 
 def _family_warning(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
-    trouble = family_limits.FLOAT16.get(facts.family)
+    trouble = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if kind == "adapter" or dtype != "float16" or trouble is None:
         return ""
     return f"{facts.family} models may fail in float16: {trouble.why} ({trouble.source})."

@@ -91,10 +91,10 @@ def inspect_repo(settings: Settings, repo: str, revision: str) -> HubModel:
 def inspect_repo_on(asked: Hub, repo: str, revision: str = "") -> HubModel:
     """Do what `inspect_repo` does, of a hub that was chosen before."""
     found = asked.look(repo, revision)
-    download_filter.refuse_hub(found.id, found.names)
+    download_filter.check_hub_files(found.id, found.names)
     if found.gated:
         # What a gated model consists of everybody may know; its files tell who is let in.
-        config = next(one for one in found.files if one.name == download_filter.CONFIG)
+        config = next(one for one in found.files if one.name == download_filter.CONFIG_FILE)
         with asked.open(found.id, found.commit, config, 0):
             pass
     return found
@@ -169,7 +169,7 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
 
 def size_of(found: HubModel) -> int:
     """Return the bytes that will be fetched."""
-    wanted = set(download_filter.chosen(found.names))
+    wanted = set(download_filter.files_to_download(found.names))
     return sum(one.size for one in found.files if one.name in wanted)
 
 
@@ -199,12 +199,12 @@ def _is_taken(db: Session, name: str) -> bool:
 
 def _describe_model(found: HubModel, here: Model | None) -> DownloadOffer:
     known = [
-        (safetensors_headers.BITS.get(code, ("", 0))[1], count)
+        (safetensors_headers.DTYPES.get(code, ("", 0))[1], count)
         for code, count in found.parameters.items()
     ]
     refusal, hint = "", ""
     try:
-        download_filter.refuse_hub(found.id, found.names)
+        download_filter.check_hub_files(found.id, found.names)
     except InvalidError as error:
         refusal, hint = error.message, error.hint
     return DownloadOffer(

@@ -104,7 +104,7 @@ def add_folder(db: Session, location: str, name: str = "") -> Model:
     if not known["parameters"]:
         raise InvalidError(
             f"{folder} has a config and no weights.",
-            hint=f"A model's folder has {safetensors_headers.WHOLE}, "
+            hint=f"A model's folder has {safetensors_headers.WEIGHTS_FILE}, "
             "or shards of it with their index.",
             param="source.path",
         )
@@ -223,7 +223,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
     """
     try:
-        values = weights.config(folder / download_filter.CONFIG)
+        values = weights.read_config(folder / download_filter.CONFIG_FILE)
         names = [one.name for one in folder.iterdir()] if values else []
     except OSError as error:
         raise InvalidError(
@@ -235,8 +235,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
             hint="A model's folder has a config.json and .safetensors files.",
             param="base_model",
         )
-    download_filter.refuse_folder(str(folder), names)
-    model_metadata.check(folder)
+    download_filter.check_folder_files(str(folder), names)
+    model_metadata.check_file_sizes(folder)
     return {name: values[name] for name in _FACTS if name in values} | _weight_facts(folder)
 
 
@@ -250,8 +250,8 @@ def _facts_or_empty(folder: Path) -> dict[str, Any]:
 def _weight_facts(folder: Path) -> dict[str, Any]:
     tensors = [
         one
-        for file in safetensors_headers.files(folder)
-        for one in safetensors_headers.tensors(file)
+        for file in safetensors_headers.weight_files(folder)
+        for one in safetensors_headers.read_tensors(file)
     ]
     card, known = model_metadata.read(folder), weights.from_config(folder)
     sizes = Counter[str]()

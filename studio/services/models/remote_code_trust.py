@@ -14,7 +14,7 @@ from studio.db.owners import current_actor
 from studio.db.tables import Model
 from studio.errors import ConflictError, InvalidError
 from studio.weights import hub_origin, model_code
-from studio.weights.model_code import Code
+from studio.weights.model_code import ModelCode
 
 WARNING = (
     "This runs programs that a stranger wrote, with all the rights the studio has here: they can "
@@ -23,13 +23,13 @@ WARNING = (
 )
 
 
-def inspect_code(model: Model) -> Code:
+def inspect_code(model: Model) -> ModelCode:
     """Return what a model asks to be run; nothing of one that is not here."""
     folder = Path(model.location)
-    return model_code.read(folder) if folder.is_absolute() else Code()
+    return model_code.read(folder) if folder.is_absolute() else ModelCode()
 
 
-def try_inspect_code(model: Model) -> tuple[Code | None, str]:
+def try_inspect_code(model: Model) -> tuple[ModelCode | None, str]:
     """Return what a model asks to be run; or None, and why its files do not say."""
     try:
         return inspect_code(model), ""
@@ -143,7 +143,7 @@ def require_no_code(folder: Path) -> None:
         )
 
 
-def _code_refused_error(name: str, wanted: Code, hint: str) -> InvalidError:
+def _code_refused_error(name: str, wanted: ModelCode, hint: str) -> InvalidError:
     return InvalidError(
         f"{name} wants to run code that it brings ({wanted.wanted[0][:100]}), which nobody has "
         "allowed.",
@@ -152,7 +152,7 @@ def _code_refused_error(name: str, wanted: Code, hint: str) -> InvalidError:
     )
 
 
-def _refuse_external_code(name: str, wanted: Code) -> None:
+def _refuse_external_code(name: str, wanted: ModelCode) -> None:
     if wanted.elsewhere:
         raise InvalidError(
             f"{name} wants code from another repository ({wanted.elsewhere[0][:100]}).",
@@ -162,5 +162,5 @@ def _refuse_external_code(name: str, wanted: Code) -> None:
         )
 
 
-def _code_hash(wanted: Code) -> str:
+def _code_hash(wanted: ModelCode) -> str:
     return "" if wanted.lacking else wanted.sha256

@@ -17,7 +17,7 @@ from studio.db.states import DatasetStatus, RunStatus, TaskStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.db.tasks import Task
 from studio.errors import InvalidError, NotFoundError, StudioError
-from studio.intake.conversion.job import READING
+from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping as Reading
 from studio.intake.mapping import Split
@@ -147,7 +147,7 @@ def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
 
 def on_files_read(db: Session, folder: Path, chore: Task) -> None:
     """Go on with the jobs that waited for a file which a chore has read, or could not."""
-    read = READING.validate_python(chore.params["reading"])
+    read = CONVERSION_JOB_ADAPTER.validate_python(chore.params["reading"])
     dataset_id = int(Path(chore.params["home"]).name)
     waiting = select(OpenAIJob).where(
         col(OpenAIJob.is_validating),

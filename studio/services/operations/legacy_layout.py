@@ -13,7 +13,7 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from studio.db.session import read_session, unit_of_work
 from studio.db.tables import DatasetVersion
-from studio.intake.conversion.converter import rows_hash
+from studio.intake.conversion.converter import hash_rows
 from studio.services.datasets import pending_datasets
 
 _PARTS = ("train.jsonl", "validation.jsonl")
@@ -34,7 +34,7 @@ def migrate(engine: Engine, folder: Path) -> None:
         _move(home, home / str(version.number))
         if version.validation_rows:
             _link_validation(home / str(version.number) / "validation.jsonl", home)
-        sha256 = rows_hash(home / str(version.number))
+        sha256 = hash_rows(home / str(version.number))
         with unit_of_work(engine) as db:
             db.get_one(DatasetVersion, version.id).sha256 = sha256
 

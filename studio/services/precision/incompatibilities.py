@@ -16,8 +16,8 @@ from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
 from studio.weights import architectures, family_limits, weight_samples
-from studio.weights.model_facts import FLOAT8_SIDES, ModelFacts
-from studio.weights.model_kinds import HINT
+from studio.weights.model_facts import FLOAT8_MULTIPLE, ModelFacts
+from studio.weights.model_kinds import CAUSAL_MODEL_HINT
 
 MAX_NAMED = 3
 """How many layers a message names; the rest are counted."""
@@ -58,7 +58,7 @@ def check(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refu
     """Return why the recipe cannot run, worst first; nothing if it can."""
     if message := model_compatibility.complaint(facts.kind, facts.family, [METHODS[recipe.method]]):
         # Whatever else is wrong with it is no matter: no precision would mend this.
-        return [Refusal(message=message, hint=HINT)]
+        return [Refusal(message=message, hint=CAUSAL_MODEL_HINT)]
     return check_precision(recipe, facts, hardware)
 
 
@@ -115,7 +115,7 @@ def _weights_overflow(case: _Case) -> str:
         return ""
     return (
         f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
-        f"{weight_samples.LARGEST_FLOAT16:,.0f}, where float16 ends; "
+        f"{weight_samples.FLOAT16_MAX:,.0f}, where float16 ends; "
         f"the largest is {spread.largest:,.0f}.{_float16_note(case)}"
     )
 
@@ -127,7 +127,7 @@ def _float16_note(case: _Case) -> str:
 
 
 def _family_overflows(case: _Case) -> str:
-    known = family_limits.FLOAT16.get(case.facts.family)
+    known = family_limits.FLOAT16_OVERFLOWS.get(case.facts.family)
     if case.mode.compute != "float16" or known is None or not known.is_certain:
         return ""
     return f"{case.facts.family} models do not train in float16: {known.why} ({known.source})."
@@ -145,7 +145,7 @@ def _mixes_float64(case: _Case) -> str:
 
 
 def _halves_clash(case: _Case) -> str:
-    source = family_limits.MIXED_HALVES.get(case.facts.family)
+    source = family_limits.MIXED_16BIT_UNSAFE.get(case.facts.family)
     if case.hardware.device == "cpu" and case.facts.family in architectures.LAYER_NORMS:
         source = "layer norms on a processor"
     compute = case.mode.compute
@@ -161,7 +161,7 @@ def _has_odd_sides(case: _Case) -> str:
         return ""
     return (
         f"{case.mode.title} cannot multiply {join_names(layers)}: a product of 8 bits takes no "
-        f"layer whose sides are not multiples of {FLOAT8_SIDES}."
+        f"layer whose sides are not multiples of {FLOAT8_MULTIPLE}."
     )
 
 
@@ -199,7 +199,7 @@ def _is_stored_packed(case: _Case) -> str:
 
 def _reads_packed(case: _Case) -> str:
     family = case.facts.family
-    if family not in family_limits.NO_ADAPTER or case.recipe.adapter.quantised is None:
+    if family not in family_limits.NO_ADAPTER_LAYERS or case.recipe.adapter.quantised is None:
         return ""
     return (
         f"{family} models read weights past their layers, and would read quantised ones as they "

@@ -7,7 +7,7 @@ from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora, keeps_saved_dtypes
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.weights.cast_error import Cast
+from studio.weights.cast_error import CastRounding
 from studio.weights.model_facts import ModelFacts
 
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -52,7 +52,7 @@ class DTypePlan:
     gradients: DType
     optimizer_states: DType
     scaler: bool
-    rounded: Cast | None
+    rounded: CastRounding | None
     """What loading the base model rounds; None where every weight stays as it was saved."""
     parameters: int | None
     """None where the model's files are not at hand."""
@@ -119,7 +119,7 @@ def hidden_state_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     return own or weight_dtype(recipe, facts)
 
 
-def rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> Cast | None:
+def rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> CastRounding | None:
     """Return what loading the base model rounds, but for what is quantised of it."""
     return facts.rounded(
         weight_dtype(recipe, facts),

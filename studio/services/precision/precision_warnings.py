@@ -81,7 +81,7 @@ def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
     """Warn of float16 where it is doubtful rather than impossible."""
     if PRECISIONS[recipe.precision].compute != "float16":
         return ""
-    known = family_limits.FLOAT16.get(facts.family)
+    known = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if known is not None and not known.is_certain:
         return f"{facts.family} in float16 is doubtful: {known.why} ({known.source})."
     if facts.native == "bfloat16":

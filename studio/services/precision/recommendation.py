@@ -170,7 +170,7 @@ def load_model_facts(db: Session, name: str) -> ModelFacts:
 
 def read_model_facts(folder: Path) -> ModelFacts:
     """Return what is known of a model in a folder; read again only when a file changed."""
-    known = [(path, path.stat()) for path in weights.watched(folder)]
+    known = [(path, path.stat()) for path in weights.source_files(folder)]
     return _read_cached(folder, tuple((path, one.st_mtime_ns, one.st_size) for path, one in known))
 
 
@@ -234,7 +234,7 @@ def _candidates(
     """Offer formats to compute in, the best first, each with its reason."""
     fast, seen = fast_formats(hardware), _weights_evidence(facts)
     rule = next(rule for rule in RULES if rule.applies(recipe, facts, fast))
-    overflow = family_limits.FLOAT16.get(facts.family)
+    overflow = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if rule.compute != "float16" or overflow is None:
         yield rule.compute, rule.reason.format(hardware=hardware.title) + seen
     if "bfloat16" in fast:
@@ -262,7 +262,7 @@ def _reason_against_16_bits(facts: ModelFacts, hardware: Hardware) -> str:
     """Say what keeps a run from 16 bits."""
     if facts.mixed_float64:
         return "some layers are stored in float64"
-    fast, overflow = fast_formats(hardware), family_limits.FLOAT16.get(facts.family)
+    fast, overflow = fast_formats(hardware), family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if fast == FLOAT16 and overflow:
         return f"{hardware.title} lacks bfloat16, and in float16 {overflow.why} ({overflow.source})"
     return "the weights do not suit 16 bits"

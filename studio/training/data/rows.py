@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.sft_view import lesson
+from studio.intake.row_formats.sft_view import to_sft_example
 
 Message = Mapping[str, Any]
 """A turn: `role` and `content`, maybe `tool_calls`, `tool_call_id`, `name` and `weight`."""
@@ -79,7 +79,7 @@ def taught(said: Any, number: int, part: str) -> Row | None:  # noqa: ANN401 -- 
     """
     if flaw := _flaw(said):
         raise ValueError(flaw)
-    learnt = lesson(said)
+    learnt = to_sft_example(said)
     if learnt is None:
         return None
     return Row(

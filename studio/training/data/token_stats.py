@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
 from studio.intake.quality import length_stats
-from studio.intake.quality.length_stats import Refused, Tally
+from studio.intake.quality.length_stats import PartStats, RefusedRows
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import Span, Template, TemplateRefusedError
@@ -40,14 +40,14 @@ def writer(tokenizer: PreTrainedTokenizerBase, chat_template: TemplateSource) ->
     return write
 
 
-def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None]) -> Tally:
+def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None]) -> PartStats:
     """Count the rows of a file; `told` hears of each stretch how many rows and bytes are done.
 
     Raises:
         TrainingError: a line is no row, or there is nothing to write turns with.
 
     """
-    found = Tally()
+    found = PartStats()
     longest: list[tuple[int, int]] = []
     shortest: list[tuple[int, int]] = []
     done = 0
@@ -56,15 +56,15 @@ def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None])
         found.left_out += len(rows) - len(some)
         for row, seen in _written(some, write, found):
             _add(found, row, seen)
-            _keep(longest, (len(seen.ids), -row.number), length_stats.LISTED)
-            _keep(shortest, (-len(seen.ids), -row.number), length_stats.FEWEST)
+            _keep(longest, (len(seen.ids), -row.number), length_stats.MAX_LONGEST_ROWS)
+            _keep(shortest, (-len(seen.ids), -row.number), length_stats.MAX_SHORTEST_ROWS)
         done += len(rows)
         told(done, end)
     found.longest = [
-        length_stats.Row(size, -number) for size, number in sorted(longest, reverse=True)
+        length_stats.RowLength(size, -number) for size, number in sorted(longest, reverse=True)
     ]
     found.shortest = [
-        length_stats.Row(-size, -number) for size, number in sorted(shortest, reverse=True)
+        length_stats.RowLength(-size, -number) for size, number in sorted(shortest, reverse=True)
     ]
     return found
 
@@ -80,7 +80,7 @@ def _stretches(path: Path, part: str) -> Iterator[tuple[list[Row | None], int]]:
     yield rows, end
 
 
-def _written(rows: Sequence[Row], write: Write, found: Tally) -> Iterator[tuple[Row, Labelled]]:
+def _written(rows: Sequence[Row], write: Write, found: PartStats) -> Iterator[tuple[Row, Labelled]]:
     """Write rows all at once; where one is refused, one by one, and note which are."""
     try:
         seen = list(write(rows))
@@ -99,19 +99,19 @@ def _written(rows: Sequence[Row], write: Write, found: Tally) -> Iterator[tuple[
             yield row, one
 
 
-def _refuse(found: Tally, row: Row, error: TrainingError) -> None:
+def _refuse(found: PartStats, row: Row, error: TrainingError) -> None:
     cause = error.__cause__ if isinstance(error.__cause__, TemplateRefusedError) else error
     reason = cause.reason if isinstance(cause, TemplateRefusedError) else error.message
     reason = reason[:_REASON]
-    if reason not in found.refused and len(found.refused) >= length_stats.REASONS:
-        reason = length_stats.OTHER
-    known = found.refused.setdefault(reason, Refused())
+    if reason not in found.refused and len(found.refused) >= length_stats.MAX_REASONS:
+        reason = length_stats.OTHER_REASONS
+    known = found.refused.setdefault(reason, RefusedRows())
     known.rows += 1
-    if len(known.numbers) < length_stats.FEWEST:
+    if len(known.numbers) < length_stats.MAX_SHORTEST_ROWS:
         known.numbers.append(row.number)
 
 
-def _add(found: Tally, row: Row, seen: Labelled) -> None:
+def _add(found: PartStats, row: Row, seen: Labelled) -> None:
     size = len(seen.ids)
     # The first token is never predicted, so a label there teaches nothing.
     is_learnt = [False, *(label != IGNORED for label in seen.labels[1:])]
@@ -140,7 +140,7 @@ def _stretches_of(is_learnt: list[bool]) -> Iterator[Span]:
         at = end
 
 
-def _add_roles(found: Tally, row: Row, seen: Labelled, is_learnt: list[bool]) -> None:
+def _add_roles(found: PartStats, row: Row, seen: Labelled, is_learnt: list[bool]) -> None:
     """Count tokens by who says them.
 
     What is learnt beside what a turn says, its calls of tools and the mark that ends it, is the

@@ -89,9 +89,9 @@ def convert(
     The change is from the same tensors in the files of `trained`, where there are any.
     """
     before_in = {
-        one.name: one.file for file in trained for one in safetensors_headers.tensors(file)
+        one.name: one.file for file in trained for one in safetensors_headers.read_tensors(file)
     }
-    tensors = [tensor for file in files for tensor in safetensors_headers.tensors(file)]
+    tensors = [tensor for file in files for tensor in safetensors_headers.read_tensors(file)]
     change, written = Change(), 0
     parts = shards.of(tensors, lambda tensor: _format(tensor.dtype, to, keep(tensor.name)).itemsize)
     for path, part in parts:

@@ -136,11 +136,13 @@ class Maker:
             return self._write_adapter(partial, done)
         folder = self.source.run.artifacts if self.spec.kind == "full" else self.folder.merged
         trained = (
-            safetensors_headers.files(self._trained) if self.spec.kind == "merged_original" else []
+            safetensors_headers.weight_files(self._trained)
+            if self.spec.kind == "merged_original"
+            else []
         )
         _write_config(folder, partial, self.spec.dtype)
         keep = dtype_conversion.kept_wide(loader.load_config(str(folder)), self._to)
-        files = safetensors_headers.files(folder)
+        files = safetensors_headers.weight_files(folder)
         return dtype_conversion.convert(files, Shards(partial), self._to, keep, done, trained)
 
     def after(self, partial: Path) -> Surprise | None:

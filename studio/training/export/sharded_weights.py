@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from studio.weights.safetensors_headers import Tensor
+from studio.weights.safetensors_headers import TensorInfo
 
 LIMIT_BYTES = 2 * 10**9
 
@@ -19,8 +19,8 @@ class Shards:
     limit: int = LIMIT_BYTES
 
     def of(
-        self, tensors: Sequence[Tensor], itemsize: Callable[[Tensor], int]
-    ) -> Iterator[tuple[Path, list[Tensor]]]:
+        self, tensors: Sequence[TensorInfo], itemsize: Callable[[TensorInfo], int]
+    ) -> Iterator[tuple[Path, list[TensorInfo]]]:
         """Yield each file with the tensors to be written to it; at last, write the index."""
         parts = list(self._parts(tensors, itemsize))
         if len(parts) == 1:
@@ -41,9 +41,9 @@ class Shards:
         path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
     def _parts(
-        self, tensors: Sequence[Tensor], itemsize: Callable[[Tensor], int]
-    ) -> Iterator[list[Tensor]]:
-        part: list[Tensor] = []
+        self, tensors: Sequence[TensorInfo], itemsize: Callable[[TensorInfo], int]
+    ) -> Iterator[list[TensorInfo]]:
+        part: list[TensorInfo] = []
         held = 0
         for tensor in tensors:
             size = tensor.size * itemsize(tensor)

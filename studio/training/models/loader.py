@@ -25,7 +25,7 @@ from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training.models import quantised_weights, remote_code
 from studio.weights import architectures, config_limits, family_limits
-from studio.weights.model_kinds import DESCRIPTIONS, HINT
+from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 
 
 def load_config(name: str, code: str = "") -> PreTrainedConfig:
@@ -149,7 +149,7 @@ def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | No
         return None
     return LoraConfig(
         task_type="CAUSAL_LM",
-        exclude_modules=[*family_limits.NO_ADAPTER.get(family, ())] or None,
+        exclude_modules=[*family_limits.NO_ADAPTER_LAYERS.get(family, ())] or None,
         **adapter.model_dump(exclude={"kind", "base_dtype"}),
     )
 
@@ -193,7 +193,9 @@ def _refuse_absurd(name: str) -> None:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
     kind = architectures.kind_of(said)
     if kind is not None and kind != "causal":
-        raise TrainingError("unsupported_architecture", DESCRIPTIONS[kind], hint=HINT)
+        raise TrainingError(
+            "unsupported_architecture", KIND_DESCRIPTIONS[kind], hint=CAUSAL_MODEL_HINT
+        )
 
 
 def attention(config: PreTrainedConfig) -> str:

@@ -29,7 +29,7 @@ from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.training.models import loader, remote_code
 from studio.weights import model_facts, native_dtypes, safetensors_headers
-from studio.weights.safetensors_headers import Tensor
+from studio.weights.safetensors_headers import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ def fetch(name: str) -> None:
     if Path(name).is_absolute():
         return
     missing = "_raise_exceptions_for_missing_entries"
-    if cached_file(name, safetensors_headers.WHOLE, **{missing: False}) is None:
-        index = cached_file(name, safetensors_headers.INDEX, **{missing: False})
+    if cached_file(name, safetensors_headers.WEIGHTS_FILE, **{missing: False}) is None:
+        index = cached_file(name, safetensors_headers.INDEX_FILE, **{missing: False})
         if index is not None:
             get_checkpoint_shard_files(name, index)
 
 
-def tensors(name: str) -> list[Tensor]:
+def tensors(name: str) -> list[TensorInfo]:
     """Return what the files of a folder or a hub model hold; nothing where they are not here."""
     folder = _folder(name)
     return (
@@ -67,8 +67,8 @@ def tensors(name: str) -> list[Tensor]:
         if folder is None
         else [
             t
-            for file in safetensors_headers.files(folder)
-            for t in safetensors_headers.tensors(file)
+            for file in safetensors_headers.weight_files(folder)
+            for t in safetensors_headers.read_tensors(file)
         ]
     )
 
@@ -82,8 +82,8 @@ def formats(
 ) -> Formats:
     """Return the formats to load a model's weights in for a run."""
     found = tensors(name)
-    chosen = native_dtypes.formats(found)
-    counts = native_dtypes.counts(found, chosen)
+    chosen = native_dtypes.load_dtypes(found)
+    counts = native_dtypes.count_by_dtype(found, chosen)
     main = loader.weights_format(next(iter(counts), _declared(config, mode.weights)), mode, adapter)
     if not keeps_saved_dtypes(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
         return Formats(main)
@@ -93,7 +93,7 @@ def formats(
 def main_format(name: str, config: PreTrainedConfig) -> DType:
     """Return the format most weights of a model are saved in; of one not here, the config's."""
     found = tensors(name)
-    counts = native_dtypes.counts(found, native_dtypes.formats(found))
+    counts = native_dtypes.count_by_dtype(found, native_dtypes.load_dtypes(found))
     return next(iter(counts), _declared(config, "bfloat16"))
 
 
@@ -101,7 +101,7 @@ def not_finite(name: str) -> dict[str, int]:
     """Count the weights of a model's files that are NaN or infinite, by tensor."""
     folder = _folder(name)
     found: dict[str, int] = {}
-    for file in [] if folder is None else safetensors_headers.files(folder):
+    for file in [] if folder is None else safetensors_headers.weight_files(folder):
         with safe_open(file, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118 -- it is no mapping
                 count = int((~opened.get_tensor(key).isfinite()).sum())
@@ -129,7 +129,7 @@ def _folder(name: str) -> Path | None:
         return Path(name)
     found = (
         try_to_load_from_cache(name, file)
-        for file in (safetensors_headers.WHOLE, safetensors_headers.INDEX)
+        for file in (safetensors_headers.WEIGHTS_FILE, safetensors_headers.INDEX_FILE)
     )
     return next((Path(path).parent for path in found if isinstance(path, str)), None)
 
@@ -162,7 +162,7 @@ def _format(model: PreTrainedModel, name: str, found: AbstractSet[DType]) -> DTy
     """Return the format of a weight that one tensor or several become."""
     # float32 alone holds both 16-bit formats.
     if len(found) > 1 or any(_is_kept(model, name, dtype) for dtype in found):
-        return native_dtypes.WIDE
+        return native_dtypes.FALLBACK_DTYPE
     return next(iter(found))
 
 

@@ -22,7 +22,7 @@ from studio import hardware
 from studio.errors import TrainingError
 from studio.recipe.precision import Precision
 from studio.training.precision import matmul_precision
-from studio.weights.model_facts import FLOAT8_SIDES
+from studio.weights.model_facts import FLOAT8_MULTIPLE
 
 _NAMED = 3
 
@@ -156,13 +156,13 @@ def _refuse_unfit(wanted: dict[str, nn.Linear]) -> None:
     odd = [
         name
         for name, one in wanted.items()
-        if any(side % FLOAT8_SIDES for side in one.weight.shape)
+        if any(side % FLOAT8_MULTIPLE for side in one.weight.shape)
     ]
     if odd:
         more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
         raise TrainingError(
             "precision_refused",
             f"{', '.join(odd[:_NAMED])}{more}: a product of 8 bits takes no layer whose sides are "
-            f"not multiples of {FLOAT8_SIDES}.",
+            f"not multiples of {FLOAT8_MULTIPLE}.",
             hint="Choose bfloat16 mixed.",
         )

@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.states import DatasetStatus
 from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
 from studio.intake import mapping_text
-from studio.intake.files.formats import ACCEPTED, IN_WORDS
+from studio.intake.files.formats import ACCEPTED_EXTENSIONS, SUPPORTED_FORMATS
 from studio.intake.mapping import Mapping
 from studio.services.datasets import data_quality, dataset_builds, datasets, versions
 from studio.services.datasets.data_quality import FindingRef
@@ -169,12 +169,12 @@ def listed(
     found = datasets.newest(db)
     current = versions.current_by_dataset(db, found)
     return {
-        "accepted": ACCEPTED,
-        "formats": IN_WORDS,
+        "accepted": ACCEPTED_EXTENSIONS,
+        "formats": SUPPORTED_FORMATS,
         "datasets": found,
         "versions": current,
         "words": {
-            number: mapping_text.in_words(Mapping.model_validate(one.mapping))
+            number: mapping_text.describe_mapping(Mapping.model_validate(one.mapping))
             for number, one in current.items()
         },
         "bring": import_form.of(db, config),

@@ -13,9 +13,9 @@ from studio.errors import InvalidError
 from studio.intake import mapping_text
 from studio.intake.conversion import file_preview
 from studio.intake.mapping import Mapping
-from studio.intake.quality.dataset_checks import KEPT
-from studio.intake.readers.file_reader import PLACES
-from studio.intake.rows.filters import REASONS
+from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
+from studio.intake.readers.file_reader import ROW_UNITS
+from studio.intake.rows.filters import EXCLUSION_REASONS
 from studio.intake.rows.paging import Page
 from studio.services.datasets import data_quality, dataset_builds, pending_datasets, versions
 from studio.services.datasets.versions import Part, RowQuery
@@ -83,12 +83,12 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "dataset": dataset,
         "version": version,
         "entries": _entries(found, versions.count_runs(db, dataset.id or 0)),
-        "words": mapping_text.in_words(mapping) if mapping else "",
-        "split_words": mapping_text.split(mapping.split) if mapping else "",
-        "lesson": mapping_text.LESSONS[mapping.kind] if mapping else "",
-        "not_learnt": mapping_text.NOT_LEARNT.get(mapping.shape, "") if mapping else "",
-        "reasons": REASONS,
-        "place": PLACES.get(dataset.format, "row"),
+        "words": mapping_text.describe_mapping(mapping) if mapping else "",
+        "split_words": mapping_text.describe_split(mapping.split) if mapping else "",
+        "lesson": mapping_text.TRAINED_ON[mapping.kind] if mapping else "",
+        "not_learnt": mapping_text.NOT_TRAINED_ON.get(mapping.shape, "") if mapping else "",
+        "reasons": EXCLUSION_REASONS,
+        "place": ROW_UNITS.get(dataset.format, "row"),
         "asked": asked,
         "rows": rows,
         "page_size": ROWS,
@@ -98,7 +98,7 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "chore": dataset_builds.latest_task(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
         "findings": _findings(version, mapping) if version and mapping else None,
-        "kept": KEPT,
+        "kept": MAX_LISTED_ROWS,
         "looking": data_quality.latest_scan(db, version)
         if version and version.findings is None
         else None,
@@ -122,9 +122,9 @@ def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entr
     return [
         Entry(
             version=one,
-            changes=mapping_text.difference(old, new)
+            changes=mapping_text.describe_changes(old, new)
             if old
-            else [f"{mapping_text.in_words(new)}."],
+            else [f"{mapping_text.describe_mapping(new)}."],
             runs=uses.get(one.number, 0),
         )
         for one, new, old in zip(found, readings, before, strict=True)
@@ -156,11 +156,13 @@ def _original(
     source = replace(source, options=mapping.file) if mapping else source
     if asked.split == "validation":
         source = pending_datasets.validation_source(config.datasets, dataset) or source
-    found = file_preview.find(source, limits_of(config), numbers)
+    found = file_preview.find_rows(source, limits_of(config), numbers)
     rows = [
         {
             "place": row.place,
-            "cells": {name: file_preview.shown(value, 2000) for name, value in row.values.items()},
+            "cells": {
+                name: file_preview.shorten_value(value, 2000) for name, value in row.values.items()
+            },
         }
         for row in found.rows
     ]

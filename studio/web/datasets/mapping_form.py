@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from studio.intake.column_roles import Role, roles_of
-from studio.intake.conversion.file_preview import Glance
-from studio.intake.mapping import KINDS, FileOptions, Mapping, Split
+from studio.intake.column_roles import ColumnRole, roles_for_shape
+from studio.intake.conversion.file_preview import FilePreview
+from studio.intake.mapping import KIND_BY_SHAPE, FileOptions, Mapping, Split
 from studio.schemas.validation_errors import field_errors
 
 COLUMNS = 60
@@ -77,9 +77,9 @@ class MappingForm:
     """How the file itself is read; what is empty is detected."""
 
     @property
-    def choices(self) -> tuple[Role, ...]:
+    def choices(self) -> tuple[ColumnRole, ...]:
         """What a column can be, in the shape that is chosen."""
-        return next((roles_of(shape) for shape in KINDS if shape == self.shape), ())
+        return next((roles_for_shape(shape) for shape in KIND_BY_SHAPE if shape == self.shape), ())
 
     @property
     def joiners(self) -> dict[str, str]:
@@ -122,7 +122,7 @@ class MappingForm:
         )
 
 
-def shown(mapping: Mapping, seen: Glance) -> MappingForm:
+def shown(mapping: Mapping, seen: FilePreview) -> MappingForm:
     """Return the form of a mapping, with every column of the file."""
     columns = dict.fromkeys([*mapping.columns, *seen.columns][: max(COLUMNS, len(mapping.columns))])
     played = {column: role for role, named in mapping.roles.items() for column in named}
@@ -149,7 +149,7 @@ def file_shown(options: FileOptions) -> dict[str, str]:
     return {name: str(value) for name, value in options.model_dump(exclude_defaults=True).items()}
 
 
-def empty(seen: Glance, options: FileOptions) -> MappingForm:
+def empty(seen: FilePreview, options: FileOptions) -> MappingForm:
     """Return the form of a file in which nothing was recognised."""
     return MappingForm(
         shape="prompt_completion",
@@ -201,7 +201,7 @@ def changed(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
     return form if fits else in_shape(form)
 
 
-def with_classes(form: MappingForm, seen: Glance) -> MappingForm:
+def with_classes(form: MappingForm, seen: FilePreview) -> MappingForm:
     """Offer every value that a column of classes has to be written in other words."""
     values = {
         column: {raw: raw for raw in seen.values.get(column, {})} | form.values.get(column, {})

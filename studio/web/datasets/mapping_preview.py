@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from studio.errors import InvalidError, StudioError
 from studio.intake import mapping_text
-from studio.intake.conversion.converter import Source
-from studio.intake.conversion.mapping_preview import Previewed, preview
+from studio.intake.conversion.converter import SourceFile
+from studio.intake.conversion.mapping_preview import PreviewedRow, preview_rows
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.row_formats.sft_view import lesson
+from studio.intake.row_formats.sft_view import to_sft_example
 
 LOOKED_AT = 300
 """Rows that are tried: as many as take no time to."""
@@ -21,9 +21,9 @@ class Outcome:
     looked_at: int = 0
     kept: int = 0
     is_whole: bool = False
-    rows: list[Previewed] = field(default_factory=list)
+    rows: list[PreviewedRow] = field(default_factory=list)
     """The first of those that can be learnt from."""
-    dropped: list[Previewed] = field(default_factory=list)
+    dropped: list[PreviewedRow] = field(default_factory=list)
     """The first of those left out."""
     reasons: Values[str, list[str]] = field(default_factory=dict)
     """Why rows are left out, the most frequent first, with their places."""
@@ -45,10 +45,10 @@ class Outcome:
         return self.looked_at - self.kept
 
 
-def of(source: Source, mapping: Mapping, limits: Limits) -> Outcome:
+def of(source: SourceFile, mapping: Mapping, limits: Limits) -> Outcome:
     """Try a mapping on the first rows."""
     try:
-        found = preview(source, mapping, limits, rows=LOOKED_AT)
+        found = preview_rows(source, mapping, limits, rows=LOOKED_AT)
     except InvalidError as error:
         return Outcome(refused=error)
     kept = [one for one in found if one.row is not None]
@@ -63,7 +63,7 @@ def of(source: Source, mapping: Mapping, limits: Limits) -> Outcome:
         rows=kept[:SHOWN],
         dropped=dropped[:SHOWN],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
-        lesson=mapping_text.LESSONS[mapping.kind],
-        not_learnt=mapping_text.NOT_LEARNT.get(mapping.shape, ""),
-        judged_bad=sum(one.row is not None and lesson(one.row) is None for one in kept),
+        lesson=mapping_text.TRAINED_ON[mapping.kind],
+        not_learnt=mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
+        judged_bad=sum(one.row is not None and to_sft_example(one.row) is None for one in kept),
     )

@@ -14,15 +14,15 @@ from studio.db.tasks import Task
 from studio.errors import InvalidError, TooLargeError
 from studio.intake import mapping_text
 from studio.intake.conversion import file_preview
-from studio.intake.conversion.converter import look
-from studio.intake.conversion.file_preview import Glance
-from studio.intake.detection.row_shapes import Detected
+from studio.intake.conversion.converter import inspect_file
+from studio.intake.conversion.file_preview import FilePreview
+from studio.intake.detection.row_shapes import DetectedMapping
 from studio.intake.files.archives import is_archive
-from studio.intake.files.encodings import ENCODINGS, Reading
-from studio.intake.files.format_detection import recognise
-from studio.intake.mapping import DETECT, FileOptions, Mapping, Split
-from studio.intake.raw_rows import Row
-from studio.intake.readers.option_detection import TEXTS, detect_file
+from studio.intake.files.encodings import ENCODINGS, EncodingPreview
+from studio.intake.files.format_detection import detect_format
+from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, Split
+from studio.intake.raw_rows import RawRow
+from studio.intake.readers.option_detection import TEXT_FORMATS, detect_options
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.settings import Settings
 from studio.web.datasets import mapping_form, mapping_preview
@@ -38,11 +38,11 @@ FIRST = 5
 class _Found:
     """What is seen in a file that is read in one way."""
 
-    detected: Detected | None
+    detected: DetectedMapping | None
     why: str
     """Why nothing was recognised, if nothing was."""
     options: FileOptions
-    encodings: list[Reading]
+    encodings: list[EncodingPreview]
     sheets: list[str]
 
     @property
@@ -58,14 +58,14 @@ class Screen:
         self.folder = config.datasets
         self.source = pending_datasets.original_source(config.datasets, dataset)
 
-    def begin(self, chosen: int | None, options: FileOptions = DETECT) -> dict[str, Any]:
+    def begin(self, chosen: int | None, options: FileOptions = DETECT_ALL) -> dict[str, Any]:
         """Return what to show first: the reading in use, what was seen, or the one chosen.
 
         Options say how to read the file itself, where a person has chosen that.
         """
         current = versions.current(self.db, self.dataset)
         mapping = Mapping.model_validate(current.mapping) if current else None
-        if options == DETECT and mapping is not None:
+        if options == DETECT_ALL and mapping is not None:
             options = mapping.file
         found = self._detected(options)
         readings = found.readings
@@ -99,7 +99,7 @@ class Screen:
         self,
         form: MappingForm,
         found: "_Found",
-        seen: Glance,
+        seen: FilePreview,
         error: ValidationError | InvalidError | None = None,
     ) -> dict[str, Any]:
         return {
@@ -108,14 +108,14 @@ class Screen:
             "failed": self._failed(),
             "detected": found.detected,
             "unseen": found.why,
-            "readings": [mapping_text.in_words(one) for one in found.readings],
+            "readings": [mapping_text.describe_mapping(one) for one in found.readings],
             "chosen": _chosen(found, form),
             "file": found.options,
             "file_query": _query(found.options),
             "encodings": found.encodings,
             "sheets": found.sheets,
             "all_encodings": ENCODINGS,
-            "is_text": self.dataset.format in TEXTS,
+            "is_text": self.dataset.format in TEXT_FORMATS,
             "form": mapping_form.with_classes(form, seen),
             "glance": seen,
             "first": [_first(row) for row in seen.rows[:FIRST]],
@@ -126,26 +126,26 @@ class Screen:
             else self.outcome(form),
             "others": self._others(),
             "is_archive": is_archive(self.source.path),
-            "shapes": mapping_text.SHAPES,
-            "ops": mapping_text.OPS,
-            "duplicates": mapping_text.DUPLICATES,
-            "media": mapping_text.MEDIA,
+            "shapes": mapping_text.SHAPE_LABELS,
+            "ops": mapping_text.OP_LABELS,
+            "duplicates": mapping_text.DEDUPLICATE_LABELS,
+            "media": mapping_text.MEDIA_LABELS,
             "is_large": dataset_builds.is_large(self.dataset.bytes, self.dataset.filename),
         }
 
-    def _glance(self, options: FileOptions) -> Glance:
-        return file_preview.look(replace(self.source, options=options), self.limits)
+    def _glance(self, options: FileOptions) -> FilePreview:
+        return file_preview.preview_file(replace(self.source, options=options), self.limits)
 
     def _detected(self, options: FileOptions) -> "_Found":
         """Return what was seen in the file when it came; if it is read otherwise, what is now."""
         limits = self.limits.at_once()
         try:
             seen = pending_datasets.load_detection(self.folder, self.dataset, self.limits)
-            if options not in (DETECT, seen.mapping.file):
-                seen = look(replace(self.source, options=options), limits).detected
+            if options not in (DETECT_ALL, seen.mapping.file):
+                seen = inspect_file(replace(self.source, options=options), limits).detected
         except (InvalidError, TooLargeError) as error:
-            kind = recognise(self.source.path, self.source.filename)
-            file = detect_file(self.source.path, kind, limits, options)
+            kind = detect_format(self.source.path, self.source.filename)
+            file = detect_options(self.source.path, kind, limits, options)
             return _Found(None, error.message, file.options, file.encodings, file.sheets)
         return _Found(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
 
@@ -176,8 +176,8 @@ def _query(options: FileOptions) -> str:
     return f"&{urlencode(chosen)}" if chosen else ""
 
 
-def _first(row: Row) -> dict[str, Any]:
-    cells = {column: file_preview.shown(value) for column, value in row.values.items()}
+def _first(row: RawRow) -> dict[str, Any]:
+    cells = {column: file_preview.shorten_value(value) for column, value in row.values.items()}
     return {"number": row.number, "cells": cells}
 
 

@@ -12,7 +12,7 @@ from studio.db.tables import Dataset, DatasetVersion
 from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, StudioError
 from studio.intake.quality import length_stats as counts
-from studio.intake.quality.length_stats import Bar, Cut, Stats, Tally
+from studio.intake.quality.length_stats import HistogramBar, PartStats, TokenStats, Truncation
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import StatsRequest
@@ -37,7 +37,7 @@ class Wanted(BaseModel):
     model: str = Field(min_length=1, max_length=500)
     """The base model, as recipes name it."""
     chat_template: TemplateSource = "model"
-    max_length: int = Field(default=1024, ge=1, le=counts.LONGEST)
+    max_length: int = Field(default=1024, ge=1, le=counts.MAX_LENGTH)
 
     @property
     def query(self) -> str:
@@ -50,9 +50,9 @@ class Side:
 
     part: str
     label: str
-    tally: Tally
-    lost: Cut
-    bars: list[Bar]
+    tally: PartStats
+    lost: Truncation
+    bars: list[HistogramBar]
     lengths: Mapping[str, int]
     """Shortest, median, mean and so on; empty without rows."""
     cut_rows: list[int]
@@ -67,7 +67,7 @@ class Side:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     sides: list[Side]
-    lost: Cut
+    lost: Truncation
     """Of all parts."""
     sentence: str
     place: float
@@ -111,7 +111,7 @@ def read(asked: Mapping[str, Any]) -> Wanted:
         what = {"max_length": "longest example"}.get(name, name.replace("_", " "))
         raise InvalidError(
             f"The {what} is not what it may be.",
-            hint=f"It is a number from 1 to {counts.LONGEST:,}." if name == "max_length" else "",
+            hint=f"It is a number from 1 to {counts.MAX_LENGTH:,}." if name == "max_length" else "",
             param=name,
         ) from error
 
@@ -145,9 +145,12 @@ def version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion
     return versions.get(db, dataset.id or 0, number)
 
 
-def drawn(found: Stats, at: int) -> Figures:
+def drawn(found: TokenStats, at: int) -> Figures:
     parts = found.parts
-    lost, bars = counts.cut(list(parts.values()), at), counts.bars(list(parts.values()), at)
+    lost, bars = (
+        counts.measure_truncation(list(parts.values()), at),
+        counts.build_bars(list(parts.values()), at),
+    )
     return Figures(
         sides=[
             _side(name, tally, drawn, at)
@@ -164,33 +167,33 @@ def drawn(found: Stats, at: int) -> Figures:
     )
 
 
-def _side(name: str, tally: Tally, bars: list[Bar], at: int) -> Side:
+def _side(name: str, tally: PartStats, bars: list[HistogramBar], at: int) -> Side:
     return Side(
         part=name,
         label=token_stats.PART_NAMES[name].capitalize(),
         tally=tally,
-        lost=counts.cut([tally], at),
+        lost=counts.measure_truncation([tally], at),
         bars=bars,
         lengths=_lengths(tally),
         cut_rows=[row.number for row in tally.longest if row.tokens > at],
     )
 
 
-def _lengths(tally: Tally) -> dict[str, int]:
+def _lengths(tally: PartStats) -> dict[str, int]:
     """Return what lengths there are, in tokens: the least, the greatest, and between."""
     if not tally.rows:
         return {}
     return {
         "shortest": tally.shortest[0].tokens,
-        "median": counts.quantile(tally, 0.5),
+        "median": counts.length_quantile(tally, 0.5),
         "mean": round(tally.tokens / tally.rows),
-        "p95": counts.quantile(tally, 0.95),
-        "p99": counts.quantile(tally, 0.99),
+        "p95": counts.length_quantile(tally, 0.95),
+        "p99": counts.length_quantile(tally, 0.99),
         "longest": tally.longest[0].tokens,
     }
 
 
-def _place(bars: list[Bar], at: int) -> float:
+def _place(bars: list[HistogramBar], at: int) -> float:
     """Return where among the bars, each as wide as the other, the cut stands."""
     for number, bar in enumerate(bars):
         if at <= bar.last:

@@ -176,7 +176,7 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
             "code": remote_code_trust.inspect_code(model),
         }
         told["cares"] = list(
-            family_limits.cares(known.family, has_experts=bool(known.expert_parameters))
+            family_limits.warnings_for(known.family, has_experts=bool(known.expert_parameters))
         )
     except (StudioError, OSError) as error:
         told["trouble"] = error if isinstance(error, StudioError) else StudioError(f"{error}.")

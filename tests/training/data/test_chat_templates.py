@@ -3,7 +3,7 @@
 import pytest
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.sft_view import lesson
+from studio.intake.row_formats.sft_view import to_sft_example
 from studio.training.data import chat_templates, tokenisation
 from studio.training.data.rows import Message, Row
 from tests.training import tiny
@@ -96,7 +96,7 @@ def test_answers_end_at_the_end_of_a_turn() -> None:
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
 def test_reasoning_is_learnt_where_the_template_writes_it(key: str) -> None:
     answer = {"role": "assistant", "content": "3", "reasoning_content": "One more than 2."}
-    found = lesson({"messages": [{"role": "user", "content": "1 + 2?"}, answer]})
+    found = to_sft_example({"messages": [{"role": "user", "content": "1 + 2?"}, answer]})
     assert found is not None
     reader = tiny.tokenizer(REASONING.replace("KEY", key))
     chat_templates.install(reader, "model")

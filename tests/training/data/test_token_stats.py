@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from studio.intake.quality import length_stats
-from studio.intake.quality.length_stats import Cut, Tally
+from studio.intake.quality.length_stats import PartStats, Truncation
 from studio.training.data.chat_templates import Template
 from studio.training.data.labels import IGNORED
 from studio.training.data.rows import read
@@ -40,7 +40,7 @@ ROWS: tuple[Mapping[str, Any], ...] = (
 TEXTS = ({"text": "It was a dark night. " * 3}, {"text": "."})
 
 
-def counted(tmp_path: Path, rows: Sequence[Mapping[str, Any]], template: str = "") -> Tally:
+def counted(tmp_path: Path, rows: Sequence[Mapping[str, Any]], template: str = "") -> PartStats:
     path = tiny.write_rows(tmp_path / "rows.jsonl", rows)
     reader = tiny.tokenizer(template or tiny.WITHOUT_MARKS)
     return tally(path, "training", writer(reader, "model"), lambda _rows, _end: None)
@@ -65,12 +65,12 @@ def test_every_cut_leaves_what_training_would(
     found = counted(tmp_path, rows)
 
     cuts = (*range(1, 20), *range(20, 130, 7))
-    told = {at: left(length_stats.cut([found], at), found) for at in cuts}
+    told = {at: left(length_stats.measure_truncation([found], at), found) for at in cuts}
 
     assert told == {at: trained(tmp_path / "rows.jsonl", at) for at in cuts}
 
 
-def left(lost: Cut, found: Tally) -> tuple[int, int, int, int]:
+def left(lost: Truncation, found: PartStats) -> tuple[int, int, int, int]:
     assert lost.is_exact
     return lost.rows, found.tokens - lost.tokens, found.learnt - lost.learnt, lost.emptied
 

@@ -8,7 +8,7 @@ import pytest
 import trl
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.sft_view import lesson
+from studio.intake.row_formats.sft_view import to_sft_example
 from studio.training.data import chat_templates, tokenisation
 from studio.training.data.chat_templates import Template
 from studio.training.data.rows import Row
@@ -32,7 +32,7 @@ TALK: list[dict[str, Any]] = [
 
 
 def row(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> Row:
-    told = lesson({"messages": messages, "tools": tools or []})
+    told = to_sft_example({"messages": messages, "tools": tools or []})
     assert told is not None
     return Row(messages=told.messages, tools=told.tools, number=7)
 

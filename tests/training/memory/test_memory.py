@@ -24,7 +24,7 @@ from studio.training.memory.process_memory import RESIDENT, Gauge
 from studio.training.models import loader
 from studio.training.precision import matmul_precision
 from studio.weights import model_facts, model_shape
-from studio.weights.decoder_layers import FAMILIES
+from studio.weights.decoder_layers import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 from studio.worker.processes import process
 from tests.training import tiny
@@ -55,10 +55,10 @@ PADDED, ALONE, PACKED = (
     BatchShape(1, 37, 37, is_packed=True),
 )
 CASES = [
-    *((family, way, PADDED) for family in FAMILIES for way in WAYS),
+    *((family, way, PADDED) for family in FAMILY_LAYERS for way in WAYS),
     *(
         (family, way, load)
-        for family in FAMILIES
+        for family in FAMILY_LAYERS
         for way in ("fp32", "bf16_lora")
         for load in (ALONE, PACKED)
     ),

@@ -13,7 +13,7 @@ from studio.services.estimates.memory import MemoryBreakdown
 from studio.training.memory import dry_run
 from studio.training.models import loader
 from studio.weights import model_facts
-from studio.weights.decoder_layers import FAMILIES
+from studio.weights.decoder_layers import FAMILY_LAYERS
 from tests.training import tiny
 from tests.training.memory import tiny_configs
 from tests.training.memory.test_dry_run import dry, plan
@@ -47,7 +47,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("closed"), "llama")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_LAYERS)
 def test_a_family_holds_what_a_dry_run_counts(family: str, tmp_path: Path) -> None:
     closed, exact = both(write(tmp_path, family), tmp_path, {"precision": "fp32"})
 

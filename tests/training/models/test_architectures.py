@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from studio.weights import architectures
-from studio.weights.architectures import DECODABLE, KINDS
+from studio.weights.architectures import DECODABLE, FAMILY_KINDS
 from tests.training.models import test_families
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -109,11 +109,11 @@ def test_an_encoder_made_a_decoder_is_causal(name: str) -> None:
 
 
 def test_the_table_has_every_family_that_is_installed() -> None:
-    assert set(CONFIG_MAPPING.keys()) - set(KINDS) == set()
+    assert set(CONFIG_MAPPING.keys()) - set(FAMILY_KINDS) == set()
 
 
 def test_what_is_called_causal_loads_as_such() -> None:
     loadable = {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING}
-    causal = {family for family, kind in KINDS.items() if kind == "causal"}
+    causal = {family for family, kind in FAMILY_KINDS.items() if kind == "causal"}
     # Two names share the class of another family's config.
     assert {CONFIG_MAPPING[family].model_type for family in causal} - loadable == set()

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from studio.protocols.events import Failed, Finished, Sampled
-from studio.weights.safetensors_headers import WHOLE
+from studio.weights.safetensors_headers import WEIGHTS_FILE
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -22,14 +22,14 @@ FULL: dict[str, Any] = {}
 def changed(folder: Path, **tensors: torch.Tensor) -> Path:
     """Save the tiny model with some tensors in place of its own; None takes one away."""
     tiny.write_model(folder, tiny.llama())
-    weights = load_file(folder / WHOLE) | tensors
-    save_file(weights, folder / WHOLE, metadata={"format": "pt"})
+    weights = load_file(folder / WEIGHTS_FILE) | tensors
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     return folder
 
 
 def with_broken(folder: Path, value: float) -> Path:
     tiny.write_model(folder, tiny.llama())
-    weight = load_file(folder / WHOLE)[UP]
+    weight = load_file(folder / WEIGHTS_FILE)[UP]
     weight[3, 5] = weight[4, 6] = value
     return changed(folder, **{UP: weight})
 
@@ -61,9 +61,9 @@ def test_a_tensor_that_the_model_does_not_use_may_be_broken(tmp_path: Path) -> N
 
 def test_files_that_lack_a_weight_are_refused(tmp_path: Path) -> None:
     folder = tiny.write_model(tmp_path / "model", tiny.llama())
-    weights = load_file(folder / WHOLE)
+    weights = load_file(folder / WEIGHTS_FILE)
     del weights[UP]
-    save_file(weights, folder / WHOLE, metadata={"format": "pt"})
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
     failed = tiny.last_event(tiny.train(tmp_path / "run", folder))
 

@@ -181,7 +181,7 @@ def test_base_has_learnt_prose(model: LlamaForCausalLM, tokenizer: PreTrainedTok
 def test_base_does_not_follow_instructions_yet(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    asked = [row["messages"] for row in instruction_rows.rows("validation")][:20]
+    asked = [row["messages"] for row in instruction_rows.generate_rows("validation")][:20]
 
     right = [
         turns for turns in asked if _answer(model, tokenizer, turns[:-1]) == turns[-1]["content"]

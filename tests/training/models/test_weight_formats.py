@@ -23,7 +23,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.precision import number_formats
 from studio.training.models import loader, weight_formats
 from studio.weights import model_facts
-from studio.weights.safetensors_headers import INDEX, WHOLE
+from studio.weights.safetensors_headers import INDEX_FILE, WEIGHTS_FILE
 from tests.support.factories import make_recipe
 from tests.training import tiny
 
@@ -41,7 +41,7 @@ Which = Callable[[str], bool]
 def saved(folder: Path, config: PreTrainedConfig, is_narrow: Which, declared: str) -> Path:
     """Save a model with some weights in bfloat16, the rest in float32, and any config."""
     tiny.write_model(folder, config)
-    file = folder / WHOLE
+    file = folder / WEIGHTS_FILE
     weights = {
         name: one.bfloat16() if is_narrow(name) else one for name, one in load_file(file).items()
     }
@@ -82,7 +82,7 @@ def test_the_file_is_believed_and_not_its_config(tmp_path: Path) -> None:
 
     assert (formats.main, formats.own) == ("float32", {})
     assert set(formats_by_name(model).values()) == {torch.float32}
-    for name, weight in load_file(folder / WHOLE).items():
+    for name, weight in load_file(folder / WEIGHTS_FILE).items():
         assert model.state_dict()[name].equal(weight)
 
 
@@ -91,7 +91,7 @@ def test_each_weight_keeps_the_format_of_its_file(tmp_path: Path) -> None:
     model, formats = loaded(folder)
 
     found = formats_by_name(model)
-    for name, weight in load_file(folder / WHOLE).items():
+    for name, weight in load_file(folder / WEIGHTS_FILE).items():
         # A vector of a model in several formats is widened, which changes no value.
         wanted = weight if weight.dim() > 1 else weight.float()
         assert model.state_dict()[name].equal(wanted), name
@@ -122,8 +122,8 @@ def test_a_fused_weight_is_as_wide_as_the_widest_of_its_parts(tmp_path: Path) ->
 
 def test_shards_are_read_like_one_file(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda name: "mlp" not in name, "bfloat16")
-    weights = load_file(folder / WHOLE)
-    (folder / WHOLE).unlink()
+    weights = load_file(folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).unlink()
     names = sorted(weights)
     for number, part in enumerate((names[::2], names[1::2]), 1):
         file = folder / f"model-0000{number}-of-00002.safetensors"
@@ -131,7 +131,7 @@ def test_shards_are_read_like_one_file(tmp_path: Path) -> None:
     # Whatever file the index names for a weight, its own header says what it is.
     places = dict.fromkeys(weights, "model-00001-of-00002.safetensors")
     places[names[1]] = "model-00002-of-00002.safetensors"
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (folder / INDEX_FILE).write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
     found = formats_by_name(loaded(folder)[0])
 
@@ -141,8 +141,8 @@ def test_shards_are_read_like_one_file(tmp_path: Path) -> None:
 
 def test_a_tensor_that_the_model_does_not_use_mixes_nothing(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda _name: True, "bfloat16")
-    weights = load_file(folder / WHOLE) | {"model.unused.weight": torch.ones(4, 4)}
-    save_file(weights, folder / WHOLE, metadata={"format": "pt"})
+    weights = load_file(folder / WEIGHTS_FILE) | {"model.unused.weight": torch.ones(4, 4)}
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
     model, formats = loaded(folder)
 
@@ -157,7 +157,7 @@ def test_float32_modes_widen_and_round_nothing(tmp_path: Path) -> None:
     model, formats = loaded(folder, "fp32")
 
     assert (formats.main, formats.own) == ("float32", {})
-    for name, weight in load_file(folder / WHOLE).items():
+    for name, weight in load_file(folder / WEIGHTS_FILE).items():
         assert model.state_dict()[name].equal(weight.float())
 
 

@@ -45,7 +45,7 @@ def model() -> Path:
 @pytest.fixture(scope="module")
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = RunDir(tmp_path_factory.mktemp("learning"))
-    instruction_rows.write(run.root)
+    instruction_rows.write_files(run.root)
     recipe = RECIPES.validate_python(RECIPE, strict=False)
     run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
     train, validation = (run.root / f"{split}.jsonl" for split in ("train", "validation"))

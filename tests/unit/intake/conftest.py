@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from studio.intake.conversion.converter import Converted, Source, convert
+from studio.intake.conversion.converter import ConversionResult, SourceFile, convert_file
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.row_formats.schema import Turn
@@ -18,7 +18,7 @@ from studio.intake.row_formats.schema import Turn
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    converted: Converted
+    converted: ConversionResult
     rows: list[dict[str, Any]]
     held: list[dict[str, Any]]
     """The rows to validate on."""
@@ -57,8 +57,8 @@ def bring(tmp_path: Path) -> Convert:
     ) -> Result:
         path = tmp_path / "uploaded"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        source = Source(path=path, filename=filename)
-        converted = convert(source, mapping, tmp_path, Limits(**limits))
+        source = SourceFile(path=path, filename=filename)
+        converted = convert_file(source, mapping, tmp_path, Limits(**limits))
         return Result(
             converted, read_kept_rows(tmp_path, "train"), read_kept_rows(tmp_path, "validation")
         )

@@ -4,11 +4,11 @@ import tracemalloc
 
 import pytest
 
-from studio.intake.rows.deduplication import Seen
+from studio.intake.rows.deduplication import SeenHashes
 
 
 def test_every_content_is_new_once() -> None:
-    seen = Seen()
+    seen = SeenHashes()
     contents = [str(i % 30_000).encode() for i in range(70_000)]
 
     new = [seen.is_new(content) for content in contents]
@@ -20,7 +20,7 @@ def test_every_content_is_new_once() -> None:
 def test_a_content_takes_few_bytes() -> None:
     tracemalloc.start()
     try:
-        seen = Seen()
+        seen = SeenHashes()
         for i in range(50_000):
             seen.is_new(str(i).encode())
         _now, peak = tracemalloc.get_traced_memory()

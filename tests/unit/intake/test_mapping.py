@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
-from studio.intake.column_roles import check, roles_of
-from studio.intake.conversion.converter import Converted, Source, convert
+from studio.intake.column_roles import check_mapping, roles_for_shape
+from studio.intake.conversion.converter import ConversionResult, SourceFile, convert_file
 from studio.intake.files.limits import Limits
-from studio.intake.mapping import Condition, Mapping, Op, Split
+from studio.intake.mapping import Condition, FilterOp, Mapping, Split
 from tests.unit.intake.conftest import Convert, read_kept_rows
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})
@@ -88,7 +88,7 @@ def test_a_number_that_is_none_is_told(bring: Convert) -> None:
     ],
 )
 def test_rows_are_kept_by_what_a_column_says(
-    bring: Convert, op: Op, value: str, left: list[str]
+    bring: Convert, op: FilterOp, value: str, left: list[str]
 ) -> None:
     mapping = changed(keep=[Condition(column="q", op=op, value=value)])
 
@@ -281,7 +281,7 @@ def test_how_far_the_file_is_read_is_told(tmp_path: Path, packed: bool) -> None:
     path.write_bytes(gzip.compress(content) if packed else content)
     told: list[float] = []
 
-    convert(Source(path=path, filename=path.name), PAIR, tmp_path, Limits(), told.append)
+    convert_file(SourceFile(path=path, filename=path.name), PAIR, tmp_path, Limits(), told.append)
 
     assert told == sorted(told)
     assert told[-1] == 1
@@ -315,7 +315,7 @@ def test_a_mapping_that_leaves_nothing_says_what_took_the_rows(bring: Convert) -
 )
 def test_a_mapping_that_cannot_be_followed_names_its_field(mapping: Mapping, param: str) -> None:
     with pytest.raises(InvalidError) as refused:
-        check(mapping, ["q", "a"])
+        check_mapping(mapping, ["q", "a"])
 
     assert refused.value.param == param
 
@@ -342,7 +342,9 @@ def test_a_mapping_travels_as_json() -> None:
 
 
 def test_roles_say_what_is_needed_and_what_can_be_joined() -> None:
-    told = {role.name: (role.required, role.several) for role in roles_of("prompt_completion")}
+    told = {
+        role.name: (role.required, role.several) for role in roles_for_shape("prompt_completion")
+    }
 
     assert told == {
         "prompt": (True, True),
@@ -355,14 +357,14 @@ def test_roles_say_what_is_needed_and_what_can_be_joined() -> None:
 
 def with_validation(
     folder: Path, train: str, validation: str, mapping: Mapping | None = None
-) -> Converted:
+) -> ConversionResult:
     brought, held = folder / "brought", folder / "held"
     brought.write_text(train)
     held.write_text(validation)
-    return convert(
-        Source(path=brought, filename="rows.jsonl"),
+    return convert_file(
+        SourceFile(path=brought, filename="rows.jsonl"),
         mapping or changed(split=Split(kind="dataset")),
         folder,
         Limits(),
-        validation=Source(path=held, filename="held.jsonl"),
+        validation=SourceFile(path=held, filename="held.jsonl"),
     )

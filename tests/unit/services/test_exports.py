@@ -12,7 +12,7 @@ from studio.services.exports import export_formats, exports
 from studio.services.tasks import task_lifecycle
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.weights.model_facts import ModelFacts
-from studio.weights.weight_samples import Spread
+from studio.weights.weight_samples import WeightStats
 from tests.support.factories import make_finished_run
 
 
@@ -90,6 +90,6 @@ def test_only_weights_that_are_written_can_overflow(
     kind: ExportKind,
     is_refused: bool,  # noqa: FBT001 -- a parameter of the test
 ) -> None:
-    facts = ModelFacts(spread=Spread(sampled=9, largest=1e5, over_float16=1))
+    facts = ModelFacts(spread=WeightStats(sampled=9, largest=1e5, over_float16=1))
 
     assert bool(export_formats.explain_refusal(kind, "float16", facts)) is is_refused

@@ -8,8 +8,8 @@ import pytest
 from studio.starter import instruction_rows
 from studio.starter.chat import Message, Row
 
-TRAIN = list(instruction_rows.rows("train"))
-VALIDATION = list(instruction_rows.rows("validation"))
+TRAIN = list(instruction_rows.generate_rows("train"))
+VALIDATION = list(instruction_rows.generate_rows("validation"))
 
 
 def test_there_are_enough_rows_to_learn_from_and_to_judge_by() -> None:
@@ -17,7 +17,10 @@ def test_there_are_enough_rows_to_learn_from_and_to_judge_by() -> None:
 
 
 def test_every_run_gets_the_same_rows() -> None:
-    assert [list(instruction_rows.rows("train")), list(instruction_rows.rows("validation"))] == [
+    assert [
+        list(instruction_rows.generate_rows("train")),
+        list(instruction_rows.generate_rows("validation")),
+    ] == [
         TRAIN,
         VALIDATION,
     ]
@@ -57,15 +60,15 @@ def test_one_row_in_eight_has_a_system_prompt() -> None:
     assert 0.1 < len(prompted) / len(TRAIN) < 0.15
 
 
-@pytest.mark.parametrize("make", instruction_rows.KINDS, ids=lambda make: str(make.__name__))
+@pytest.mark.parametrize("make", instruction_rows.TASK_COUNTS, ids=lambda make: str(make.__name__))
 def test_a_kind_of_task_can_give_more_rows_than_are_asked_of_it(
-    make: instruction_rows.Maker,
+    make: instruction_rows.RowMaker,
 ) -> None:
     rng = Random(1)  # noqa: S311 -- chooses examples, guards nothing
 
     found = {_ending(make(rng)) for _ in range(5000)}
 
-    assert len(found) > 1.5 * instruction_rows.KINDS[make]
+    assert len(found) > 1.5 * instruction_rows.TASK_COUNTS[make]
 
 
 def test_validation_asks_of_no_word_that_training_never_showed() -> None:
@@ -77,7 +80,7 @@ def test_validation_asks_of_no_word_that_training_never_showed() -> None:
 
 
 def test_written_files_hold_one_row_a_line(tmp_path: Path) -> None:
-    instruction_rows.write(tmp_path)
+    instruction_rows.write_files(tmp_path)
 
     written = [_read(tmp_path / name) for name in ("train.jsonl", "validation.jsonl")]
     assert written == [TRAIN, VALIDATION]
@@ -87,7 +90,7 @@ def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-        instruction_rows.write(folder)
+        instruction_rows.write_files(folder)
 
     one, two = ([path.read_bytes() for path in sorted(folder.iterdir())] for folder in folders)
     assert one == two

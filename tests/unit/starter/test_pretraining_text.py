@@ -11,7 +11,7 @@ def test_prose_is_the_same_every_time() -> None:
 def test_prose_keeps_the_answers_of_the_instruction_rows_out_of_conversations() -> None:
     """The base model must not have seen a single question of the data set asked."""
     chats = list(islice(pretraining_text.small_talk(_rng()), 2000))
-    asked = {row["messages"][-2]["content"] for row in instruction_rows.rows("train")}
+    asked = {row["messages"][-2]["content"] for row in instruction_rows.generate_rows("train")}
 
     assert asked & {message["content"] for chat in chats for message in chat["messages"]} == set()
 

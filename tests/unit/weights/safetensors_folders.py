@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studio.weights.safetensors_headers import BITS, INDEX, WHOLE
+from studio.weights.safetensors_headers import DTYPES, INDEX_FILE, WEIGHTS_FILE
 
 Values = Mapping[str, tuple[str, Sequence[float]]]
 """By name: safetensors' name of a format, and a vector of numbers."""
@@ -15,7 +15,7 @@ Values = Mapping[str, tuple[str, Sequence[float]]]
 _CODES = {"F64": "d", "F32": "f", "F16": "e", "I64": "q"}
 
 
-def write(folder: Path, values: Values, file: str = WHOLE, **config: Any) -> Path:  # noqa: ANN401 -- whatever a config holds
+def write(folder: Path, values: Values, file: str = WEIGHTS_FILE, **config: Any) -> Path:  # noqa: ANN401 -- whatever a config holds
     """Write a model whose tensors are vectors."""
     folder.mkdir(exist_ok=True)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -35,17 +35,17 @@ def write_empty(folder: Path, shapes: Mapping[str, tuple[str, list[int]]], **con
     header: dict[str, Any] = {}
     end = 0
     for name, (code, shape) in shapes.items():
-        start, end = end, end + math.prod(shape) * BITS[code][1] // 8
+        start, end = end, end + math.prod(shape) * DTYPES[code][1] // 8
         header[name] = tensor_entry(code, shape, start, end)
-    write_raw(folder / WHOLE, header, b"")
-    with (folder / WHOLE).open("r+b") as opened:
-        opened.truncate((folder / WHOLE).stat().st_size + end)
+    write_raw(folder / WEIGHTS_FILE, header, b"")
+    with (folder / WEIGHTS_FILE).open("r+b") as opened:
+        opened.truncate((folder / WEIGHTS_FILE).stat().st_size + end)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
     return folder
 
 
 def write_index(folder: Path, names: Mapping[str, str]) -> None:
-    (folder / INDEX).write_text(json.dumps({"weight_map": names}))
+    (folder / INDEX_FILE).write_text(json.dumps({"weight_map": names}))
 
 
 def write_raw(path: Path, header: Any, data: bytes) -> None:  # noqa: ANN401 -- also what no header should be

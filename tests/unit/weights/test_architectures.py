@@ -6,9 +6,9 @@ import pytest
 
 from studio.methods import METHODS, model_compatibility
 from studio.weights import architectures
-from studio.weights.model_kinds import DESCRIPTIONS, Kind
+from studio.weights.model_kinds import KIND_DESCRIPTIONS, ModelKind
 
-CONFIGS: list[tuple[dict[str, Any], Kind | None]] = [
+CONFIGS: list[tuple[dict[str, Any], ModelKind | None]] = [
     ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "causal"),
     ({"model_type": "gpt2"}, "causal"),
     ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "causal"),
@@ -47,7 +47,7 @@ CONFIGS: list[tuple[dict[str, Any], Kind | None]] = [
 
 
 @pytest.mark.parametrize(("config", "kind"), CONFIGS)
-def test_a_config_tells_its_kind(config: dict[str, Any], kind: Kind | None) -> None:
+def test_a_config_tells_its_kind(config: dict[str, Any], kind: ModelKind | None) -> None:
     assert architectures.kind_of(config) == kind
 
 
@@ -55,13 +55,13 @@ def test_a_method_is_named_that_cannot_train_a_model() -> None:
     assert model_compatibility.complaint("causal", "llama") == ""
     assert model_compatibility.complaint(None, "new") == ""
     assert model_compatibility.complaint("encoder", "bert", [METHODS["sft"]]) == (
-        f"{DESCRIPTIONS['encoder']} The method Supervised cannot train bert models."
+        f"{KIND_DESCRIPTIONS['encoder']} The method Supervised cannot train bert models."
     )
 
 
 def test_no_family_has_two_kinds() -> None:
     names = [name for families in architectures._FAMILIES.values() for name in families.split()]
-    assert len(names) == len(set(names)) == len(architectures.KINDS)
+    assert len(names) == len(set(names)) == len(architectures.FAMILY_KINDS)
     assert {
-        name for name, kind in architectures.KINDS.items() if kind == "encoder"
+        name for name, kind in architectures.FAMILY_KINDS.items() if kind == "encoder"
     } > architectures.DECODABLE

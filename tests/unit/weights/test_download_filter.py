@@ -10,7 +10,7 @@ WHOLE = ["config.json", "model.safetensors", "tokenizer.json", "README.md"]
 
 def test_only_what_training_reads_is_chosen() -> None:
     others = ["pytorch_model.bin", "optimizer.pt", "model.ckpt", "modeling_own.py", "onnx/m.onnx"]
-    found = download_filter.chosen(
+    found = download_filter.files_to_download(
         [*WHOLE, *others, "original/model.safetensors", "../config.json"]
     )
 
@@ -21,7 +21,7 @@ def test_shards_come_after_their_index_and_once_only() -> None:
     shards = [f"model-0000{i}-of-00002.safetensors" for i in (2, 1)]
     names = ["config.json", "model.safetensors.index.json", "consolidated.safetensors", *shards]
 
-    assert download_filter.chosen(names) == [
+    assert download_filter.files_to_download(names) == [
         "config.json",
         "model.safetensors.index.json",
         *reversed(shards),
@@ -30,19 +30,19 @@ def test_shards_come_after_their_index_and_once_only() -> None:
 
 def test_pickled_weights_on_the_hub_are_refused_with_a_way_out() -> None:
     with pytest.raises(InvalidError) as refused:
-        download_filter.refuse_hub("a/b", ["config.json", "pytorch_model.bin"])
+        download_filter.check_hub_files("a/b", ["config.json", "pytorch_model.bin"])
 
     assert refused.value.message == (
         "a/b has no safetensors: its weights are pickled, and reading those can run code."
     )
-    assert download_filter.CONVERTER in refused.value.hint
+    assert download_filter.CONVERTER_URL in refused.value.hint
 
 
 def test_a_repository_without_any_weights_is_refused() -> None:
     with pytest.raises(InvalidError, match="no weights that can be trained"):
-        download_filter.refuse_hub("a/b", ["config.json", "model.gguf"])
+        download_filter.check_hub_files("a/b", ["config.json", "model.gguf"])
 
 
 def test_pickle_beside_safetensors_is_no_fault() -> None:
-    download_filter.refuse_folder("/m", ["model.safetensors", "training_args.bin"])
-    download_filter.refuse_hub("a/b", [*WHOLE, "pytorch_model.bin"])
+    download_filter.check_folder_files("/m", ["model.safetensors", "training_args.bin"])
+    download_filter.check_hub_files("a/b", [*WHOLE, "pytorch_model.bin"])

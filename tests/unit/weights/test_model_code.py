@@ -39,7 +39,7 @@ def test_files_that_nobody_asks_for_are_no_code(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "train.py").write_text("print()")
 
-    assert model_code.read(tmp_path) == model_code.Code()
+    assert model_code.read(tmp_path) == model_code.ModelCode()
 
 
 def test_any_change_of_any_file_changes_the_hash(tmp_path: Path) -> None:

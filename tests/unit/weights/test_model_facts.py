@@ -173,7 +173,7 @@ def test_a_sample_stays_small_however_many_tensors(tmp_path: Path) -> None:
     shapes = {f"a{i}": ("BF16", [1000]) for i in range(20_000)}
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
 
-    every_other = weight_samples.ALTOGETHER // 10_000 * 10_000
+    every_other = weight_samples.MAX_VALUES // 10_000 * 10_000
     assert (found.spread.sampled, found.parameters) == (every_other, 20_000_000)
 
 
@@ -197,9 +197,9 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 def test_facts_come_from_the_files_that_are_watched(tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
 
-    assert model_facts.watched(folder) == [
+    assert model_facts.source_files(folder) == [
         folder / "config.json",
-        folder / safetensors_headers.WHOLE,
+        folder / safetensors_headers.WEIGHTS_FILE,
     ]
 
 

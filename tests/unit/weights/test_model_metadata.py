@@ -64,4 +64,4 @@ def test_a_file_beside_the_weights_may_not_be_absurdly_large(tmp_path: Path) -> 
     with (tmp_path / "merges.txt").open("wb") as file:
         file.truncate(65 * 2**20)
     with pytest.raises(InvalidError, match=r"merges\.txt is absurdly large: 65 MB"):
-        model_metadata.check(tmp_path)
+        model_metadata.check_file_sizes(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.weights import safetensors_headers
-from studio.weights.safetensors_headers import WHOLE
+from studio.weights.safetensors_headers import WEIGHTS_FILE
 from tests.unit.weights import safetensors_folders
 
 GOOD = safetensors_folders.tensor_entry("F32", [2], 0, 8)
@@ -17,15 +17,15 @@ GOOD = safetensors_folders.tensor_entry("F32", [2], 0, 8)
 
 def refusal_of(path: Path) -> str:
     with pytest.raises(InvalidError) as caught:
-        safetensors_headers.tensors(path)
+        safetensors_headers.read_tensors(path)
     return caught.value.message.removeprefix(f"{path.name} ")
 
 
 def test_each_tensor_says_what_it_is_and_where(tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1, 2, 3]), "b": ("BF16", [4])})
-    data = (folder / WHOLE).read_bytes()
+    data = (folder / WEIGHTS_FILE).read_bytes()
 
-    a, b = safetensors_headers.tensors(folder / WHOLE)
+    a, b = safetensors_headers.read_tensors(folder / WEIGHTS_FILE)
     assert (a.name, a.dtype, a.shape, a.size) == ("a", "float32", (3,), 3)
     assert (b.name, b.dtype, b.shape, b.start) == ("b", "bfloat16", (1,), len(data) - 2)
 
@@ -34,7 +34,7 @@ def test_a_header_is_read_without_the_weights(tmp_path: Path) -> None:
     """Twenty gigabytes of nothing: a reader of them all would be noticed."""
     folder = safetensors_folders.write_empty(tmp_path, {"a": ("F32", [50_000, 100_000])})
 
-    (found,) = safetensors_headers.tensors(folder / WHOLE)
+    (found,) = safetensors_headers.read_tensors(folder / WEIGHTS_FILE)
     assert found.size == 5_000_000_000
 
 
@@ -43,7 +43,7 @@ def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
         safetensors_folders.write(tmp_path, {name: ("F32", [1])}, f"{name}.safetensors")
     safetensors_folders.write_index(tmp_path, {"one": "one.safetensors", "two": "two.safetensors"})
 
-    found = safetensors_headers.files(tmp_path)
+    found = safetensors_headers.weight_files(tmp_path)
     assert [path.name for path in found] == ["one.safetensors", "two.safetensors"]
 
 
@@ -54,11 +54,11 @@ def test_an_index_names_only_files_beside_it(tmp_path: Path, name: str) -> None:
     safetensors_folders.write_index(tmp_path / "model", {"a": name})
 
     with pytest.raises(InvalidError, match="not beside it"):
-        safetensors_headers.files(tmp_path / "model")
+        safetensors_headers.weight_files(tmp_path / "model")
 
 
 def test_a_folder_without_weights_has_no_files(tmp_path: Path) -> None:
-    assert safetensors_headers.files(tmp_path) == []
+    assert safetensors_headers.weight_files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ def test_a_folder_without_weights_has_no_files(tmp_path: Path) -> None:
     ids=["empty", "short", "2**60", "no json", "a list", "nested"],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
-    (tmp_path / WHOLE).write_bytes(content)
+    (tmp_path / WEIGHTS_FILE).write_bytes(content)
 
-    assert refusal_of(tmp_path / WHOLE) == said
+    assert refusal_of(tmp_path / WEIGHTS_FILE) == said
 
 
 def test_an_absurdly_long_header_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / WHOLE
-    path.write_bytes(struct.pack("<Q", safetensors_headers.HEADER_LIMIT + 1))
+    path = tmp_path / WEIGHTS_FILE
+    path.write_bytes(struct.pack("<Q", safetensors_headers.MAX_HEADER_BYTES + 1))
     with path.open("r+b") as opened:
-        opened.truncate(safetensors_headers.HEADER_LIMIT * 2)
+        opened.truncate(safetensors_headers.MAX_HEADER_BYTES * 2)
 
     assert refusal_of(path) == "has an absurdly long header."
 
@@ -106,26 +106,28 @@ def test_an_absurdly_long_header_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_header_that_lies_is_refused(tmp_path: Path, told: Any, said: str) -> None:  # noqa: ANN401 -- whatever a file may say
-    safetensors_folders.write_raw(tmp_path / WHOLE, {"a": told}, b"\0" * 8)
+    safetensors_folders.write_raw(tmp_path / WEIGHTS_FILE, {"a": told}, b"\0" * 8)
 
-    assert refusal_of(tmp_path / WHOLE) == said
+    assert refusal_of(tmp_path / WEIGHTS_FILE) == said
 
 
 def test_a_format_nobody_knows_is_named_as_it_is(tmp_path: Path) -> None:
-    safetensors_folders.write_raw(tmp_path / WHOLE, {"a": GOOD | {"dtype": "F2_NEW"}}, b"\0" * 8)
+    safetensors_folders.write_raw(
+        tmp_path / WEIGHTS_FILE, {"a": GOOD | {"dtype": "F2_NEW"}}, b"\0" * 8
+    )
 
-    (found,) = safetensors_headers.tensors(tmp_path / WHOLE)
+    (found,) = safetensors_headers.read_tensors(tmp_path / WEIGHTS_FILE)
     assert found.dtype == "f2_new"
 
 
 def test_a_name_of_any_length_is_told_shortly(tmp_path: Path) -> None:
-    safetensors_folders.write_raw(tmp_path / WHOLE, {"a" * 10_000: {}}, b"")
+    safetensors_folders.write_raw(tmp_path / WEIGHTS_FILE, {"a" * 10_000: {}}, b"")
 
-    assert refusal_of(tmp_path / WHOLE) == f"does not say where {'a' * 100} stands."
+    assert refusal_of(tmp_path / WEIGHTS_FILE) == f"does not say where {'a' * 100} stands."
 
 
 def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:
-    (tmp_path / safetensors_headers.INDEX).write_text(json.dumps({"weight_map": ["a"]}))
+    (tmp_path / safetensors_headers.INDEX_FILE).write_text(json.dumps({"weight_map": ["a"]}))
 
     with pytest.raises(InvalidError, match="has no weight_map"):
-        safetensors_headers.files(tmp_path)
+        safetensors_headers.weight_files(tmp_path)

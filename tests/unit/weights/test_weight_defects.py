@@ -7,16 +7,16 @@ import pytest
 
 from studio.services.precision import precision_warnings
 from studio.weights import model_facts, safetensors_headers, weight_defects
-from studio.weights.weight_defects import Broken
+from studio.weights.weight_defects import WeightDefects
 from tests.support.factories import make_recipe
 from tests.unit.weights import safetensors_folders
 
 SOUND = [0.0, -1.5, 2.0**-20, 3.0, 60000.0]
 
 
-def scanned(folder: Path, most: int = weight_defects.MOST_BYTES) -> Broken:
+def scanned(folder: Path, most: int = weight_defects.MAX_SCANNED_BYTES) -> WeightDefects:
     return weight_defects.scan(
-        safetensors_headers.tensors(folder / safetensors_headers.WHOLE), most
+        safetensors_headers.read_tensors(folder / safetensors_headers.WEIGHTS_FILE), most
     )
 
 
@@ -29,7 +29,7 @@ def test_each_tensor_is_named_with_its_count(tmp_path: Path, code: str) -> None:
     }
     safetensors_folders.write(tmp_path, values)
 
-    assert scanned(tmp_path) == Broken(not_finite={"nan": 1, "infinite": 2}, blank=())
+    assert scanned(tmp_path) == WeightDefects(not_finite={"nan": 1, "infinite": 2}, blank=())
 
 
 def test_the_largest_numbers_of_a_format_are_sound(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_of_a_large_model_an_equal_share_of_each_tensor_is_read(tmp_path: Path) 
     end = [*[1.0] * 99, math.nan]
     safetensors_folders.write(tmp_path, {"middle": ("F32", middle), "end": ("F32", end)})
 
-    assert scanned(tmp_path, 80) == Broken(not_finite={"middle": 1}, is_whole=False)
+    assert scanned(tmp_path, 80) == WeightDefects(not_finite={"middle": 1}, is_whole=False)
     assert scanned(tmp_path, 800).not_finite == {"middle": 1, "end": 1}
 
 

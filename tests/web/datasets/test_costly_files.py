@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import read_session
 from studio.errors import TooLargeError
-from studio.intake.files.limits import BLANK_LINES
+from studio.intake.files.limits import MAX_BLANK_LINES
 from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds
@@ -37,7 +37,7 @@ def test_very_many_columns_are_refused(client: TestClient, fields: dict[str, str
 @pytest.mark.parametrize("path", ["/api/v1/datasets", "/v1/files"])
 def test_very_many_blank_lines_are_refused(client: TestClient, path: str) -> None:
     fields = {"purpose": "fine-tune"} if path == "/v1/files" else {}
-    file = ("blank.jsonl", b"\n" * (BLANK_LINES + 1))
+    file = ("blank.jsonl", b"\n" * (MAX_BLANK_LINES + 1))
 
     answer = client.post(path, files={"file": file}, data=fields)
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.intake.files.formats import ACCEPTED
+from studio.intake.files.formats import ACCEPTED_EXTENSIONS
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.support.factories import make_run
@@ -301,7 +301,7 @@ def test_a_table_of_excel_says_how_it_was_read(client: TestClient) -> None:
 def test_the_file_chooser_offers_every_ending_that_is_read(client: TestClient) -> None:
     shown = client.get("/datasets")
 
-    assert shown.text.count(f'accept="{ACCEPTED}"') == 2
+    assert shown.text.count(f'accept="{ACCEPTED_EXTENSIONS}"') == 2
 
 
 def test_a_packed_file_names_its_data_set_without_its_endings(client: TestClient) -> None:

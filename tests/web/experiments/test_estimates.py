@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import TaskStatus
 from studio.hardware import detect
-from studio.intake.quality.length_stats import STATS, Row, Stats, Tally
+from studio.intake.quality.length_stats import TOKEN_STATS_ADAPTER, PartStats, RowLength, TokenStats
 from studio.recipe.dotted_keys import merge
 from studio.services.tasks import tasks
 from tests.support.factories import make_finished_run
@@ -218,12 +218,12 @@ def test_the_form_offers_to_count_and_then_says_what_was_counted(
 
 def rows_of(number: int, *, longest: int) -> dict[str, Any]:
     """Return what a chore says that has counted rows, one of them longer than all others."""
-    train = Tally(rows=number, tokens=10 * number, learnt=number, most_learnt=7)
+    train = PartStats(rows=number, tokens=10 * number, learnt=number, most_learnt=7)
     for length in (longest, *[10] * (number - 1)):
         train.lengths.add(length)
         train.needs.add(5)
-    train.longest = [Row(longest, 1)]
-    told: dict[str, Any] = STATS.dump_python(Stats(train=train), mode="json")
+    train.longest = [RowLength(longest, 1)]
+    told: dict[str, Any] = TOKEN_STATS_ADAPTER.dump_python(TokenStats(train=train), mode="json")
     return told
 
 

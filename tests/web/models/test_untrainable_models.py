@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.services.models import models
-from studio.weights.model_kinds import DESCRIPTIONS, HINT
+from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 from tests.support.page_reader import parse_page
 from tests.unit.weights import safetensors_folders
 from tests.web.experiments.test_plans import advised, planned
@@ -42,11 +42,11 @@ def test_it_is_not_added_to_the_models(client: TestClient, kind: str, folder: st
 
     told = answer.json()
     assert answer.status_code == 422, told
-    assert DESCRIPTIONS[kind] in str(told)  # type: ignore[index] # the fixture gives kinds alone
-    assert HINT in str(told)
+    assert KIND_DESCRIPTIONS[kind] in str(told)  # type: ignore[index] # the fixture gives kinds alone
+    assert CAUSAL_MODEL_HINT in str(told)
     page = client.post("/models/folder", data={"folder": folder})
     assert page.status_code == 422
-    assert DESCRIPTIONS[kind] in parse_page(page.text).text  # type: ignore[index] # the same
+    assert KIND_DESCRIPTIONS[kind] in parse_page(page.text).text  # type: ignore[index] # the same
 
 
 def test_a_plan_refuses_it_and_blames_no_precision(
@@ -54,9 +54,13 @@ def test_a_plan_refuses_it_and_blames_no_precision(
 ) -> None:
     (refusal,) = planned(client, base_model=folder, precision="fp16")["refusals"]
 
-    assert refusal["message"].startswith(DESCRIPTIONS[kind])  # type: ignore[index] # the same
-    assert (refusal["hint"], refusal["param"], refusal["repair"]) == (HINT, "base_model", {})
-    assert DESCRIPTIONS[kind] in advised(client, base_model=folder)  # type: ignore[index] # the same
+    assert refusal["message"].startswith(KIND_DESCRIPTIONS[kind])  # type: ignore[index] # the same
+    assert (refusal["hint"], refusal["param"], refusal["repair"]) == (
+        CAUSAL_MODEL_HINT,
+        "base_model",
+        {},
+    )
+    assert KIND_DESCRIPTIONS[kind] in advised(client, base_model=folder)  # type: ignore[index] # the same
 
 
 def test_no_run_of_it_starts(client: TestClient, engine: Engine, tmp_path: Path) -> None:
@@ -70,8 +74,8 @@ def test_no_run_of_it_starts(client: TestClient, engine: Engine, tmp_path: Path)
     recipe = {"base_model": "my t5", "dataset": "starter"}
     answer = client.post("/api/v1/runs", json={"name": "t5", "recipe": recipe})
     assert answer.status_code == 422
-    assert DESCRIPTIONS["encoder_decoder"] in str(answer.json())
+    assert KIND_DESCRIPTIONS["encoder_decoder"] in str(answer.json())
 
     job = ask(client, model="my t5")
     assert job.status_code in {400, 422}, job.json()
-    assert DESCRIPTIONS["encoder_decoder"] in job.json()["error"]["message"]
+    assert KIND_DESCRIPTIONS["encoder_decoder"] in job.json()["error"]["message"]

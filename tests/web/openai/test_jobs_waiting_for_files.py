@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
 def test_a_job_waits_for_a_large_file(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_builds, "AT_ONCE_BYTES", 100)
+    monkeypatch.setattr(dataset_builds, "MAX_REQUEST_BYTES", 100)
     told = bring(client)
     job = ask(client, training_file=told["id"]).json()
     read(engine, settings, 2)

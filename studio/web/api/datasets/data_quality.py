@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, model_validator
 
 from studio.errors import ConflictError
-from studio.intake.quality.dataset_checks import KEPT
+from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
 from studio.services.datasets import data_quality, datasets, versions
 from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.versions import Part
@@ -26,7 +26,7 @@ router = APIRouter(route_class=Call, prefix="/api/v1/datasets/{dataset_id}", tag
 class Excluded(Body):
     """Rows to leave out: by their numbers, or all of a finding."""
 
-    rows: Annotated[list[Annotated[int, Ge(1), Lt(2**53)]], Len(0, KEPT)] = Field(
+    rows: Annotated[list[Annotated[int, Ge(1), Lt(2**53)]], Len(0, MAX_LISTED_ROWS)] = Field(
         default_factory=list
     )
     """As the file counts them: `source` of a row."""

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from studio.db.tables import DatasetVersion
 from studio.intake import mapping_text
-from studio.intake.conversion.converter import look
-from studio.intake.conversion.mapping_preview import preview as previewed
-from studio.intake.mapping import FileOptions, Kind, Mapping
-from studio.intake.quality.finding_spans import Spotted
-from studio.intake.row_formats.schema import Role
+from studio.intake.conversion.converter import inspect_file
+from studio.intake.conversion.mapping_preview import preview_rows as previewed
+from studio.intake.mapping import FileOptions, Mapping, RowKind
+from studio.intake.quality.finding_spans import FindingInRow
+from studio.intake.row_formats.schema import MessageRole
 from studio.intake.rows.paging import NumberedRow
 from studio.services.datasets import (
     data_quality,
@@ -49,7 +49,7 @@ class DetectionOut(Out):
     """What was seen in the first rows of a file."""
 
     mapping: Mapping
-    kind: Kind
+    kind: RowKind
     sureness: Literal["sure", "likely", "guess"]
     evidence: list[str]
     """What speaks for it, in sentences."""
@@ -67,7 +67,7 @@ class DetectionOut(Out):
     @property
     def not_learnt(self) -> str:
         """What of rows read so training does not use, and what that means; empty of most."""
-        return mapping_text.NOT_LEARNT.get(self.mapping.shape, "")
+        return mapping_text.NOT_TRAINED_ON.get(self.mapping.shape, "")
 
 
 class WantedPreview(Body):
@@ -94,7 +94,7 @@ class WantedVersion(Body):
 
 class VersionOut(Out):
     number: int
-    kind: Kind
+    kind: RowKind
     mapping: Mapping
     sha256: str
     """Of the rows: the same rows are the same version."""
@@ -139,7 +139,7 @@ class AskedRows(BaseModel):
 
 
 class TurnOut(Out):
-    role: Role
+    role: MessageRole
     content: str
     weight: Literal[0, 1] = 1
     """0: this answer is read, not learnt."""
@@ -182,7 +182,7 @@ def detection(
             pending_datasets.load_detection(config.datasets, dataset, limits)
         )
     source = replace(pending_datasets.original_source(config.datasets, dataset), options=options)
-    return DetectionOut.model_validate(look(source, limits.at_once()).detected)
+    return DetectionOut.model_validate(inspect_file(source, limits.at_once()).detected)
 
 
 @router.post("/mapping/preview")
@@ -280,7 +280,7 @@ def built_out(made: BuildResult, response: Response, uses: dict[int, int]) -> Bu
     return BuiltOut(version=shown, is_new=made.is_new, chore=made.chore.id if made.chore else None)
 
 
-def _row(one: NumberedRow, spotted: Spotted | None = None) -> RowOut:
+def _row(one: NumberedRow, spotted: FindingInRow | None = None) -> RowOut:
     more: dict[str, Any] = {} if one.source is None else {"source": one.source}
     if spotted is not None:
         more |= {"why": spotted.why, "twin": spotted.twin}
@@ -293,6 +293,6 @@ def _out(version: DatasetVersion, current: int | None, uses: dict[int, int]) -> 
         "is_current": version.number == current,
         "runs": uses.get(version.number, 0),
         "findings": findings_of(version),
-        "not_learnt": mapping_text.NOT_LEARNT.get(mapping.shape, ""),
+        "not_learnt": mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
     }
     return VersionOut.model_validate(version.model_dump() | more)

@@ -10,17 +10,17 @@ from pyarrow import parquet
 
 from studio.errors import TooLargeError
 from studio.intake.conversion.child_check import check_in_child
-from studio.intake.conversion.converter import Source
-from studio.intake.conversion.job import Reading
+from studio.intake.conversion.converter import SourceFile
+from studio.intake.conversion.job import ConversionJob
 from studio.intake.files.limits import Limits, SlowReadingError
 
 
-def reading(folder: Path, column: Any, limits: Limits | None = None) -> Reading:  # noqa: ANN401 -- pyarrow is untyped
+def reading(folder: Path, column: Any, limits: Limits | None = None) -> ConversionJob:  # noqa: ANN401 -- pyarrow is untyped
     path = folder / "rows.parquet"
     # Without the schema, a dictionary is not kept as one when it is read.
     parquet.write_table(pa.table({"text": column}), path, compression="zstd", store_schema=False)
-    source = Source(path=path, filename=path.name)
-    return Reading(source=source, mapping=None, limits=limits or Limits())
+    source = SourceFile(path=path, filename=path.name)
+    return ConversionJob(source=source, mapping=None, limits=limits or Limits())
 
 
 def test_a_parquet_that_needs_very_much_memory_is_refused(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_a_good_parquet_passes(tmp_path: Path) -> None:
 def test_a_file_that_python_reads_starts_no_process(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "x"}\n', encoding="utf-8")
-    source = Source(path=path, filename=path.name)
+    source = SourceFile(path=path, filename=path.name)
 
-    check_in_child(Reading(source=source, mapping=None, limits=Limits(at_once_seconds=0)))
+    check_in_child(ConversionJob(source=source, mapping=None, limits=Limits(at_once_seconds=0)))
 
 
 def test_a_second_file_that_is_nothing_known_is_left_to_the_studio(tmp_path: Path) -> None:
@@ -54,4 +54,4 @@ def test_a_second_file_that_is_nothing_known_is_left_to_the_studio(tmp_path: Pat
     other = tmp_path / "validation.parquet"
     other.write_bytes(b"no such thing")
 
-    check_in_child(replace(job, validation=Source(path=other, filename=other.name)))
+    check_in_child(replace(job, validation=SourceFile(path=other, filename=other.name)))

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.conversion.converter import Source, convert, look
-from studio.intake.detection.row_shapes import in_words
+from studio.intake.conversion.converter import SourceFile, convert_file, inspect_file
+from studio.intake.detection.row_shapes import describe_shape
 from studio.intake.files.limits import Limits
 from tests.unit.intake.conftest import Convert
 
@@ -100,7 +100,7 @@ def test_every_shape_is_read_from_every_format(bring: Convert, shape: str, filen
     result = bring(write(rows), filename)
 
     mapping = result.converted.mapping
-    assert in_words(mapping.shape, mapping.roles) == words
+    assert describe_shape(mapping.shape, mapping.roles) == words
     assert (result.converted.format, result.converted.rows, result.problems) == (kind, 2, [])
     assert result.conversations == [CONVERSATION, CONVERSATION]
 
@@ -108,7 +108,7 @@ def test_every_shape_is_read_from_every_format(bring: Convert, shape: str, filen
 def test_a_file_of_running_text_is_kept_as_texts(bring: Convert, tmp_path: Path) -> None:
     result = bring("Once upon a time.\n\nThe end.\n", "story.txt")
 
-    seen = look(Source(path=tmp_path / "uploaded", filename="story.txt"), Limits())
+    seen = inspect_file(SourceFile(path=tmp_path / "uploaded", filename="story.txt"), Limits())
     assert result.rows == [{"text": "Once upon a time."}, {"text": "The end."}]
     assert seen.detected.evidence == [
         "The file is running text.",
@@ -203,8 +203,8 @@ def test_memory_stays_small_however_long_a_line_is(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         limits = Limits(row_bytes=1_000_000)
-        source = Source(path=path, filename="rows.jsonl")
-        result = convert(source, None, tmp_path, limits)
+        source = SourceFile(path=path, filename="rows.jsonl")
+        result = convert_file(source, None, tmp_path, limits)
         _now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -263,7 +263,7 @@ def test_rows_that_cannot_be_read_make_detection_less_sure(
     rows = ['{"prompt": "a", "completion": "b"}'] * (10 - broken) + ['{"prompt": "a",'] * broken
     path.write_text("\n".join(rows))
 
-    seen = look(Source(path=path, filename=path.name), Limits()).detected
+    seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
     words = [f"{broken} of 10 rows looked at could not be read. Not valid JSON"]
     assert seen.sureness == sureness
@@ -274,4 +274,7 @@ def test_a_list_that_is_cut_off_behind_its_first_row_is_a_guess(tmp_path: Path) 
     path = tmp_path / "rows.json"
     path.write_text('[{"prompt": "a", "completion": "b"}, {"prompt": "c", "comp')
 
-    assert look(Source(path=path, filename=path.name), Limits()).detected.sureness == "guess"
+    assert (
+        inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected.sureness
+        == "guess"
+    )

@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.conversion.converter import Source
-from studio.intake.conversion.mapping_preview import Previewed, preview
+from studio.intake.conversion.converter import SourceFile
+from studio.intake.conversion.mapping_preview import PreviewedRow, preview_rows
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Condition, Mapping, Split
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})
 
 
-def see(folder: Path, mapping: Mapping, *rows: dict[str, Any] | str) -> list[Previewed]:
+def see(folder: Path, mapping: Mapping, *rows: dict[str, Any] | str) -> list[PreviewedRow]:
     path = folder / "rows.jsonl"
     written = (row if isinstance(row, str) else json.dumps(row) for row in rows)
     path.write_text("\n".join(written))
-    return preview(Source(path=path, filename=path.name), mapping, Limits(), rows=4)
+    return preview_rows(SourceFile(path=path, filename=path.name), mapping, Limits(), rows=4)
 
 
 def test_rows_are_seen_as_they_stand_and_as_they_become(tmp_path: Path) -> None:
     (seen,) = see(tmp_path, PAIR, {"q": 1, "a": "b" * 400, "tags": ["x", None], "note": None})
 
-    assert seen == Previewed(
+    assert seen == PreviewedRow(
         number=1,
         place="1",
         values={"q": "1", "a": "b" * 300 + "…", "tags": '["x", null]', "note": ""},

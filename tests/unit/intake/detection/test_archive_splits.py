@@ -7,8 +7,8 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.intake.conversion import file_preview
-from studio.intake.conversion.converter import Source, look
-from studio.intake.conversion.mapping_preview import preview
+from studio.intake.conversion.converter import SourceFile, inspect_file
+from studio.intake.conversion.mapping_preview import preview_rows
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping, Split
 from tests.unit.intake.conftest import Convert, Result, zipped
@@ -49,7 +49,7 @@ def test_what_the_names_say_is_told(tmp_path: Path) -> None:
     path = tmp_path / "uploaded"
     path.write_bytes(ARCHIVE)
 
-    found = look(Source(path=path, filename="rows.zip"), Limits()).detected
+    found = inspect_file(SourceFile(path=path, filename="rows.zip"), Limits()).detected
 
     assert found.mapping.split == Split(kind="file")
     assert found.evidence[-2:] == [
@@ -112,10 +112,10 @@ def test_threads_stay_on_the_side_of_their_file(bring: Convert) -> None:
 def test_what_is_shown_first_is_what_is_learnt(tmp_path: Path) -> None:
     path = tmp_path / "uploaded"
     path.write_bytes(ARCHIVE)
-    source = Source(path=path, filename="rows.zip")
+    source = SourceFile(path=path, filename="rows.zip")
 
-    shown = preview(source, mapping(split={"kind": "file"}), Limits(), 6)
-    sought = file_preview.find(source, Limits(), {5})
+    shown = preview_rows(source, mapping(split={"kind": "file"}), Limits(), 6)
+    sought = file_preview.find_rows(source, Limits(), {5})
 
     assert [one.place for one in shown[2:4]] == ["3 of train.jsonl", "1 of valid/1.jsonl"]
     assert [one.part for one in shown] == ["train", None, "train", "validation", None, None]

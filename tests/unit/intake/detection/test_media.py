@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import InvalidError
-from studio.intake.conversion.converter import Source, look
+from studio.intake.conversion.converter import SourceFile, inspect_file
 from studio.intake.detection.media import find_media
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
@@ -150,7 +150,7 @@ def test_a_mixed_file_is_a_question_and_never_sure(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(as_lines(*[TEXT] * 9, PICTURED), encoding="utf-8")
 
-    seen = look(Source(path=path, filename=path.name), Limits()).detected
+    seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
     assert seen.sureness == "guess"
     assert [question[:21] for question in seen.questions] == ["1 of 10 rows hold an "]
@@ -160,7 +160,7 @@ def test_rows_behind_many_with_media_keep_a_file_from_being_refused(tmp_path: Pa
     path = tmp_path / "rows.jsonl"
     path.write_text(as_lines(*[PICTURED] * 600, TEXT), encoding="utf-8")
 
-    seen = look(Source(path=path, filename=path.name), Limits()).detected
+    seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
     assert seen.questions[0].startswith("600 of 601 rows")
 

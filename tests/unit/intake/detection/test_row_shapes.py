@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.detection.row_shapes import detect
+from studio.intake.detection.row_shapes import detect_mapping
 from studio.intake.mapping import Split
 
 QUESTION = {"role": "user", "content": "a"}
@@ -114,7 +114,7 @@ SHARED = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
 def test_columns_are_told_by_the_names_people_give_them(
     columns: dict[str, Any], name: str, roles: dict[str, str]
 ) -> None:
-    mapping = detect([columns]).mapping
+    mapping = detect_mapping([columns]).mapping
 
     assert mapping.shape == name
     assert mapping.roles == {role: [column] for role, column in roles.items()}
@@ -126,7 +126,7 @@ def test_threads_are_told_by_ids_that_are_there() -> None:
         {"id": 2, "parent_id": 1.0, "instruction": "c", "output": "d"},
     ]
 
-    found = detect(rows)
+    found = detect_mapping(rows)
 
     assert found.mapping.roles == {
         "id": ["id"],
@@ -143,13 +143,13 @@ def test_threads_are_told_by_ids_that_are_there() -> None:
 def test_ids_that_lead_nowhere_make_no_threads() -> None:
     rows = [{"id": 1, "parent_id": 9, "instruction": "a", "output": "b"}]
 
-    assert detect(rows).mapping.shape == "alpaca"
+    assert detect_mapping(rows).mapping.shape == "alpaca"
 
 
 def test_detection_says_what_it_saw_and_how_sure_it_is() -> None:
     rows = [{"instruction": "a", "output": "b"}] * 9 + [{"instruction": "a", "output": ""}]
 
-    found = detect(rows)
+    found = detect_mapping(rows)
 
     assert (found.kind, found.sureness) == ("conversation", "sure")
     assert found.evidence == [
@@ -162,13 +162,13 @@ def test_detection_says_what_it_saw_and_how_sure_it_is() -> None:
 def test_rows_that_cannot_be_used_make_it_less_sure(answers: int, sureness: str) -> None:
     rows = [{"question": "a", "answer": "b" if i < answers else ""} for i in range(10)]
 
-    assert detect(rows).sureness == sureness
+    assert detect_mapping(rows).sureness == sureness
 
 
 def test_two_columns_of_words_are_guessed_to_ask_and_answer() -> None:
     rows = [{"number": i, "left": f"word {i}", "right": f"other {i}"} for i in range(5)]
 
-    found = detect(rows)
+    found = detect_mapping(rows)
 
     assert found.mapping.roles == {"prompt": ["left"], "completion": ["right"]}
     assert (found.sureness, found.unused) == ("guess", ["number"])
@@ -177,7 +177,7 @@ def test_two_columns_of_words_are_guessed_to_ask_and_answer() -> None:
 def test_other_ways_to_read_unsure_rows_are_told() -> None:
     rows = [{"text": f"word {i}", "url": f"site {i}"} for i in range(5)]
 
-    found = detect(rows)
+    found = detect_mapping(rows)
 
     assert (found.mapping.shape, found.sureness) == ("text", "likely")
     assert [other.shape for other in found.alternatives] == ["prompt_completion"]
@@ -189,13 +189,13 @@ def test_a_column_that_names_the_parts_is_believed() -> None:
         {"question": "c", "answer": "d", "split": "test"},
     ]
 
-    assert detect(rows).mapping.split == Split(kind="column", column="split")
+    assert detect_mapping(rows).mapping.split == Split(kind="column", column="split")
 
 
 def test_few_different_words_beside_a_text_are_guessed_to_be_labels() -> None:
     rows = [{"remark": f"it is {i}", "mood": "good" if i % 2 else "bad"} for i in range(40)]
 
-    found = detect(rows)
+    found = detect_mapping(rows)
 
     assert found.mapping.roles == {"text": ["remark"], "label": ["mood"]}
     assert found.sureness == "guess"
@@ -219,13 +219,13 @@ def test_what_cannot_be_learnt_is_refused_with_the_reason(
     columns: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
-        detect([columns])
+        detect_mapping([columns])
 
     assert refused.value.message == message
 
 
 def test_a_label_in_words_judges_nothing() -> None:
-    found = detect([{"question": "a", "answer": "b", "label": "history"}])
+    found = detect_mapping([{"question": "a", "answer": "b", "label": "history"}])
 
     assert (found.mapping.shape, found.unused) == ("prompt_completion", ["label"])
 
@@ -240,7 +240,7 @@ def test_texts_are_a_pair_before_a_small_number_is_a_class() -> None:
         for i in range(40)
     ]
 
-    seen = detect(rows)
+    seen = detect_mapping(rows)
 
     assert seen.mapping.shape == "prompt_completion"
     assert seen.mapping.roles == {"prompt": ["Ticket Text"], "completion": ["What we said"]}
@@ -250,4 +250,4 @@ def test_texts_are_a_pair_before_a_small_number_is_a_class() -> None:
 def test_a_small_number_is_no_class_beside_a_column_of_words() -> None:
     rows = [{"remark": f"it is {i}", "mood": f"mood {i % 3}", "desk": i % 4} for i in range(40)]
 
-    assert detect(rows).mapping.roles == {"text": ["remark"], "label": ["mood"]}
+    assert detect_mapping(rows).mapping.roles == {"text": ["remark"], "label": ["mood"]}

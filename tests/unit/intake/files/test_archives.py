@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.files.archives import Member, members, sides, split_of
-from studio.intake.files.format_detection import recognise
+from studio.intake.files.archives import Member, assign_splits, list_members, split_from_name
+from studio.intake.files.format_detection import detect_format
 from tests.unit.intake.conftest import Convert, zipped
 
 ROW = b'{"prompt": "a", "completion": "b"}\n'
@@ -25,7 +25,7 @@ def written(tmp_path: Path, content: bytes) -> Path:
 
 def refusal(path: Path) -> InvalidError:
     with pytest.raises(InvalidError) as refused:
-        recognise(path, "rows.zip")
+        detect_format(path, "rows.zip")
     return refused.value
 
 
@@ -33,7 +33,7 @@ def test_members_are_told_with_what_their_names_say_they_are_for(tmp_path: Path)
     names = ["data/train.jsonl", "dev-00001.csv", "latest.json", "test/rows.md", "train_v1.txt"]
     path = written(tmp_path, zipped(dict.fromkeys([*names, "README.md", ".git/a.txt"], ROW)))
 
-    assert members(path) == [
+    assert list_members(path) == [
         Member(name="data/train.jsonl", bytes=len(ROW), split="train"),
         Member(name="dev-00001.csv", bytes=len(ROW), split="validation"),
         Member(name="latest.json", bytes=len(ROW), split=""),
@@ -59,7 +59,7 @@ def test_members_are_told_with_what_their_names_say_they_are_for(tmp_path: Path)
     ],
 )
 def test_a_name_says_what_a_file_is_for(name: str, split: str) -> None:
-    assert split_of(name) == split
+    assert split_from_name(name) == split
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_name_says_what_a_file_is_for(name: str, split: str) -> None:
     ],
 )
 def test_what_a_file_is_for_depends_on_the_others(names: list[str], expected: list[str]) -> None:
-    found = sides(Member(name=name, bytes=1, split=split_of(name)) for name in names)
+    found = assign_splits(Member(name=name, bytes=1, split=split_from_name(name)) for name in names)
 
     assert list(found.items()) == list(zip(names, expected, strict=True))
 
 
 def test_a_file_that_is_no_archive_has_no_members(tmp_path: Path) -> None:
-    assert members(written(tmp_path, ROW)) == []
+    assert list_members(written(tmp_path, ROW)) == []
 
 
 @pytest.mark.parametrize(

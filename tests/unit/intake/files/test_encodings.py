@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.conversion.converter import Source, look
-from studio.intake.files.encodings import as_utf8, guess, normalise
+from studio.intake.conversion.converter import SourceFile, inspect_file
+from studio.intake.files.encodings import as_utf8, guess_encoding, normalise_encoding
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions, Mapping
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Unread
-from studio.intake.readers.json_rows import rows_on_lines
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import UnreadableRow
+from studio.intake.readers.json_rows import rows_in_json_lines
 from tests.unit.intake.conftest import Convert, zipped
 
 GOOD = b'{"prompt": "a", "completion": "b"}\n'
@@ -81,7 +81,7 @@ def test_a_guess_is_a_question_with_a_sample_and_never_sure(
     path = tmp_path / "rows.csv"
     path.write_bytes(in_format(text, "csv").encode(name, "ignore"))
 
-    seen = look(Source(path=path, filename=path.name), Limits()).detected
+    seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
     is_certain = name.startswith("utf_")
     assert (seen.sureness == "sure") is is_certain
@@ -92,7 +92,7 @@ def test_a_short_doubtful_text_is_a_guess_with_other_readings(tmp_path: Path) ->
     path = tmp_path / "rows.csv"
     path.write_bytes(EXCEL.encode("cp437", "ignore"))
 
-    seen = look(Source(path=path, filename=path.name), Limits()).detected
+    seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
     assert seen.sureness == "guess"
     assert len(seen.encodings) > 1
@@ -139,7 +139,7 @@ def test_an_unknown_encoding_is_refused_with_the_known(name: str) -> None:
     ("written", "name"), [("GBK", "gb18030"), ("Shift-JIS", "cp932"), ("latin1", "iso8859-1")]
 )
 def test_an_encoding_is_known_by_any_spelling(written: str, name: str) -> None:
-    assert normalise(written) == name
+    assert normalise_encoding(written) == name
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_an_encoding_is_known_by_any_spelling(written: str, name: str) -> None:
     ],
 )
 def test_utf8_is_certain(head: bytes) -> None:
-    found = guess(opened(head))
+    found = guess_encoding(opened(head))
 
     assert (found.encoding, found.is_guessed) == ("utf-8", False)
 
@@ -208,10 +208,10 @@ def test_bytes_that_an_encoding_has_no_letter_for_are_told(bring: Convert) -> No
 
 def test_binary_files_are_not_taken_for_text() -> None:
     with pytest.raises(InvalidError):
-        look(Source(path=Path(__file__), filename="rows.parquet"), Limits())
+        inspect_file(SourceFile(path=Path(__file__), filename="rows.parquet"), Limits())
 
 
 def test_the_place_of_the_byte_is_told() -> None:
-    assert list(rows_on_lines(io.BytesIO(b'\n{"a": "\xff"}\n'), 100)) == [
-        Unread(2, Code.NOT_UTF8, "byte 0xff at position 8")
+    assert list(rows_in_json_lines(io.BytesIO(b'\n{"a": "\xff"}\n'), 100)) == [
+        UnreadableRow(2, ProblemCode.NOT_UTF8, "byte 0xff at position 8")
     ]

@@ -14,20 +14,20 @@ import zstandard
 from pyarrow import parquet
 
 from studio.errors import TooLargeError
-from studio.intake.files.format_detection import recognise
+from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import (
-    COLUMNS,
+    MAX_COLUMNS,
     Deadline,
     Limits,
     SlowReadingError,
-    charged_to_no_file,
+    exempt_from_deadlines,
 )
-from studio.intake.problems import Code
+from studio.intake.problems import ProblemCode
 from studio.intake.quality import language_check
-from studio.intake.raw_rows import Row, Unread
+from studio.intake.raw_rows import RawRow, UnreadableRow
 from studio.intake.readers.arrow_sizes import unpacked_bytes
-from studio.intake.readers.file_reader import rows
-from studio.intake.readers.text_lines import lines
+from studio.intake.readers.file_reader import read_rows
+from studio.intake.readers.text_lines import read_lines
 from tests.unit.intake.conftest import zipped
 
 MB = 2**20
@@ -39,7 +39,7 @@ def read(tmp_path: Path) -> Read:
     def _read(filename: str, content: bytes, **limits: Any) -> list[Any]:  # noqa: ANN401 -- of Limits
         path = tmp_path / "uploaded"
         path.write_bytes(content)
-        return list(rows(path, recognise(path, filename), Limits(**limits)))
+        return list(read_rows(path, detect_format(path, filename), Limits(**limits)))
 
     return _read
 
@@ -84,8 +84,8 @@ def test_a_row_of_many_references_is_left_out_and_the_next_is_kept(
         "rows.parquet" if write is in_parquet else "rows.arrow", write(a=many), row_bytes=10_000
     )
 
-    assert [(type(row), row.number) for row in found] == [(Unread, 1), (Row, 2)]
-    assert found[0].code is Code.TOO_LONG
+    assert [(type(row), row.number) for row in found] == [(UnreadableRow, 1), (RawRow, 2)]
+    assert found[0].code is ProblemCode.TOO_LONG
 
 
 def strings(*lengths: int) -> list[str]:
@@ -132,9 +132,9 @@ def test_blank_lines_end_at_a_limit(read: Read, pack: Callable[[bytes], bytes]) 
 def test_blank_lines_between_others_are_counted_from_the_last() -> None:
     text = b"a\n \n\r\n" * 10
 
-    assert len(list(lines(io.BytesIO(text), 100, blank_lines=2))) == 30
+    assert len(list(read_lines(io.BytesIO(text), 100, blank_lines=2))) == 30
     with pytest.raises(TooLargeError):
-        list(lines(io.BytesIO(text), 100, blank_lines=1))
+        list(read_lines(io.BytesIO(text), 100, blank_lines=1))
 
 
 WIDE: dict[str, Callable[[list[str]], bytes]] = {
@@ -150,7 +150,7 @@ WIDE: dict[str, Callable[[list[str]], bytes]] = {
 @pytest.mark.parametrize("filename", sorted(WIDE))
 def test_a_table_with_very_many_columns_is_refused(read: Read, filename: str) -> None:
     with pytest.raises(TooLargeError) as refused:
-        read(filename, WIDE[filename]([f"c{i}" for i in range(COLUMNS + 1)]))
+        read(filename, WIDE[filename]([f"c{i}" for i in range(MAX_COLUMNS + 1)]))
 
     assert refused.value.message.endswith("The file has 1,001 columns; the limit is 1,000.")
     assert read(filename, WIDE[filename]([f"c{i}" for i in range(9)])) is not None
@@ -186,7 +186,7 @@ def busy(seconds: float) -> None:
 
 def test_what_is_loaded_once_is_charged_to_no_file() -> None:
     deadline = Deadline.after(0.05)
-    with charged_to_no_file():
+    with exempt_from_deadlines():
         busy(0.1)
     deadline.check()
     busy(0.1)
@@ -196,9 +196,9 @@ def test_what_is_loaded_once_is_charged_to_no_file() -> None:
 
 
 def test_the_model_of_languages_is_charged_to_no_file() -> None:
-    language_check._model.cache_clear()
+    language_check._load_identifier.cache_clear()
     begun, deadline = time.thread_time(), Deadline.after(1e9)
-    language_check._model()
+    language_check._load_identifier()
     took = time.thread_time() - begun
 
     assert deadline.end - Deadline.after(1e9).end == pytest.approx(0, abs=took / 10)

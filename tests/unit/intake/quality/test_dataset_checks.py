@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from studio.intake.quality.dataset_checks import Finding, check
-from studio.intake.quality.row_checks import LONG
+from studio.intake.quality.dataset_checks import Finding, check_dataset
+from studio.intake.quality.row_checks import LONG_TOKENS
 from studio.recipe.data import Data
 
 Row = dict[str, Any]
@@ -29,7 +29,7 @@ def found(tmp_path: Path) -> Any:  # noqa: ANN401 -- a function of rows
     def look(rows: Sequence[Row], held: Sequence[Row] = ()) -> dict[str, Finding]:
         train = written(tmp_path / "train.jsonl", rows)
         validation = written(tmp_path / "validation.jsonl", held) if held else None
-        return {one.code: one for one in check(train, validation)}
+        return {one.code: one for one in check_dataset(train, validation)}
 
     return look
 
@@ -155,4 +155,4 @@ def test_running_text_is_looked_through(found: Any) -> None:  # noqa: ANN401 -- 
 
 
 def test_long_is_what_a_recipe_cuts_that_does_not_say_otherwise() -> None:
-    assert Data().max_length == LONG
+    assert Data().max_length == LONG_TOKENS

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from studio.intake.quality.finding_spans import SHOWN, spot
+from studio.intake.quality.finding_spans import SHOWN_CHARS, locate_finding
 from studio.intake.quality.row_checks import LONG_BYTES
 
 
@@ -18,7 +18,7 @@ def pair(question: str, answer: str) -> dict[str, Any]:
 
 def found(code: str, row: dict[str, Any]) -> list[list[str]]:
     """Return what is marked in each text of a row."""
-    return [[one.text for one in text if one.is_found] for text in spot(code, row).texts]
+    return [[one.text for one in text if one.is_found] for text in locate_finding(code, row).texts]
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def found(code: str, row: dict[str, Any]) -> list[list[str]]:
 def test_the_place_is_marked(
     code: str, row: dict[str, Any], marked: list[list[str]], why: str
 ) -> None:
-    assert (found(code, row), spot(code, row).why) == (marked, why)
+    assert (found(code, row), locate_finding(code, row).why) == (marked, why)
 
 
 def test_marked_or_not_all_of_a_text_is_shown() -> None:
     row = pair("one Ã© two Ã© three", "four")
-    texts = ["".join(one.text for one in text) for text in spot("misread", row).texts]
+    texts = ["".join(one.text for one in text) for text in locate_finding("misread", row).texts]
     assert texts == ["one Ã© two Ã© three", "four"]
 
 
 def test_of_a_long_text_what_is_around_the_place_is_shown() -> None:
-    row = {"text": "a" * 3 * SHOWN + "\x07" + "b" * SHOWN}
-    (text,) = spot("control_characters", row).texts
+    row = {"text": "a" * 3 * SHOWN_CHARS + "\x07" + "b" * SHOWN_CHARS}
+    (text,) = locate_finding("control_characters", row).texts
     assert [one.text[:26] for one in text] == [
         "(11,700 characters before)"[:26],
         "a" * 26,
@@ -74,7 +74,7 @@ def test_what_is_cut_off_of_a_long_row_is_marked() -> None:
     row = pair("é" * 48, "word " * (LONG_BYTES // 5) + "the end")
     question, answer = found("over_long", row)
     assert (question, answer[0].endswith("the end"), len(answer[0])) == ([], True, 96 + 7 - 1)
-    assert spot("over_long", row).why == (
+    assert locate_finding("over_long", row).why == (
         "About 1,049 tokens: what is marked stands behind the first 1,024."
     )
 
@@ -98,7 +98,7 @@ def test_what_is_cut_off_of_a_long_row_is_marked() -> None:
 def test_turns_out_of_order_are_named_one_by_one(
     roles: tuple[str, ...], turns: tuple[int, ...], why: str
 ) -> None:
-    seen = spot("out_of_order", talk(*((role, role) for role in roles)))
+    seen = locate_finding("out_of_order", talk(*((role, role) for role in roles)))
     assert (seen.turns, seen.why) == (turns, why)
 
 
@@ -112,5 +112,8 @@ def test_the_worse_answer_is_marked_too() -> None:
 
 
 def test_a_row_that_repeats_another_says_which() -> None:
-    assert spot("duplicates", pair("a", "b"), 12).why == "The same as row 12."
-    assert spot("overlap", pair("a", "b"), 3).why == "It asks what row 3 of the training rows asks."
+    assert locate_finding("duplicates", pair("a", "b"), 12).why == "The same as row 12."
+    assert (
+        locate_finding("overlap", pair("a", "b"), 3).why
+        == "It asks what row 3 of the training rows asks."
+    )

@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from studio.intake.quality.repeated_hashes import common, repeats
+from studio.intake.quality.repeated_hashes import find_common, find_repeats
 
 
 def plain(hashes: list[int], most: int) -> tuple[int, dict[int, int]]:
@@ -25,12 +25,12 @@ def test_what_repeats_is_told_with_where_it_stood_first(count: int, kinds: int) 
     drawn = random.Random(count)  # noqa: S311 -- a test that repeats itself
     hashes = [drawn.randrange(-kinds, kinds) for _ in range(count)]
 
-    assert repeats(array("q", hashes), 100) == plain(hashes, 100)
+    assert find_repeats(array("q", hashes), 100) == plain(hashes, 100)
 
 
 def test_what_stands_among_others_is_told_with_where() -> None:
     held, learnt = array("q", [5, -7, 9, 5]), array("q", [1, 5, 5, 9, 2])
 
-    assert common(held, learnt, 10) == (3, {1: 2, 3: 4, 4: 2})
-    assert common(held, learnt, 1) == (3, {1: 2})
-    assert common(held, array("q"), 10) == (0, {})
+    assert find_common(held, learnt, 10) == (3, {1: 2, 3: 4, 4: 2})
+    assert find_common(held, learnt, 1) == (3, {1: 2})
+    assert find_common(held, array("q"), 10) == (0, {})

@@ -10,8 +10,8 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.intake.files.limits import Limits
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Row, Unread
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import RawRow, UnreadableRow
 from studio.intake.readers.arrow_rows import rows_in_arrow
 
 Read = Callable[..., list[Any]]
@@ -60,7 +60,7 @@ def test_values_of_all_kinds_are_read(read: Read, compression: str | None) -> No
     found = read(stream(pa.record_batch(values), compression=compression))
 
     assert found == [
-        Row(
+        RawRow(
             1,
             {
                 "list": ["a", "b"],
@@ -69,7 +69,7 @@ def test_values_of_all_kinds_are_read(read: Read, compression: str | None) -> No
                 "word": "x",
             },
         ),
-        Row(2, {"list": [], "turns": None, "label": None, "word": "x"}),
+        RawRow(2, {"list": [], "turns": None, "label": None, "word": "x"}),
     ]
 
 
@@ -77,9 +77,9 @@ def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(read: Read) -> None
     batch = pa.record_batch({"a": ["short", "x" * 5000, "last"]})
 
     assert read(stream(batch), 1000) == [
-        Row(1, {"a": "short"}),
-        Unread(2, Code.TOO_LONG, "the limit is 0.000954 MB"),
-        Row(3, {"a": "last"}),
+        RawRow(1, {"a": "short"}),
+        UnreadableRow(2, ProblemCode.TOO_LONG, "the limit is 0.000954 MB"),
+        RawRow(3, {"a": "last"}),
     ]
 
 
@@ -88,7 +88,7 @@ def test_a_value_that_python_has_no_number_for_is_told(read: Read) -> None:
 
     (first, second) = read(stream(batch))
 
-    assert (first.number, first.code, second.number) == (1, Code.BROKEN_VALUE, 2)
+    assert (first.number, first.code, second.number) == (1, ProblemCode.BROKEN_VALUE, 2)
 
 
 def test_a_batch_that_unpacks_to_very_much_is_refused_before_it_is_unpacked(read: Read) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.files.limits import COLUMNS
+from studio.intake.files.limits import MAX_COLUMNS
 from studio.intake.mapping import Mapping
 from tests.unit.intake.conftest import Convert, Result
 
@@ -84,7 +84,7 @@ def test_a_number_that_is_made_up_for_a_column_is_never_taken(bring: Convert) ->
 
 
 def test_many_columns_of_one_name_are_told_apart(bring: Convert) -> None:
-    columns = ",".join(["prompt", "completion", *["x"] * (COLUMNS - 2)])
+    columns = ",".join(["prompt", "completion", *["x"] * (MAX_COLUMNS - 2)])
 
     result = bring(f"{columns}\na,b\n", "rows.csv")
 

@@ -13,12 +13,12 @@ import pytest
 
 from studio.errors import InvalidError, TooLargeError
 from studio.intake.conversion.child_check import check_in_child
-from studio.intake.conversion.converter import Source, look
-from studio.intake.conversion.job import Reading
-from studio.intake.detection.row_shapes import Detected
+from studio.intake.conversion.converter import SourceFile, inspect_file
+from studio.intake.conversion.job import ConversionJob
+from studio.intake.detection.row_shapes import DetectedMapping
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.mapping import FileOptions
-from studio.intake.raw_rows import Row
+from studio.intake.raw_rows import RawRow
 from studio.intake.readers import file_reader
 from tests.support.excel_files import Table, excel_file
 from tests.unit.intake.conftest import Convert, zipped
@@ -55,21 +55,21 @@ def shared(texts: Sequence[str]) -> bytes:
     return zipped(files_in(content) | {"xl/sharedStrings.xml": table.encode()})
 
 
-def kept(folder: Path, content: bytes, filename: str = "rows.xlsx") -> Source:
+def kept(folder: Path, content: bytes, filename: str = "rows.xlsx") -> SourceFile:
     path = folder / "uploaded"
     path.write_bytes(content)
-    return Source(path=path, filename=filename)
+    return SourceFile(path=path, filename=filename)
 
 
 def read(folder: Path, content: bytes, **options: Any) -> list[tuple[int, dict[str, Any]]]:  # noqa: ANN401 -- of `FileOptions`
-    found = file_reader.rows(
+    found = file_reader.read_rows(
         kept(folder, content).path, "xlsx", Limits(), options=FileOptions(**options)
     )
-    return [(row.number, row.values) for row in found if isinstance(row, Row)]
+    return [(row.number, row.values) for row in found if isinstance(row, RawRow)]
 
 
-def seen_in(folder: Path, content: bytes, filename: str = "rows.xlsx") -> Detected:
-    return look(kept(folder, content, filename), Limits()).detected
+def seen_in(folder: Path, content: bytes, filename: str = "rows.xlsx") -> DetectedMapping:
+    return inspect_file(kept(folder, content, filename), Limits()).detected
 
 
 @pytest.mark.parametrize("filename", ["a.xlsx", "A.XLSX", "a.xlsm"])
@@ -257,11 +257,11 @@ def test_a_row_of_very_many_cells_ends_with_the_time(tmp_path: Path) -> None:
     path = kept(tmp_path, content).path
 
     with pytest.raises(SlowReadingError):
-        list(file_reader.rows(path, "xlsx", Limits().within(0.05)))
+        list(file_reader.read_rows(path, "xlsx", Limits().within(0.05)))
 
 
 def test_a_workbook_that_takes_long_is_left_to_a_task(tmp_path: Path) -> None:
     source = kept(tmp_path, excel_file({"Sheet1": TICKETS}))
 
     with pytest.raises(SlowReadingError):
-        check_in_child(Reading(source=source, mapping=None, limits=Limits(at_once_seconds=0)))
+        check_in_child(ConversionJob(source=source, mapping=None, limits=Limits(at_once_seconds=0)))

@@ -17,11 +17,11 @@ import zstandard
 from pyarrow import feather, parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.files.format_detection import recognise
+from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Note, Row
-from studio.intake.readers.file_reader import rows
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import FileNote, RawRow
+from studio.intake.readers.file_reader import read_rows
 from tests.unit.intake.conftest import zipped
 
 VALUES: list[dict[str, Any]] = [
@@ -55,28 +55,28 @@ def as_parquet() -> bytes:
     return out.getvalue()
 
 
-CONTENTS: dict[str, tuple[bytes, list[Row | Note]]] = {
-    "rows.jsonl": (as_lines(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
-    "rows.json": (json.dumps(VALUES).encode(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+CONTENTS: dict[str, tuple[bytes, list[RawRow | FileNote]]] = {
+    "rows.jsonl": (as_lines(), [RawRow(1, VALUES[0]), RawRow(2, VALUES[1])]),
+    "rows.json": (json.dumps(VALUES).encode(), [RawRow(1, VALUES[0]), RawRow(2, VALUES[1])]),
     "rows.csv": (
         'prompt,completion\n"é","b\n"\n"a, b","""c"""\n'.encode(),
-        [Row(2, VALUES[0]), Row(4, VALUES[1])],
+        [RawRow(2, VALUES[0]), RawRow(4, VALUES[1])],
     ),
     "rows.tsv": (
         'prompt\tcompletion\né\t"b\n"\na, b\t"""c"""\n'.encode(),
-        [Row(2, VALUES[0]), Row(4, VALUES[1])],
+        [RawRow(2, VALUES[0]), RawRow(4, VALUES[1])],
     ),
-    "rows.parquet": (as_parquet(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
-    "file.arrow": (as_arrow(pa.ipc.new_file), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
-    "stream.arrow": (as_arrow(pa.ipc.new_stream), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
-    "rows.feather": (as_feather(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+    "rows.parquet": (as_parquet(), [RawRow(1, VALUES[0]), RawRow(2, VALUES[1])]),
+    "file.arrow": (as_arrow(pa.ipc.new_file), [RawRow(1, VALUES[0]), RawRow(2, VALUES[1])]),
+    "stream.arrow": (as_arrow(pa.ipc.new_stream), [RawRow(1, VALUES[0]), RawRow(2, VALUES[1])]),
+    "rows.feather": (as_feather(), [RawRow(1, VALUES[0]), RawRow(2, VALUES[1])]),
     "rows.txt": (
         "# Ä\none\n\n# B\ntwo\n".encode(),
-        [Note(Code.BY_PARAGRAPH), Row(1, TEXTS[0]), Row(4, TEXTS[1])],
+        [FileNote(ProblemCode.BY_PARAGRAPH), RawRow(1, TEXTS[0]), RawRow(4, TEXTS[1])],
     ),
     "rows.md": (
         "# Ä\none\n\n# B\ntwo\n".encode(),
-        [Note(Code.BY_HEADING), Row(1, TEXTS[0]), Row(4, TEXTS[1])],
+        [FileNote(ProblemCode.BY_HEADING), RawRow(1, TEXTS[0]), RawRow(4, TEXTS[1])],
     ),
 }
 PACKINGS: dict[str, Callable[[str, bytes], bytes]] = {
@@ -99,7 +99,7 @@ def read(tmp_path: Path) -> Callable[..., Found]:
         path = tmp_path / "uploaded"
         path.write_bytes(content)
         made = replace(Limits(row_bytes=10_000), **limits)
-        return list(rows(path, recognise(path, filename), made, columns))
+        return list(read_rows(path, detect_format(path, filename), made, columns))
 
     return _read
 
@@ -121,7 +121,7 @@ def test_every_format_is_read_however_it_is_packed(
 def test_columns_that_are_not_named_are_not_read(read: Callable[..., Found], filename: str) -> None:
     found = read(filename, CONTENTS[filename][0], columns=["prompt"])
 
-    assert found == [Row(1, {"prompt": "é"}), Row(2, {"prompt": "a, b"})]
+    assert found == [RawRow(1, {"prompt": "é"}), RawRow(2, {"prompt": "a, b"})]
 
 
 def test_the_files_of_an_archive_are_read_in_the_order_of_their_names(
@@ -132,9 +132,9 @@ def test_the_files_of_an_archive_are_read_in_the_order_of_their_names(
     found = read("rows.zip", archive)
 
     assert found == [
-        Row(1, {"prompt": "first"}, "a.jsonl.gz"),
-        Row(2, VALUES[0], "b.jsonl", 1),
-        Row(3, VALUES[1], "b.jsonl", 1),
+        RawRow(1, {"prompt": "first"}, "a.jsonl.gz"),
+        RawRow(2, VALUES[0], "b.jsonl", 1),
+        RawRow(3, VALUES[1], "b.jsonl", 1),
     ]
     assert [row.place for row in found] == ["1 of a.jsonl.gz", "1 of b.jsonl", "2 of b.jsonl"]
 
@@ -172,8 +172,8 @@ def test_files_beside_the_data_are_told(read: Callable[..., Found]) -> None:
     found = read("rows.zip", zipped({"rows.jsonl": b"{}"} | beside))
 
     assert found == [
-        Note(Code.UNUSED_FILES, "README.md, __MACOSX/._rows.jsonl, a.png, empty.csv"),
-        Row(1, {}),
+        FileNote(ProblemCode.UNUSED_FILES, "README.md, __MACOSX/._rows.jsonl, a.png, empty.csv"),
+        RawRow(1, {}),
     ]
 
 
@@ -218,20 +218,21 @@ def test_files_packed_one_behind_the_other_are_read_whole(
 
     found = read(f"rows.jsonl{packing}", pack("", b'{"a": 1}\n') + pack("", b'{"a": 2}\n'))
 
-    assert found == [Row(1, {"a": 1}), Row(2, {"a": 2})]
+    assert found == [RawRow(1, {"a": 1}), RawRow(2, {"a": 2})]
 
 
 _LINE = json.dumps({"prompt": "q" * 1000, "completion": "a" * 1000}).encode() + b"\n"
 _MEASURED = r"""
 import re, sys
 from pathlib import Path
-from studio.intake.files.format_detection import recognise
+from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits
-from studio.intake.readers.file_reader import rows
-from studio.intake.raw_rows import Row
+from studio.intake.readers.file_reader import read_rows
+from studio.intake.raw_rows import RawRow
 
 path = Path(sys.argv[1])
-found = sum(isinstance(row, Row) for row in rows(path, recognise(path, path.name), Limits()))
+found = sum(isinstance(row, RawRow)
+  for row in read_rows(path, detect_format(path, path.name), Limits()))
 print(found, re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 """
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Row, Unread
-from studio.intake.readers.json_rows import rows_in_list
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import RawRow, UnreadableRow
+from studio.intake.readers.json_rows import rows_in_json_list
 from tests.unit.intake.conftest import Convert
 
 ROWS: list[dict[str, Any]] = [
@@ -24,9 +24,9 @@ GOOD = '{"prompt": "a", "completion": "b"}'
 def test_where_the_text_is_cut_makes_no_difference(size: int) -> None:
     text = io.BytesIO(json.dumps(ROWS, indent=1).encode())
 
-    rows = list(rows_in_list(text, 10_000, size))
+    rows = list(rows_in_json_list(text, 10_000, size))
 
-    assert rows == [Row(i, row) for i, row in enumerate(ROWS, 1)]
+    assert rows == [RawRow(i, row) for i, row in enumerate(ROWS, 1)]
 
 
 def test_a_bad_row_does_not_hide_the_others(bring: Convert) -> None:
@@ -139,9 +139,9 @@ def test_a_mark_before_the_first_row_is_no_fault(bring: Convert) -> None:
 
 
 def test_a_row_is_numbered_by_its_place_in_the_list() -> None:
-    first, second = rows_in_list(io.BytesIO(b"[1, {}]"), 1000)
+    first, second = rows_in_json_list(io.BytesIO(b"[1, {}]"), 1000)
 
-    assert (first, second) == (Unread(1, Code.NOT_A_ROW), Row(2, {}))
+    assert (first, second) == (UnreadableRow(1, ProblemCode.NOT_A_ROW), RawRow(2, {}))
 
 
 def test_a_row_that_is_not_utf8_is_told_by_its_byte_and_the_rest_is_kept(bring: Convert) -> None:

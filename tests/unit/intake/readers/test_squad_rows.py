@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from studio.intake.conversion.converter import Source, look
+from studio.intake.conversion.converter import SourceFile, inspect_file
 from studio.intake.files.limits import Limits
 from tests.unit.intake.conftest import Convert
 
@@ -49,7 +49,7 @@ def test_which_answer_is_learnt_is_a_question(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text(json.dumps(NESTED[0]))
 
-    seen = look(Source(path=path, filename=path.name), Limits()).detected
+    seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
     assert seen.mapping.roles == {
         "context": ["context"],

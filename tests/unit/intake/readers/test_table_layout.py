@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from studio.intake.conversion.converter import Source, look
-from studio.intake.detection.row_shapes import Detected
+from studio.intake.conversion.converter import SourceFile, inspect_file
+from studio.intake.detection.row_shapes import DetectedMapping
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions
-from studio.intake.readers.table_layout import detect_table
+from studio.intake.readers.table_layout import detect_layout
 from tests.unit.intake.conftest import Convert
 
 PAIRS = [("Where is it, please; do you know?", "It left on Monday, I think."), ("Why?", "Because")]
 
 
-def seen_in(folder: Path, content: str, filename: str = "rows.csv") -> Detected:
+def seen_in(folder: Path, content: str, filename: str = "rows.csv") -> DetectedMapping:
     path = folder / "rows"
     path.write_text(content)
-    return look(Source(path=path, filename=filename), Limits()).detected
+    return inspect_file(SourceFile(path=path, filename=filename), Limits()).detected
 
 
 def written(separator: str, *, header: bool) -> str:
@@ -69,7 +69,7 @@ def test_two_separators_that_fit_are_a_guess(tmp_path: Path) -> None:
 def test_options_that_are_chosen_are_kept() -> None:
     chosen = FileOptions(separator=",", header="yes")
 
-    table = detect_table(["a|1\n", "b|2\n"], chosen)
+    table = detect_layout(["a|1\n", "b|2\n"], chosen)
 
     assert (table.options, table.questions) == (chosen, [])
 
@@ -86,4 +86,4 @@ def test_options_that_are_chosen_are_kept() -> None:
     ],
 )
 def test_names_are_not_taken_for_a_row(lines: list[str]) -> None:
-    assert detect_table(lines, FileOptions()).options.header == ""
+    assert detect_layout(lines, FileOptions()).options.header == ""

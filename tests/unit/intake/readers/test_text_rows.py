@@ -4,14 +4,14 @@ import io
 
 import pytest
 
-from studio.intake.problems import Code
-from studio.intake.raw_rows import Note, Row, Rows, Unread
+from studio.intake.problems import ProblemCode
+from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers.markdown_rows import rows_in_markdown
 from studio.intake.readers.text_rows import rows_in_text
 
 
-def texts(found: Rows) -> list[tuple[int, str]]:
-    return [(row.number, row.values["text"]) for row in found if isinstance(row, Row)]
+def texts(found: RowStream) -> list[tuple[int, str]]:
+    return [(row.number, row.values["text"]) for row in found if isinstance(row, RawRow)]
 
 
 def in_markdown(text: str) -> list[tuple[int, str]]:
@@ -21,19 +21,19 @@ def in_markdown(text: str) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("text", "note", "rows"),
     [
-        ("one\ntwo\n", Code.BY_LINE, [(1, "one"), (2, "two")]),
-        ("\n\none\ntwo\n\n\n", Code.BY_LINE, [(3, "one"), (4, "two")]),
-        ("one\ntwo\n\nthree", Code.BY_PARAGRAPH, [(1, "one\ntwo"), (4, "three")]),
-        ("one\r\ntwo\r\n \t\r\nthree", Code.BY_PARAGRAPH, [(1, "one\ntwo"), (4, "three")]),
-        ("\n\n\n  indented\n\nb\n", Code.BY_PARAGRAPH, [(4, "  indented"), (6, "b")]),
+        ("one\ntwo\n", ProblemCode.BY_LINE, [(1, "one"), (2, "two")]),
+        ("\n\none\ntwo\n\n\n", ProblemCode.BY_LINE, [(3, "one"), (4, "two")]),
+        ("one\ntwo\n\nthree", ProblemCode.BY_PARAGRAPH, [(1, "one\ntwo"), (4, "three")]),
+        ("one\r\ntwo\r\n \t\r\nthree", ProblemCode.BY_PARAGRAPH, [(1, "one\ntwo"), (4, "three")]),
+        ("\n\n\n  indented\n\nb\n", ProblemCode.BY_PARAGRAPH, [(4, "  indented"), (6, "b")]),
     ],
 )
 def test_text_is_cut_at_blank_lines_or_else_at_each_line(
-    text: str, note: Code, rows: list[tuple[int, str]]
+    text: str, note: ProblemCode, rows: list[tuple[int, str]]
 ) -> None:
     found = list(rows_in_text(io.BytesIO(text.encode()), 10_000))
 
-    assert found == [Note(note), *(Row(number, {"text": text}) for number, text in rows)]
+    assert found == [FileNote(note), *(RawRow(number, {"text": text}) for number, text in rows)]
 
 
 def test_a_paragraph_longer_than_a_row_is_told_and_the_rest_is_kept() -> None:
@@ -42,18 +42,18 @@ def test_a_paragraph_longer_than_a_row_is_told_and_the_rest_is_kept() -> None:
     found = list(rows_in_text(io.BytesIO(text), 1000))
 
     assert found == [
-        Note(Code.BY_PARAGRAPH),
-        Row(1, {"text": "one"}),
-        Unread(3, Code.TOO_LONG, "the limit is 0.000954 MB"),
-        Unread(104, Code.TOO_LONG, "the limit is 0.000954 MB"),
-        Row(106, {"text": "last"}),
+        FileNote(ProblemCode.BY_PARAGRAPH),
+        RawRow(1, {"text": "one"}),
+        UnreadableRow(3, ProblemCode.TOO_LONG, "the limit is 0.000954 MB"),
+        UnreadableRow(104, ProblemCode.TOO_LONG, "the limit is 0.000954 MB"),
+        RawRow(106, {"text": "last"}),
     ]
 
 
 def test_a_paragraph_that_is_no_text_is_told() -> None:
     found = list(rows_in_text(io.BytesIO(b"one\n\ntw\xff\n\nthree"), 1000))
 
-    assert found[2] == Unread(3, Code.NOT_UTF8, "byte 0xff at position 3")
+    assert found[2] == UnreadableRow(3, ProblemCode.NOT_UTF8, "byte 0xff at position 3")
 
 
 def test_text_is_told_to_be_lines_where_its_beginning_has_no_blank_line() -> None:
@@ -61,8 +61,8 @@ def test_text_is_told_to_be_lines_where_its_beginning_has_no_blank_line() -> Non
 
     found = list(rows_in_text(io.BytesIO(text), 10**6))
 
-    assert [type(one) for one in found] == [Note, Row, Row, Row]
-    assert found[0] == Note(Code.BY_LINE)
+    assert [type(one) for one in found] == [FileNote, RawRow, RawRow, RawRow]
+    assert found[0] == FileNote(ProblemCode.BY_LINE)
 
 
 def test_sections_begin_at_headings_of_the_first_two_levels() -> None:
@@ -107,7 +107,7 @@ def test_a_section_longer_than_a_row_is_told() -> None:
     found = list(rows_in_markdown(io.BytesIO(b"# One\n" + b"a\n" * 1000 + b"# Two\nb\n"), 1000))
 
     assert found == [
-        Note(Code.BY_HEADING),
-        Unread(1, Code.TOO_LONG, "the limit is 0.000954 MB"),
-        Row(1002, {"text": "# Two\nb"}),
+        FileNote(ProblemCode.BY_HEADING),
+        UnreadableRow(1, ProblemCode.TOO_LONG, "the limit is 0.000954 MB"),
+        RawRow(1002, {"text": "# Two\nb"}),
     ]

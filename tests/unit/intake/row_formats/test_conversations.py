@@ -5,9 +5,9 @@ from typing import Any, cast
 import pytest
 
 from studio.intake.mapping import Mapping, ShapeName
-from studio.intake.problems import Code
+from studio.intake.problems import ProblemCode
 from studio.intake.row_formats.message_formats import unused_keys
-from studio.intake.row_formats.row_builder import canonical
+from studio.intake.row_formats.row_builder import build_row
 from studio.intake.row_formats.schema import ConversationRow, Turn, UnusableRowError
 
 
@@ -18,7 +18,7 @@ def messages(*turns: Any) -> list[tuple[str, str]]:  # noqa: ANN401 -- also what
 
 def conversation(shape: ShapeName, roles: dict[str, str], row: dict[str, Any]) -> list[Turn]:
     mapping = Mapping(shape=shape, roles={role: [column] for role, column in roles.items()})
-    return cast("ConversationRow", canonical(mapping, row))["messages"]
+    return cast("ConversationRow", build_row(mapping, row))["messages"]
 
 
 def said(role: str, content: Any) -> dict[str, Any]:  # noqa: ANN401 -- also what is no text
@@ -50,23 +50,29 @@ def test_an_empty_system_turn_is_left_away() -> None:
 @pytest.mark.parametrize(
     ("turns", "code"),
     [
-        ([], Code.NO_TURNS),
-        (["hello"], Code.NO_TURNS),
-        ([said("user", "a"), "hello"], Code.NO_TURNS),
-        ([said("user", "a")], Code.MISSING_ANSWER),
-        ([said("user", "a"), said("assistant", None)], Code.MISSING_ANSWER),
-        ([said("user", "a"), said("assistant", "b"), said("user", "c")], Code.MISSING_ANSWER),
-        ([said("assistant", "b")], Code.MISSING_QUESTION),
-        ([said("user", ""), said("assistant", "b")], Code.MISSING_QUESTION),
-        ([said("narrator", "a")], Code.UNKNOWN_ROLE),
-        ([{"content": "a"}], Code.UNKNOWN_ROLE),
-        ([said("user", [{"type": "image_url"}])], Code.MISSING_QUESTION),
-        ([said("user", "a"), said("assistant", None) | {"tool_calls": [{}]}], Code.BAD_TOOL_CALL),
-        ([said("user", "a"), said("assistant", "b") | {"weight": 0.5}], Code.BAD_WEIGHT),
-        ([said("user", "a"), said("assistant", "b") | {"weight": 0}], Code.NOTHING_LEARNT),
+        ([], ProblemCode.NO_TURNS),
+        (["hello"], ProblemCode.NO_TURNS),
+        ([said("user", "a"), "hello"], ProblemCode.NO_TURNS),
+        ([said("user", "a")], ProblemCode.MISSING_ANSWER),
+        ([said("user", "a"), said("assistant", None)], ProblemCode.MISSING_ANSWER),
+        (
+            [said("user", "a"), said("assistant", "b"), said("user", "c")],
+            ProblemCode.MISSING_ANSWER,
+        ),
+        ([said("assistant", "b")], ProblemCode.MISSING_QUESTION),
+        ([said("user", ""), said("assistant", "b")], ProblemCode.MISSING_QUESTION),
+        ([said("narrator", "a")], ProblemCode.UNKNOWN_ROLE),
+        ([{"content": "a"}], ProblemCode.UNKNOWN_ROLE),
+        ([said("user", [{"type": "image_url"}])], ProblemCode.MISSING_QUESTION),
+        (
+            [said("user", "a"), said("assistant", None) | {"tool_calls": [{}]}],
+            ProblemCode.BAD_TOOL_CALL,
+        ),
+        ([said("user", "a"), said("assistant", "b") | {"weight": 0.5}], ProblemCode.BAD_WEIGHT),
+        ([said("user", "a"), said("assistant", "b") | {"weight": 0}], ProblemCode.NOTHING_LEARNT),
     ],
 )
-def test_a_conversation_with_a_gap_is_refused(turns: list[Any], code: Code) -> None:
+def test_a_conversation_with_a_gap_is_refused(turns: list[Any], code: ProblemCode) -> None:
     with pytest.raises(UnusableRowError) as refused:
         messages(*turns)
 
@@ -114,7 +120,7 @@ def test_the_not_a_number_of_tables_is_a_missing_answer() -> None:
     with pytest.raises(UnusableRowError) as refused:
         conversation("prompt_completion", mapping, {"p": "a", "c": float("nan")})
 
-    assert refused.value.code == Code.MISSING_ANSWER
+    assert refused.value.code == ProblemCode.MISSING_ANSWER
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ def test_a_part_that_is_no_text_is_named() -> None:
     with pytest.raises(UnusableRowError) as refused:
         messages(said("user", parts), said("assistant", "b"))
 
-    assert (refused.value.code, refused.value.detail) == (Code.NOT_TEXT, "tool_result")
+    assert (refused.value.code, refused.value.detail) == (ProblemCode.NOT_TEXT, "tool_result")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +170,7 @@ def test_a_flag_that_says_neither_is_told_with_its_key(flag: dict[str, Any]) -> 
     with pytest.raises(UnusableRowError) as refused:
         messages(said("user", "a"), said("assistant", "b") | flag)
 
-    assert refused.value.code is Code.BAD_WEIGHT
+    assert refused.value.code is ProblemCode.BAD_WEIGHT
     assert refused.value.detail.startswith(f"{next(iter(flag))}: ")
 
 

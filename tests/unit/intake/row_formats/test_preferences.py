@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from studio.intake.detection.row_shapes import detect
+from studio.intake.detection.row_shapes import detect_mapping
 from studio.intake.mapping import Mapping, ShapeName
-from studio.intake.problems import Code
-from studio.intake.row_formats.row_builder import canonical
-from studio.intake.row_formats.schema import UnusableRowError, said
-from studio.intake.row_formats.sft_view import Lesson, lesson
+from studio.intake.problems import ProblemCode
+from studio.intake.row_formats.row_builder import build_row
+from studio.intake.row_formats.schema import UnusableRowError, make_turn
+from studio.intake.row_formats.sft_view import SFTExample, to_sft_example
 
-USER = said("user", "Hi")
-GOOD = said("assistant", "Hello!")
+USER = make_turn("user", "Hi")
+GOOD = make_turn("assistant", "Hello!")
 BAD = {"role": "assistant", "content": "What?"}
 TOOLS = [{"type": "function", "function": {"name": "greet"}}]
-LESSON = Lesson(messages=[USER, GOOD])
+LESSON = SFTExample(messages=[USER, GOOD])
 PREFERENCE = {"messages": [USER], "chosen": [GOOD], "rejected": [BAD]}
 
 
@@ -59,9 +59,9 @@ def shared(who: str, value: str) -> dict[str, str]:
     ],
 )
 def test_every_form_of_a_preference_becomes_the_same_row(row: dict[str, Any]) -> None:
-    found = detect([row])
+    found = detect_mapping([row])
 
-    assert canonical(found.mapping, row) == PREFERENCE
+    assert build_row(found.mapping, row) == PREFERENCE
     assert found.kind == "preference"
 
 
@@ -69,7 +69,7 @@ def test_what_both_answers_begin_with_is_the_prompt() -> None:
     more = {"role": "user", "content": "More"}
     row = {"chosen": [USER, GOOD, more, GOOD], "rejected": [USER, GOOD, more, BAD]}
 
-    assert canonical(detect([row]).mapping, row) == {
+    assert build_row(detect_mapping([row]).mapping, row) == {
         "messages": [USER, GOOD, more],
         "chosen": [GOOD],
         "rejected": [BAD],
@@ -82,7 +82,7 @@ def test_an_instruction_is_asked_with_its_input() -> None:
     compared = {**asked, "chosen": "water", "rejected": "fire"}
 
     for row in (judged, compared):
-        found: Any = canonical(detect([row]).mapping, row)
+        found: Any = build_row(detect_mapping([row]).mapping, row)
 
         assert found["messages"][0]["content"] == "Translate.\n\neau"
 
@@ -94,36 +94,36 @@ def test_tools_beside_an_openai_preference_are_kept() -> None:
         "non_preferred_output": [BAD],
     }
 
-    assert canonical(detect([row]).mapping, row) == {**PREFERENCE, "tools": TOOLS}
+    assert build_row(detect_mapping([row]).mapping, row) == {**PREFERENCE, "tools": TOOLS}
 
 
 @pytest.mark.parametrize(
     ("row", "code"),
     [
-        ({"prompt": "Hi", "chosen": "Hello!", "rejected": "Hello!"}, Code.EQUAL_ANSWERS),
-        ({"prompt": "Hi", "chosen": "", "rejected": "Hello!"}, Code.MISSING_ANSWER),
-        ({"prompt": "", "chosen": "Hello!", "rejected": "What?"}, Code.MISSING_QUESTION),
-        ({"prompt": "Hi", "chosen": [], "rejected": "What?"}, Code.NOT_TEXT),
-        ({"chosen": [GOOD], "rejected": [BAD]}, Code.MISSING_QUESTION),
+        ({"prompt": "Hi", "chosen": "Hello!", "rejected": "Hello!"}, ProblemCode.EQUAL_ANSWERS),
+        ({"prompt": "Hi", "chosen": "", "rejected": "Hello!"}, ProblemCode.MISSING_ANSWER),
+        ({"prompt": "", "chosen": "Hello!", "rejected": "What?"}, ProblemCode.MISSING_QUESTION),
+        ({"prompt": "Hi", "chosen": [], "rejected": "What?"}, ProblemCode.NOT_TEXT),
+        ({"chosen": [GOOD], "rejected": [BAD]}, ProblemCode.MISSING_QUESTION),
     ],
 )
-def test_a_preference_with_a_gap_is_told(row: dict[str, Any], code: Code) -> None:
+def test_a_preference_with_a_gap_is_told(row: dict[str, Any], code: ProblemCode) -> None:
     assert refusal("preference", row) == code
 
 
 @pytest.mark.parametrize(
     ("row", "code"),
     [
-        ({"answers": ["Hello!"]}, Code.FEW_ANSWERS),
-        ({"answers": "Hello!"}, Code.FEW_ANSWERS),
-        ({"answers": ["Hello!", "What?"], "scores": [1]}, Code.BAD_SCORES),
-        ({"answers": ["Hello!", "What?"], "scores": "high"}, Code.BAD_SCORES),
-        ({"answers": ["Hello!", "What?"], "scores": [1, "high"]}, Code.BAD_SCORES),
-        ({"answers": ["Hello!", "What?"], "scores": [1, float("nan")]}, Code.BAD_SCORES),
-        ({"answers": ["Hello!", "What?"], "ranks": [1, 1]}, Code.EQUAL_ANSWERS),
+        ({"answers": ["Hello!"]}, ProblemCode.FEW_ANSWERS),
+        ({"answers": "Hello!"}, ProblemCode.FEW_ANSWERS),
+        ({"answers": ["Hello!", "What?"], "scores": [1]}, ProblemCode.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "scores": "high"}, ProblemCode.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "scores": [1, "high"]}, ProblemCode.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "scores": [1, float("nan")]}, ProblemCode.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "ranks": [1, 1]}, ProblemCode.EQUAL_ANSWERS),
     ],
 )
-def test_a_ranking_that_tells_nothing_is_told(row: dict[str, Any], code: Code) -> None:
+def test_a_ranking_that_tells_nothing_is_told(row: dict[str, Any], code: ProblemCode) -> None:
     assert refusal("ranked", {"prompt": "Hi", **row}) == code
 
 
@@ -135,7 +135,7 @@ def test_a_judged_answer_is_kept_with_its_verdict(label: object, *, verdict: boo
     listed = {"messages": [USER, GOOD], "label": label}
 
     for row in (pair, listed):
-        found = canonical(mapping("judged", row), row)
+        found = build_row(mapping("judged", row), row)
 
         assert found == {"messages": [USER, GOOD], "label": verdict}
 
@@ -144,8 +144,8 @@ def test_a_label_in_other_words_is_told_unless_it_is_mapped() -> None:
     row = {"prompt": "Hi", "completion": "Hello!", "label": "so so"}
     mapped = mapping("judged", row).model_copy(update={"values": {"label": {"so so": "false"}}})
 
-    assert refusal("judged", row) == Code.BAD_LABEL
-    assert canonical(mapped, row) == {"messages": [USER, GOOD], "label": False}
+    assert refusal("judged", row) == ProblemCode.BAD_LABEL
+    assert build_row(mapped, row) == {"messages": [USER, GOOD], "label": False}
 
 
 @pytest.mark.parametrize(
@@ -154,20 +154,20 @@ def test_a_label_in_other_words_is_told_unless_it_is_mapped() -> None:
         (PREFERENCE, LESSON),
         ({"messages": [USER, GOOD], "label": True}, LESSON),
         ({"messages": [USER, GOOD], "label": False}, None),
-        ({"text": "Once"}, Lesson(text="Once")),
+        ({"text": "Once"}, SFTExample(text="Once")),
     ],
 )
 def test_a_lesson_is_the_better_answer_a_good_one_or_a_text(
-    row: dict[str, Any], taught: Lesson | None
+    row: dict[str, Any], taught: SFTExample | None
 ) -> None:
-    assert lesson(row) == taught
+    assert to_sft_example(row) == taught
 
 
 def mapping(shape: ShapeName, row: dict[str, Any]) -> Mapping:
     return Mapping(shape=shape, roles={name: [name] for name in row})
 
 
-def refusal(shape: ShapeName, row: dict[str, Any]) -> Code:
+def refusal(shape: ShapeName, row: dict[str, Any]) -> ProblemCode:
     with pytest.raises(UnusableRowError) as refused:
-        canonical(mapping(shape, row), row)
+        build_row(mapping(shape, row), row)
     return refused.value.code

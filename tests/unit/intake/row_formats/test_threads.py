@@ -7,8 +7,8 @@ import pytest
 
 from studio.errors import TooLargeError
 from studio.intake.mapping import Mapping, Split
-from studio.intake.raw_rows import Row
-from studio.intake.row_formats.threads import Threads
+from studio.intake.raw_rows import RawRow
+from studio.intake.row_formats.threads import ThreadJoiner
 from tests.unit.intake.conftest import Convert
 
 PAIRS = Mapping(
@@ -111,11 +111,11 @@ def test_branches_of_a_tree_stay_in_one_part(bring: Convert) -> None:
 
 
 def test_threads_beyond_what_can_be_held_are_refused_in_words() -> None:
-    threads = Threads(PAIRS, held_bytes=1500)
-    threads.add(Row(1, pair("1", None, "a", "b")))
+    threads = ThreadJoiner(PAIRS, held_bytes=1500)
+    threads.add(RawRow(1, pair("1", None, "a", "b")))
 
     with pytest.raises(TooLargeError) as refused:
-        threads.add(Row(2, pair("2", None, "a", "b")))
+        threads.add(RawRow(2, pair("2", None, "a", "b")))
 
     assert refused.value.hint.startswith("Split the file by whole threads")
     assert refused.value.param == "file"

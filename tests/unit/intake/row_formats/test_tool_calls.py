@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 
 from studio.intake.mapping import Mapping
-from studio.intake.problems import Code
-from studio.intake.row_formats.row_builder import canonical
+from studio.intake.problems import ProblemCode
+from studio.intake.row_formats.row_builder import build_row
 from studio.intake.row_formats.schema import ConversationRow, UnusableRowError
-from studio.intake.row_formats.sft_view import lesson
+from studio.intake.row_formats.sft_view import to_sft_example
 
 ASKED = {"role": "user", "content": "How warm is it in Bonn?"}
 ANSWERED = {"role": "assistant", "content": "19 degrees."}
@@ -24,7 +24,7 @@ SHAREGPT = Mapping(shape="sharegpt", roles={"conversations": ["turns"], "tools":
 
 
 def read(mapping: Mapping, **values: Any) -> ConversationRow:  # noqa: ANN401 -- also what is no row
-    return cast("ConversationRow", canonical(mapping, values))
+    return cast("ConversationRow", build_row(mapping, values))
 
 
 def test_a_conversation_with_tools_is_kept_as_openai_writes_it() -> None:
@@ -110,7 +110,7 @@ def test_a_call_that_cannot_be_read_is_told(calls: Any) -> None:  # noqa: ANN401
     with pytest.raises(UnusableRowError) as refused:
         read(OPENAI, messages=[ASKED, {"role": "assistant", "tool_calls": calls}])
 
-    assert refused.value.code == Code.BAD_TOOL_CALL
+    assert refused.value.code == ProblemCode.BAD_TOOL_CALL
 
 
 @pytest.mark.parametrize("tools", ["weather", [1], [{"type": "function"}], 7])
@@ -118,13 +118,13 @@ def test_tools_that_cannot_be_read_are_told(tools: Any) -> None:  # noqa: ANN401
     with pytest.raises(UnusableRowError) as refused:
         read(OPENAI, messages=[ASKED, ANSWERED], tools=tools)
 
-    assert refused.value.code == Code.BAD_TOOLS
+    assert refused.value.code == ProblemCode.BAD_TOOLS
 
 
 def test_a_lesson_has_the_arguments_of_calls_as_objects() -> None:
     row = read(OPENAI, messages=[ASKED, {"role": "assistant", "tool_calls": [CALL]}])
 
-    taught = lesson(row)
+    taught = to_sft_example(row)
 
     assert taught is not None
     arguments: Any = taught.messages[1]["tool_calls"][0]["function"]["arguments"]

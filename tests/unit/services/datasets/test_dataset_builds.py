@@ -11,7 +11,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.states import DatasetStatus, TaskStatus
 from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, TooLargeError
-from studio.intake.files.limits import AT_ONCE_BYTES, Limits
+from studio.intake.files.limits import MAX_REQUEST_BYTES, Limits
 from studio.intake.mapping import Mapping
 from studio.protocols.events import Failed
 from studio.runner.tasks.build_dataset import build
@@ -21,7 +21,7 @@ from studio.services.queue import task_results
 from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 
-BLANK = (b" " * 2**20 + b"\n") * (AT_ONCE_BYTES // 2**20)
+BLANK = (b" " * 2**20 + b"\n") * (MAX_REQUEST_BYTES // 2**20)
 """Lines without a row: they make a file large, and cost nothing to read."""
 
 
@@ -129,9 +129,9 @@ def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_rea
 @pytest.mark.parametrize(
     ("size", "name", "is_large"),
     [
-        (AT_ONCE_BYTES, "a.jsonl", False),
-        (AT_ONCE_BYTES + 1, "a.jsonl", True),
-        (AT_ONCE_BYTES // 4, "a.jsonl.gz", True),
+        (MAX_REQUEST_BYTES, "a.jsonl", False),
+        (MAX_REQUEST_BYTES + 1, "a.jsonl", True),
+        (MAX_REQUEST_BYTES // 4, "a.jsonl.gz", True),
         (1000, "a.zip", False),
     ],
 )

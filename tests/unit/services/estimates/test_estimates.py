@@ -15,10 +15,10 @@ from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun
 from studio.weights.model_facts import ModelFacts
-from studio.weights.model_shape import Shape
+from studio.weights.model_shape import ModelShape
 from tests.support.factories import make_recipe
 
-SHAPE = Shape(
+SHAPE = ModelShape(
     layers=4,
     hidden=256,
     intermediate=512,

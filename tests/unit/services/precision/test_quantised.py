@@ -12,7 +12,7 @@ from studio.services.precision.incompatibilities import Refusal, check
 from studio.services.precision.number_formats import plan_dtypes
 from studio.weights import family_limits
 from studio.weights.model_facts import ModelFacts
-from studio.weights.weight_samples import Spread
+from studio.weights.weight_samples import WeightStats
 from tests.support.factories import make_recipe
 
 BARE = Hardware(processor="A processor", cores=2, memory_bytes=0, native_bf16=True)
@@ -26,7 +26,7 @@ MODEL = ModelFacts(
     linear_features=5000,
     linear_parameters=1_000_000,
     linear_rows=3000,
-    spread=Spread(sampled=1000, largest=1.0, powers={-6: 1.0}),
+    spread=WeightStats(sampled=1000, largest=1.0, powers={-6: 1.0}),
     rounding={"int8": 0.009, "nf4": 0.0943},
 )
 
@@ -106,7 +106,7 @@ def test_a_model_of_experts_is_refused_and_mended() -> None:
 
 
 def test_weights_beyond_float16_are_refused_in_8_bits_and_taken_in_4() -> None:
-    spread = Spread(sampled=1000, largest=70000.0, over_float16=12)
+    spread = WeightStats(sampled=1000, largest=70000.0, over_float16=12)
     wide = replace(MODEL, spread=spread)
 
     found = only(beside("int8"), wide)
@@ -124,7 +124,7 @@ def test_a_model_that_is_quantised_already_is_refused(kind: str) -> None:
     assert found.message.startswith("This model is stored quantised already (gptq)")
 
 
-@pytest.mark.parametrize("family", sorted(family_limits.NO_ADAPTER))
+@pytest.mark.parametrize("family", sorted(family_limits.NO_ADAPTER_LAYERS))
 def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
     found = only(beside("nf4"), replace(MODEL, family=family))
 

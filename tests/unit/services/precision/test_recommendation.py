@@ -16,10 +16,10 @@ from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal, check
 from studio.services.precision.number_formats import plan_dtypes
 from studio.weights import family_limits
-from studio.weights.cast_error import Cast
+from studio.weights.cast_error import CastRounding
 from studio.weights.model_facts import ModelFacts
-from studio.weights.weight_defects import Broken
-from studio.weights.weight_samples import Spread
+from studio.weights.weight_defects import WeightDefects
+from studio.weights.weight_samples import WeightStats
 from tests.support.factories import make_recipe
 from tests.unit.weights import safetensors_folders
 
@@ -50,18 +50,18 @@ def model(
         stored={dtype: 1.0},
         linear_features=50,
         linear_parameters=1000,
-        spread=Spread(sampled=1000, largest=1.0, powers=powers or {-6: 1.0}),
+        spread=WeightStats(sampled=1000, largest=1.0, powers=powers or {-6: 1.0}),
     )
 
 
 def overflowing() -> ModelFacts:
-    spread = Spread(sampled=1000, largest=70000.0, over_float16=12)
+    spread = WeightStats(sampled=1000, largest=70000.0, over_float16=12)
     return ModelFacts(family="llama", parameters=1000, stored={"float32": 1.0}, spread=spread)
 
 
 def mixed(*layers: str) -> ModelFacts:
     stored = {"float32": 0.9, "float64": 0.1}
-    cast = Cast(
+    cast = CastRounding(
         to="float32",
         stored=("float64",),
         weights=100,
@@ -115,10 +115,10 @@ def test_weights_beyond_float16_train_in_bfloat16() -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [name for name, known in family_limits.FLOAT16.items() if known.is_certain]
+    "family", [name for name, known in family_limits.FLOAT16_OVERFLOWS.items() if known.is_certain]
 )
 def test_a_family_that_overflows_float16_is_refused_with_its_source(family: str) -> None:
-    known = family_limits.FLOAT16[family]
+    known = family_limits.FLOAT16_OVERFLOWS[family]
     found = only_refusal(make_recipe(precision="fp16"), model(family=family))
 
     assert found.message == (
@@ -331,7 +331,7 @@ def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
             make_recipe(adapter={"kind": kind}), model("float16", family=name), one
         ).mode.name
         for kind in ("full", "lora")
-        for name in family_limits.FLOAT16
+        for name in family_limits.FLOAT16_OVERFLOWS
         for one in [*FAST_IN_BOTH, *FAST_IN_FLOAT16]
     }
 
@@ -380,7 +380,7 @@ def test_modes_that_repair_the_rounding_are_not_warned_of(precision: str) -> Non
             "The config says float16, the weights are float32: believe the weights.",
         ),
         (
-            ModelFacts(parameters=9, broken=Broken(not_finite={"a": 1, "b": 1})),
+            ModelFacts(parameters=9, broken=WeightDefects(not_finite={"a": 1, "b": 1})),
             (
                 "2 weights of this model are NaN or infinite, in a, b: a run ends before its first "
                 "step. Get the model again, or choose another."
