@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge, nest
 from studio.schemas.validation_errors import field_errors
@@ -20,7 +20,7 @@ def load_recipe(file: Path, changes: Sequence[str]) -> AnyRecipe:
         raise InvalidError(f"{bad[0]} is no change.", hint="Write --set key=value.")
     changed = merge(values, nest((key, value) for key, _sign, value in pairs))
     try:
-        return RECIPES.validate_python(changed, strict=False)
+        return RECIPE_ADAPTER.validate_python(changed, strict=False)
     except ValidationError as error:
         told = [f"  {field}" for field in field_errors(error.errors(), AnyRecipe)]
         raise InvalidError(f"{file} is not a recipe:\n" + "\n".join(told)) from error

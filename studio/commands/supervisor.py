@@ -22,7 +22,7 @@ from studio.db.session import unit_of_work
 from studio.services.workers import worker_process, workers
 from studio.services.workers.worker_process import WorkerExit
 from studio.settings import Settings
-from studio.worker.fault_isolation import caught
+from studio.worker.fault_isolation import catch_errors
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Supervisor:
             "worker_died", extra={"reason": reason, "deaths": deaths, "again_in_seconds": pause}
         )
         worker_process.write(self.settings, death)
-        with caught() as errors, unit_of_work(self.engine) as db:
+        with catch_errors() as errors, unit_of_work(self.engine) as db:
             workers.deregister_process(db, self.child.pid if self.child else 0)
         for error in errors:  # It counts as gone a little later, by its silence.
             log.warning("worker_not_retired", exc_info=error)

@@ -20,7 +20,7 @@ from studio.services.operations import home
 from studio.services.runs import runs
 from studio.services.storage import locks
 from studio.settings import Settings
-from studio.worker.loop import Loop
+from studio.worker.loop import WorkerLoop
 
 POLL_SECONDS = 0.2
 
@@ -57,7 +57,7 @@ def _run_worker(engine: Engine, settings: Settings, stop: threading.Event) -> No
         with locks.single_process(settings.home, "worker", "studio train"):
             logs.configure("worker")
             secrets.register_for_redaction(engine, settings)
-            Loop.local(engine, settings).run(stop)
+            WorkerLoop.local(engine, settings).run(stop)
     except ConflictError:
         typer.echo("The studio's worker will train it.")
 

@@ -15,8 +15,8 @@ from studio.services.accounts import secrets
 from studio.services.operations import home
 from studio.services.storage import locks
 from studio.settings import Settings
-from studio.worker.fault_isolation import caught
-from studio.worker.loop import Loop
+from studio.worker.fault_isolation import catch_errors
+from studio.worker.loop import WorkerLoop
 
 LOCK_WAIT_SECONDS = 5.0
 """How long a worker waits for the one before it to leave, where somebody would start it again."""
@@ -37,13 +37,13 @@ def run_worker(lifeline: int | None) -> None:
         secrets.register_for_redaction(engine, settings)
         patience = 0.0 if lifeline is None else LOCK_WAIT_SECONDS
         with locks.single_process(settings.home, "worker", "the queue", patience_seconds=patience):
-            Loop.local(engine, settings).run(stop)
+            WorkerLoop.local(engine, settings).run(stop)
 
 
 @contextmanager
 def _errors_to_supervisor(lifeline: int | None) -> Iterator[None]:
     """Say to the supervisor why the queue cannot go on, for its pages to show."""
-    with caught() as errors:
+    with catch_errors() as errors:
         yield
     for error in errors:
         words = f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from sqlmodel import Field, SQLModel
 from studio.db.column_types import AUTOINCREMENT, METRICS_ADAPTER, UTCDateTime, ValidatedJSON, now
 from studio.db.owners import owner_column
 from studio.db.states import SweepStatus, text_enum
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER, SearchSpace
 
 
@@ -25,7 +25,7 @@ class Sweep(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     experiment_id: int = Field(foreign_key="experiment.id", index=True, ondelete="CASCADE")
     name: str
-    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPES), nullable=False))
+    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPE_ADAPTER), nullable=False))
     """What holds of every run, but for the knobs that vary."""
     space: SearchSpace = Field(
         sa_column=Column(ValidatedJSON(SEARCH_SPACE_ADAPTER), nullable=False)

@@ -19,7 +19,7 @@ from studio.db.column_types import (
 )
 from studio.db.owners import owner_column
 from studio.db.states import DatasetStatus, RunCommand, RunStatus, text_enum
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 
 
 class Experiment(SQLModel, table=True):
@@ -31,7 +31,7 @@ class Experiment(SQLModel, table=True):
     name: str
     notes: str = ""
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPES), nullable=False))
+    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPE_ADAPTER), nullable=False))
     precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
     """Why the studio chose the recipe's precision; empty where a person did."""
     parent: str = Field(default="", sa_column_kwargs={"server_default": ""})
@@ -79,7 +79,7 @@ class Run(SQLModel, table=True):
     is_pruned: bool = Field(default=False, sa_column_kwargs={"server_default": text("0")})
     """Whether its sweep had it stopped early, because it looked hopeless."""
     name: str
-    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPES), nullable=False))
+    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPE_ADAPTER), nullable=False))
     precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
     """Why the studio chose the recipe's precision; empty where a person did."""
     dataset_version_id: int | None = Field(

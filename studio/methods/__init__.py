@@ -11,11 +11,11 @@ from studio.recipe.upgrade import upgrade
 METHODS: dict[str, Method] = {method.name: method for method in (SFT,)}
 
 
-def _current(values: Any) -> Any:  # noqa: ANN401 -- whatever was stored or sent
+def _upgrade_values(values: Any) -> Any:  # noqa: ANN401 -- whatever was stored or sent
     return upgrade(values) if isinstance(values, dict) else values
 
 
 # The second method makes this a union: `SFTRecipe | DPORecipe`, discriminated by `method`.
 AnyRecipe = SFTRecipe
-StoredRecipe = Annotated[AnyRecipe, BeforeValidator(_current)]
-RECIPES = TypeAdapter[AnyRecipe](StoredRecipe)
+StoredRecipe = Annotated[AnyRecipe, BeforeValidator(_upgrade_values)]
+RECIPE_ADAPTER = TypeAdapter[AnyRecipe](StoredRecipe)

@@ -8,7 +8,7 @@ from studio.methods.base import Method
 from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS, ModelKind
 
 
-def complaint(
+def untrainable_reason(
     kind: ModelKind | None, family: str, methods: Collection[Method] = tuple(METHODS.values())
 ) -> str:
     """Return why none of these methods can train a model, in sentences; nothing if one can.
@@ -29,5 +29,5 @@ def refuse_untrainable(kind: ModelKind | None, family: str, param: str) -> None:
         InvalidError: it is of a kind that none of them trains.
 
     """
-    if message := complaint(kind, family):
+    if message := untrainable_reason(kind, family):
         raise InvalidError(message, hint=CAUSAL_MODEL_HINT, param=param)

@@ -41,7 +41,7 @@ TASK_DEFINITIONS = {
     "calibrate": TaskDefinition(
         "studio.runner.tasks.calibrate:calibrate", "Training a few steps", needs_device=True
     ),
-    "look": TaskDefinition("studio.runner.tasks.scan_dataset:look", "Looking through a data set"),
+    "look": TaskDefinition("studio.runner.tasks.scan_dataset:scan", "Looking through a data set"),
     "measure": TaskDefinition("studio.runner.tasks.memory_dry_run:measure", "Going through a step"),
     "fetch": TaskDefinition(
         "studio.runner.tasks.fetch_dataset:fetch",

@@ -21,7 +21,7 @@ from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER, ConversionJob
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.readers import file_reader
-from studio.runner.sandbox import hold_memory
+from studio.runner.sandbox import limit_memory
 
 _NATIVE_SECONDS = 10
 """Processor time beyond the limit, for native code that is asked for one more batch of rows."""
@@ -58,7 +58,7 @@ def _limit_process(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    hold_memory(MAX_MEMORY_BYTES)
+    limit_memory(MAX_MEMORY_BYTES)
 
 
 def _read(job: ConversionJob, limits: Limits) -> None:

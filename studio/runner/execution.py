@@ -22,15 +22,15 @@ from studio.protocols.tasks import TaskDir
 from studio.recipe.exports import ExportSpec
 from studio.redaction import redact
 from studio.runner import task_dispatch
-from studio.runner.run_lock import held
-from studio.training.stop_handler import Stop, StopRequested
+from studio.runner.run_lock import lock_run
+from studio.training.stop_handler import StopHandler, StopRequested
 
-Say = Callable[[Event], None]
-Work = Callable[[Say], Event]
+EmitEvent = Callable[[Event], None]
+WorkFunction = Callable[[EmitEvent], Event]
 """Does what is to be done, and returns the last that there is to say of it."""
 
 
-def execute(root: Path, stop: Stop) -> int:
+def execute_run(root: Path, stop: StopHandler) -> int:
     """Train the run in a folder. Return the exit code: 0 unless it failed.
 
     Without room for its last event, the exit code says so in its place.
@@ -38,7 +38,7 @@ def execute(root: Path, stop: Stop) -> int:
     run = RunDir(root)
     may_go: list[Path] = []
 
-    def train(say: Say) -> Event:
+    def train(say: EmitEvent) -> Event:
         with stop.at_once():
             from studio.runner import training_run  # noqa: PLC0415 -- heavy import
         outcome = training_run.train(run, say, stop)
@@ -46,8 +46,8 @@ def execute(root: Path, stop: Stop) -> int:
             may_go.append(run.checkpoints)
         return outcome.event
 
-    with held(run):
-        code = _tell(run.events, stop, train)
+    with lock_run(run):
+        code = _log_work(run.events, stop, train)
         # Only a run that has its result, and has said so, will never want to go on from them.
         for folder in may_go:
             shutil.rmtree(folder, ignore_errors=True)
@@ -57,43 +57,43 @@ def execute(root: Path, stop: Stop) -> int:
     return code
 
 
-def export(root: Path, stop: Stop) -> int:
+def execute_export(root: Path, stop: StopHandler) -> int:
     """Make the export in a folder. Return the exit code: 1 if it failed, else 0."""
     folder = ExportDir(root)
 
-    def make(say: Say) -> Event:
+    def make(say: EmitEvent) -> Event:
         with stop.at_once():
             from studio.runner import training_run  # noqa: PLC0415 -- heavy import
             from studio.training.export import exporter  # noqa: PLC0415 -- heavy import
 
             spec = ExportSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
-            recipe = training_run.recipe_of(RunDir(spec.run))
-            return Finished(metrics=exporter.make(folder, spec, recipe, say))
+            recipe = training_run.load_recipe(RunDir(spec.run))
+            return Finished(metrics=exporter.export_run(folder, spec, recipe, say))
 
-    return _tell(folder.events, stop, make)
+    return _log_work(folder.events, stop, make)
 
 
-def chore(root: Path, stop: Stop) -> int:
+def execute_task(root: Path, stop: StopHandler) -> int:
     """Do the chore in a folder. Return the exit code: 1 if it failed, else 0."""
     folder = TaskDir(root)
 
-    def do(say: Say) -> Event:
+    def do(say: EmitEvent) -> Event:
         with stop.at_once():
-            return task_dispatch.do(folder, say)
+            return task_dispatch.run_task(folder, say)
 
-    return _tell(folder.events, stop, do)
+    return _log_work(folder.events, stop, do)
 
 
-def _tell(log: EventLog, stop: Stop, work: Work) -> int:
+def _log_work(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
     try:
-        return _told(log, stop, work)
+        return _log_events(log, stop, work)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         return DISK_FULL_EXIT_CODE
 
 
-def _told(log: EventLog, stop: Stop, work: Work) -> int:
+def _log_events(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
     def say(event: Event) -> None:
         with stop.held():
             log.append(event)
@@ -101,30 +101,30 @@ def _told(log: EventLog, stop: Stop, work: Work) -> int:
     try:
         last = work(say)
     except StopRequested:
-        log.append(_left(stop))
+        log.append(_stopped_event(stop))
     except Exception as error:  # noqa: BLE001 -- the last stand: the studio must hear of anything
         if not stop.has_interrupted:
-            return _fail(error, say)
-        log.append(_left(stop))
+            return _log_failure(error, say)
+        log.append(_stopped_event(stop))
     else:
         log.append(last)
     return 0
 
 
-def _left(stop: Stop) -> Paused | Stopped:
+def _stopped_event(stop: StopHandler) -> Paused | Stopped:
     print("stopped, as asked", flush=True)  # noqa: T201 -- the run's own log
     return Paused(step=stop.step) if stop.asked == "pause" else Stopped(step=stop.step)
 
 
-def _fail(error: Exception, say: Say) -> int:
+def _log_failure(error: Exception, say: EmitEvent) -> int:
     traceback.print_exception(error)
-    told = _explained(error)
+    told = _to_failed(error)
     words = {"message": redact(told.message), "hint": redact(told.hint)}
     say(told.model_copy(update=words))
     return 1
 
 
-def _explained(error: Exception) -> Failed:
+def _to_failed(error: Exception) -> Failed:
     if isinstance(error, StudioError) and not isinstance(error, TrainingError):
         return Failed(code=error.code, message=error.message, hint=error.hint)
     try:

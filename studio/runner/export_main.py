@@ -5,16 +5,16 @@ import warnings
 from pathlib import Path
 
 from studio.runner.__main__ import clean_environment
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 
 if __name__ == "__main__":
     # What upstream will change one day is nothing the reader of a log can mend.
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
-    stop = Stop()
+    stop = StopHandler()
     folder = Path(sys.argv[1])
     stop.listen(folder / "ask")
 
-    from studio.runner.execution import export  # heavy import
+    from studio.runner.execution import execute_export  # heavy import
 
-    sys.exit(export(folder, stop))
+    sys.exit(execute_export(folder, stop))

@@ -34,19 +34,25 @@ from studio.processes import parent_death
 from studio.processes.unix_sockets import is_hung_up
 from studio.protocols.run_dir import RunDir
 from studio.runner.__main__ import clean_environment, main
-from studio.runner.optional_packages import hide_all_but
+from studio.runner.optional_packages import block_packages_except
 
 MESSAGE_BYTES = 2**18
 
-_ALSO = ("peft.utils.transformers_weight_conversion", "transformers.models.llama.modeling_llama")
+_LATE_MODULES = (
+    "peft.utils.transformers_weight_conversion",
+    "transformers.models.llama.modeling_llama",
+)
 """What most runs load later than at their start."""
 
-_QUIET = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+_SINGLE_THREAD_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 """What keeps numpy and pyarrow from starting threads as they are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LaunchRequest:
     """A run to start: where it lies, and what its process is to find."""
 
     root: Path
@@ -57,7 +63,7 @@ class Request:
     """Where a byte arrives if somebody still wants it once it is there."""
 
     @classmethod
-    def receive(cls, line: socket.socket) -> "Request | None":
+    def receive(cls, line: socket.socket) -> "LaunchRequest | None":
         """Wait for the next one. None: the worker is gone."""
         message, (*files,), _flags, _sender = socket.recv_fds(line, MESSAGE_BYTES, 2)
         if not message:
@@ -74,29 +80,29 @@ def preload() -> str:
     """Load what runs need. Return why this process must not be forked, or nothing."""
     clean_environment()
     # A run that needs more is spawned: what is absent here, no fork can find again.
-    hide_all_but(())
+    block_packages_except(())
     # CUDA may be looked for, but not begun: a child could never use it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    os.environ.update(_QUIET)
+    os.environ.update(_SINGLE_THREAD_ENVIRONMENT)
     import_module("numpy")
     import_module("pyarrow")
     # Only those two: a torch with OpenBLAS inside must keep its threads.
-    for name in _QUIET:
+    for name in _SINGLE_THREAD_ENVIRONMENT:
         del os.environ[name]
     import_module("studio.runner.execution")
     import_module("studio.runner.training_run")
-    for name in [f"studio.methods.{method}.trainer" for method in METHODS] + list(_ALSO):
+    for name in [f"studio.methods.{method}.trainer" for method in METHODS] + list(_LATE_MODULES):
         import_module(name)
-    return _unsafe()
+    return _fork_obstacle()
 
 
-def serve(line: socket.socket) -> Request | None:
+def serve_requests(line: socket.socket) -> LaunchRequest | None:
     """Fork as often as asked, until the worker is gone.
 
     Returns twice: in the launcher None, at the end; and in each run what it is to do.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # waiters that have ended are no zombies
-    while asked := Request.receive(line):
+    while asked := LaunchRequest.receive(line):
         if os.fork() == 0:
             _fork_run(asked, line)
             return asked
@@ -104,7 +110,7 @@ def serve(line: socket.socket) -> Request | None:
     return None
 
 
-def _fork_run(asked: Request, line: socket.socket) -> None:
+def _fork_run(asked: LaunchRequest, line: socket.socket) -> None:
     """Fork a run, which returns; its waiter stays, writes down how it ends, and ends itself."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -114,13 +120,13 @@ def _fork_run(asked: Request, line: socket.socket) -> None:
     try:
         line.close()
         asked.close()
-        _rename(f"studio wait {asked.root.name}")
-        _bury(pid, asked.root)
+        _set_process_name(f"studio wait {asked.root.name}")
+        _record_exit_code(pid, asked.root)
     finally:  # Whatever happens, a waiter must not go on as the launcher.
         os._exit(0)
 
 
-def become(asked: Request, line: socket.socket) -> int:
+def run_child(asked: LaunchRequest, line: socket.socket) -> int:
     """Turn this child into the process that trains the run. Return its exit code."""
     os.setsid()
     os.dup2(asked.log, 1)
@@ -128,8 +134,8 @@ def become(asked: Request, line: socket.socket) -> int:
     os.environ.clear()
     os.environ.update(asked.env)
     _reseed()
-    _rename(f"studio run {asked.root.name}")
-    refused = _poisoned()
+    _set_process_name(f"studio run {asked.root.name}")
+    refused = _gpu_obstacle()
     line.send(json.dumps({"pid": os.getpid(), "why": refused}).encode())
     line.close()
     if refused:
@@ -139,13 +145,13 @@ def become(asked: Request, line: socket.socket) -> int:
     return main(asked.root) if wanted else 0
 
 
-def _rename(name: str) -> None:
+def _set_process_name(name: str) -> None:
     """Change what `ps` shows of this process, where the system lets it be said."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(name, encoding="utf-8")
 
 
-def _unsafe() -> str:
+def _fork_obstacle() -> str:
     torch = import_module("torch")
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         return "The training packages have started threads, which no fork copies."
@@ -154,7 +160,7 @@ def _unsafe() -> str:
     return ""
 
 
-def _poisoned() -> str:
+def _gpu_obstacle() -> str:
     """Say so if the GPU cannot be used after a fork; only the child can tell."""
     torch = import_module("torch")
     if torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- torch has no public name for it
@@ -162,7 +168,7 @@ def _poisoned() -> str:
     return ""
 
 
-def _bury(pid: int, root: Path) -> None:
+def _record_exit_code(pid: int, root: Path) -> None:
     """Leave a child's exit code in its folder, and only then let the system forget the child."""
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert ended is not None  # noqa: S101 -- without WNOHANG it waits
@@ -180,7 +186,7 @@ def _reseed() -> None:
     torch.default_generator.manual_seed(torch.default_generator.initial_seed())
 
 
-def _launch() -> int:
+def _main() -> int:
     # A copy, so that a child's standard input is not the line: nothing comes from there.
     line = socket.socket(fileno=os.dup(0))
     parent_death.kill_on_parent_death(lambda: is_hung_up(line))
@@ -192,10 +198,10 @@ def _launch() -> int:
     line.send(json.dumps({"why": why}).encode())
     if why:
         return 1
-    asked = serve(line)
-    return 0 if asked is None else become(asked, line)
+    asked = serve_requests(line)
+    return 0 if asked is None else run_child(asked, line)
 
 
 if __name__ == "__main__":
     gc.disable()
-    sys.exit(_launch())
+    sys.exit(_main())

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from studio.errors import TooLargeError
 from studio.intake.files.limits import MAX_CHILD_MEMORY, MAX_CHILD_SECONDS, Limits
-from studio.runner.sandbox import hold_memory
+from studio.runner.sandbox import limit_memory
 
 
 @contextmanager
-def limited(limits: Limits, file_bytes: int) -> Iterator[Limits]:
+def limit_reading(limits: Limits, file_bytes: int) -> Iterator[Limits]:
     """Limit the memory of this process meanwhile, and its time by the limits that are yielded.
 
     The file's own size comes on top: Arrow files are mapped, not loaded.
@@ -20,7 +20,7 @@ def limited(limits: Limits, file_bytes: int) -> Iterator[Limits]:
 
     """
     before = resource.getrlimit(resource.RLIMIT_AS)
-    hold_memory(MAX_CHILD_MEMORY + file_bytes)
+    limit_memory(MAX_CHILD_MEMORY + file_bytes)
     try:
         yield limits.within(MAX_CHILD_SECONDS)
     except MemoryError as error:

@@ -10,7 +10,7 @@ from studio.protocols.run_dir import RunDir
 
 
 @contextmanager
-def held(run: RunDir) -> Iterator[None]:
+def lock_run(run: RunDir) -> Iterator[None]:
     """Hold the folder; wait for a process that is just leaving it. The system frees it for sure."""
     with run.lock.open("a+", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -16,12 +16,12 @@ from studio.processes import parent_death
 from studio.processes.unix_sockets import is_hung_up
 from studio.protocols.tokenizer_service import ServiceFailure, TokenizerRequest
 
-CHILDREN = 4
+MAX_CHILDREN = 4
 """How many there may be at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ResourceLimits:
     """What a piece of work may use up from now on."""
 
     cpu_seconds: int
@@ -32,39 +32,39 @@ class Limits:
         """Hold this process to it: what it has used already is not counted."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         spent = int(used.ru_utime + used.ru_stime) + self.cpu_seconds
-        _lower(resource.RLIMIT_CPU, spent)
+        _lower_limit(resource.RLIMIT_CPU, spent)
         signal.setitimer(signal.ITIMER_REAL, self.wall_seconds)
-        _lower(resource.RLIMIT_FSIZE, 2**20)
-        _lower(resource.RLIMIT_CORE, 0)
-        hold_memory(self.memory_bytes)
+        _lower_limit(resource.RLIMIT_FSIZE, 2**20)
+        _lower_limit(resource.RLIMIT_CORE, 0)
+        limit_memory(self.memory_bytes)
 
 
-SHOWING = Limits(cpu_seconds=2, wall_seconds=5, memory_bytes=512 * 2**20)
+PREVIEW_LIMITS = ResourceLimits(cpu_seconds=2, wall_seconds=5, memory_bytes=512 * 2**20)
 """Writing a row as a template has it, and as tokens."""
 
-PACKING = Limits(cpu_seconds=6, wall_seconds=10, memory_bytes=2**30)
+PACKED_PREVIEW_LIMITS = ResourceLimits(cpu_seconds=6, wall_seconds=10, memory_bytes=2**30)
 """The same of all rows that one may be packed with; half of that is patience enough for any."""
 
-LOADING = Limits(cpu_seconds=10, wall_seconds=14, memory_bytes=3 * 2**30)
-"""Reading a tokenizer, for the largest there are; its row follows within `SHOWING`."""
+LOAD_LIMITS = ResourceLimits(cpu_seconds=10, wall_seconds=14, memory_bytes=3 * 2**30)
+"""Reading a tokenizer, for the largest there are; its row follows within `PREVIEW_LIMITS`."""
 
 _HINT = "Choose another chat template, or another model."
-SLOW = ServiceFailure(
+TIMEOUT_FAILURE = ServiceFailure(
     code="chat_template_refused",
-    message=f"This took more than {SHOWING.cpu_seconds} seconds and was ended: the model's chat "
-    "template does not end, or the row is very long.",
+    message=f"This took more than {PREVIEW_LIMITS.cpu_seconds} seconds and was ended: the model's "
+    "chat template does not end, or the row is very long.",
     hint=_HINT,
 )
-CRASHED = ServiceFailure(
+CRASH_FAILURE = ServiceFailure(
     code="chat_template_refused",
     message="Showing this row needs more memory than it may have, or makes the tokenizer crash.",
     hint=_HINT,
 )
-_TOO_SLOW = {signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL}
+_TIMEOUT_SIGNALS = {signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL}
 
 
 @dataclass(slots=True)
-class Child:
+class SandboxedChild:
     pid: int
     pipe: int
     """Where its answer comes from; it ends when the child does."""
@@ -93,20 +93,22 @@ class Child:
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not self.was_killed:
             return None
-        return SLOW if self.was_killed or -code in _TOO_SLOW else CRASHED
+        return TIMEOUT_FAILURE if self.was_killed or -code in _TIMEOUT_SIGNALS else CRASH_FAILURE
 
 
-def fork(work: Callable[[], Iterator[bytes]], limits: Limits, line: socket.socket) -> Child:
+def fork_child(
+    work: Callable[[], Iterator[bytes]], limits: ResourceLimits, line: socket.socket
+) -> SandboxedChild:
     """Have a piece of work done in a child, and what it yields written to a pipe."""
     heard, said = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if pid:
         os.close(said)
-        return Child(pid, heard, time.monotonic() + limits.wall_seconds, line)
+        return SandboxedChild(pid, heard, time.monotonic() + limits.wall_seconds, line)
     code = 1
     try:
         parent_death.kill_on_parent_death(lambda: os.getppid() != parent)
-        _shut(said)
+        _close_other_files(said)
         limits.impose()
         with os.fdopen(said, "wb") as pipe:
             for part in work():
@@ -121,13 +123,13 @@ def fork(work: Callable[[], Iterator[bytes]], limits: Limits, line: socket.socke
             os._exit(code)
 
 
-def hold_memory(more: int) -> None:
+def limit_memory(more: int) -> None:
     """Hold this process to so many bytes more than it has."""
     if sys.platform == "linux":
-        _lower(resource.RLIMIT_AS, _address_space() + more)
+        _lower_limit(resource.RLIMIT_AS, _address_space_bytes() + more)
 
 
-def _shut(said: int) -> None:
+def _close_other_files(said: int) -> None:
     """Close what a child needs not: its input, and every file but the log and the pipe."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -135,13 +137,13 @@ def _shut(said: int) -> None:
     os.closerange(said + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**16))
 
 
-def _lower(what: int, most: int) -> None:
+def _lower_limit(what: int, most: int) -> None:
     """Set a soft limit; a hard one that is lower already holds."""
     hard = resource.getrlimit(what)[1]
     with suppress(ValueError):
         resource.setrlimit(what, (most, hard))
 
 
-def _address_space() -> int:
+def _address_space_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     return pages * resource.getpagesize()

@@ -11,38 +11,38 @@ from typing import Any
 from studio.protocols.events import Event, Finished, PhaseChanged
 from studio.protocols.tasks import TASK_DEFINITIONS, TaskDir, TaskSpec
 
-Tell = Callable[[str, float | None], None]
+ReportProgress = Callable[[str, float | None], None]
 """Called with what is being done, in words, and how much of all the work is done."""
 
-Function = Callable[[TaskDir, dict[str, Any], Tell], dict[str, Any]]
+TaskFunction = Callable[[TaskDir, dict[str, Any], ReportProgress], dict[str, Any]]
 
-_STEP = 0.005
+_MIN_SHARE_CHANGE = 0.005
 """The least progress that is worth telling."""
-_SECONDS = 0.5
+_MIN_SECONDS_BETWEEN = 0.5
 """How long the same words stand before other numbers in them are worth telling."""
 _NUMBER = re.compile(r"[\d.,]+")
 
 
-def do(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
+def run_task(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
     """Do the chore in a folder, and leave its result there."""
     spec = TaskSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     folder.files.mkdir(exist_ok=True)
-    result = function(spec.kind)(folder, spec.params, Teller(say).tell)
+    result = load_function(spec.kind)(folder, spec.params, ProgressReporter(say).tell)
     whole = folder.result.with_suffix(".new")
     whole.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
     whole.replace(folder.result)
     return Finished(metrics={})
 
 
-def function(kind: str) -> Function:
+def load_function(kind: str) -> TaskFunction:
     """Return what does chores of a kind."""
     module, _, name = TASK_DEFINITIONS[kind].work.partition(":")
-    found: Function = getattr(import_module(module), name)
+    found: TaskFunction = getattr(import_module(module), name)
     return found
 
 
 @dataclass(slots=True)
-class Teller:
+class ProgressReporter:
     """Tells how far the work is, but only when there is news."""
 
     say: Callable[[Event], None]
@@ -52,8 +52,8 @@ class Teller:
 
     def tell(self, phase: str, share: float | None = None) -> None:
         words, now = _NUMBER.sub("", phase), time.monotonic()
-        has_moved = share is not None and share - self._share >= _STEP
-        if words == self._words and not has_moved and now - self._at < _SECONDS:
+        has_moved = share is not None and share - self._share >= _MIN_SHARE_CHANGE
+        if words == self._words and not has_moved and now - self._at < _MIN_SECONDS_BETWEEN:
             return
         self._words, self._share, self._at = words, max(share or 0, self._share), now
         self.say(PhaseChanged(name=phase, share=share))

@@ -4,16 +4,16 @@ import sys
 import warnings
 from pathlib import Path
 
-from studio.runner.__main__ import clean_environment, keep_secrets
-from studio.runner.execution import chore
-from studio.training.stop_handler import Stop
+from studio.runner.__main__ import clean_environment, redact_output
+from studio.runner.execution import execute_task
+from studio.training.stop_handler import StopHandler
 
 if __name__ == "__main__":
     # What upstream will change one day is nothing the reader of a log can mend.
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
-    keep_secrets()
-    stop = Stop()
+    redact_output()
+    stop = StopHandler()
     folder = Path(sys.argv[1])
     stop.listen(folder / "ask")
-    sys.exit(chore(folder, stop))
+    sys.exit(execute_task(folder, stop))

@@ -16,7 +16,7 @@ from transformers.utils import logging as upstream_logging
 
 from studio import __version__, hardware, run_manifest
 from studio.errors import TrainingError
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.events import (
     Event,
     Finished,
@@ -30,29 +30,29 @@ from studio.protocols.run_dir import MANIFEST, JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
 from studio.training import artifacts, model_card
-from studio.training.checkpoints.resume import Saver
-from studio.training.checkpoints.store import Shelf
-from studio.training.checkpoints.trainer_state import Remembering
+from studio.training.checkpoints.resume import CheckpointSaver
+from studio.training.checkpoints.store import CheckpointStore
+from studio.training.checkpoints.trainer_state import Stateful
 from studio.training.data import packed_dataset
-from studio.training.evaluation.sample_answers import Sampler
-from studio.training.evaluation.sample_schedule import Interim
-from studio.training.job import Job
+from studio.training.evaluation.sample_answers import AnswerSampler
+from studio.training.evaluation.sample_schedule import SampleCallback
+from studio.training.job import TrainingJob
 from studio.training.memory import process_memory
 from studio.training.models import quantised_weights, weight_formats
-from studio.training.models.eval_context import wraps_kept
+from studio.training.models.eval_context import keep_forward_wrappers
 from studio.training.monitoring.divergence_guard import (
-    Guard,
-    broken_weights,
-    refuse_broken_base,
-    refuse_broken_weights,
+    DivergenceGuard,
+    nonfinite_weights,
+    refuse_nonfinite_base,
+    refuse_nonfinite_weights,
 )
-from studio.training.monitoring.numeric_health import Health
+from studio.training.monitoring.numeric_health import NumericHealth
 from studio.training.monitoring.reporter import Reporter
-from studio.training.precision.verification import PrecisionWatch
-from studio.training.stop_handler import Stop
+from studio.training.precision.verification import PrecisionVerifier
+from studio.training.stop_handler import StopHandler
 from studio.weights import hub_origin
 
-Say = Callable[[Event], None]
+EmitEvent = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Outcome:
     keeps_checkpoints: bool
 
 
-def train(run: RunDir, say: Say, stop: Stop) -> Outcome:
+def train(run: RunDir, say: EmitEvent, stop: StopHandler) -> Outcome:
     """Train a run from its recipe, or its newest checkpoint, to its artifacts."""
     upstream_logging.disable_progress_bar()
     stages = prepare(run, say, stop)
@@ -76,59 +76,63 @@ def train(run: RunDir, say: Say, stop: Stop) -> Outcome:
     return stages.outcome(metrics)
 
 
-def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
+def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
     """Load, tokenise and build whatever the first step needs."""
     with stop.at_once():
-        recipe = recipe_of(run)
-        weight_formats.fetch(JobSpec.model_validate_json(run.job.read_text(encoding="utf-8")).model)
-        shelf = Shelf(run.checkpoints, recipe)
-        start = _start(run, shelf, say, stop)
+        recipe = load_recipe(run)
+        weight_formats.download_weights(
+            JobSpec.model_validate_json(run.job.read_text(encoding="utf-8")).model
+        )
+        shelf = CheckpointStore(run.checkpoints, recipe)
+        start = _find_checkpoint(run, shelf, say, stop)
         # Loaded before the model, lest its packages count among what the run holds.
         method = import_module(f"studio.methods.{recipe.method}.trainer")
-        job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
-        refuse_broken_base(job.model, job.spec.model)
+        job = TrainingJob.prepare(recipe, run, lambda phase: _set_phase(say, phase))
+        refuse_nonfinite_base(job.model, job.spec.model)
         trainer = method.build(recipe, job)
         if recipe.data.packing:
             with trainer.compute_loss_context_manager():
-                packed_dataset.refuse_mixing(job.model)
-    watch = PrecisionWatch(trainer, job.plan)
-    trainer.guard = _guard(recipe, job, trainer)
-    resolve = partial(_resolved, trainer, watch, job, recipe)
+                packed_dataset.refuse_cross_contamination(job.model)
+    watch = PrecisionVerifier(trainer, job.plan)
+    trainer.guard = _build_guard(recipe, job, trainer)
+    resolve = partial(_collect_resolved, trainer, watch, job, recipe)
     reporter = Reporter(say, stop, trainer.guard, job.gauge, resolve)
     trainer.remove_callback(PrinterCallback)
     for callback in (watch, trainer.guard, reporter):
         trainer.add_callback(callback)
-    trainer.saver = Saver(trainer, shelf, recipe.checkpoints, stop, say)
+    trainer.saver = CheckpointSaver(trainer, shelf, recipe.checkpoints, stop, say)
     trainer.add_callback(trainer.saver)
     parts = (*trainer.callback_handler.callbacks, *trainer.counts, reporter.pace)
-    trainer.saver.parts = {part.SAVED_AS: part for part in parts if isinstance(part, Remembering)}
+    trainer.saver.parts = {part.SAVED_AS: part for part in parts if isinstance(part, Stateful)}
     # What is loaded stays: the garbage collector need not look through it again and again.
     gc.freeze()
     gc.enable()
-    process_memory.give_back()
-    stages = Stages(recipe, job, trainer, reporter, say, stop, start)
-    trainer.add_callback(Interim(recipe.samples.between, stages.answer_between, reporter.pace))
+    process_memory.release_free_memory()
+    stages = TrainingRun(recipe, job, trainer, reporter, say, stop, start)
+    trainer.add_callback(
+        SampleCallback(recipe.samples.between, stages.answer_between, reporter.pace)
+    )
     return stages
 
 
-def recipe_of(run: RunDir) -> AnyRecipe:
+def load_recipe(run: RunDir) -> AnyRecipe:
     values = yaml.load(run.recipe.read_text(encoding="utf-8"))
-    return RECIPES.validate_python(values, strict=False)
+    return RECIPE_ADAPTER.validate_python(values, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class TrainingRun:
     recipe: Recipe
-    job: Job
+    job: TrainingJob
     trainer: Trainer
     reporter: Reporter
-    say: Say
-    stop: Stop
+    say: EmitEvent
+    stop: StopHandler
     start: Path | None
     """The checkpoint to go on from."""
 
     def enter(self, phase: str) -> None:
-        _enter(self.say, phase)
+        _set_phase(self.say, phase)
 
     def learn(self) -> None:
         """Train, and see to it that what came of it can be used."""
@@ -141,7 +145,7 @@ class Stages:
                 if self.recipe.numerics.guard == "rollback":
                     self._rescue(why)
             raise
-        refuse_broken_weights(self._model)
+        refuse_nonfinite_weights(self._model)
         self._refuse_mostly_skipped()
         if (best_loss := self.trainer.saver.best_loss) is not None:
             self.reporter.last["eval_loss"] = best_loss
@@ -173,9 +177,9 @@ class Stages:
             return []
         self.enter("answering")
         chosen = self.job.validation.rows[: knobs.prompts]
-        sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
+        sampler = AnswerSampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
         step = self.trainer.state.global_step
-        with wraps_kept(self.trainer.model), self._computing():
+        with keep_forward_wrappers(self.trainer.model), self._computing():
             samples = list(sampler.answer(self._model, stage, step))
         for sample in samples:
             self.say(sample)
@@ -191,10 +195,10 @@ class Stages:
     def save(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
         self.enter("saving")
         facts = self.reporter.resolved
-        with artifacts.whole(self.job.dir.artifacts) as folder:
+        with artifacts.atomic_folder(self.job.dir.artifacts) as folder:
             artifacts.write_model(folder, self._model, self.job)
             artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
-            text = model_card.write(
+            text = model_card.build_run_card(
                 self.job.spec.name, self.recipe, facts, metrics, samples, self._cut
             )
             (folder / "README.md").write_text(text, encoding="utf-8")
@@ -220,16 +224,16 @@ class Stages:
 
     def _rescue(self, why: TrainingError) -> None:
         """Keep the weights of a run that its guard has ended: no step that broke was taken."""
-        if broken_weights(self._model):
+        if nonfinite_weights(self._model):
             return
         self.enter("saving")
-        with artifacts.whole(self.job.dir.artifacts) as folder, self.stop.finishing():
+        with artifacts.atomic_folder(self.job.dir.artifacts) as folder, self.stop.finishing():
             good = folder / artifacts.LAST_GOOD
             good.mkdir()
             artifacts.write_model(good, self._model, self.job)
             step = self.trainer.state.global_step
             artifacts.write_records(good, self.job, [], {"step": step, "failure": why.message})
-            text = model_card.write_of_failure(self.job.spec.name, step, why.message)
+            text = model_card.build_failure_card(self.job.spec.name, step, why.message)
             (good / "README.md").write_text(text, encoding="utf-8")
 
     @property
@@ -246,7 +250,9 @@ class Stages:
         return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
 
 
-def _start(run: RunDir, shelf: Shelf, say: Say, stop: Stop) -> Path | None:
+def _find_checkpoint(
+    run: RunDir, shelf: CheckpointStore, say: EmitEvent, stop: StopHandler
+) -> Path | None:
     """Return the checkpoint to go on from, if the run is to go on and there is one."""
     spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     if not spec.resume:
@@ -260,35 +266,37 @@ def _start(run: RunDir, shelf: Shelf, say: Say, stop: Stop) -> Path | None:
     return found.folder if found else None
 
 
-def _guard(recipe: Recipe, job: Job, trainer: Trainer) -> Guard:
-    health = Health(trainer) if recipe.numerics.health else None
+def _build_guard(recipe: Recipe, job: TrainingJob, trainer: Trainer) -> DivergenceGuard:
+    health = NumericHealth(trainer) if recipe.numerics.health else None
     if health is not None:
         trainer.add_callback(health)
-    return Guard(recipe.numerics.guard, job.mode, trainer, health)
+    return DivergenceGuard(recipe.numerics.guard, job.mode, trainer, health)
 
 
-def _enter(say: Say, phase: str) -> None:
+def _set_phase(say: EmitEvent, phase: str) -> None:
     print(phase, flush=True)  # noqa: T201 -- the run's own log
     say(PhaseChanged(name=phase))
 
 
-_FORMATS = ("weights", "compute", "gradients", "optimizer_states", "scaler")
+_RESOLVED_FORMATS = ("weights", "compute", "gradients", "optimizer_states", "scaler")
 
 
-def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe) -> dict[str, Any]:
+def _collect_resolved(
+    trainer: Trainer, watch: PrecisionVerifier, job: TrainingJob, recipe: Recipe
+) -> dict[str, Any]:
     """Gather what really runs, as measured."""
     parameters = list(trainer.model.parameters())
     args = trainer.args
     told = watch.told()
     found = told["audit"]
     return {
-        **{name: found[name] for name in _FORMATS},
+        **{name: found[name] for name in _RESOLVED_FORMATS},
         **told,
         **({"rounded": job.rounded} if job.rounded else {}),
         "device": args.device.type,
         "device_name": _device_name(args.device),
         "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
-        "parameters": sum(map(quantised_weights.count, parameters)),
+        "parameters": sum(map(quantised_weights.count_parameters, parameters)),
         "weight_bytes": quantised_weights.stored_bytes(trainer.model),
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "effective_batch_size": args.train_batch_size * args.gradient_accumulation_steps,

@@ -11,14 +11,14 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from studio.protocols.events import Sampled
-from studio.training.job import Job
+from studio.training.job import TrainingJob
 
 LAST_GOOD = "last-good"
 """Where a run that failed keeps the weights it had before its numbers broke."""
 
 
 @contextmanager
-def whole(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a folder to write to that takes its place only if all goes well."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -33,11 +33,11 @@ def whole(folder: Path) -> Iterator[Path]:
     partial.rename(folder)
 
 
-def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: Job) -> None:
+def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJob) -> None:
     """Write the weights, and a tokenizer and generation settings that end an answer in time."""
     if isinstance(model, PeftModel):
         # peft's own card would name this machine's folders; ours takes its place.
-        name_base(model, job.base)
+        set_base_name(model, job.base)
         model.save_pretrained(folder, save_embedding_layers=False)
     else:
         model.generation_config.eos_token_id = job.stops
@@ -45,14 +45,14 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: Job) -> N
     job.tokenizer.save_pretrained(folder)
 
 
-def name_base(model: PeftModel, base: str) -> None:
+def set_base_name(model: PeftModel, base: str) -> None:
     """Let an adapter's config name its base as others know it: upstream writes down our folder."""
     for config in model.peft_config.values():
         config.base_model_name_or_path = base
 
 
 def write_records(
-    folder: Path, job: Job, samples: Sequence[Sampled], metrics: Mapping[str, Any]
+    folder: Path, job: TrainingJob, samples: Sequence[Sampled], metrics: Mapping[str, Any]
 ) -> None:
     """Write what the run was, said and measured, for people and for programs."""
     shutil.copyfile(job.dir.recipe, folder / "recipe.yaml")

@@ -15,25 +15,25 @@ from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
-from studio.training.data.rows import Row, read, split
-from studio.training.data.token_cache import Cache, key_of
+from studio.training.data.rows import TrainingRow, read_rows, split_rows
+from studio.training.data.token_cache import TokenCache, cache_key
 from studio.training.data.tokenisation import Examples
-from studio.training.memory.process_memory import Gauge
+from studio.training.memory.process_memory import MemoryProbe
 from studio.training.models import loader, tokenizers, weight_formats
 from studio.training.precision import float8, format_audit
 
-Load = Callable[..., PreTrainedModel]
+LoadModel = Callable[..., PreTrainedModel]
 """As `models.load_model`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainingJob:
     dir: RunDir
     spec: JobSpec
     base: str
     """What the base model is called where this machine's folders mean nothing."""
     mode: Precision
-    plan: format_audit.Numbers
+    plan: format_audit.NumberFormats
     """What must be, said before anything is loaded."""
     is_mixed: bool
     """Whether the model's weights are in several formats, which only autocast can compute with."""
@@ -42,11 +42,11 @@ class Job:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
-    template: chat_templates.Template | None
+    template: chat_templates.ChatTemplate | None
     """None where there is only text to learn."""
     train: Examples
     validation: Examples
-    gauge: Gauge
+    gauge: MemoryProbe
 
     @classmethod
     def prepare(
@@ -54,8 +54,8 @@ class Job:
         recipe: Recipe,
         run: RunDir,
         enter: Callable[[str], None],
-        load: Load = loader.load_model,
-    ) -> "Job":
+        load: LoadModel = loader.load_model,
+    ) -> "TrainingJob":
         """Load and tokenise what the recipe names, saying which phase is entered."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         if found := find_conflict(recipe):
@@ -69,19 +69,19 @@ class Job:
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
         config = loader.load_config(spec.model, spec.code)
-        formats = weight_formats.formats(spec.model, config, mode, recipe.adapter, spec.code)
-        planned = format_audit.plan(recipe, formats, config)
-        gauge = Gauge()
+        formats = weight_formats.choose_formats(spec.model, config, mode, recipe.adapter, spec.code)
+        planned = format_audit.plan_formats(recipe, formats, config)
+        gauge = MemoryProbe()
         model = load(spec.model, config, formats.main, row, spec.code, formats.own)
         if mode.is_float8:
-            float8.convert(model, mode)
+            float8.convert_linear_layers(model, mode)
         enter("tokenising")
-        rows = _rows(recipe, spec)
+        rows = _load_rows(recipe, spec)
         template = None
         if _has_conversations(rows):
-            chat_templates.install(tokenizer, recipe.data.chat_template)
-            template = chat_templates.Template(tokenizer)
-        train, validation = _examples(rows, recipe, spec, template, tokenizer)
+            chat_templates.set_chat_template(tokenizer, recipe.data.chat_template)
+            template = chat_templates.ChatTemplate(tokenizer)
+        train, validation = _tokenise_parts(rows, recipe, spec, template, tokenizer)
         return cls(
             dir=run,
             spec=spec,
@@ -89,7 +89,7 @@ class Job:
             mode=mode,
             plan=planned,
             is_mixed=bool(formats.own),
-            rounded=weight_formats.rounded(spec.model, formats.main, mode, recipe.adapter),
+            rounded=weight_formats.measure_rounding(spec.model, formats.main, mode, recipe.adapter),
             model=model,
             tokenizer=tokenizer,
             adapter=loader.adapter_config(recipe.adapter, config.model_type),
@@ -105,48 +105,50 @@ class Job:
         return self.template.stops if self.template else [self.tokenizer.eos_token_id]
 
 
-Parts = tuple[list[Row], list[Row]]
+TrainValidationRows = tuple[list[TrainingRow], list[TrainingRow]]
 """Rows to learn from, and rows to measure by."""
 
 
-def validation(recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase) -> Examples:
+def tokenise_validation(
+    recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
+) -> Examples:
     """Tokenise the rows that a run is measured by, as the run itself does."""
-    rows = _rows(recipe, spec)
-    template = chat_templates.Template(tokenizer) if _has_conversations(rows) else None
+    rows = _load_rows(recipe, spec)
+    template = chat_templates.ChatTemplate(tokenizer) if _has_conversations(rows) else None
     return tokenisation.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
 
 
-def _rows(recipe: Recipe, spec: JobSpec) -> Parts:
-    rows = read(spec.train)
+def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
+    rows = read_rows(spec.train)
     if spec.validation is not None:
-        return rows, read(spec.validation, "validation")
-    return split(rows, recipe.data.validation_share, recipe.optimisation.seed)
+        return rows, read_rows(spec.validation, "validation")
+    return split_rows(rows, recipe.data.validation_share, recipe.optimisation.seed)
 
 
-def _has_conversations(parts: Parts) -> bool:
+def _has_conversations(parts: TrainValidationRows) -> bool:
     return any(row.text is None for part in parts for row in part)
 
 
-def _examples(
-    parts: Parts,
+def _tokenise_parts(
+    parts: TrainValidationRows,
     recipe: Recipe,
     spec: JobSpec,
-    template: chat_templates.Template | None,
+    template: chat_templates.ChatTemplate | None,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Examples, Examples]:
     length = recipe.data.max_length
 
-    def tokenised(rows: list[Row]) -> Examples:
+    def tokenised(rows: list[TrainingRow]) -> Examples:
         def make() -> Examples:
             return tokenisation.tokenise(rows, template, tokenizer, length)
 
         if spec.cache is None:
             return make()
-        return Cache(spec.cache).examples(key_of(rows, tokenizer, length), rows, make)
+        return TokenCache(spec.cache).examples(cache_key(rows, tokenizer, length), rows, make)
 
     train = tokenised(parts[0])
     tokenisation.refuse_empty(train, "training", length)
     validation = tokenised(parts[1])
     tokenisation.refuse_empty(validation, "validation", length)
     # What it is measured by stays apart: packed or not, runs can be held against each other.
-    return packed_dataset.pack(train, length) if recipe.data.packing else train, validation
+    return packed_dataset.pack_examples(train, length) if recipe.data.packing else train, validation

@@ -14,7 +14,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.recipe.quantised import QUANTISED
 from studio.recipe.yaml import dump
 
-_CARD = """\
+_RUN_TEMPLATE = """\
 ---
 {front}---
 
@@ -47,10 +47,10 @@ _CARD = """\
 
 {versions}
 """
-_SHOWN = 4
+_MAX_SAMPLES = 4
 
 
-def write(
+def build_run_card(
     name: str,
     recipe: Recipe,
     resolved: Mapping[str, Any],
@@ -62,24 +62,24 @@ def write(
 
     `cut` says where it was ended by hand, if it was.
     """
-    base = public(recipe.base_model)
-    return _CARD.format(
-        front=yaml.safe_dump(_front(recipe), sort_keys=False),
+    base = public_name(recipe.base_model)
+    return _RUN_TEMPLATE.format(
+        front=yaml.safe_dump(_front_matter(recipe), sort_keys=False),
         name=name,
         base=f"`{base}`",
         dataset=recipe.dataset,
-        trained=f"{_trained(recipe)}, {resolved['trainable_parameters']:,} parameters",
-        results=_table({key: f"{value:,.4g}" for key, value in metrics.items()}),
+        trained=f"{_describe_trained(recipe)}, {resolved['trainable_parameters']:,} parameters",
+        results=_markdown_table({key: f"{value:,.4g}" for key, value in metrics.items()}),
         cut=f"\n\n{cut}" if cut else "",
-        precision=_table({key: resolved[key] for key in _PRECISION}),
-        data=_table({key: f"{resolved[key]:,}" for key in _DATA}),
-        samples="\n".join(_samples(samples)) or "None were written.",
+        precision=_markdown_table({key: resolved[key] for key in _PRECISION_ROWS}),
+        data=_markdown_table({key: f"{resolved[key]:,}" for key in _DATA_ROWS}),
+        samples="\n".join(_sample_lines(samples)) or "None were written.",
         recipe=dump(recipe.model_copy(update={"base_model": base})),
-        versions=_table(resolved["versions"]),
+        versions=_markdown_table(resolved["versions"]),
     )
 
 
-def write_of_failure(name: str, step: int, message: str) -> str:
+def build_failure_card(name: str, step: int, message: str) -> str:
     """Write the card of weights that were kept from a run that failed."""
     return (
         f"# {name}: last good weights\n\n"
@@ -88,14 +88,14 @@ def write_of_failure(name: str, step: int, message: str) -> str:
     )
 
 
-def _trained(recipe: Recipe) -> str:
+def _describe_trained(recipe: Recipe) -> str:
     if not isinstance(recipe.adapter, Lora):
         return "every weight"
     row = recipe.adapter.quantised
     return f"a LoRA adapter beside the model in {row.title}" if row else "a LoRA adapter"
 
 
-def write_of_export(
+def build_export_card(
     name: str, recipe: Recipe, base: str, spec: ExportSpec, metrics: Mapping[str, float]
 ) -> str:
     """Write the card of a model that was converted: its format, and what the conversion cost."""
@@ -106,22 +106,26 @@ def write_of_export(
     }
     if is_on_hub(base):
         front["base_model"] = base
-    return _EXPORT.format(
+    return _EXPORT_TEMPLATE.format(
         front=yaml.safe_dump(front, sort_keys=False),
         name=name,
         base=f"`{base}`",
         dataset=recipe.dataset,
-        what=_what(recipe, spec),
+        what=_describe_export(recipe, spec),
         dtype=spec.dtype,
-        measured=_table({key: _figure(key, value) for key, value in metrics.items()}),
-        computed=_COMPUTED["adapter" if spec.kind == "adapter" else "model"].format(spec.dtype),
-        load=_LOAD["adapter" if spec.kind == "adapter" else "model"].format(
-            base=base if is_on_hub(base) else f"path/to/{base}", **_loading(recipe)
+        measured=_markdown_table(
+            {key: _format_metric(key, value) for key, value in metrics.items()}
+        ),
+        computed=_PERPLEXITY_NOTES["adapter" if spec.kind == "adapter" else "model"].format(
+            spec.dtype
+        ),
+        load=_LOAD_EXAMPLES["adapter" if spec.kind == "adapter" else "model"].format(
+            base=base if is_on_hub(base) else f"path/to/{base}", **_load_arguments(recipe)
         ),
     )
 
 
-_EXPORT = """\
+_EXPORT_TEMPLATE = """\
 ---
 {front}---
 
@@ -146,7 +150,7 @@ infinite is counted as overflowed alone.
 """
 
 
-def _what(recipe: Recipe, spec: ExportSpec) -> str:
+def _describe_export(recipe: Recipe, spec: ExportSpec) -> str:
     if not isinstance(recipe.adapter, Lora):
         return "every weight was trained"
     row, dtype = recipe.adapter.quantised, recipe.adapter.base_dtype
@@ -165,7 +169,7 @@ def _what(recipe: Recipe, spec: ExportSpec) -> str:
     )
 
 
-def _loading(recipe: Recipe) -> dict[str, str]:
+def _load_arguments(recipe: Recipe) -> dict[str, str]:
     """Say how the base of an adapter is loaded as it was trained beside."""
     row, compute = recipe.adapter.quantised, PRECISIONS[recipe.precision].compute
     if row is None:
@@ -185,14 +189,14 @@ def _loading(recipe: Recipe) -> dict[str, str]:
     }
 
 
-_COMPUTED = {
+_PERPLEXITY_NOTES = {
     "model": "Perplexity is over the answers of the run's own validation rows: before, with the\n"
     "weights as trained, computed in float32; after, with this folder as it is loaded, computed\n"
     "in {}.",
     "adapter": "Perplexity is over the answers of the run's own validation rows, both times on\n"
     "the base as it was trained beside, computed in float32.",
 }
-_LOAD = {
+_LOAD_EXAMPLES = {
     "model": """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -209,20 +213,20 @@ model = PeftModel.from_pretrained(base, "path/to/this/folder")
 }
 
 
-def _figure(key: str, value: float) -> str:
+def _format_metric(key: str, value: float) -> str:
     if key.startswith(("loss", "perplexity", "max", "mean")):
         return f"{value:,.6g}"
     return f"{value:,.0f}"
 
 
-_PRECISION = ("weights", "compute", "gradients", "optimizer_states", "scaler", "device")
-_DATA = (
+_PRECISION_ROWS = ("weights", "compute", "gradients", "optimizer_states", "scaler", "device")
+_DATA_ROWS = (
     *("train_rows", "train_examples", "validation_rows"),
     *("dropped_rows", "truncated_rows", "train_tokens"),
 )
 
 
-def _front(recipe: Recipe) -> dict[str, Any]:
+def _front_matter(recipe: Recipe) -> dict[str, Any]:
     lora = isinstance(recipe.adapter, Lora)
     front: dict[str, Any] = {
         "library_name": "peft" if lora else "transformers",
@@ -238,22 +242,22 @@ def is_on_hub(model: str) -> bool:
     return model.count("/") == 1 and not Path(model).is_absolute() and not model.startswith(".")
 
 
-def public(model: str) -> str:
+def public_name(model: str) -> str:
     """Return a name that tells nothing of this machine's folders."""
     return model if is_on_hub(model) else Path(model).name
 
 
 def base_name(named: str, location: str) -> str:
     """Return what a base is called elsewhere: its name on the hub, else the one it has here."""
-    return location if is_on_hub(location) else public(named)
+    return location if is_on_hub(location) else public_name(named)
 
 
-def _table(rows: Mapping[str, object]) -> str:
+def _markdown_table(rows: Mapping[str, object]) -> str:
     lines = [f"| {key.replace('_', ' ')} | {value} |" for key, value in rows.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
 
 
-def _samples(samples: Sequence[Sampled]) -> list[str]:
+def _sample_lines(samples: Sequence[Sampled]) -> list[str]:
     before = {sample.position: sample.answer for sample in samples if sample.stage == "before"}
     after = [sample for sample in samples if sample.stage == "after"]
     return [
@@ -261,7 +265,7 @@ def _samples(samples: Sequence[Sampled]) -> list[str]:
         f"* before: {_inline(before.get(sample.position, ''))}\n"
         f"* after: {_inline(sample.answer)}\n"
         f"* reference: {_inline(sample.reference)}\n"
-        for sample in after[:_SHOWN]
+        for sample in after[:_MAX_SAMPLES]
     ]
 
 

@@ -64,15 +64,15 @@ def build(folder: Path) -> None:
     Who comes while another makes it waits, and then has it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _only_builder(folder.parent):
+    with _build_lock(folder.parent):
         if folder.exists():
             log.info("The starter is already in %s.", folder)
             return
-        _make(folder)
+        _write_model(folder)
     log.info("Saved the starter in %s.", folder)
 
 
-def _make(folder: Path) -> None:
+def _write_model(folder: Path) -> None:
     with TemporaryDirectory(dir=folder.parent, prefix=".starter-") as scratch:
         unfinished = Path(scratch) / "model"
         tokenizer = train_tokenizer()
@@ -82,7 +82,7 @@ def _make(folder: Path) -> None:
 
 
 @contextmanager
-def _only_builder(parent: Path) -> Iterator[None]:
+def _build_lock(parent: Path) -> Iterator[None]:
     """Hold a lock on the folder itself, so that no file is left beside the model."""
     handle = os.open(parent, os.O_RDONLY)
     try:
@@ -104,7 +104,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(islice(_prose(), DOCUMENTS), trainer)
+    tokenizer.train_from_iterator(islice(_documents(), DOCUMENTS), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -123,7 +123,7 @@ def train_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         torch.manual_seed(pretraining_text.SEED)
         model = LlamaForCausalLM(_config(tokenizer))
         log.info("Pre-training %d parameters for %d steps.", model.num_parameters(), STEPS)
-        _let_attention_copy(model)
+        _initialise_attention_to_copy(model)
         _pretrain(model, batches)
     return model
 
@@ -145,7 +145,7 @@ def _config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def _let_attention_copy(model: LlamaForCausalLM) -> None:
+def _initialise_attention_to_copy(model: LlamaForCausalLM) -> None:
     """Start every attention block so that it passes on the words it looks at, unchanged.
 
     Copying a name from question to answer then takes learning where to look and nothing else.
@@ -182,12 +182,12 @@ def _pretrain(model: LlamaForCausalLM, batches: torch.Tensor) -> None:
 def _batches(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
     """Cut the prose, end to end, into `STEPS` batches of `BATCH` pieces of `LENGTH` tokens."""
     needed = STEPS * BATCH * LENGTH
-    documents = tokenizer(list(islice(_prose(), DOCUMENTS)))["input_ids"]
+    documents = tokenizer(list(islice(_documents(), DOCUMENTS)))["input_ids"]
     stream = list(islice((token for document in documents for token in document), needed))
     return torch.tensor(stream).view(STEPS, BATCH, LENGTH)
 
 
-def _prose() -> Iterator[str]:
+def _documents() -> Iterator[str]:
     """Mix eight paragraphs with one chat, all with the special tokens that set them apart."""
     rng = Random(pretraining_text.SEED)  # noqa: S311 -- chooses examples, guards nothing
     paragraphs, chats = pretraining_text.paragraphs(rng), pretraining_text.small_talk(rng)

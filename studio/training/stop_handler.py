@@ -9,15 +9,15 @@ from typing import get_args
 
 from studio.protocols.run_dir import RunCommand
 
-_ALL: frozenset[RunCommand] = frozenset(get_args(RunCommand))
-_NONE: frozenset[RunCommand] = frozenset()
+_ANY_REQUEST: frozenset[RunCommand] = frozenset(get_args(RunCommand))
+_NO_REQUEST: frozenset[RunCommand] = frozenset()
 
 
 class StopRequested(BaseException):
     """The run was asked to stop. Not an `Exception`, so that nothing on the way swallows it."""
 
 
-class Stop:
+class StopHandler:
     """A request to stop, kept until a place is reached where leaving breaks nothing."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Stop:
         """Whether something was broken off: what fails after that, fails of it. A package that was
         just being loaded may swallow the request, and be unusable from then on."""
         self._file: Path | None = None
-        self._leaves_for = _NONE
+        self._leaves_for = _NO_REQUEST
 
     def listen(self, file: Path) -> None:
         """Take SIGTERM and SIGINT as requests from now on: what the file says, or to cancel."""
@@ -48,7 +48,7 @@ class Stop:
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Leave anywhere inside: nothing in here is worth finishing."""
-        with self._leaving(_ALL):
+        with self._leaving(_ANY_REQUEST):
             yield
 
     @contextmanager
@@ -60,7 +60,7 @@ class Stop:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Leave nowhere inside, but right after it."""
-        with self._leaving(_NONE):
+        with self._leaving(_NO_REQUEST):
             yield
 
     @contextmanager

@@ -18,16 +18,16 @@ from studio.worker.processes.launcher import Launcher
 
 log = logging.getLogger(__name__)
 
-DUMP_SECONDS = 2.0
+STACK_DUMP_SECONDS = 2.0
 """How long a hung process is given to write down where it stands."""
 
-_LAST_LINES = 20
-_NO_ROOM = 64 * 1024
+_LOG_TAIL_LINES = 20
+_FULL_DISK_BYTES = 64 * 1024
 """Bytes: what is free of a disk that is full, where a block is left over."""
 
 
 @dataclass(slots=True)
-class Followed:
+class MonitoredAttempt:
     owner: AttemptOwner
     handle: str
     folder: RunDir
@@ -60,14 +60,14 @@ class Followed:
 
     def witness(self, end: ProcessExit) -> ProcessExit:
         """Add to how a process ended what its folder and its last words tell."""
-        return replace(witnessed(self.folder, end), hung=self.is_hung)
+        return replace(add_exit_evidence(self.folder, end), hung=self.is_hung)
 
     def watch(self, launcher: Launcher, limit: float) -> None:
         """End an attempt that has said nothing for too long, its stacks in its log."""
-        now, size = time.monotonic(), _size(self.folder)
+        now, size = time.monotonic(), _output_bytes(self.folder)
         if size != self._size:
             self._size, self._heard_at = size, now
-        elif now - self._heard_at > limit + DUMP_SECONDS:
+        elif now - self._heard_at > limit + STACK_DUMP_SECONDS:
             launcher.kill(self.handle)
         elif now - self._heard_at > limit and not self.is_hung:
             self.is_hung = True
@@ -75,7 +75,7 @@ class Followed:
             launcher.dump(self.handle)
 
 
-def has_news(folder: WorkDir, offset: int) -> bool:
+def has_new_events(folder: WorkDir, offset: int) -> bool:
     """Whether the process has written events after a byte offset.
 
     Raises:
@@ -91,20 +91,20 @@ def has_news(folder: WorkDir, offset: int) -> bool:
     return size > offset
 
 
-def witnessed(folder: WorkDir, end: ProcessExit) -> ProcessExit:
+def add_exit_evidence(folder: WorkDir, end: ProcessExit) -> ProcessExit:
     """Add to how a process ended what its folder and its last words tell, as far as they can."""
     printed: list[str] = []
     with suppress(OSError):
-        printed = artifacts.read_log(folder.log, None, _LAST_LINES).lines
+        printed = artifacts.read_log(folder.log, None, _LOG_TAIL_LINES).lines
     there = next(path for path in (folder.root, *folder.root.parents) if path.is_dir())
     return replace(
         end,
-        disk_full=shutil.disk_usage(there).free < _NO_ROOM,
+        disk_full=shutil.disk_usage(there).free < _FULL_DISK_BYTES,
         last_words=next((line for line in reversed(printed) if line.strip()), "").strip(),
     )
 
 
-def _size(folder: RunDir) -> int:
+def _output_bytes(folder: RunDir) -> int:
     """Return how much the process has said, in events and on paper."""
     paths = (folder.events.path, folder.log)
     return sum(path.stat().st_size for path in paths if path.exists())

@@ -14,10 +14,10 @@ from studio.errors import StudioError
 
 log = logging.getLogger(__name__)
 
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 """How often in a row a step of one run or task may fail before that run or task is ended."""
 
-_SHORTAGES = frozenset(
+_SHORTAGE_ERRNOS = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE),
         *(errno.ENOMEM, errno.EAGAIN, errno.EINTR),
@@ -27,24 +27,24 @@ _SHORTAGES = frozenset(
 
 
 @dataclass(slots=True)
-class _Failing:
+class _FailingState:
     error: Exception
     since: datetime
     times: int = 1
 
 
 @dataclass(slots=True)
-class Isolation:
+class FaultIsolation:
     """Runs steps one by one; counts those that raise, and logs them ever more rarely."""
 
     failures: int = 0
     """How many steps have raised since the worker started."""
-    _failing: dict[tuple[str, str], _Failing] = field(default_factory=dict)
+    _failing: dict[tuple[str, str], _FailingState] = field(default_factory=dict)
 
     @contextmanager
     def step(self, name: str, subject: str = "") -> Iterator[None]:
         """Keep an error inside one step, of the worker itself or of one `subject`."""
-        with caught() as errors:
+        with catch_errors() as errors:
             yield
         if errors:
             self._record(name, subject, errors[0])
@@ -62,7 +62,7 @@ class Isolation:
         if failing is None or is_shortage(failing.error):
             return None
         # A refusal in words does not change; anything else may have been met halfway.
-        is_final = isinstance(failing.error, StudioError) or failing.times >= MOST_FAILURES
+        is_final = isinstance(failing.error, StudioError) or failing.times >= MAX_FAILURES
         return failing.error if is_final else None
 
     def forget(self, subject: str) -> None:
@@ -78,7 +78,9 @@ class Isolation:
 
     def _record(self, name: str, subject: str, error: Exception) -> None:
         self.failures += 1
-        failing = self._failing.setdefault((name, subject), _Failing(error, datetime.now(UTC), 0))
+        failing = self._failing.setdefault(
+            (name, subject), _FailingState(error, datetime.now(UTC), 0)
+        )
         failing.error, failing.times = error, failing.times + 1
         # A tick comes five times a second: the 1st, 2nd, 4th, 8th … failure is logged.
         if failing.times & (failing.times - 1) == 0:
@@ -87,7 +89,7 @@ class Isolation:
 
 
 @contextmanager
-def caught() -> Iterator[list[Exception]]:
+def catch_errors() -> Iterator[list[Exception]]:
     """Keep any error inside; afterwards it is in the list, for the caller to tell."""
     errors: list[Exception] = []
     try:
@@ -100,4 +102,4 @@ def is_shortage(error: Exception) -> bool:
     """Whether the machine or its database is to blame, and not what was worked on."""
     if isinstance(error, DatabaseError) or isinstance(error.__cause__, DatabaseError):
         return True
-    return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGE_ERRNOS

@@ -34,52 +34,52 @@ from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker.attempt_monitor import Followed, has_news
-from studio.worker.fault_isolation import Isolation, caught, is_shortage
-from studio.worker.notifications.sender import Messenger
+from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
+from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
+from studio.worker.notifications.sender import NotificationSender
 from studio.worker.processes import cgroups, run_dir_setup
 from studio.worker.processes.launcher import Launcher, LaunchSpec
-from studio.worker.processes.local_launcher import Local
-from studio.worker.processes.prefork_client import Warm
-from studio.worker.socket_services.inference import Speaker
-from studio.worker.socket_services.socket_activation import Post
-from studio.worker.sweep_scheduler import Sweeper
-from studio.worker.tasks.scheduler import Commands, Trades
+from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.prefork_client import PreforkClient
+from studio.worker.socket_services.inference import InferenceService
+from studio.worker.socket_services.socket_activation import SocketService
+from studio.worker.sweep_scheduler import SweepScheduler
+from studio.worker.tasks.scheduler import TaskCommands, TaskScheduler
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 """How soon what others commit is seen: a run that was submitted must not wait for a tick."""
 
-BEAT_SECONDS = 5.0
-EMPTY_SECONDS = 3600.0
+HEARTBEAT_SECONDS = 5.0
+TRASH_SECONDS = 3600.0
 """How often what has been in the trash for long enough is looked for."""
 
 REPORT_SECONDS = 1.0
 """How soon a step that begins or ceases to fail is reported; seldom enough to write each time."""
 
-KILLS = 25
+MAX_KILL_TICKS = 25
 """After so many ticks the slot of a run that was killed is freed, whatever its process does."""
 
 
-def _name() -> str:
+def _worker_name() -> str:
     return f"worker-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 @dataclass(slots=True)
-class Loop:
+class WorkerLoop:
     engine: Engine
     settings: Settings
     launcher: Launcher
     hardware: Hardware = field(default_factory=detect)
-    commands: Commands = field(default_factory=Commands)
-    name: str = field(default_factory=_name)
-    followed: dict[int, Followed] = field(default_factory=dict)
-    isolation: Isolation = field(default_factory=Isolation)
-    trades: Trades = field(init=False)
-    sweeper: Sweeper = field(init=False)
-    speaker: Speaker = field(init=False)
+    commands: TaskCommands = field(default_factory=TaskCommands)
+    name: str = field(default_factory=_worker_name)
+    followed: dict[int, MonitoredAttempt] = field(default_factory=dict)
+    isolation: FaultIsolation = field(default_factory=FaultIsolation)
+    trades: TaskScheduler = field(init=False)
+    sweeper: SweepScheduler = field(init=False)
+    speaker: InferenceService = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _reported: list[FailingStep] = field(default_factory=list)
     _beat_at: float = float("-inf")
@@ -87,16 +87,16 @@ class Loop:
 
     def __post_init__(self) -> None:
         about = (self.engine, self.settings, self.isolation)
-        self.trades = Trades(*about, self.commands, self.hardware)
-        self.sweeper = Sweeper(self.engine, self.settings.cache / "sweeps", self.isolation)
-        self.speaker = Speaker(self.settings)
+        self.trades = TaskScheduler(*about, self.commands, self.hardware)
+        self.sweeper = SweepScheduler(self.engine, self.settings.cache / "sweeps", self.isolation)
+        self.speaker = InferenceService(self.settings)
 
     @classmethod
-    def local(cls, engine: Engine, settings: Settings) -> "Loop":
-        launcher = Local(
+    def local(cls, engine: Engine, settings: Settings) -> "WorkerLoop":
+        launcher = LocalLauncher(
             wanted_slots=settings.slots,
-            groups=cgroups.find(),
-            warm=Warm(settings),
+            groups=cgroups.find_parent(),
+            warm=PreforkClient(settings),
             memory_limit=settings.run_memory_bytes,
         )
         return cls(engine, settings, launcher)
@@ -114,8 +114,10 @@ class Loop:
         with step("launcher"):
             self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
-        messenger = Messenger(self.engine, self.settings, self.isolation)
-        shown = Post(tokenizer_service.socket_path(self.settings.home), tokenizer_service.MODULE)
+        messenger = NotificationSender(self.engine, self.settings, self.isolation)
+        shown = SocketService(
+            tokenizer_service.socket_path(self.settings.home), tokenizer_service.MODULE
+        )
         with watch_commits(self.engine) as changes:
             while not stop.is_set():
                 with step("messages"):
@@ -126,7 +128,7 @@ class Loop:
                     self._tend_speaker()
                 self.tick()
                 with step("rest"):
-                    _rest(stop, changes)
+                    _wait_for_tick(stop, changes)
                 if self.isolation.error("rest"):
                     stop.wait(TICK_SECONDS)
         for end in (shown.end, self.speaker.end, self._drain, self.launcher.end, self._retire):
@@ -155,8 +157,8 @@ class Loop:
             if run is None:
                 return  # Another worker was quicker.
             owner, spec = attempts.take_over(run, self.name), self._spec(run)
-            followed = Followed(owner, run.handle, spec.folder, run.gpu)
-            with caught() as errors:
+            followed = MonitoredAttempt(owner, run.handle, spec.folder, run.gpu)
+            with catch_errors() as errors:
                 run.handle = followed.handle = self.launcher.adopt(spec, run.handle)
             for error in errors:
                 if is_shortage(error):
@@ -230,7 +232,9 @@ class Loop:
 
     def _is_beat_due(self) -> bool:
         is_news = self.isolation.failing() != self._reported
-        return time.monotonic() - self._beat_at >= (REPORT_SECONDS if is_news else BEAT_SECONDS)
+        return time.monotonic() - self._beat_at >= (
+            REPORT_SECONDS if is_news else HEARTBEAT_SECONDS
+        )
 
     def _beat(self) -> None:
         self._beat_at = time.monotonic()
@@ -242,13 +246,13 @@ class Loop:
             workers.heartbeat(db, worker)
             attempts.extend_leases(db, self.name)
             self._reported = failing
-        if time.monotonic() - self._emptied_at > EMPTY_SECONDS:
+        if time.monotonic() - self._emptied_at > TRASH_SECONDS:
             self._emptied_at = time.monotonic()
             with self.isolation.step("trash"), unit_of_work(self.engine) as db:
                 trash.empty(db, self.settings.runs)
         self.adopt()
 
-    def _look_after(self, run_id: int, followed: Followed) -> None:
+    def _look_after(self, run_id: int, followed: MonitoredAttempt) -> None:
         """Follow a run, or end it once that has failed for its own sake."""
         subject = _subject(run_id)
         if followed.broken is None:
@@ -262,14 +266,14 @@ class Loop:
         if run_id not in self.followed:
             self.isolation.forget(subject)
 
-    def _end(self, run_id: int, followed: Followed, why: Failed) -> None:
+    def _end(self, run_id: int, followed: MonitoredAttempt, why: Failed) -> None:
         """Kill a run that cannot be followed, and then fail it in words, which frees its slot."""
         followed.kills += 1
         end: ProcessExit | None = None
         with self.isolation.step("kill", _subject(run_id)):
             self.launcher.kill(followed.handle)
             end = self.launcher.observe(followed.handle)
-        if end is None and followed.kills < KILLS:
+        if end is None and followed.kills < MAX_KILL_TICKS:
             return  # Its process is about to be gone.
         with suppress(NotFoundError, LeaseLostError), unit_of_work(self.engine) as db:
             run = attempts.require_owned(db, run_id, followed.owner)
@@ -280,7 +284,7 @@ class Loop:
         del self.followed[run_id]
         log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": why.message})
 
-    def _follow(self, run_id: int, followed: Followed) -> None:
+    def _follow(self, run_id: int, followed: MonitoredAttempt) -> None:
         # Asked before reading: what a process says last is in the file before it is gone.
         end = self.launcher.observe(followed.handle)
         try:
@@ -298,17 +302,19 @@ class Loop:
             del self.followed[run_id]
             log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
 
-    def _has_news(self, run_id: int, followed: Followed) -> bool:
+    def _has_news(self, run_id: int, followed: MonitoredAttempt) -> bool:
         """Whether the file has grown or a person asked for something; no write lock is taken."""
         with read_session(self.engine) as db:
             run = attempts.require_owned(db, run_id, followed.owner)
-        return has_news(followed.folder, run.events_offset) or run.status is RunStatus.STOPPING
+        return (
+            has_new_events(followed.folder, run.events_offset) or run.status is RunStatus.STOPPING
+        )
 
-    def _read_on(self, run_id: int, followed: Followed, end: ProcessExit | None) -> Run:
+    def _read_on(self, run_id: int, followed: MonitoredAttempt, end: ProcessExit | None) -> Run:
         with unit_of_work(self.engine) as db:
             run = attempts.require_owned(db, run_id, followed.owner)
             was, events = run.status, followed.folder.events
-            has_news(followed.folder, run.events_offset)  # or the events before are gone
+            has_new_events(followed.folder, run.events_offset)  # or the events before are gone
             attempts.apply_events(db, run, *events.read(run.events_offset))
             if end is not None:
                 attempts.close_exited(db, run, followed.witness(end))
@@ -330,14 +336,18 @@ class Loop:
         return run is not None
 
     def _launch(self, run_id: int) -> None:
-        with caught() as errors, atomic_dirs.explain_disk_full(), unit_of_work(self.engine) as db:
+        with (
+            catch_errors() as errors,
+            atomic_dirs.explain_disk_full(),
+            unit_of_work(self.engine) as db,
+        ):
             run = runs.get(db, run_id)
             run.gpu = self._free_gpu()
             runs.recheck_precision(db, run, self.hardware)
-            spec = run_dir_setup.ready(db, run, self._spec(run), self.settings)
+            spec = run_dir_setup.prepare_launch(db, run, self._spec(run), self.settings)
             handle = self.launcher.submit(spec)
             owner = attempts.AttemptOwner(self.name, run.attempt)
-            self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
+            self.followed[run_id] = MonitoredAttempt(owner, handle, spec.folder, run.gpu)
             attempts.record_process(run, handle)
         for error in errors:
             log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
@@ -347,7 +357,7 @@ class Loop:
         is_unwritten = isinstance(error.__cause__ or error, DatabaseError)
         if is_unwritten and run_id in self.followed:
             return  # It trains; should this worker go, the next finds it by its folder.
-        told = run_dir_setup.told(error)
+        told = run_dir_setup.launch_error(error)
         if started := self.followed.pop(run_id, None):
             self.launcher.kill(started.handle)
         self._unlaunched[run_id] = Failed(code=told.code, message=told.message, hint=told.hint)
@@ -377,11 +387,11 @@ class Loop:
         )
 
 
-def _rest(stop: threading.Event, changes: CommitWatcher) -> None:
+def _wait_for_tick(stop: threading.Event, changes: CommitWatcher) -> None:
     """Wait for the next tick, or for another process to commit something."""
     changes.happened()  # What this process has just committed is no news.
     until = time.monotonic() + TICK_SECONDS
-    while time.monotonic() < until and not stop.wait(LOOK_SECONDS) and not changes.happened():
+    while time.monotonic() < until and not stop.wait(POLL_SECONDS) and not changes.happened():
         pass
 
 

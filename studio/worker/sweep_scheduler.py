@@ -12,20 +12,20 @@ from studio.db.sweeps import Sweep
 from studio.services.sweeps import sweeps, trials
 from studio.services.sweeps.trials import Trial
 from studio.services.tasks import exit_diagnosis
-from studio.worker.fault_isolation import Isolation
+from studio.worker.fault_isolation import FaultIsolation
 
 if TYPE_CHECKING:
     from studio.services.sweeps import optuna_sampler
 
 
 @dataclass(slots=True)
-class Sweeper:
+class SweepScheduler:
     """Looks at sweeps often, and does something only when one stands otherwise than before."""
 
     engine: Engine
     folder: Path
     """Where Optuna keeps its journals."""
-    isolation: Isolation = field(default_factory=Isolation)
+    isolation: FaultIsolation = field(default_factory=FaultIsolation)
     _stood: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
     def tend(self) -> None:
@@ -55,7 +55,7 @@ class Sweeper:
             made = trials.list_trials(db, sweep, courses=sweep.is_pruning)
             wanted = 0 if sweep.planned else sweeps.count_queueable(db, sweep)
         # Outside of any transaction: nobody waits for the database while Optuna thinks.
-        advice = _advice(sweep, made, self.folder, wanted)
+        advice = _consult_optuna(sweep, made, self.folder, wanted)
         with unit_of_work(self.engine) as db:
             current = sweeps.get(db, sweep.id or 0)
             if current.submitted != sweep.submitted:
@@ -66,7 +66,7 @@ class Sweeper:
             sweeps.advance(db, current.id or 0, advice.proposed if advice else ())
 
 
-def _advice(
+def _consult_optuna(
     sweep: Sweep, made: Sequence[Trial], folder: Path, wanted: int
 ) -> "optuna_sampler.SamplerResult | None":
     """Ask Optuna; None where there is nothing to ask yet."""

@@ -23,7 +23,7 @@ from transformers.utils import logging as upstream_logging
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskSpec
 from studio.recipe.dotted_keys import merge
@@ -174,12 +174,12 @@ def _train(
     engine: Engine, settings: Settings, recipe: dict[str, Any], batch: int, steps: int
 ) -> estimates.EstimateError:
     with unit_of_work(engine) as db:
-        whole = RECIPES.validate_python(merge(_rest(batch, steps), recipe))
+        whole = RECIPE_ADAPTER.validate_python(merge(_rest(batch, steps), recipe))
         run = runs.submit(db, experiments.create(db, "bench", whole))
         folder = RunDir(settings.runs / str(run.id))
         states.move(db, run, RunStatus.STARTING)
         run.claimed_at = datetime.now(UTC)
-        run_dir_setup.lay_out(db, run, folder, settings)
+        run_dir_setup.write_run_dir(db, run, folder, settings)
         run_id = run.id
     started = process.start(folder)
     assert started.child is not None

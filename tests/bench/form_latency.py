@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import httpx2
 
 from studio.db.session import read_session
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.recipe.dotted_keys import merge
 from studio.services.estimates import estimates, fit_suggestions
 from studio.services.operations import home
@@ -68,7 +68,7 @@ def _closed(settings: Settings) -> Iterator[Measurement]:
     with read_session(engine) as db:
 
         def work(number: int) -> None:
-            recipe = RECIPES.validate_python(_recipe(number))
+            recipe = RECIPE_ADAPTER.validate_python(_recipe(number))
             known = estimates.load_inputs(db)
             assert estimates.estimate_recipe(db, recipe, known).memory is not None
             fit_suggestions.suggest(db, recipe, known)

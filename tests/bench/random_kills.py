@@ -187,12 +187,16 @@ def _worker(scene: Scene) -> psutil.Process:
 def _launcher(scene: Scene) -> psutil.Process | None:
     pid = launcher_status.read(Settings(home=scene.studio.home)).pid
     found = psutil.Process(pid) if pid else None
-    return found if found and found.is_running() and process.LAUNCHER in found.cmdline() else None
+    return (
+        found
+        if found and found.is_running() and process.PREFORK_SERVER in found.cmdline()
+        else None
+    )
 
 
 def _runner(scene: Scene) -> psutil.Process | None:
     for run_id in scene.runs:
-        if alive := process.training(RunDir(scene.studio.home / "runs" / str(run_id))):
+        if alive := process.find_training_process(RunDir(scene.studio.home / "runs" / str(run_id))):
             scene.hit.add(run_id)
             return psutil.Process(alive.pid)
     return None

@@ -156,8 +156,8 @@ def _our_pace(studio: Studio) -> tuple[float, float]:
     answer = studio.api.post("/runs", json={"name": "pace", "recipe": recipe}).raise_for_status()
     number = answer.json()["id"]
     folder = RunDir(studio.home / "runs" / str(number))
-    wait_until(lambda: process.training(folder) is not None, seconds=300)
-    trainer = process.training(folder)
+    wait_until(lambda: process.find_training_process(folder) is not None, seconds=300)
+    trainer = process.find_training_process(folder)
     assert trainer is not None
     pace = _pace(psutil.Process(trainer.pid), folder.events.path, b'"step_seconds"')
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()

@@ -21,7 +21,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as upstream_logging
 
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
@@ -147,7 +147,7 @@ def _write_run(place: Path, mode: Mode, number: int) -> RunDir:
         "evaluation": {"eval_steps": float(STEPS[mode])},
         "samples": {"prompts": 0},
     }
-    run.recipe.write_text(yaml.dump(RECIPES.validate_python(values)), encoding="utf-8")
+    run.recipe.write_text(yaml.dump(RECIPE_ADAPTER.validate_python(values)), encoding="utf-8")
     spec = JobSpec(
         run_id=1,
         name="Bench",

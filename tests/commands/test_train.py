@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.recipe import yaml
 from studio.settings import Settings
 from tests.support.live_studio import QUICK, Studio
@@ -23,7 +23,9 @@ def home(starter_home: Path, tmp_path: Path) -> Settings:
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     file = tmp_path / "quick.yaml"
-    file.write_text(yaml.dump(RECIPES.validate_python(QUICK, strict=False)), encoding="utf-8")
+    file.write_text(
+        yaml.dump(RECIPE_ADAPTER.validate_python(QUICK, strict=False)), encoding="utf-8"
+    )
     return file
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from studio.commands import docs
-from studio.methods import METHODS, RECIPES
+from studio.methods import METHODS, RECIPE_ADAPTER
 from studio.recipe import yaml
 from studio.recipe.fields import Section, field_spec, section_types
 from studio.schemas.field_docs import field_descriptions
@@ -152,7 +152,7 @@ def test_every_method_has_a_trainer_and_an_example(name: str) -> None:
     folder = ROOT / "studio" / "methods" / name
     example = yaml.load((folder / "example.yaml").read_text(encoding="utf-8"))
 
-    assert RECIPES.validate_python(example, strict=False).method == name
+    assert RECIPE_ADAPTER.validate_python(example, strict=False).method == name
     assert "def build(" in (folder / "trainer.py").read_text(encoding="utf-8")
 
 

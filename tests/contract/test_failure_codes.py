@@ -14,7 +14,7 @@ MODULES = sorted((Path(__file__).parents[2] / "studio").rglob("*.py"))
 ANSWERS = (AccessError, StaleError)
 """What only a request is refused with."""
 
-NAMED = {"TrainingError", "_known", "super().__init__"}
+NAMED = {"TrainingError", "_rule", "super().__init__"}
 """Calls whose first argument is a code; of `super()`, in subclasses of TrainingError."""
 
 KEYED = {"ExitCause", "Failed"}
@@ -32,7 +32,7 @@ def told(tree: ast.AST) -> Iterator[str]:
         given = {one.arg: one.value for one in call.keywords}
         if name in NAMED and call.args and is_code(call.args[0]):
             yield ast.literal_eval(call.args[0])
-        ends = name == "_Trouble" and "is_end" in given
+        ends = name == "_Alarm" and "is_end" in given
         if (name in KEYED or ends) and isinstance(given.get("code"), ast.Constant):
             yield ast.literal_eval(given["code"])
 
@@ -47,7 +47,7 @@ def alarms() -> set[str]:
         ast.literal_eval(one.value)
         for path in MODULES
         for call in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "_Trouble"
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "_Alarm"
         for one in call.keywords
         if one.arg == "code"
     }

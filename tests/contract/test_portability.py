@@ -34,7 +34,7 @@ from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.worker.sweep_scheduler import Sweeper
+from studio.worker.sweep_scheduler import SweepScheduler
 from tests.contract.test_code_rules import MODULES, ROOT, name_of
 from tests.support.factories import make_recipe, metrics_event
 from tests.support.sql_statements import Statement, record_statements
@@ -105,7 +105,7 @@ def _submit(engine: Engine, client: TestClient) -> None:
     space = {"adapter.r": {"values": [4, 8]}}
     sweep = {"experiment_id": 1, "space": space, "strategy": "tpe", "count": 2, "is_pruning": True}
     client.post("/api/v1/sweeps", json=sweep).raise_for_status()
-    Sweeper(engine, Path(engine.url.database or "").parent / "sweeps").tend()
+    SweepScheduler(engine, Path(engine.url.database or "").parent / "sweeps").tend()
     changed = {"place": 1, "priority": 1, "name": "renamed", "is_held": False}
     client.patch("/api/v1/runs/1", json=changed).raise_for_status()
     with unit_of_work(engine) as db:

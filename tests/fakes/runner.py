@@ -22,7 +22,7 @@ from studio.protocols.events import (
     Stopped,
 )
 from studio.protocols.run_dir import RunDir
-from studio.runner.run_lock import held
+from studio.runner.run_lock import lock_run
 
 STEPS = 5
 STAGES: tuple[Literal["before", "after"], ...] = ("before", "after")
@@ -115,5 +115,5 @@ def _wait_for(path: Path) -> None:
 
 if __name__ == "__main__":
     folder = RunDir(Path(sys.argv[2]))
-    with held(folder):
+    with lock_run(folder):
         sys.exit(main(sys.argv[1], folder))

@@ -183,5 +183,5 @@ def test_a_cancelled_run_leaves_its_checkpoints(model: Path, tmp_path: Path) -> 
 
     assert [event.kept for event in tiny.events_of(run, Stopped)] == [False]
     newest = tiny.events_of(run, Checkpointed)[-1].step
-    assert checksums.examine(run.checkpoints / f"checkpoint-{newest}").step == newest
+    assert checksums.verify_folder(run.checkpoints / f"checkpoint-{newest}").step == newest
     assert not run.artifacts.exists()

@@ -12,7 +12,7 @@ from studio.errors import InvalidError
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
-from studio.worker.socket_services.socket_activation import Post
+from studio.worker.socket_services.socket_activation import SocketService
 from tests.support import tokenizer_services
 
 pytestmark = pytest.mark.faults
@@ -58,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
+def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SocketService]:
     good = tokenizer_services.write_model(tmp_path_factory.mktemp("models") / "good")
     with tokenizer_services.run_tokenizer_service(home) as here:
         tokenizer_client.tokenize_row(home, asked(good))

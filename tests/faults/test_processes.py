@@ -141,8 +141,8 @@ def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
 def trainer_of(studio: Studio, number: int) -> psutil.Process:
     """Find the process that trains a run, by its own word in the run's folder."""
     folder = RunDir(studio.home / "runs" / str(number))
-    wait_until(lambda: process.training(folder) is not None)
-    found = process.training(folder)
+    wait_until(lambda: process.find_training_process(folder) is not None)
+    found = process.find_training_process(folder)
     assert found is not None
     return psutil.Process(found.pid)
 

@@ -11,8 +11,8 @@ from transformers import LlamaConfig
 from studio.protocols.events import Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.runner.execution import execute
-from studio.training.stop_handler import Stop
+from studio.runner.execution import execute_run
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [
@@ -58,7 +58,7 @@ def trained(root: Path, model: Path, mode: str, **changes: object) -> RunDir:
         ]
     }
     tiny.write_rows(run.root / "train.jsonl", [long] * 64)
-    execute(run.root, Stop())
+    execute_run(run.root, StopHandler())
     assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
     return run
 
@@ -87,7 +87,7 @@ def test_narrower_products_are_faster(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("adapter", ["full", "lora"])
 def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, adapter: str) -> None:
     pytest.importorskip("sqlmodel", reason="the estimate is made on the web's side")
-    from studio.methods import RECIPES  # noqa: PLC0415 -- only where the web's packages are
+    from studio.methods import RECIPE_ADAPTER  # noqa: PLC0415 -- only where the web's packages are
     from studio.recipe import yaml  # noqa: PLC0415 -- the same
     from studio.services.estimates import memory  # noqa: PLC0415 -- the same
     from studio.weights import model_facts  # noqa: PLC0415 -- the same
@@ -95,7 +95,7 @@ def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, ad
     if adapter == "lora" and PRECISIONS[mode].rounding is not None:
         pytest.skip("an adapter is float32")
     run = trained(tmp_path / "run", model, mode, adapter__kind=adapter)
-    recipe = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
+    recipe = RECIPE_ADAPTER.validate_python(yaml.load(run.recipe.read_text()), strict=False)
     told: dict[str, Any] = tiny.events_of(run, Started)[0].resolved
     load = memory.batch_shape(recipe, told)
 

@@ -82,13 +82,13 @@ def test_eight_bits_change_every_converted_weight(tmp_path: Path) -> None:
 def test_products_of_float32_read_what_the_mode_says(name: PrecisionName, expected: str) -> None:
     gpu = torch.device("cuda")
 
-    with matmul_precision.reading(PRECISIONS[name], gpu):
-        assert matmul_precision.operand(gpu) == expected
+    with matmul_precision.apply_precision(PRECISIONS[name], gpu):
+        assert matmul_precision.measure_operand(gpu) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_product_of_narrow_numbers_shows_it(dtype: torch.dtype) -> None:
-    found = matmul_precision.operand(torch.device("cuda"), dtype, dtype)
+    found = matmul_precision.measure_operand(torch.device("cuda"), dtype, dtype)
 
     assert found == str(dtype).removeprefix("torch.")
 

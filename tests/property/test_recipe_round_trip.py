@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studio.methods import METHODS, RECIPES, AnyRecipe
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import nest
 from studio.recipe.precision import PRECISIONS
@@ -17,7 +17,7 @@ RATES = st.floats(min_value=1e-12, max_value=1)
 
 
 def _recipe(**values: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recipe
-    return RECIPES.validate_python(values)
+    return RECIPE_ADAPTER.validate_python(values)
 
 
 ADAPTERS = st.one_of(
@@ -68,7 +68,7 @@ def _sent(form: Fieldset) -> list[tuple[str, str]]:
 
 @given(recipes)
 def test_a_recipe_survives_yaml(recipe: AnyRecipe) -> None:
-    again = RECIPES.validate_python(yaml.load(yaml.dump(recipe)), strict=False)
+    again = RECIPE_ADAPTER.validate_python(yaml.load(yaml.dump(recipe)), strict=False)
 
     assert again == recipe
 
@@ -76,6 +76,6 @@ def test_a_recipe_survives_yaml(recipe: AnyRecipe) -> None:
 @given(recipes)
 def test_a_recipe_survives_its_form(recipe: AnyRecipe) -> None:
     sent = nest([("method", recipe.method), *_sent(fieldset(type(recipe), recipe.model_dump()))])
-    again = RECIPES.validate_python(tidy(type(recipe), sent), strict=False)
+    again = RECIPE_ADAPTER.validate_python(tidy(type(recipe), sent), strict=False)
 
     assert again == recipe

@@ -21,7 +21,7 @@ from studio.data_sources import FetchLimits
 from studio.db.outbox import Delivery
 from studio.errors import StudioError
 from studio.runner.sources import http
-from studio.runner.sources.http import Wish
+from studio.runner.sources.http import DownloadRequest
 from studio.settings import Settings
 from studio.worker.notifications import webhook
 
@@ -75,7 +75,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def fetched(path: str, folder: Path) -> str:
-    wish = Wish(f"http://{NAME}:{PORT}{path}", FetchLimits(bytes=1000, row_bytes=100, seconds=30))
+    wish = DownloadRequest(
+        f"http://{NAME}:{PORT}{path}", FetchLimits(bytes=1000, row_bytes=100, seconds=30)
+    )
     found, _, _ = http.fetch(wish, folder, lambda _phase, _share: None)
     return found.read_text(encoding="utf-8")
 

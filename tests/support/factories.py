@@ -8,7 +8,7 @@ from sqlmodel import Session
 from studio.db.states import RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Model, Run, Worker
 from studio.hardware import Gpu, Hardware
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.events import MetricsLogged
 from studio.recipe.dotted_keys import merge
 from studio.services import experiments
@@ -63,7 +63,7 @@ def add_starter_data(db: Session, settings: Settings) -> None:
 
 def make_recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recipe
     values = merge({"base_model": "starter", "dataset": "starter", "precision": "bf16"}, changes)
-    return RECIPES.validate_python(values)
+    return RECIPE_ADAPTER.validate_python(values)
 
 
 MACHINES = {

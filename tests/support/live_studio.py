@@ -218,7 +218,7 @@ def stop_everything(studio: Studio) -> None:
     studio.kill()
     studio.wait()
     for folder in (studio.home / "runs").glob("*"):
-        if left := process.training(RunDir(folder)):
+        if left := process.find_training_process(RunDir(folder)):
             left.kill()
     # One that has only just been started holds no folder yet.
     for other in psutil.process_iter(["cmdline"]):

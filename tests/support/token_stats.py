@@ -16,10 +16,10 @@ from studio.runner.tokenizer import cache
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
-from studio.training.data.token_stats import tally, writer
+from studio.training.data.token_stats import count_tokens, make_tokeniser
 
 
-def count_tokens(db: Session, settings: Settings, model: str, chat_template: str = "model") -> Task:
+def count_rows(db: Session, settings: Settings, model: str, chat_template: str = "model") -> Task:
     """Count the first data set's rows for a model."""
     version = versions.current(db, datasets.get(db, 1))
     assert version is not None
@@ -27,10 +27,10 @@ def count_tokens(db: Session, settings: Settings, model: str, chat_template: str
         db, settings, token_stats.build_request(db, version, model, chat_template)
     )
     asked = TokenCountJob.model_validate(chore.params)
-    write = writer(cache.load(asked.model), asked.chat_template)
+    write = make_tokeniser(cache.load_tokenizer(asked.model), asked.chat_template)
 
     def part(path: Path, name: str) -> PartStats:
-        return tally(path, name, write, lambda _rows, _end: None)
+        return count_tokens(path, name, write, lambda _rows, _end: None)
 
     found = TokenStats(
         train=part(asked.train, "training"),

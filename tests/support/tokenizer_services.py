@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from studio.protocols import tokenizer_service as line
 from studio.settings import Settings
-from studio.worker.socket_services.socket_activation import Post
+from studio.worker.socket_services.socket_activation import SocketService
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content "
@@ -40,9 +40,9 @@ def write_model(folder: Path, template: str = CHATML) -> Path:
 
 
 @contextmanager
-def run_tokenizer_service(settings: Settings) -> Iterator[Post]:
+def run_tokenizer_service(settings: Settings) -> Iterator[SocketService]:
     """Tend a desk as a worker does, tick after tick, until the test is through with it."""
-    desk, stop = Post(line.socket_path(settings.home), line.MODULE), threading.Event()
+    desk, stop = SocketService(line.socket_path(settings.home), line.MODULE), threading.Event()
     desk.tend()
 
     def tick() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from studio.db.session import read_session
 from studio.db.tasks import Task
 from studio.services.tasks import tasks
-from studio.worker.loop import Loop
+from studio.worker.loop import WorkerLoop
 
 PATIENCE_SECONDS = 60
 
 
-def wait_for_task(loop: Loop, is_so: Callable[[Task], bool], chore_id: int = 1) -> Task:
+def wait_for_task(loop: WorkerLoop, is_so: Callable[[Task], bool], chore_id: int = 1) -> Task:
     """Let the worker tick until something is so of a chore."""
     pause = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
@@ -24,12 +24,12 @@ def wait_for_task(loop: Loop, is_so: Callable[[Task], bool], chore_id: int = 1) 
     raise AssertionError(f"Still {chore}.")
 
 
-def wait_until_final(loop: Loop, chore_id: int = 1) -> Task:
+def wait_until_final(loop: WorkerLoop, chore_id: int = 1) -> Task:
     """Let the worker tick until a chore has ended, and its process with it."""
     return wait_for_task(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
 
 
-def stop_processes(loop: Loop) -> None:
+def stop_processes(loop: WorkerLoop) -> None:
     """Leave none of a worker's exports and chores running."""
     for shop in (loop.trades.exports, loop.trades.chores):
         for followed in shop.followed.values():

@@ -17,14 +17,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Event, MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge, nest
-from studio.runner.execution import execute
-from studio.training.data.tokenisation import Collator, Examples, tensors
-from studio.training.stop_handler import Stop
+from studio.runner.execution import execute_run
+from studio.training.data.tokenisation import Collator, Examples, row_tensors
+from studio.training.stop_handler import StopHandler
 
 EventType = TypeVar("EventType", bound=Event)
 
@@ -115,7 +115,7 @@ def write_run(root: Path, model: str | Path, **changes: object) -> RunDir:
     root.mkdir(parents=True)
     run = RunDir(root)
     turned = nest((name.replace("__", "."), value) for name, value in changes.items())
-    recipe = RECIPES.validate_python(merge(RECIPE, turned), strict=False)
+    recipe = RECIPE_ADAPTER.validate_python(merge(RECIPE, turned), strict=False)
     run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
     train = write_rows(root / "train.jsonl", rows())
     spec = JobSpec(run_id=1, name="Sums", model=str(model), train=train, validation=None)
@@ -126,7 +126,7 @@ def write_run(root: Path, model: str | Path, **changes: object) -> RunDir:
 def train(root: Path, model: str | Path, **changes: object) -> RunDir:
     """Train a run on the sums, in this process, to its end."""
     run = write_run(root, model, **changes)
-    execute(run.root, Stop())
+    execute_run(run.root, StopHandler())
     return run
 
 
@@ -145,7 +145,7 @@ def metric_values(run: RunDir, metric: str) -> list[float]:
 
 def loss_of(model: PreTrainedModel, examples: Examples, pad_token_id: int) -> float:
     """Return the mean loss over all answers, by upstream's plainest way."""
-    batch = Collator(pad_token_id)(tensors(examples.data))
+    batch = Collator(pad_token_id)(row_tensors(examples.data))
     with torch.no_grad():
         logits = model.eval()(
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
@@ -157,7 +157,7 @@ def loss_of(model: PreTrainedModel, examples: Examples, pad_token_id: int) -> fl
 
 def trained_texts(examples: Examples, reader: PreTrainedTokenizerBase) -> list[list[str]]:
     """Return the stretches of text, row by row, that labels stand on."""
-    return [_stretches(row["labels"].tolist(), reader) for row in tensors(examples.data)]
+    return [_stretches(row["labels"].tolist(), reader) for row in row_tensors(examples.data)]
 
 
 def _stretches(labels: Sequence[int], reader: PreTrainedTokenizerBase) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.schemas.validation_errors import accepts_list, field_errors, range_message
 
 
@@ -115,7 +115,7 @@ def test_a_recipes_error_tells_the_whole_range(change: dict[str, Any], expected:
 
     assert errors_of(recipe | change, AnyRecipe) == [expected]
     with pytest.raises(ValidationError):
-        RECIPES.validate_python(recipe | change)
+        RECIPE_ADAPTER.validate_python(recipe | change)
 
 
 def test_without_the_model_only_the_broken_bound_is_known() -> None:

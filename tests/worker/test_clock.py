@@ -22,8 +22,8 @@ from studio.services.operations import prometheus_metrics
 from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.worker.loop import Loop
-from studio.worker.processes.local_launcher import Local
+from studio.worker.loop import WorkerLoop
+from studio.worker.processes.local_launcher import LocalLauncher
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until
 
@@ -36,9 +36,9 @@ needs_boot_clock = pytest.mark.skipif(
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLauncher]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    made = Local(command=(sys.executable, FAKE, "wait"))
+    made = LocalLauncher(command=(sys.executable, FAKE, "wait"))
     yield made
     for handle in made._children:
         made.kill(handle)
@@ -57,9 +57,9 @@ def set_clock(db: Session, by: timedelta) -> None:
 @pytest.mark.parametrize("by", [HOUR, -HOUR], ids=["forwards", "back"])
 @pytest.mark.parametrize("is_another", [False, True], ids=["same worker", "next worker"])
 def test_a_run_goes_on_and_is_done_once(
-    engine: Engine, settings: Settings, launcher: Local, by: timedelta, *, is_another: bool
+    engine: Engine, settings: Settings, launcher: LocalLauncher, by: timedelta, *, is_another: bool
 ) -> None:
-    loop = Loop(engine, settings, launcher)
+    loop = WorkerLoop(engine, settings, launcher)
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -72,7 +72,7 @@ def test_a_run_goes_on_and_is_done_once(
     with unit_of_work(engine) as db:
         set_clock(db, by)
     if is_another:
-        loop = Loop(engine, settings, Local(command=launcher.command))
+        loop = WorkerLoop(engine, settings, LocalLauncher(command=launcher.command))
         loop.adopt(alone=True)
     loop._beat_at = float("-inf")
     for step in range(1, 6):

@@ -16,8 +16,8 @@ from studio.services.models import downloads, models, remote_code_trust
 from studio.services.queue import task_results
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker.loop import Loop
-from studio.worker.processes.local_launcher import Local
+from studio.worker.loop import WorkerLoop
+from studio.worker.processes.local_launcher import LocalLauncher
 from tests.fakes.hub_server import HubServer, Repo
 from tests.support.worker_processes import stop_processes, wait_for_task, wait_until_final
 from tests.unit.weights import safetensors_folders
@@ -30,12 +30,12 @@ SIZE = 3_000_000
 @pytest.fixture
 def loop(
     engine: Engine, settings: Settings, hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Loop]:
+) -> Iterator[WorkerLoop]:
     """Make a worker whose hub is on this machine; no chore of its is left running."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     runner = (sys.executable, str(HERE / "fakes" / "runner.py"), "succeed")
     asked = settings.model_copy(update={"hub_endpoint": hub.url})
-    loop = Loop(engine, asked, Local(command=runner))
+    loop = WorkerLoop(engine, asked, LocalLauncher(command=runner))
     loop.adopt(alone=True)
     yield loop
     stop_processes(loop)
@@ -50,7 +50,7 @@ def repo(hub: HubServer, tmp_path: Path) -> Repo:
     return hub.model("tiny/one", files | {"own.py": b"print()"})
 
 
-def ask(loop: Loop, repo: Repo) -> None:
+def ask(loop: WorkerLoop, repo: Repo) -> None:
     found = downloads.inspect_repo(loop.settings, repo.id, "")
     with unit_of_work(loop.engine) as db:
         downloads.enqueue(db, found)
@@ -62,12 +62,14 @@ def part(settings: Settings) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def process_of(loop: Loop) -> subprocess.Popen[bytes]:
+def process_of(loop: WorkerLoop) -> subprocess.Popen[bytes]:
     found = loop.trades.chores.followed[1].process.child
     return found or pytest.fail("It was our child.")
 
 
-def test_a_download_becomes_a_model_that_says_where_it_is_from(loop: Loop, repo: Repo) -> None:
+def test_a_download_becomes_a_model_that_says_where_it_is_from(
+    loop: WorkerLoop, repo: Repo
+) -> None:
     ask(loop, repo)
     made = wait_until_final(loop)
     with read_session(loop.engine) as db:
@@ -84,7 +86,7 @@ def test_a_download_becomes_a_model_that_says_where_it_is_from(loop: Loop, repo:
 
 
 def test_a_download_that_is_killed_goes_on_where_it_was(
-    loop: Loop, hub: HubServer, repo: Repo, settings: Settings
+    loop: WorkerLoop, hub: HubServer, repo: Repo, settings: Settings
 ) -> None:
     hub.held.clear()
     hub.held_after = SIZE // 2
@@ -104,7 +106,7 @@ def test_a_download_that_is_killed_goes_on_where_it_was(
 
 
 def test_a_download_that_is_called_off_leaves_nothing(
-    loop: Loop, hub: HubServer, repo: Repo, settings: Settings
+    loop: WorkerLoop, hub: HubServer, repo: Repo, settings: Settings
 ) -> None:
     hub.held.clear()
     hub.held_after = SIZE // 2
@@ -119,7 +121,7 @@ def test_a_download_that_is_called_off_leaves_nothing(
 
 
 def test_code_is_fetched_once_it_is_allowed_and_goes_with_the_consent(
-    loop: Loop, repo: Repo
+    loop: WorkerLoop, repo: Repo
 ) -> None:
     ask(loop, repo)
     wait_until_final(loop)

@@ -14,18 +14,18 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.protocols.run_dir import JobSpec, RunDir
-from studio.runner.run_lock import held
+from studio.runner.run_lock import lock_run
 from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
-from studio.worker.loop import Loop
+from studio.worker.loop import WorkerLoop
 from studio.worker.processes import cgroups, process
-from studio.worker.processes.local_launcher import Local
+from studio.worker.processes.local_launcher import LocalLauncher
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until
 
 FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 LIMIT = 200 * 2**20
-GROUPS = cgroups.find()
+GROUPS = cgroups.find_parent()
 
 needs_groups = pytest.mark.skipif(
     GROUPS is None, reason="This system lets nobody here make control groups that count memory."
@@ -37,9 +37,9 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 
 
-def played(engine: Engine, settings: Settings, launcher: Local, **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+def played(engine: Engine, settings: Settings, launcher: LocalLauncher, **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
     """Run a part to its end."""
-    loop = Loop(engine, settings, launcher)
+    loop = WorkerLoop(engine, settings, launcher)
     with unit_of_work(engine) as db:
         run_id = make_run(db, **changes).id or 0
 
@@ -58,7 +58,7 @@ def acts(part: str) -> tuple[str, ...]:
 
 
 def test_a_crash_in_compiled_code_names_its_signal(engine: Engine, settings: Settings) -> None:
-    run = played(engine, settings, Local(command=acts("segfault")))
+    run = played(engine, settings, LocalLauncher(command=acts("segfault")))
 
     assert (run.error_code, run.error_message) == (
         "crashed",
@@ -68,7 +68,7 @@ def test_a_crash_in_compiled_code_names_its_signal(engine: Engine, settings: Set
 
 @needs_groups
 def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Settings) -> None:
-    launcher = Local(command=acts("eat"), groups=GROUPS, memory_limit=LIMIT)
+    launcher = LocalLauncher(command=acts("eat"), groups=GROUPS, memory_limit=LIMIT)
     run = played(engine, settings, launcher)
 
     with read_session(engine) as db:
@@ -82,14 +82,14 @@ def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Setting
 
 
 def test_without_groups_memory_has_a_limit_too(engine: Engine, settings: Settings) -> None:
-    run = played(engine, settings, Local(command=acts("eat"), memory_limit=LIMIT))
+    run = played(engine, settings, LocalLauncher(command=acts("eat"), memory_limit=LIMIT))
 
     assert (run.status, run.error_code) == (RunStatus.FAILED, "out_of_memory")
 
 
 @needs_groups
 def test_a_group_ends_with_its_run(engine: Engine, settings: Settings) -> None:
-    launcher = Local(command=acts("segfault"), groups=GROUPS)
+    launcher = LocalLauncher(command=acts("segfault"), groups=GROUPS)
     played(engine, settings, launcher)
 
     assert launcher.groups is not None
@@ -116,13 +116,13 @@ def test_a_group_ends_whatever_has_left_the_session() -> None:
 
 
 def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Settings) -> None:
-    launcher = Local(command=acts("fail"))
+    launcher = LocalLauncher(command=acts("fail"))
     run = played(engine, settings, launcher)
     folder = RunDir(settings.runs / str(run.id))
     folder.artifacts.mkdir()
     with unit_of_work(engine) as db:
         run_commands.restart(db, run.id or 0)
-    loop = Loop(engine, settings, launcher)
+    loop = WorkerLoop(engine, settings, launcher)
 
     def is_over() -> bool:
         loop.tick()
@@ -142,8 +142,8 @@ def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -
     folder = RunDir(tmp_path)
     forker = (
         "import os, sys, time; from pathlib import Path;"
-        "from studio.protocols.run_dir import RunDir; from studio.runner.run_lock import held\n"
-        "with held(RunDir(Path(sys.argv[1]))):\n"
+        "from studio.protocols.run_dir import RunDir; from studio.runner.run_lock import lock_run\n"
+        "with lock_run(RunDir(Path(sys.argv[1]))):\n"
         "    child = os.fork()\n"
         "    if child: print(child, flush=True)\n"
         "    time.sleep(60)"
@@ -154,11 +154,11 @@ def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -
         helper = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
         parent.wait()
-        assert (process.training(folder), helper.is_running()) == (None, True)
-        process.clear(folder)
+        assert (process.find_training_process(folder), helper.is_running()) == (None, True)
+        process.kill_leftovers(folder)
         wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE)
 
-    with held(folder):
+    with lock_run(folder):
         assert folder.lock.read_text(encoding="ascii").startswith(f"{os.getpid()} ")
 
 
@@ -171,7 +171,7 @@ def test_a_process_that_cannot_even_say_that_the_disk_is_full(
     if subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("This machine lets nobody mount a small disk.")
     try:
-        run = played(engine, settings, Local(command=acts("fill")))
+        run = played(engine, settings, LocalLauncher(command=acts("fill")))
     finally:
         subprocess.run(["umount", settings.runs], check=True)  # noqa: S607 -- where a system keeps it
 
@@ -185,7 +185,7 @@ def test_a_run_goes_on_with_smaller_batches_where_it_may(
     run = played(
         engine,
         settings,
-        Local(command=acts("fail")),
+        LocalLauncher(command=acts("fail")),
         optimisation=batches,
         recovery={"smaller_batches": True},
     )

@@ -21,9 +21,9 @@ from studio.services.queue import concurrent_exports
 from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
-from studio.worker.loop import Loop
-from studio.worker.processes.local_launcher import Local
-from studio.worker.tasks.scheduler import Commands, Exporting
+from studio.worker.loop import WorkerLoop
+from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.tasks.scheduler import ExportKind, TaskCommands
 from tests.support.factories import MACHINES, make_finished_run, make_run
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import stop_processes
@@ -31,10 +31,10 @@ from tests.support.worker_processes import stop_processes
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
 
-Start = Callable[..., Loop]
+Start = Callable[..., WorkerLoop]
 
 
-def has_ended(loop: Loop, handle: str) -> bool:
+def has_ended(loop: WorkerLoop, handle: str) -> bool:
     return loop.launcher.observe(handle) is not None
 
 
@@ -45,12 +45,14 @@ SPARE = MACHINES["plain"]
 def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Make worker loops whose exports play a part; whatever they left running is killed."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    loops: list[Loop] = []
+    loops: list[WorkerLoop] = []
 
-    def begin(part: str, runner: str = "succeed") -> Loop:
+    def begin(part: str, runner: str = "succeed") -> WorkerLoop:
         trainer = (sys.executable, str(HERE / "fakes" / "runner.py"), runner)
         exporter = (sys.executable, str(HERE / "fakes" / "exporter.py"), part)
-        loop = Loop(engine, settings, Local(command=trainer), commands=Commands(export=exporter))
+        loop = WorkerLoop(
+            engine, settings, LocalLauncher(command=trainer), commands=TaskCommands(export=exporter)
+        )
         loops.append(loop)
         loop.adopt(alone=True)
         return loop
@@ -76,7 +78,7 @@ def folder(settings: Settings, export_id: int) -> ExportDir:
     return RunDir(settings.runs / "1").export(export_id)
 
 
-def until(loop: Loop, is_so: Callable[[Export | None], bool]) -> Export | None:
+def until(loop: WorkerLoop, is_so: Callable[[Export | None], bool]) -> Export | None:
     """Let the worker tick until something is so of the export."""
     pause = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
@@ -89,7 +91,7 @@ def until(loop: Loop, is_so: Callable[[Export | None], bool]) -> Export | None:
     raise AssertionError(f"Still {export}.")
 
 
-def settled(loop: Loop) -> Export:
+def settled(loop: WorkerLoop) -> Export:
     found = until(loop, lambda one: one is not None and one.status.is_final)
     assert found is not None
     return found
@@ -196,7 +198,7 @@ def test_an_export_without_memory_beside_training_waits_and_says_so(
     begin_training(engine)
     loop = start("succeed", runner="wait")
     trade = loop.trades.exports.trade
-    assert isinstance(trade, Exporting)
+    assert isinstance(trade, ExportKind)
     loop.trades.exports.trade = replace(trade, free_memory=lambda: 10**6)
     for _ in range(3):
         loop.tick()
@@ -243,7 +245,7 @@ def test_beside_a_gpu_a_small_export_takes_a_free_one_and_waits_for_none(
     engine: Engine, settings: Settings, small: int
 ) -> None:
     begin_training(engine)
-    trade = Exporting(settings, MACHINES["t4"], lambda: 2**33)
+    trade = ExportKind(settings, MACHINES["t4"], lambda: 2**33)
     with read_session(engine) as db:
         made = exports.get(db, 1, small)
         starts = [trade.may_start(db, made, on_device=on_device) for on_device in (True, False)]

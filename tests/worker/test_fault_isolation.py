@@ -21,10 +21,10 @@ from studio.services.tasks import tasks
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker.loop import Loop
+from studio.worker.loop import WorkerLoop
 from studio.worker.processes.launcher import LaunchSpec
-from studio.worker.processes.local_launcher import Local
-from studio.worker.tasks.scheduler import Commands
+from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.tasks.scheduler import TaskCommands
 from tests.support import waiting
 from tests.support.factories import make_finished_run, make_run
 from tests.support.worker_processes import stop_processes
@@ -35,7 +35,7 @@ Break = Callable[[WorkDir], None]
 
 
 @dataclass(slots=True)
-class Faulty(Local):
+class Faulty(LocalLauncher):
     """A launcher one of whose methods raises for one run."""
 
     fails_in: str = ""
@@ -45,7 +45,7 @@ class Faulty(Local):
     def submit(self, spec: LaunchSpec) -> str:
         if spec.run_id == self.run_id:
             self._fail("submit")
-        handle = Local.submit(self, spec)
+        handle = LocalLauncher.submit(self, spec)
         if spec.run_id == self.run_id:
             self._victims += (handle,)
         return handle
@@ -54,17 +54,17 @@ class Faulty(Local):
         if spec.run_id == self.run_id:
             self._victims += (handle,)
             self._fail("adopt")
-        return Local.adopt(self, spec, handle)
+        return LocalLauncher.adopt(self, spec, handle)
 
     def observe(self, handle: str) -> ProcessExit | None:
         if handle in self._victims:
             self._fail("observe")
-        return Local.observe(self, handle)
+        return LocalLauncher.observe(self, handle)
 
     def stop(self, handle: str) -> None:
         if handle in self._victims:
             self._fail("stop")
-        Local.stop(self, handle)
+        LocalLauncher.stop(self, handle)
 
     def tend(self) -> None:
         self._fail("tend")
@@ -74,23 +74,23 @@ class Faulty(Local):
             raise RuntimeError(method)
 
 
-Start = Callable[..., Loop]
+Start = Callable[..., WorkerLoop]
 
 
 @pytest.fixture
 def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Make workers with two slots whose runs and tasks wait; none is left running."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    loops: list[Loop] = []
+    loops: list[WorkerLoop] = []
 
-    def begin(fails_in: str = "") -> Loop:
+    def begin(fails_in: str = "") -> WorkerLoop:
         command = (sys.executable, str(HERE / "fakes" / "runner.py"), "wait")
-        commands = Commands(
+        commands = TaskCommands(
             export=(sys.executable, str(HERE / "fakes" / "exporter.py"), "wait"),
             chore=(sys.executable, str(HERE / "fakes" / "task.py"), "wait"),
         )
         launcher = Faulty(command=command, wanted_slots=2, fails_in=fails_in)
-        loops.append(Loop(engine, settings, launcher, commands=commands))
+        loops.append(WorkerLoop(engine, settings, launcher, commands=commands))
         loops[-1].adopt(alone=True)
         return loops[-1]
 
@@ -98,7 +98,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     for loop in loops:
         stop_processes(loop)
         for handle, child in loop.launcher._children.items():  # type: ignore[attr-defined] # Local's own
-            Local.kill(loop.launcher, handle)  # type: ignore[arg-type] # as above
+            LocalLauncher.kill(loop.launcher, handle)  # type: ignore[arg-type] # as above
             _ = child.child and child.child.wait()
 
 
@@ -108,12 +108,12 @@ def submit(engine: Engine, *names: str) -> None:
             make_run(db, name)
 
 
-def run_of(loop: Loop, run_id: int) -> Run:
+def run_of(loop: WorkerLoop, run_id: int) -> Run:
     with read_session(loop.engine) as db:
         return runs.get(db, run_id)
 
 
-def tick_until(loop: Loop, is_so: Callable[[], bool]) -> None:
+def tick_until(loop: WorkerLoop, is_so: Callable[[], bool]) -> None:
     def is_so_now() -> bool:
         loop.tick()
         return is_so()
@@ -121,18 +121,18 @@ def tick_until(loop: Loop, is_so: Callable[[], bool]) -> None:
     waiting.wait_until(is_so_now)
 
 
-def folder_of(loop: Loop, run_id: int) -> RunDir:
+def folder_of(loop: WorkerLoop, run_id: int) -> RunDir:
     return RunDir(loop.settings.runs / str(run_id))
 
 
-def finish(loop: Loop, run_id: int) -> None:
+def finish(loop: WorkerLoop, run_id: int) -> None:
     """Let a run that waits go on to its end."""
     for step in range(1, 6):
         (folder_of(loop, run_id).root / f"go-{step}").touch()
     tick_until(loop, lambda: run_of(loop, run_id).status is RunStatus.SUCCEEDED)
 
 
-def both_train(loop: Loop) -> None:
+def both_train(loop: WorkerLoop) -> None:
     tick_until(loop, lambda: run_of(loop, 1).step == 1 and run_of(loop, 2).step == 1)
 
 
@@ -267,7 +267,7 @@ def test_a_run_that_cannot_be_adopted_fails_and_the_others_are(
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     assert run_of(loop, 1).error_code == "not_followed"
-    assert Local.observe(first.launcher, run_of(loop, 2).handle) is None  # type: ignore[arg-type] # a Local
+    assert LocalLauncher.observe(first.launcher, run_of(loop, 2).handle) is None  # type: ignore[arg-type] # a Local
     finish(loop, 2)
 
 
@@ -321,7 +321,7 @@ def test_a_task_with_broken_files_fails_and_the_other_goes_on(
     tick_until(loop, lambda: task(loop, 2).status is TaskStatus.SUCCEEDED)
 
 
-def task(loop: Loop, number: int) -> Task:
+def task(loop: WorkerLoop, number: int) -> Task:
     with read_session(loop.engine) as db:
         return tasks.get(db, number)
 

@@ -26,8 +26,8 @@ from studio.services.operations.home import open_home
 from studio.services.queue.wait_reasons import Blocker
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker.socket_services.inference import Speaker
-from studio.worker.socket_services.socket_activation import Post
+from studio.worker.socket_services.inference import InferenceService
+from studio.worker.socket_services.socket_activation import SocketService
 from tests.support import live_studio
 from tests.support.waiting import wait_until
 
@@ -70,10 +70,10 @@ def told(engine: Engine) -> LoadedModel | None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[Speaker]:
+def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[InferenceService]:
     """Tend a desk and a speaker as a worker does, until the tests are through with them."""
-    here, stop = Speaker(home), threading.Event()
-    shown = Post(desk_line.socket_path(home.home), desk_line.MODULE)
+    here, stop = InferenceService(home), threading.Event()
+    shown = SocketService(desk_line.socket_path(home.home), desk_line.MODULE)
     here.tend(room.free, lambda: None, lambda: TAKEN)
     shown.tend()
 
@@ -190,7 +190,7 @@ def test_whoever_hangs_up_stops_the_answer(home: Settings, question: GenerationR
 
 
 def test_no_slot_is_told_at_once(
-    home: Settings, speaking: Speaker, room: Room, question: GenerationRequest
+    home: Settings, speaking: InferenceService, room: Room, question: GenerationRequest
 ) -> None:
     answer(home, question)
     assert speaking.slots == 1

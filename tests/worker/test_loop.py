@@ -19,28 +19,28 @@ from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import artifacts, attempts, run_commands, runs
 from studio.settings import Settings
-from studio.worker.loop import Loop
+from studio.worker.loop import WorkerLoop
 from studio.worker.processes import process
 from studio.worker.processes.launcher import Launcher
-from studio.worker.processes.local_launcher import Local
+from studio.worker.processes.local_launcher import LocalLauncher
 from tests.support import waiting
 from tests.support.factories import make_run
 
 FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 PATIENCE_SECONDS = 30
 
-Start = Callable[[str], Loop]
+Start = Callable[[str], WorkerLoop]
 
 
 @pytest.fixture
 def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Make worker loops whose runs play a part; whatever they left running is killed."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    launchers: list[Local] = []
+    launchers: list[LocalLauncher] = []
 
-    def begin(part: str) -> Loop:
-        launchers.append(Local(command=(sys.executable, FAKE, part)))
-        loop = Loop(engine, settings, launchers[-1])
+    def begin(part: str) -> WorkerLoop:
+        launchers.append(LocalLauncher(command=(sys.executable, FAKE, part)))
+        loop = WorkerLoop(engine, settings, launchers[-1])
         loop.adopt(alone=True)
         return loop
 
@@ -56,7 +56,7 @@ def gone(launcher: Launcher, handle: str) -> None:
     waiting.wait_until(lambda: launcher.observe(handle) is not None)
 
 
-def until(loop: Loop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
+def until(loop: WorkerLoop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
     """Let the worker tick until something is so of a run."""
     pause = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
@@ -377,4 +377,4 @@ def test_a_run_that_cannot_be_prepared_fails_in_words(
 
 
 def test_a_reused_pid_is_not_taken_for_the_run() -> None:
-    assert process.found(os.getpid(), 1.0) is None
+    assert process.find_process(os.getpid(), 1.0) is None

@@ -21,7 +21,7 @@ from studio.protocols.events import Failed
 from studio.services.notifications import channels, deliveries
 from studio.services.runs import attempts, states
 from studio.settings import Settings
-from studio.worker.notifications.sender import Messenger, send_next
+from studio.worker.notifications.sender import NotificationSender, send_next
 from tests.fakes.message_receivers import MailServer, WebhookReceiver
 from tests.support.factories import make_finished_run, make_running
 from tests.support.waiting import wait_until
@@ -244,7 +244,7 @@ def test_each_channel_is_tried_by_itself(
 
 def test_a_thread_sends_what_comes(engine: Engine, given: Set, hook: WebhookReceiver) -> None:
     stop = threading.Event()
-    messenger = Messenger(engine, given(webhook_url=hook.url))
+    messenger = NotificationSender(engine, given(webhook_url=hook.url))
     messenger.tend(stop)
     try:
         with unit_of_work(engine) as db:

@@ -19,10 +19,10 @@ from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker.loop import Loop
-from studio.worker.notifications.sender import Messenger
-from studio.worker.processes.local_launcher import Local
-from studio.worker.tasks.scheduler import Commands
+from studio.worker.loop import WorkerLoop
+from studio.worker.notifications.sender import NotificationSender
+from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.tasks.scheduler import TaskCommands
 from tests.fakes.message_receivers import WebhookReceiver
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until
@@ -33,7 +33,9 @@ STORED, TOLD = "hf_stored_on_the_page", "hf_told_by_the_environment"
 
 
 @pytest.fixture
-def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+def loop(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WorkerLoop]:
     """Return a worker whose environment has secrets, as its database does."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     for name in ("HF_TOKEN", "studio_s3_secret", "STUDIO_SECRET_KEY", "STUDIO_SMTP_URL"):
@@ -42,7 +44,9 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     chore = (sys.executable, str(HERE / "fakes" / "task.py"), "wait")
     keep(engine, settings, "hub_token", STORED)
     keep(engine, settings, "webhook_secret", STORED)
-    made = Loop(engine, settings, Local(command=runner), commands=Commands(chore=chore))
+    made = WorkerLoop(
+        engine, settings, LocalLauncher(command=runner), commands=TaskCommands(chore=chore)
+    )
     made.adopt(alone=True)
     yield made
     for handle in made.launcher._children:  # type: ignore[attr-defined] # as a Local has them
@@ -51,7 +55,7 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     stop_processes(made)
 
 
-def is_gone(loop: Loop, handle: str) -> bool:
+def is_gone(loop: WorkerLoop, handle: str) -> bool:
     return loop.launcher.observe(handle) is not None
 
 
@@ -71,13 +75,13 @@ def told(pid: int | None) -> set[str]:
     return {name for name, value in found.items() if value in (STORED, TOLD)}
 
 
-def started(loop: Loop, engine: Engine, chore_id: int) -> Task:
+def started(loop: WorkerLoop, engine: Engine, chore_id: int) -> Task:
     loop.tick()
     with unit_of_work(engine) as db:
         return tasks.get(db, chore_id)
 
 
-def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: Loop, engine: Engine) -> None:
+def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: WorkerLoop, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_run(db).id or 0
     loop.tick()
@@ -92,7 +96,7 @@ def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: Loop, engine: En
 
 
 def test_a_run_whose_model_the_hub_has_is_told_the_token_of_the_hub_alone(
-    loop: Loop, engine: Engine
+    loop: WorkerLoop, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
         run = make_run(db)
@@ -103,13 +107,13 @@ def test_a_run_whose_model_the_hub_has_is_told_the_token_of_the_hub_alone(
     assert told(int(loop.followed[run_id].handle.split("@")[0])) == {"HF_TOKEN"}
 
 
-def test_a_download_is_told_the_token_of_the_hub_alone(loop: Loop, engine: Engine) -> None:
+def test_a_download_is_told_the_token_of_the_hub_alone(loop: WorkerLoop, engine: Engine) -> None:
     chore = started(loop, engine, ask(engine, "download", code=False))
 
     assert told(chore.pid) == {"STUDIO_HUB_TOKEN"}
 
 
-def test_work_that_asks_nobody_is_told_none(loop: Loop, engine: Engine) -> None:
+def test_work_that_asks_nobody_is_told_none(loop: WorkerLoop, engine: Engine) -> None:
     source = {"kind": "url", "url": "https://example.org/rows.jsonl"}
     chore = started(loop, engine, ask(engine, "fetch", source=source))
 
@@ -117,7 +121,7 @@ def test_work_that_asks_nobody_is_told_none(loop: Loop, engine: Engine) -> None:
 
 
 def test_work_whose_secret_cannot_be_read_says_so_and_waits_for_nobody(
-    loop: Loop, engine: Engine
+    loop: WorkerLoop, engine: Engine
 ) -> None:
     loop.settings.secret_file.unlink()
 
@@ -137,7 +141,9 @@ def test_messages_go_where_the_page_says_now_and_wait_while_it_cannot_be_read(
         deliveries.enqueue_test(db, Channel.WEBHOOK)
     key = settings.secret_file.read_bytes()
     settings.secret_file.unlink()
-    messenger = Messenger(engine, settings.model_copy(update={"allow_internal_addresses": True}))
+    messenger = NotificationSender(
+        engine, settings.model_copy(update={"allow_internal_addresses": True})
+    )
 
     assert messenger._send_next() is False
     settings.secret_file.write_bytes(key)

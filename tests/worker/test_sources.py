@@ -17,8 +17,8 @@ from studio.db.tasks import Task
 from studio.services.accounts import secrets
 from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
-from studio.worker.loop import Loop
-from studio.worker.processes.local_launcher import Local
+from studio.worker.loop import WorkerLoop
+from studio.worker.processes.local_launcher import LocalLauncher
 from tests.fakes.file_server import FileServer
 from tests.fakes.s3_signature import SignatureCheck
 from tests.support.worker_processes import stop_processes, wait_until_final
@@ -36,27 +36,29 @@ def settings(settings: Settings, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+def loop(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WorkerLoop]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    loop = Loop(engine, settings, Local())
+    loop = WorkerLoop(engine, settings, LocalLauncher())
     yield loop
     stop_processes(loop)
 
 
-def bring(loop: Loop, source: Source, name: str = "") -> Task:
+def bring(loop: WorkerLoop, source: Source, name: str = "") -> Task:
     """Have a file brought, and wait for what becomes of it."""
     with unit_of_work(loop.engine) as db:
         asked = import_sources.enqueue_import(db, loop.settings, source, name).id or 0
     return wait_until_final(loop, asked)
 
 
-def made(loop: Loop, chore: Task) -> Dataset:
+def made(loop: WorkerLoop, chore: Task) -> Dataset:
     assert (chore.status, chore.error_message) == (TaskStatus.SUCCEEDED, "")
     with read_session(loop.engine) as db:
         return datasets.get(db, chore.result["dataset_id"])
 
 
-def test_a_file_of_an_open_folder_becomes_a_draft(loop: Loop) -> None:
+def test_a_file_of_an_open_folder_becomes_a_draft(loop: WorkerLoop) -> None:
     source = loop.settings.import_folders[0] / "rows.jsonl"
     dataset = made(loop, bring(loop, LocalFileSource(path=str(source)), "from a folder"))
 
@@ -68,7 +70,7 @@ def test_a_file_of_an_open_folder_becomes_a_draft(loop: Loop) -> None:
 
 
 def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
-    loop: Loop, site: FileServer
+    loop: WorkerLoop, site: FileServer
 ) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[10_000])
     chore = bring(loop, UrlSource(url=f"{url}?key=secret"))
@@ -83,7 +85,7 @@ def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
     [("right", ""), ("wrong", "The secret key of this studio does not belong to its access key.")],
 )
 def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
-    loop: Loop, site: FileServer, monkeypatch: pytest.MonkeyPatch, secret: str, says: str
+    loop: WorkerLoop, site: FileServer, monkeypatch: pytest.MonkeyPatch, secret: str, says: str
 ) -> None:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     monkeypatch.setenv("STUDIO_S3_ENDPOINT", site.url)
@@ -99,7 +101,7 @@ def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
     assert chore.status is (TaskStatus.FAILED if says else TaskStatus.SUCCEEDED)
 
 
-def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:
+def test_what_was_sent_in_parts_becomes_a_draft(loop: WorkerLoop) -> None:
     folder = loop.settings.uploads
     sent = uploads.create(folder, "rows.jsonl", len(ROWS), 10**6)
     for start in (0, 9000):
@@ -110,7 +112,7 @@ def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:
     assert (dataset.name, dataset.source, dataset.bytes) == ("rows", "upload", len(ROWS))
 
 
-def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: Loop, site: FileServer) -> None:
+def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: WorkerLoop, site: FileServer) -> None:
     names = [
         made(loop, bring(loop, UrlSource(url=site.put(path, ROWS)))).name
         for path in ("/a/rows.jsonl", "/b/rows.jsonl")
@@ -118,13 +120,13 @@ def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: Loop, site: FileSer
     assert names == ["rows", "rows 2"]
 
 
-def test_what_cannot_be_read_as_a_table_fails_in_words(loop: Loop, site: FileServer) -> None:
+def test_what_cannot_be_read_as_a_table_fails_in_words(loop: WorkerLoop, site: FileServer) -> None:
     chore = bring(loop, UrlSource(url=site.put("/empty.jsonl", b"")))
 
     assert (chore.status, chore.error_code) == (TaskStatus.FAILED, "invalid")
 
 
-def test_a_file_that_is_not_there_fails_in_words(loop: Loop, site: FileServer) -> None:
+def test_a_file_that_is_not_there_fails_in_words(loop: WorkerLoop, site: FileServer) -> None:
     chore = bring(loop, UrlSource(url=f"{site.url}/missing"))
 
     assert chore.error_message == "What is asked for is not there (status 404)."

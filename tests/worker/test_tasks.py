@@ -22,9 +22,9 @@ from studio.services.queue import concurrent_exports, task_results
 from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
-from studio.worker.loop import Loop
-from studio.worker.processes.local_launcher import Local
-from studio.worker.tasks.scheduler import Commands
+from studio.worker.loop import WorkerLoop
+from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.tasks.scheduler import TaskCommands
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import stop_processes, wait_for_task, wait_until_final
@@ -32,20 +32,20 @@ from tests.support.worker_processes import stop_processes, wait_for_task, wait_u
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
 
-Start = Callable[[str], Loop]
+Start = Callable[[str], WorkerLoop]
 
 
 @pytest.fixture
 def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Make worker loops whose chores play a part, or do what they are for; none is left running."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    loops: list[Loop] = []
+    loops: list[WorkerLoop] = []
 
-    def begin(part: str) -> Loop:
+    def begin(part: str) -> WorkerLoop:
         runner = (sys.executable, str(HERE / "fakes" / "runner.py"), "succeed")
         chore = (sys.executable, str(HERE / "fakes" / "task.py"), part)
-        commands = Commands(chore=chore) if part != "real" else Commands()
-        loop = Loop(engine, settings, Local(command=runner), commands=commands)
+        commands = TaskCommands(chore=chore) if part != "real" else TaskCommands()
+        loop = WorkerLoop(engine, settings, LocalLauncher(command=runner), commands=commands)
         loops.append(loop)
         loop.adopt(alone=True)
         return loop
@@ -102,7 +102,7 @@ def begun(chore: Task) -> bool:
     return chore.share > 0
 
 
-def abandon(loop: Loop, chore_id: int = 1) -> subprocess.Popen[bytes]:
+def abandon(loop: WorkerLoop, chore_id: int = 1) -> subprocess.Popen[bytes]:
     """Take a chore's process away from a worker, as if that had been killed."""
     left = loop.trades.chores.followed.pop(chore_id).process
     return left.child or pytest.fail("It was our child.")

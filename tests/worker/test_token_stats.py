@@ -20,16 +20,18 @@ from studio.services.datasets.token_stats import StatsRequest
 from studio.services.models import models
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker.loop import Loop
-from studio.worker.processes.local_launcher import Local
+from studio.worker.loop import WorkerLoop
+from studio.worker.processes.local_launcher import LocalLauncher
 from tests.support import tokenizer_services
 from tests.support.worker_processes import stop_processes, wait_until_final
 
 
 @pytest.fixture
-def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+def loop(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WorkerLoop]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    loop = Loop(engine, settings, Local())
+    loop = WorkerLoop(engine, settings, LocalLauncher())
     yield loop
     stop_processes(loop)
 
@@ -43,28 +45,28 @@ def model(engine: Engine, tmp_path: Path) -> Path:
     return tmp_path / "spoken"
 
 
-def counted(loop: Loop) -> Task:
+def counted(loop: WorkerLoop) -> Task:
     """Have the tokens counted, and wait for what comes of it."""
     with unit_of_work(loop.engine) as db:
         asked = token_stats.enqueue(db, loop.settings, which(loop)).id or 0
     return wait_until_final(loop, asked)
 
 
-def which(loop: Loop) -> StatsRequest:
+def which(loop: WorkerLoop) -> StatsRequest:
     with read_session(loop.engine) as db:
         version = versions.current(db, datasets.get(db, 1))
         assert version is not None
         return token_stats.build_request(db, version, "spoken", "model")
 
 
-def known(loop: Loop) -> TokenStats | None:
+def known(loop: WorkerLoop) -> TokenStats | None:
     wanted = which(loop)
     with read_session(loop.engine) as db:
         return token_stats.find_stats(db, wanted)
 
 
 @pytest.mark.usefixtures("model")
-def test_a_chore_counts_what_training_would_read(loop: Loop) -> None:
+def test_a_chore_counts_what_training_would_read(loop: WorkerLoop) -> None:
     chore = counted(loop)
 
     found = token_stats.parse_result(chore)
@@ -76,13 +78,15 @@ def test_a_chore_counts_what_training_would_read(loop: Loop) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_the_same_rows_are_counted_once(loop: Loop) -> None:
+def test_the_same_rows_are_counted_once(loop: WorkerLoop) -> None:
     chore = counted(loop)
 
     assert counted(loop).id == chore.id
 
 
-def test_a_changed_tokenizer_takes_the_place_of_what_was_counted(loop: Loop, model: Path) -> None:
+def test_a_changed_tokenizer_takes_the_place_of_what_was_counted(
+    loop: WorkerLoop, model: Path
+) -> None:
     first = counted(loop)
     tokenizer_services.write_model(
         model, template="{{ messages[0].content }}" + tokenizer_services.CHATML
@@ -94,7 +98,7 @@ def test_a_changed_tokenizer_takes_the_place_of_what_was_counted(loop: Loop, mod
     assert first.id != second.id
 
 
-def test_a_model_without_a_template_is_told_what_to_choose(loop: Loop, model: Path) -> None:
+def test_a_model_without_a_template_is_told_what_to_choose(loop: WorkerLoop, model: Path) -> None:
     tokenizer_services.write_model(model, template="")
     chore = counted(loop)
 
@@ -103,7 +107,7 @@ def test_a_model_without_a_template_is_told_what_to_choose(loop: Loop, model: Pa
     assert chore.error_hint == "Choose one for it: chatml or plain."
 
 
-def test_a_template_that_takes_all_memory_is_refused(loop: Loop, model: Path) -> None:
+def test_a_template_that_takes_all_memory_is_refused(loop: WorkerLoop, model: Path) -> None:
     greedy = "{% if '7' in messages[0].content %}{{ 'a' * 10 ** 11 }}{% endif %}"
     tokenizer_services.write_model(model, template=greedy + tokenizer_services.CHATML)
     found = token_stats.parse_result(counted(loop))
@@ -113,7 +117,7 @@ def test_a_template_that_takes_all_memory_is_refused(loop: Loop, model: Path) ->
 
 
 @pytest.mark.usefixtures("model")
-def test_what_was_counted_outlives_other_chores_but_not_its_rows(loop: Loop) -> None:
+def test_what_was_counted_outlives_other_chores_but_not_its_rows(loop: WorkerLoop) -> None:
     chore = counted(loop)
     with unit_of_work(loop.engine) as db:
         tasks.get(db, chore.id or 0).finished_at = datetime.now(UTC) - timedelta(days=400)

@@ -15,7 +15,7 @@ from studio.protocols import tokenizer_service as line
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
-from studio.worker.socket_services.socket_activation import Post
+from studio.worker.socket_services.socket_activation import SocketService
 from tests.support import tokenizer_services
 from tests.support.waiting import wait_until
 
@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def desked(home: Settings) -> Iterator[Post]:
+def desked(home: Settings) -> Iterator[SocketService]:
     with tokenizer_services.run_tokenizer_service(home) as here:
         yield here
 
@@ -195,7 +195,7 @@ def test_a_model_that_is_not_here_is_an_error_in_words(
 
 
 def test_a_model_whose_config_cannot_be_is_an_error_in_words(
-    home: Settings, desked: Post, model: Path
+    home: Settings, desked: SocketService, model: Path
 ) -> None:
     tokenizer_client.tokenize_row(home, asked(model))
     before = desked.child
@@ -213,7 +213,7 @@ def test_a_row_that_is_none_is_an_error_in_words(home: Settings, model: Path) ->
 
 
 def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
-    home: Settings, desked: Post, model: Path, tmp_path: Path
+    home: Settings, desked: SocketService, model: Path, tmp_path: Path
 ) -> None:
     hostile = tokenizer_services.write_model(tmp_path / "hostile", ENDLESS)
     told: list[StudioError] = []
@@ -253,7 +253,9 @@ def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path
     assert learnt(home, asked(model)) == "Yo<|im_end|>"
 
 
-def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Post, model: Path) -> None:
+def test_nonsense_on_the_socket_does_no_harm(
+    home: Settings, desked: SocketService, model: Path
+) -> None:
     tokenizer_client.tokenize_row(home, asked(model))
     before = desked.child
     with line.connect(home.home, timeout=5) as here:
@@ -265,7 +267,9 @@ def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Post, model
     assert desked.child is before
 
 
-def test_a_desk_that_was_killed_is_started_again(home: Settings, desked: Post, model: Path) -> None:
+def test_a_desk_that_was_killed_is_started_again(
+    home: Settings, desked: SocketService, model: Path
+) -> None:
     tokenizer_client.tokenize_row(home, asked(model))
     assert desked.child is not None
     desked.child.send_signal(signal.SIGKILL)
@@ -300,12 +304,12 @@ def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> N
 
 def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
-    second = Post(line.socket_path(settings.home), line.MODULE)
+    second = SocketService(line.socket_path(settings.home), line.MODULE)
     with tokenizer_services.run_tokenizer_service(settings):
         tokenizer_client.tokenize_row(settings, asked(model))
         second.tend()
         assert second._listener is None
-    second = Post(line.socket_path(settings.home), line.MODULE)
+    second = SocketService(line.socket_path(settings.home), line.MODULE)
     second.tend()
     assert second._listener is not None
     second.end()

@@ -13,26 +13,26 @@ from trl.trainer import utils as upstream
 
 from studio.methods.sft import SFTRecipe
 from studio.training.checkpoints import store
-from studio.training.checkpoints.resume import Resumable
+from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
-from studio.training.job import Job
+from studio.training.job import TrainingJob
 from studio.training.models import loader
-from studio.training.monitoring.divergence_guard import Guarded
+from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
 from studio.training.precision import fsdp, optimizers
-from studio.training.precision.verification import RealPrecision
+from studio.training.precision.verification import PrecisionTrainerMixin
 
-TILE_COLUMNS = 4096
+CPU_LOGIT_COLUMNS = 4096
 """Words of the vocabulary that a processor scores at once."""
 
 
-def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
+def build(recipe: SFTRecipe, job: TrainingJob) -> "StudioSFTTrainer":
     """Build the trainer of one run."""
     args = SFTConfig(
         output_dir=str(job.dir.checkpoints),
         **recipe.optimisation.model_dump(exclude_none=True),
         **recipe.evaluation.model_dump(exclude_none=True),
         **job.mode.trainer_flags,
-        **store.strategy(recipe),
+        **store.best_model_arguments(recipe),
         eval_strategy="steps",
         eval_on_start=True,
         max_length=recipe.data.max_length,
@@ -42,21 +42,26 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
         disable_tqdm=True,
         report_to=[],
     )
-    fsdp.install(job.mode, args)
-    return AnswerTrainer(job, args, store.callbacks(recipe))
+    fsdp.set_mixed_precision(job.mode, args)
+    return StudioSFTTrainer(job, args, store.early_stopping_callbacks(recipe))
 
 
-class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ignore[misc] # upstream is untyped
+class StudioSFTTrainer(
+    GuardedTrainerMixin,
+    PrecisionTrainerMixin,
+    ResumableTrainerMixin,
+    SFTTrainer,  # type: ignore[misc] # upstream is untyped
+):
     """TRL's trainer, counting on the device and reading the counts once a logging step."""
 
     loss_is_scaled_for_ga = True
 
-    def __init__(self, job: Job, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
+    def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         self.mode = job.mode
         # An adapter begins at random, and upstream sets the seed only once it has the model.
         set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
-        with loader.kept_wide(model) if job.adapter else nullcontext():
+        with loader.keep_trained_float32(model) if job.adapter else nullcontext():
             super().__init__(
                 model=model,
                 args=args,
@@ -65,15 +70,15 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
                 processing_class=job.tokenizer,
                 data_collator=tokenisation.Collator(job.tokenizer.pad_token_id),
                 callbacks=callbacks,
-                optimizer_cls_and_kwargs=optimizers.choice(job.mode, args),
+                optimizer_cls_and_kwargs=optimizers.choose_optimizer(job.mode, args),
             )
         # Upstream counts the answers' tokens only for models that take the count themselves.
         self.model_accepts_loss_kwargs = True
-        _score_answers_only(self.model.get_base_model() if job.adapter else self.model)
+        _compute_answer_logits_only(self.model.get_base_model() if job.adapter else self.model)
         # Upstream insists on its own kind of data set, but reading that costs more than a batch.
-        self.train_dataset: Any = packed_dataset.tensors(job.train)
-        self.eval_dataset: Any = packed_dataset.tensors(job.validation)
-        self._tally = Tally(self.args.device)
+        self.train_dataset: Any = packed_dataset.example_tensors(job.train)
+        self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
+        self._tally = LossAccumulator(self.args.device)
         self.counts = (self._tally,)
 
     def compute_loss(
@@ -104,7 +109,7 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
 
     def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
         """Weigh every token alike, so that the result does not hang on the batch size."""
-        training, self._tally = self._tally, Tally(self.args.device)
+        training, self._tally = self._tally, LossAccumulator(self.args.device)
         try:
             output = super().evaluation_loop(*args, **kwargs)
             found = self._tally.read()
@@ -122,7 +127,7 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
         """Tell nobody."""
 
 
-def _score_answers_only(model: nn.Module) -> None:
+def _compute_answer_logits_only(model: nn.Module) -> None:
     """Put the vocabulary's logits, the widest thing a small model computes, on answers alone.
 
     Upstream does so only where it has Triton, for fear of compiling anew for every shape; eager
@@ -131,11 +136,11 @@ def _score_answers_only(model: nn.Module) -> None:
     upstream._use_triton = lambda _device: True  # noqa: SLF001 -- asked there for this alone
     if not torch.cuda.is_available():
         # Without Triton a tile costs eight times its own size while it is worked on.
-        upstream._CHUNKED_LOGPROB_CHUNK_SIZE = TILE_COLUMNS  # noqa: SLF001 -- no public door
+        upstream._CHUNKED_LOGPROB_CHUNK_SIZE = CPU_LOGIT_COLUMNS  # noqa: SLF001 -- no public door
     upstream.add_fused_lm_head(model, outputs=("log_probs", "is_top1"))
 
 
-class Tally:
+class LossAccumulator:
     """Sums kept on the device, so that a training step waits for none of them."""
 
     SAVED_AS: ClassVar[str] = "Tally"

@@ -9,14 +9,14 @@ from transformers.generation.streamers import BaseStreamer
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
-from studio.training.evaluation.sample_answers import watched
+from studio.training.evaluation.sample_answers import record_compute_formats
 
-_UNFINISHED = "�"
+_REPLACEMENT_CHARACTER = "�"
 """What a tokenizer writes for a character that is not whole yet."""
 
 
 @dataclass(slots=True)
-class Text:
+class TextStream:
     """Makes text of tokens, bit by bit, and holds back what may be the start of a stop."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -35,7 +35,7 @@ class Text:
         """Take a token. Return what can be said for certain."""
         self._ids.append(token)
         new = self._new()
-        if new.endswith(_UNFINISHED):
+        if new.endswith(_REPLACEMENT_CHARACTER):
             return ""
         self._before, self._done = self._done, len(self._ids)
         return self._say(new)
@@ -65,12 +65,12 @@ class Text:
         if found >= 0:
             self.has_stopped, self._held = True, ""
             return text[:found]
-        held = max((_overlap(text, one) for one in self.stop), default=0)
+        held = max((_partial_stop_length(text, one) for one in self.stop), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
 
-class _Heard(BaseStreamer):  # type: ignore[misc] # upstream is untyped
+class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
     """Hands each token on; the first that it is given are those of the prompt."""
 
     def __init__(self, hear: Callable[[int], None]) -> None:
@@ -88,7 +88,7 @@ class _Heard(BaseStreamer):  # type: ignore[misc] # upstream is untyped
         """Nothing is left to hand on."""
 
 
-class _Until(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
+class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
 
@@ -98,7 +98,7 @@ class _Until(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
         return torch.full((len(input_ids),), self._is_over(), device=input_ids.device)
 
 
-def write(
+def generate(
     asked: GenerationRequest,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -106,7 +106,7 @@ def write(
     is_gone: Callable[[], bool],
 ) -> GenerationEnd:
     """Have a model write, and say what it writes as it comes; it stops once nobody listens."""
-    text = Text(tokenizer, asked.stop, asked.is_turn)
+    text = TextStream(tokenizer, asked.stop, asked.is_turn)
     written: list[int] = []
 
     def hear(token: int) -> None:
@@ -117,16 +117,16 @@ def write(
     if asked.seed is not None:
         torch.manual_seed(asked.seed)
     inputs = torch.tensor([asked.ids], device=model.device)
-    with torch.inference_mode(), watched(model) as formats:
+    with torch.inference_mode(), record_compute_formats(model) as formats:
         model.generate(
             input_ids=inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=asked.most,
             eos_token_id=asked.stops,
             pad_token_id=tokenizer.pad_token_id,
-            streamer=_Heard(hear),
-            stopping_criteria=[_Until(lambda: text.has_stopped or is_gone())],
-            **_chosen(asked),
+            streamer=_TokenStreamer(hear),
+            stopping_criteria=[_StopWhen(lambda: text.has_stopped or is_gone())],
+            **_sampling_arguments(asked),
         )
     if rest := text.finish():
         say(rest)
@@ -138,7 +138,7 @@ def write(
     )
 
 
-def room(asked: GenerationRequest, config: object) -> int:
+def token_budget(asked: GenerationRequest, config: object) -> int:
     """Return how many tokens an answer may have.
 
     Raises:
@@ -156,7 +156,7 @@ def room(asked: GenerationRequest, config: object) -> int:
     return min(left, asked.most or left)
 
 
-def _chosen(asked: GenerationRequest) -> dict[str, object]:
+def _sampling_arguments(asked: GenerationRequest) -> dict[str, object]:
     """Say how the next token is chosen; what a model's own settings say of it counts for nothing.
 
     What OpenAI's interface does not have is switched off, so that a temperature is one.
@@ -168,7 +168,7 @@ def _chosen(asked: GenerationRequest) -> dict[str, object]:
     return plain | {"do_sample": True} | chosen
 
 
-def _overlap(text: str, stop: str) -> int:
+def _partial_stop_length(text: str, stop: str) -> int:
     """Return how much of a stop the text ends with."""
     most = min(len(text), len(stop) - 1)
     return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)

@@ -15,17 +15,17 @@ import sys
 from studio.processes import parent_death
 from studio.processes.unix_sockets import is_hung_up
 
-_QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 """What keeps libraries from asking the hub, and from talking."""
 
 
 def main(listener: int, lifeline: int, idle_seconds: float) -> int:
     parent_death.kill_on_parent_death(lambda: is_hung_up(lifeline))
-    os.environ.update(_QUIET)
+    os.environ.update(_ENVIRONMENT)
 
-    from studio.runner.inference.server import Speaker  # noqa: PLC0415 -- heavy import
+    from studio.runner.inference.server import InferenceServer  # noqa: PLC0415 -- heavy import
 
-    Speaker(socket.socket(fileno=listener), lifeline, idle_seconds).serve()
+    InferenceServer(socket.socket(fileno=listener), lifeline, idle_seconds).serve()
     return 0
 
 

@@ -18,12 +18,12 @@ from studio.recipe.precision import PRECISIONS
 from studio.training.checkpoints import checksums, trainer_state
 from studio.training.models import adapter_base, loader, tokenizers, weight_formats
 
-KEPT = 8
+MAX_ADAPTERS = 8
 """How many adapters stay on a base; the one that was asked for longest ago makes room."""
 
 
 @dataclass(slots=True)
-class Base:
+class LoadedBase:
     name: str
     weights: str
     """The checkpoint that its weights are from, or nothing."""
@@ -39,34 +39,34 @@ class Base:
 
     def put_on(self, folder: str, weights: str) -> None:
         """Make an adapter the one that answers, loading it if need be."""
-        key = (folder, weights, _state(weights or folder))
+        key = (folder, weights, _weights_mtime(weights or folder))
         if key not in self.adapters:
             self._count += 1
             self.adapters[key] = self._load(folder, f"adapter{self._count}", weights)
         self.adapters.move_to_end(key)
         self.model.set_adapter(self.adapters[key])
-        while len(self.adapters) > KEPT:
+        while len(self.adapters) > MAX_ADAPTERS:
             _, old = self.adapters.popitem(last=False)
             self.model.delete_adapter(old)
 
     def _load(self, folder: str, name: str, weights: str) -> str:
         if weights:
-            _refuse_broken(Path(weights))
+            _verify_weights(Path(weights))
         if isinstance(self.model, PeftModel):
             self.model.load_adapter(folder, adapter_name=name)
         else:
             self.model = PeftModel.from_pretrained(self.model, folder, adapter_name=name)
         if weights:
-            trainer_state.lay_over(self.model, Path(weights), name)
+            trainer_state.apply_weights(self.model, Path(weights), name)
         self.model.eval()
         return name
 
 
-class Voices:
+class ModelCache:
     """The base that was asked for last, and its adapters."""
 
     def __init__(self) -> None:
-        self._base: Base | None = None
+        self._base: LoadedBase | None = None
 
     @contextmanager
     def of(
@@ -86,64 +86,69 @@ class Voices:
         else:
             yield base.model, base.tokenizers[folder]
 
-    def _found(self, asked: GenerationRequest) -> Base:
+    def _found(self, asked: GenerationRequest) -> LoadedBase:
         weights = "" if asked.adapter else asked.weights
-        key = asked.model, weights, _state(weights or asked.model), _beside(asked)
+        key = (
+            asked.model,
+            weights,
+            _weights_mtime(weights or asked.model),
+            _adapter_base_formats(asked),
+        )
         base = self._base
         if base is None or (base.name, base.weights, base.state, base.beside) != key:
             self._base = base = None
             gc.collect()  # Two of them may be more than there is room for.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self._base = base = Base(*key, _load(asked, weights))
+            self._base = base = LoadedBase(*key, _load_model(asked, weights))
         return base
 
 
-def _load(asked: GenerationRequest, weights: str) -> PreTrainedModel:
+def _load_model(asked: GenerationRequest, weights: str) -> PreTrainedModel:
     """Load a model as its file has it; without a GPU in float32, which processors are fastest in.
 
     A base that an adapter was trained beside rounded or quantised is made so again.
     """
     on_gpu = torch.cuda.is_available()
-    precision, base_dtype = _beside(asked)
+    precision, base_dtype = _adapter_base_formats(asked)
     if base_dtype:
         mode = next(one for one in PRECISIONS.values() if one.name == precision)
         adapter = Lora.model_validate({"base_dtype": base_dtype})
         model = adapter_base.load(asked.model, asked.code, mode, adapter, is_wide=not on_gpu)
         # Upstream has put a quantised model on its device, and moves it no more.
-        return model.eval() if adapter.quantised else _placed(model)
+        return model.eval() if adapter.quantised else _move_to_device(model)
     if weights:
-        _refuse_broken(Path(weights))
+        _verify_weights(Path(weights))
     config = loader.load_config(asked.model, asked.code)
     dtype = weight_formats.main_format(asked.model, config) if on_gpu else "float32"
     model = loader.load_model(asked.model, config, dtype, code=asked.code)
     if weights:
-        trainer_state.lay_over(model, Path(weights))
-    return _placed(model)
+        trainer_state.apply_weights(model, Path(weights))
+    return _move_to_device(model)
 
 
-def _placed(model: PreTrainedModel) -> PreTrainedModel:
+def _move_to_device(model: PreTrainedModel) -> PreTrainedModel:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def _beside(asked: GenerationRequest) -> tuple[str, str]:
+def _adapter_base_formats(asked: GenerationRequest) -> tuple[str, str]:
     is_changed = asked.base_dtype not in ("", "native", "float32")
     return (asked.precision, asked.base_dtype) if asked.adapter and is_changed else ("", "")
 
 
-def _refuse_broken(folder: Path) -> None:
+def _verify_weights(folder: Path) -> None:
     """Refuse a checkpoint whose weights are not as they were written."""
     try:
         # Of the rest, most of which is the optimizer's, nothing is read.
-        checksums.examine(folder, trainer_state.WEIGHTS)
-    except checksums.BrokenSealError as why:
+        checksums.verify_folder(folder, trainer_state.WEIGHTS)
+    except checksums.CorruptCheckpointError as why:
         raise InvalidError(
             f"{folder.name} cannot be asked: {why}.",
             hint="Ask another checkpoint, or the model that the run ended with.",
         ) from why
 
 
-def _state(name: str) -> int:
+def _weights_mtime(name: str) -> int:
     """Return when the weights of a folder were written; a name on the hub has none."""
     files = Path(name).glob("*.safetensors") if Path(name).is_absolute() else ()
     return max((file.stat().st_mtime_ns for file in files), default=0)

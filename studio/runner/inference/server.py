@@ -18,25 +18,25 @@ from studio.protocols.inference_service import (
     InferenceStatus,
 )
 from studio.protocols.tokenizer_service import ServiceFailure
-from studio.runner.inference.generation import room, write
-from studio.runner.inference.model_cache import Voices
+from studio.runner.inference.generation import generate, token_budget
+from studio.runner.inference.model_cache import ModelCache
 from studio.training import exception_mapping
 
 REQUEST_SECONDS = 5.0
 """How long a request may take to arrive: it comes from a process of ours, on this machine."""
 
-_LOG = "Try again; speaker.log in the studio's folder says more."
+_LOG_HINT = "Try again; speaker.log in the studio's folder says more."
 _HINTS = {"out_of_memory": "Choose a smaller model, or shorten what it is asked."}
 """What to do where nothing trains."""
 
 
 @dataclass(slots=True)
-class Speaker:
+class InferenceServer:
     listener: socket.socket
     lifeline: int
     """Ends when it is to leave; on it the worker is told what goes on."""
     idle_seconds: float
-    voices: Voices = field(default_factory=Voices)
+    voices: ModelCache = field(default_factory=ModelCache)
 
     def serve(self) -> None:
         """Answer until the worker wants it gone, or nobody has asked for a while."""
@@ -65,12 +65,12 @@ class Speaker:
 
     def _answer(self, line: socket.socket, asked: GenerationRequest) -> str:
         """Answer, and return the format that was computed in; nothing where it failed."""
-        say, computed_in = _saying(line), ""
+        say, computed_in = _make_sender(line), ""
         try:
             with self.voices.of(asked) as (model, tokenizer):
-                most = room(asked, model.config.get_text_config())
+                most = token_budget(asked, model.config.get_text_config())
                 say(GenerationChunk(begun=True))
-                told = write(
+                told = generate(
                     asked.model_copy(update={"most": most}),
                     model,
                     tokenizer,
@@ -80,7 +80,7 @@ class Speaker:
             computed_in = told.computed_in
             say(GenerationChunk(end=told))
         except Exception as error:  # whatever befell one answer, the next is another matter
-            say(GenerationChunk(failure=_failure(error)))
+            say(GenerationChunk(failure=_to_failure(error)))
             if not isinstance(error, StudioError):
                 # What it stumbled over may lie about still: the next one begins anew.
                 raise
@@ -91,7 +91,7 @@ class Speaker:
             os.write(self.lifeline, doing.line())
 
 
-def _saying(line: socket.socket) -> Callable[[GenerationChunk], None]:
+def _make_sender(line: socket.socket) -> Callable[[GenerationChunk], None]:
     def say(said: GenerationChunk) -> None:
         with suppress(OSError):  # Whoever asked has gone; it is noticed before the next token.
             line.sendall(said.line())
@@ -99,8 +99,10 @@ def _saying(line: socket.socket) -> Callable[[GenerationChunk], None]:
     return say
 
 
-def _failure(error: Exception) -> ServiceFailure:
+def _to_failure(error: Exception) -> ServiceFailure:
     told = exception_mapping.explain(error)
     if isinstance(error, StudioError):
         return ServiceFailure(code=told.code, message=told.message, hint=told.hint)
-    return ServiceFailure(code=told.code, message=told.message, hint=_HINTS.get(told.code, _LOG))
+    return ServiceFailure(
+        code=told.code, message=told.message, hint=_HINTS.get(told.code, _LOG_HINT)
+    )

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from studio.data_sources import FetchLimits
 from studio.errors import TooLargeError
-from studio.runner.task_dispatch import Tell
+from studio.runner.task_dispatch import ReportProgress
 
-AT_ONCE = 2**20
+CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class ChunkWriter:
     """How parts are written; `before` are the bytes of files that came earlier."""
 
     limits: FetchLimits
-    tell: Tell
+    tell: ReportProgress
     total: int | None = None
     """Bytes of all that will come; None where nobody says."""
     before: int = 0
@@ -44,7 +44,7 @@ class Writing:
     def refuse(self, size: int) -> None:
         if size > self.limits.bytes:
             raise TooLargeError(
-                f"It is larger than is taken here: {amount(self.limits.bytes)}.",
+                f"It is larger than is taken here: {format_size(self.limits.bytes)}.",
                 hint="The operator sets how much: STUDIO_UPLOAD_LIMIT_BYTES.",
             )
 
@@ -52,13 +52,14 @@ class Writing:
         done = self.before + have
         if self.total:
             self.tell(
-                f"fetched {amount(done)} of {amount(self.total)}", 0.9 * min(1, done / self.total)
+                f"fetched {format_size(done)} of {format_size(self.total)}",
+                0.9 * min(1, done / self.total),
             )
         else:
-            self.tell(f"fetched {amount(done)}", None)
+            self.tell(f"fetched {format_size(done)}", None)
 
 
-def safe(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Wait until a file, or all in a folder, is safe on the disk: whoever takes it need not."""
     for one in (*path.iterdir(), path) if path.is_dir() else (path,):
         handle = os.open(one, os.O_RDONLY)
@@ -68,7 +69,7 @@ def safe(path: Path) -> None:
             os.close(handle)
 
 
-def amount(size: int) -> str:
+def format_size(size: int) -> str:
     """Write a size as a person reads it while it grows."""
     for unit, worth in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= worth:

@@ -17,24 +17,26 @@ from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, UnavailableError
 from studio.network import safe_http
 from studio.network.safe_http import HttpResponse
-from studio.runner.sources.chunked_file import Writing
-from studio.runner.task_dispatch import Tell
+from studio.runner.sources.chunked_file import ChunkWriter
+from studio.runner.task_dispatch import ReportProgress
 
-MOST_TRIES = 5
+MAX_STALLED_TRIES = 5
 """How often in a row nothing more may come."""
 
 _HEADERS = {"User-Agent": "mantissa-studio", "Accept": "*/*", "Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DownloadRequest:
     url: str
     limits: FetchLimits
     allow_internal: bool = False
     pause: Callable[[float], None] = time.sleep
 
 
-def fetch(wish: Wish, folder: Path, tell: Tell) -> tuple[Path, str, dict[str, Any]]:
+def fetch(
+    wish: DownloadRequest, folder: Path, tell: ReportProgress
+) -> tuple[Path, str, dict[str, Any]]:
     """Fetch a file. Return where it is, its name, and where redirects led to.
 
     Raises:
@@ -45,21 +47,23 @@ def fetch(wish: Wish, folder: Path, tell: Tell) -> tuple[Path, str, dict[str, An
     """
     part, end, tries = folder / "fetched.part", time.monotonic() + wish.limits.seconds, 0
     while True:
-        have = _size(part)
+        have = _file_size(part)
         try:
-            filename, url = _go_on(wish, part, end, tell)
+            filename, url = _download_rest(wish, part, end, tell)
         except UnavailableError:
-            tries = 1 if _size(part) != have else tries + 1
-            if tries >= MOST_TRIES or time.monotonic() >= end:
+            tries = 1 if _file_size(part) != have else tries + 1
+            if tries >= MAX_STALLED_TRIES or time.monotonic() >= end:
                 raise
             wish.pause(2.0 ** (tries - 1) - 1)
         else:
             return part.replace(folder / "fetched"), filename, {"url": url}
 
 
-def _go_on(wish: Wish, part: Path, end: float, tell: Tell) -> tuple[str, str]:
+def _download_rest(
+    wish: DownloadRequest, part: Path, end: float, tell: ReportProgress
+) -> tuple[str, str]:
     """Fetch what is missing of the file. Return its name, and where it was."""
-    mark, have = part.with_suffix(".mark"), _size(part)
+    mark, have = part.with_suffix(".mark"), _file_size(part)
     known = json.loads(mark.read_text(encoding="utf-8")) if have and mark.exists() else ""
     more = {"Range": f"bytes={have}-", "If-Range": known} if known else {}
     with safe_http.open_url(
@@ -68,16 +72,16 @@ def _go_on(wish: Wish, part: Path, end: float, tell: Tell) -> tuple[str, str]:
         seconds=max(0.0, end - time.monotonic()),
         allow_internal=wish.allow_internal,
     ) as answer:
-        _refuse(answer, part)
-        start, total = _place(answer, have)
+        _refuse_error_status(answer, part)
+        start, total = _content_range(answer, have)
         mark.write_text(json.dumps(_validator(answer)), encoding="utf-8")
-        came = Writing(wish.limits, tell, total).append(part, answer.pieces(), start)
+        came = ChunkWriter(wish.limits, tell, total).append(part, answer.pieces(), start)
         if total is not None and came != total:
             raise UnavailableError(f"It breaks off after {came} of {total} bytes.")
-        return _filename(wish.url, answer), _shown(answer.url)
+        return _filename(wish.url, answer), _without_credentials(answer.url)
 
 
-def _refuse(answer: HttpResponse, part: Path) -> None:
+def _refuse_error_status(answer: HttpResponse, part: Path) -> None:
     """Say what is wrong with an answer that brings no file."""
     if answer.status in (200, 206):
         if answer.headers.get_content_type() == "text/html":
@@ -101,7 +105,7 @@ def _refuse(answer: HttpResponse, part: Path) -> None:
     )
 
 
-def _place(answer: HttpResponse, have: int) -> tuple[int, int | None]:
+def _content_range(answer: HttpResponse, have: int) -> tuple[int, int | None]:
     """Return where in the file the answer begins, and how long the file is if that is known."""
     if answer.status == 200:  # noqa: PLR2004 -- all of it, whatever was asked for
         length = answer.headers.get("Content-Length", "")
@@ -131,12 +135,12 @@ def _filename(asked: str, answer: HttpResponse) -> str:
     return f"{name}.gz" if is_packed and not name.endswith(".gz") else name
 
 
-def _shown(url: str) -> str:
+def _without_credentials(url: str) -> str:
     where = urlsplit(url)
     return f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return 0

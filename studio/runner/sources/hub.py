@@ -16,18 +16,22 @@ from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableE
 from studio.intake.files.formats import ARCHIVE_EXTENSION
 from studio.run_manifest import file_sha256
 from studio.runner.sources import hub_archive
-from studio.runner.sources.chunked_file import Writing
-from studio.runner.task_dispatch import Tell
+from studio.runner.sources.chunked_file import ChunkWriter
+from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
-READ = frozenset({"json", "csv", "parquet", "arrow", "text"})
+READABLE_BUILDERS = frozenset({"json", "csv", "parquet", "arrow", "text"})
 """What `datasets` calls the kinds of files that hold rows of text."""
 
-_CARDS = ("README.md", ".huggingface.yaml")
+_CARD_FILES = ("README.md", ".huggingface.yaml")
 
 
 def fetch(
-    source: HubDatasetSource, limits: FetchLimits, settings: Settings, folder: Path, tell: Tell
+    source: HubDatasetSource,
+    limits: FetchLimits,
+    settings: Settings,
+    folder: Path,
+    tell: ReportProgress,
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch the split that was chosen; or train, and the one that is to measure it.
 
@@ -40,30 +44,30 @@ def fetch(
     # Both packages read where the hub is when they are loaded.
     os.environ["HF_ENDPOINT"] = settings.hub_endpoint
     os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
-    repo = Repository(source, settings, folder / "hub")
+    repo = HubDataset(source, settings, folder / "hub")
     tell("asking the hub", None)
     with repo.in_words():
         repo.look()
         repo.refuse_leading_away()
         builder = repo.builder()
         splits = repo.splits(builder)
-        _refuse_other_kinds(builder.name)
+        _refuse_unreadable_builder(builder.name)
         files = [file for named in splits.values() for file in named]
         total = sum(repo.sizes[file] for file in files)
-        Writing(limits, tell).refuse(total)
-        paths = repo.download(files, Writing(limits, tell, total))
+        ChunkWriter(limits, tell).refuse(total)
+        paths = repo.download(files, ChunkWriter(limits, tell, total))
     facts = {"commit": repo.commit, "config": builder.config.name, "split": " and ".join(splits)}
     if len(files) == 1:
         return paths[files[0]], PurePosixPath(files[0]).name, facts
     fetched = {split: [paths[file] for file in named] for split, named in splits.items()}
     with repo.in_words():
-        target = hub_archive.together(builder, fetched, limits, folder, tell)
+        target = hub_archive.build_archive(builder, fetched, limits, folder, tell)
     name = "-".join([source.id.rpartition("/")[2], *splits])
     return target, name + ARCHIVE_EXTENSION, facts | {"files": files}
 
 
 @dataclass(slots=True)
-class Repository:
+class HubDataset:
     """A data set's repository, at the commit that its revision means now."""
 
     source: HubDatasetSource
@@ -96,7 +100,7 @@ class Repository:
         from huggingface_hub.repocard import RepoCard  # noqa: PLC0415 -- heavy import
         from yaml import safe_load  # noqa: PLC0415 -- heavy import
 
-        for name in _CARDS:
+        for name in _CARD_FILES:
             if name not in self.sizes:
                 continue
             text = self._file(name).read_text(encoding="utf-8", errors="replace")
@@ -116,9 +120,11 @@ class Repository:
             self.source.id, revision=self.commit, token=self.token
         )
         if self.source.config and self.source.config not in names:
-            raise _choose(f"{self.source.id} has no part {self.source.config}", names, "config")
+            raise _choice_error(
+                f"{self.source.id} has no part {self.source.config}", names, "config"
+            )
         if not self.source.config and len(names) > 1 and "default" not in names:
-            raise _choose(f"{self.source.id} has several parts", names, "config")
+            raise _choice_error(f"{self.source.id} has several parts", names, "config")
         return datasets.load_dataset_builder(
             self.source.id,
             self.source.config or None,
@@ -131,8 +137,8 @@ class Repository:
         found = {str(split): list(files) for split, files in builder.config.data_files.items()}
         chosen = self.source.split or ("train" if "train" in found else next(iter(found)))
         if chosen not in found:
-            raise _choose(f"{self.source.id} has no split {chosen}", list(found), "split")
-        held = "" if self.source.split else hub_archive.beside(list(found), chosen)
+            raise _choice_error(f"{self.source.id} has no split {chosen}", list(found), "split")
+        held = "" if self.source.split else hub_archive.validation_split(list(found), chosen)
         own = f"hf://datasets/{self.source.id}@{self.commit}/"
         splits = {
             split: [str(file).removeprefix(own) for file in found[split]]
@@ -142,11 +148,11 @@ class Repository:
             raise InvalidError(f"{self.source.id} names files that are not its own.")
         return splits
 
-    def download(self, files: Sequence[str], writing: Writing) -> dict[str, Path]:
+    def download(self, files: Sequence[str], writing: ChunkWriter) -> dict[str, Path]:
         """Fetch files; what an earlier attempt has fetched is not fetched again."""
         paths, done = dict[str, Path](), 0
         for file in files:
-            bar = _bar(writing, done)
+            bar = _progress_bar_class(writing, done)
             path = self._file(file, bar)
             if file in self.sums and file_sha256(path) != self.sums[file]:
                 path.unlink()
@@ -200,9 +206,11 @@ class Repository:
                 hint="Try again later. The operator sets its address: STUDIO_HUB_ENDPOINT.",
             ) from error
         except DatasetsError as error:
-            raise (self._gated() if self.gated else _unreadable(self.source.id, error)) from error
+            raise (
+                self._gated() if self.gated else _unreadable_error(self.source.id, error)
+            ) from error
         except (RuntimeError, ValueError, FileNotFoundError) as error:
-            raise _unreadable(self.source.id, error) from error
+            raise _unreadable_error(self.source.id, error) from error
 
     def _gated(self) -> StudioError:
         error = InvalidError(
@@ -226,12 +234,12 @@ class Repository:
         )
 
 
-def _choose(what: str, names: Sequence[str], param: str) -> InvalidError:
+def _choice_error(what: str, names: Sequence[str], param: str) -> InvalidError:
     shown = ", ".join(names[:20])
     return InvalidError(f"{what}.", hint=f"There are: {shown}.", param=param)
 
 
-def _unreadable(name: str, error: Exception) -> StudioError:
+def _unreadable_error(name: str, error: Exception) -> StudioError:
     if "script" in str(error):
         return InvalidError(
             f"{name} is made by a script of its own, and no code from the hub is run here.",
@@ -241,8 +249,8 @@ def _unreadable(name: str, error: Exception) -> StudioError:
     return InvalidError(f"Nothing in {name} can be read as rows: {first.rstrip('.')}.")
 
 
-def _refuse_other_kinds(kind: str) -> None:
-    if kind not in READ:
+def _refuse_unreadable_builder(kind: str) -> None:
+    if kind not in READABLE_BUILDERS:
         raise InvalidError(
             f"It holds files of the kind {kind}, and only rows of text can be learnt from.",
             hint="Parquet, JSON, CSV, Arrow and text are read.",
@@ -257,7 +265,7 @@ def _strings(data: object) -> Iterator[str]:
             yield from _strings(one)
 
 
-def _bar(writing: Writing, before: int) -> type:
+def _progress_bar_class(writing: ChunkWriter, before: int) -> type:
     """Return what the hub's client takes for a class of progress bars, and tells bytes to."""
 
     class Bar:

@@ -9,14 +9,14 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 from studio.data_sources import FetchLimits
 from studio.intake.files.archives import split_from_name
 from studio.intake.files.formats import EXTENSIONS, extension, full_extension, without_compression
-from studio.runner.sources.chunked_file import Writing
-from studio.runner.task_dispatch import Tell
+from studio.runner.sources.chunked_file import ChunkWriter
+from studio.runner.task_dispatch import ReportProgress
 
-_QUICK = 1
+_COMPRESS_LEVEL = 1
 """How hard JSON lines are packed: to a fifth or so, in little time."""
 
 
-def beside(splits: Sequence[str], chosen: str) -> str:
+def validation_split(splits: Sequence[str], chosen: str) -> str:
     """Return the split that measures what is learnt of another, or nothing.
 
     One for testing stands in where there is none for validation.
@@ -27,12 +27,12 @@ def beside(splits: Sequence[str], chosen: str) -> str:
     return named.get("validation") or named.get("test") or ""
 
 
-def together(
+def build_archive(
     builder: Any,  # noqa: ANN401 -- of datasets
     files: Mapping[str, Sequence[Path]],
     limits: FetchLimits,
     folder: Path,
-    tell: Tell,
+    tell: ReportProgress,
 ) -> Path:
     """Make one archive of the files of each split.
 
@@ -45,30 +45,30 @@ def together(
     """
     tell("putting the files together", 0.9)
     target = folder / "files.zip"
-    if _is_of_one_format(files):
+    if _has_one_format(files):
         with ZipFile(target, "w", ZIP_STORED) as archive:
-            for name, path in _named(files):
+            for name, path in _archive_names(files):
                 archive.write(path, name)
         return target
     builder.config.data_files = {split: list(map(str, paths)) for split, paths in files.items()}
-    quiet, size = Writing(limits, lambda _phase, _share: None), 0
-    with ZipFile(target, "w", ZIP_DEFLATED, compresslevel=_QUICK) as archive:
+    quiet, size = ChunkWriter(limits, lambda _phase, _share: None), 0
+    with ZipFile(target, "w", ZIP_DEFLATED, compresslevel=_COMPRESS_LEVEL) as archive:
         for split in files:
             with archive.open(f"{split}.jsonl", "w", force_zip64=True) as member:
-                for line in _lines(builder, split):
+                for line in _json_lines(builder, split):
                     size += len(line)
                     quiet.refuse(size)
                     member.write(line)
     return target
 
 
-def _is_of_one_format(files: Mapping[str, Sequence[Path]]) -> bool:
+def _has_one_format(files: Mapping[str, Sequence[Path]]) -> bool:
     named = (path.name for paths in files.values() for path in paths)
     formats = {EXTENSIONS.get(extension(without_compression(name))) for name in named}
     return len(formats) == 1 and None not in formats
 
 
-def _named(files: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Path]]:
+def _archive_names(files: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Path]]:
     """Name each file for its split alone: its own name may say otherwise than the card does."""
     for split, paths in files.items():
         for number, path in enumerate(paths, 1):
@@ -76,6 +76,6 @@ def _named(files: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Path]]:
             yield f"{split}{place}{full_extension(path.name)}", path
 
 
-def _lines(builder: Any, split: str) -> Iterator[bytes]:  # noqa: ANN401 -- of datasets
+def _json_lines(builder: Any, split: str) -> Iterator[bytes]:  # noqa: ANN401 -- of datasets
     for row in builder.as_streaming_dataset(split=split):
         yield (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode()

@@ -6,13 +6,13 @@ from typing import Any
 
 from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, NotFoundError, UnavailableError
-from studio.runner.sources.chunked_file import AT_ONCE, Writing
-from studio.runner.task_dispatch import Tell
+from studio.runner.sources.chunked_file import CHUNK_BYTES, ChunkWriter
+from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
 
 def fetch(
-    url: str, limits: FetchLimits, settings: Settings, folder: Path, tell: Tell
+    url: str, limits: FetchLimits, settings: Settings, folder: Path, tell: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch a file. Return where it is, its name, and which version of it it is.
 
@@ -27,11 +27,11 @@ def fetch(
         tell("asking for it", None)
         about = files.info(url)
         with files.open(url, "rb") as opened:
-            Writing(limits, tell, about["size"]).append(target, _pieces(opened))
+            ChunkWriter(limits, tell, about["size"]).append(target, _chunks(opened))
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no {url}.", hint="Check bucket and key.") from error
     except PermissionError as error:
-        raise _unopened(files, url) from error
+        raise _access_error(files, url) from error
     except OSError as error:
         if target.exists() and error.errno:
             raise
@@ -41,28 +41,28 @@ def fetch(
     return target, PurePosixPath(url).name, {"etag": str(about.get("ETag", "")).strip('"')}
 
 
-_WRONG = {
+_ERROR_MESSAGES = {
     "InvalidAccessKeyId": "S3 knows no access key like that of this studio.",
     "SignatureDoesNotMatch": "The secret key of this studio does not belong to its access key.",
     "RequestTimeTooSkewed": "The clock of this machine is wrong, so S3 believes no signature.",
 }
 """Of what S3 calls wrong with a request."""
-_CLOCK = "Set the clock, then try again."
-_KEYS = (
+_CLOCK_HINT = "Set the clock, then try again."
+_KEYS_HINT = (
     "An administrator sets both keys on the page Settings, Secrets, or the operator by "
     "STUDIO_S3_KEY and STUDIO_S3_SECRET."
 )
 
 
-def _unopened(files: Any, url: str) -> InvalidError:  # noqa: ANN401 -- of fsspec
-    code = _code(files, url)
-    if code in _WRONG:
-        hint = _CLOCK if code == "RequestTimeTooSkewed" else _KEYS
-        return InvalidError(_WRONG[code], hint=hint, param="url")
-    return InvalidError(f"The keys of this studio do not open {url}.", hint=_KEYS, param="url")
+def _access_error(files: Any, url: str) -> InvalidError:  # noqa: ANN401 -- of fsspec
+    code = _error_code(files, url)
+    if code in _ERROR_MESSAGES:
+        hint = _CLOCK_HINT if code == "RequestTimeTooSkewed" else _KEYS_HINT
+        return InvalidError(_ERROR_MESSAGES[code], hint=hint, param="url")
+    return InvalidError(f"The keys of this studio do not open {url}.", hint=_KEYS_HINT, param="url")
 
 
-def _code(files: Any, url: str) -> str:  # noqa: ANN401 -- of fsspec
+def _error_code(files: Any, url: str) -> str:  # noqa: ANN401 -- of fsspec
     """Ask for a byte, and return what S3 calls wrong: asked for facts alone it does not say."""
     try:
         files.cat_file(url, start=0, end=1)
@@ -89,6 +89,6 @@ def _filesystem(settings: Settings) -> Any:  # noqa: ANN401 -- fsspec's are not 
     )
 
 
-def _pieces(opened: Any) -> Iterator[bytes]:  # noqa: ANN401 -- of fsspec
-    while piece := opened.read(AT_ONCE):
+def _chunks(opened: Any) -> Iterator[bytes]:  # noqa: ANN401 -- of fsspec
+    while piece := opened.read(CHUNK_BYTES):
         yield piece

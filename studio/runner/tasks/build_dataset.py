@@ -15,25 +15,25 @@ from studio.intake.conversion.job import (
 )
 from studio.intake.files.limits import Limits
 from studio.protocols.tasks import TaskDir
-from studio.runner.reading_limits import limited
-from studio.runner.sources.chunked_file import safe
-from studio.runner.task_dispatch import Tell
+from studio.runner.reading_limits import limit_reading
+from studio.runner.sources.chunked_file import sync_to_disk
+from studio.runner.task_dispatch import ReportProgress
 
 
-def build(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def build(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
     """Do the reading in `params["reading"]`. Return where its rows are, and what they are.
 
     With `params["look"]`, return what the first rows show; without `params["write"]`, only that.
     """
     job = CONVERSION_JOB_ADAPTER.validate_python(params["reading"])
-    with limited(job.limits, job.source.path.stat().st_size) as limits:
-        found = _look(job, limits, tell) if params.get("look") else {}
+    with limit_reading(job.limits, job.source.path.stat().st_size) as limits:
+        found = _preview_rows(job, limits, tell) if params.get("look") else {}
         if params.get("write", True):
-            found |= _write(replace(job, limits=limits), folder.files / "rows", tell)
+            found |= _write_rows(replace(job, limits=limits), folder.files / "rows", tell)
     return found
 
 
-def _look(job: ConversionJob, limits: Limits, tell: Tell) -> dict[str, Any]:
+def _preview_rows(job: ConversionJob, limits: Limits, tell: ReportProgress) -> dict[str, Any]:
     tell("looking at the first rows", None)
     return {
         "arrival": DETECTION_RESULT_ADAPTER.dump_python(
@@ -42,7 +42,7 @@ def _look(job: ConversionJob, limits: Limits, tell: Tell) -> dict[str, Any]:
     }
 
 
-def _write(job: ConversionJob, rows: Path, tell: Tell) -> dict[str, Any]:
+def _write_rows(job: ConversionJob, rows: Path, tell: ReportProgress) -> dict[str, Any]:
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
     try:
@@ -51,7 +51,7 @@ def _write(job: ConversionJob, rows: Path, tell: Tell) -> dict[str, Any]:
         # On a full disk, half of the rows would keep the room that everything else needs.
         shutil.rmtree(rows, ignore_errors=True)
         raise
-    safe(rows)
+    sync_to_disk(rows)
     return {
         "rows": str(rows),
         "converted": CONVERSION_RESULT_ADAPTER.dump_python(made, mode="json"),

@@ -5,21 +5,21 @@ import statistics
 from typing import Any
 
 from studio.errors import TrainingError
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Event, Failed, Finished, MetricsLogged, Started
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge
-from studio.runner.execution import execute
-from studio.runner.task_dispatch import Tell
-from studio.training.stop_handler import Stop
+from studio.runner.execution import execute_run
+from studio.runner.task_dispatch import ReportProgress
+from studio.training.stop_handler import StopHandler
 
-WARM_UP, STEPS = 3, 5
+WARM_UP_STEPS, MEASURED_STEPS = 3, 5
 """Steps that are left out, for the machine warms up, and steps that count."""
 
 
-def calibrate(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def calibrate(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
     """Train a recipe's first steps. Return what they told; nothing is kept of the model.
 
     Raises:
@@ -31,41 +31,43 @@ def calibrate(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, 
     # A try before this one was killed.
     shutil.rmtree(run.root, ignore_errors=True)
     run.root.mkdir()
-    recipe = RECIPES.validate_python(merge(params["recipe"], _SHORT), strict=False)
+    recipe = RECIPE_ADAPTER.validate_python(
+        merge(params["recipe"], _RECIPE_OVERRIDES), strict=False
+    )
     run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
     run.job.write_text(params["job"], encoding="utf-8")
     try:
-        execute(run.root, Stop())
+        execute_run(run.root, StopHandler())
         said = run.events.read()[0]
     finally:
         shutil.rmtree(run.root)
     last = said[-1]
     if isinstance(last, Failed):
         raise TrainingError(last.code, last.message, hint=last.hint)
-    return _told(said)
+    return _summarise(said)
 
 
-_SHORT: dict[str, Any] = {
+_RECIPE_OVERRIDES: dict[str, Any] = {
     "optimisation": {
-        "max_steps": WARM_UP + STEPS,
+        "max_steps": WARM_UP_STEPS + MEASURED_STEPS,
         # The longest examples come first: the fullest step is among these.
         "train_sampling_strategy": "group_by_length",
     },
-    "evaluation": {"eval_steps": float(WARM_UP + STEPS), "logging_steps": 1},
+    "evaluation": {"eval_steps": float(WARM_UP_STEPS + MEASURED_STEPS), "logging_steps": 1},
     "samples": {"prompts": 0},
     "checkpoints": {"save_minutes": None, "save_steps": None, "load_best_model_at_end": False},
     "early_stopping": {"early_stopping_patience": None},
 }
 
 
-def _told(said: list[Event]) -> dict[str, Any]:
+def _summarise(said: list[Event]) -> dict[str, Any]:
     (started,) = (one for one in said if isinstance(one, Started))
     (finished,) = (one for one in said if isinstance(one, Finished))
     steps = [
         one for one in said if isinstance(one, MetricsLogged) and "step_seconds" in one.metrics
     ]
-    warm = steps[WARM_UP - 1]
-    seconds = [one.metrics["step_seconds"] for one in steps[WARM_UP:]]
+    warm = steps[WARM_UP_STEPS - 1]
+    seconds = [one.metrics["step_seconds"] for one in steps[WARM_UP_STEPS:]]
     whole = (finished.at - said[0].at).total_seconds()
     return {
         "steps": len(seconds),

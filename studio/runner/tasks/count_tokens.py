@@ -9,30 +9,30 @@ from studio.errors import InvalidError, TrainingError
 from studio.intake.quality.length_stats import TOKEN_STATS_ADAPTER, TokenCountJob, TokenStats
 from studio.protocols.tasks import TaskDir
 from studio.runner import sandbox
-from studio.runner.task_dispatch import Tell
-from studio.runner.tokenizer.main import HEAVY
+from studio.runner.task_dispatch import ReportProgress
+from studio.runner.tokenizer.main import BLOCKED_PACKAGES
 
-_STRETCH_SECONDS = 120
+_CHUNK_SECONDS = 120
 """How long the next few hundred rows may take: a chat template is a stranger's program, and need
 not end."""
-_MEMORY = 4 * 2**30
+_MEMORY_BYTES = 4 * 2**30
 
 
-def count(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def count(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
     """Go over all rows. Return `studio.intake.quality.length_stats.TokenStats` as JSON.
 
     Raises:
         InvalidError: the model's tokenizer or its chat template cannot be used, or does not end.
 
     """
-    for name in HEAVY:
+    for name in BLOCKED_PACKAGES:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type] # Python's word for absent
     asked = TokenCountJob.model_validate(params)
     tell("loading the tokenizer", None)
-    signal.signal(signal.SIGALRM, _slow)
-    sandbox.hold_memory(_MEMORY)
+    signal.signal(signal.SIGALRM, _raise_timeout)
+    sandbox.limit_memory(_MEMORY_BYTES)
     try:
-        return _counted(asked, tell)
+        return _count_files(asked, tell)
     except TrainingError as error:
         # What explains failures of training needs torch.
         raise InvalidError(error.message, hint=error.hint) from error
@@ -40,35 +40,35 @@ def count(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _counted(asked: TokenCountJob, tell: Tell) -> dict[str, Any]:
+def _count_files(asked: TokenCountJob, tell: ReportProgress) -> dict[str, Any]:
     from studio.runner.tokenizer import cache  # noqa: PLC0415 -- heavy import
-    from studio.training.data.token_stats import tally, writer  # noqa: PLC0415 -- heavy import
+    from studio.training.data.token_stats import count_tokens, make_tokeniser  # noqa: PLC0415 -- heavy import
 
-    write = writer(cache.load(asked.model, asked.code), asked.chat_template)
+    write = make_tokeniser(cache.load_tokenizer(asked.model, asked.code), asked.chat_template)
     files = [asked.train, *([asked.validation] if asked.validation else [])]
     sizes = [max(1, path.stat().st_size) for path in files]
 
     def told(before: int) -> Callable[[int, int], None]:
         def tell_of(rows: int, end: int) -> None:
-            signal.setitimer(signal.ITIMER_REAL, _STRETCH_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, _CHUNK_SECONDS)
             tell(f"counting the tokens of {rows:,} rows", (before + end) / sum(sizes))
 
         tell_of(0, 0)
         return tell_of
 
-    train = tally(asked.train, "training", write, told(0))
+    train = count_tokens(asked.train, "training", write, told(0))
     validation = None
     if asked.validation:
-        validation = tally(asked.validation, "validation", write, told(sizes[0]))
+        validation = count_tokens(asked.validation, "validation", write, told(sizes[0]))
     found: dict[str, Any] = TOKEN_STATS_ADAPTER.dump_python(
         TokenStats(train=train, validation=validation), mode="json"
     )
     return found
 
 
-def _slow(_number: int, _frame: object) -> NoReturn:
+def _raise_timeout(_number: int, _frame: object) -> NoReturn:
     raise InvalidError(
-        f"A few hundred rows took more than {_STRETCH_SECONDS} seconds: the model's chat template "
+        f"A few hundred rows took more than {_CHUNK_SECONDS} seconds: the model's chat template "
         "does not end, or the rows are very long.",
         hint="Choose another chat template, or another model.",
     )

@@ -24,16 +24,16 @@ from studio.settings import Settings
 from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
 from studio.weights.hub_origin import HubOrigin
 
-Tell = Callable[[str, float | None], None]
+ReportProgress = Callable[[str, float | None], None]
 
-MOST_TRIES = 5
+MAX_STALLED_TRIES = 5
 """How often in a row the hub may say nothing more of a file."""
 _GIGA = 1e9
-SPARE = 256 * 2**20
+RESERVED_DISK_BYTES = 256 * 2**20
 """Bytes of the disk that are left alone."""
 
 
-class Wish(BaseModel):
+class DownloadRequest(BaseModel):
     """What to fetch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,35 +46,35 @@ class Wish(BaseModel):
     """Whether to fetch the code that the model brings, for a model that is here already."""
 
 
-def download(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def download(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
     """Fetch a model, or its code. Return where it is, and what is known of where it is from.
 
     Raises:
         StudioError: it cannot be had or is not what it should be; in words.
 
     """
-    wish, settings = Wish.model_validate(params), Settings()
+    wish, settings = DownloadRequest.model_validate(params), Settings()
     hub = Hub(endpoint=settings.hub_endpoint, token=settings.hub_token.get_secret_value())
     target = settings.models / hub_origin.folder_name(wish.repo, wish.commit)
     tell("asking the hub", None)
     found = hub.look(wish.repo, wish.commit)
-    fetch = Fetch(hub, found, wish.commit, folder.files, tell)
+    fetch = Downloader(hub, found, wish.commit, folder.files, tell)
     if wish.code:
         fetch.all([one for one in found.files if download_filter.is_code(one.name)])
         for path in folder.files.glob("*.py"):
             path.replace(target / path.name)
     elif hub_origin.read(target) is None:
-        _fetch_model(fetch, wish, target)
+        _download_model(fetch, wish, target)
     return {"location": str(target), "repo": found.id, "code": model_code.read(target).sha256}
 
 
-def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
+def _download_model(fetch: "Downloader", wish: DownloadRequest, target: Path) -> None:
     stage, names = fetch.stage, fetch.found.names
     download_filter.check_hub_files(fetch.found.id, names)
     wanted = {one.name: one for one in fetch.found.files}
     files = [wanted[name] for name in download_filter.files_to_download(names)]
-    _refuse_large(files)
-    refuse_without_room(stage, files)
+    _refuse_large_files(files)
+    refuse_if_disk_full(stage, files)
     fetch.begin(files)
     beside = [one for one in files if not download_filter.is_weights(one.name)]
     fetch.all(beside)
@@ -92,16 +92,16 @@ def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
     stage.replace(target)
 
 
-def _refuse_large(files: list[HubFile]) -> None:
+def _refuse_large_files(files: list[HubFile]) -> None:
     for one in files:
         if (
             not download_filter.is_weights(one.name)
             and one.size > download_filter.MAX_FILE_BYTES[one.name]
         ):
-            raise InvalidError(f"{one.name} is absurdly large: {_megabytes(one.size)}.")
+            raise InvalidError(f"{one.name} is absurdly large: {_format_size(one.size)}.")
 
 
-def refuse_without_room(stage: Path, files: list[HubFile]) -> None:
+def refuse_if_disk_full(stage: Path, files: list[HubFile]) -> None:
     """Refuse files that would fill the disk, less what has come of them.
 
     Raises:
@@ -111,22 +111,22 @@ def refuse_without_room(stage: Path, files: list[HubFile]) -> None:
     size = sum(one.size for one in files)
     have = sum(one.stat().st_size for one in stage.iterdir())
     free = shutil.disk_usage(stage).free
-    if size - have + SPARE > free:
+    if size - have + RESERVED_DISK_BYTES > free:
         raise DiskFullError(
-            f"This model needs {_megabytes(size - have)}, and {_megabytes(free)} are free.",
+            f"This model needs {_format_size(size - have)}, and {_format_size(free)} are free.",
             hint="Remove models or runs that are not needed, then try again.",
         )
 
 
 @dataclass(slots=True)
-class Fetch:
+class Downloader:
     """Fetches files of one commit into a folder, telling how far it is with all of them."""
 
     hub: Hub
     found: HubModel
     commit: str
     stage: Path
-    tell: Tell
+    tell: ReportProgress
     pause: Callable[[float], None] = time.sleep
     total: int = field(default=0, init=False)
     done: int = field(default=0, init=False)
@@ -147,7 +147,7 @@ class Fetch:
         part = self.stage / f"{file.name}.part"
         for _ in range(2):
             self._patiently(file, part)
-            if _is_right(part, file):
+            if _matches_hub(part, file):
                 part.replace(self.stage / file.name)
                 return
             part.unlink()
@@ -159,12 +159,12 @@ class Fetch:
     def _patiently(self, file: HubFile, part: Path) -> None:
         """Fetch what is missing, as often as it takes while something comes."""
         tries = 0
-        while (have := _size(part)) < file.size or not part.exists():
+        while (have := _file_size(part)) < file.size or not part.exists():
             try:
                 self._stream(file, part, have)
             except (httpx2.TransportError, UnavailableError) as error:
-                tries = tries + 1 if _size(part) == have else 0
-                if tries >= MOST_TRIES:
+                tries = tries + 1 if _file_size(part) == have else 0
+                if tries >= MAX_STALLED_TRIES:
                     raise UnavailableError(
                         f"{self.hub.host} breaks off, and no more comes of {file.name}.",
                         hint="Try again later: it goes on where it was.",
@@ -188,13 +188,13 @@ class Fetch:
 
     def _told(self, have: int) -> None:
         if self.total:
-            told = f"fetched {_megabytes(self.done + have)} of {_megabytes(self.total)}"
+            told = f"fetched {_format_size(self.done + have)} of {_format_size(self.total)}"
             self.tell(told, min(1.0, (self.done + have) / self.total))
 
 
-def _is_right(path: Path, file: HubFile) -> bool:
+def _matches_hub(path: Path, file: HubFile) -> bool:
     """Whether a file is what the hub says: by SHA-256 if large, else as git knows it."""
-    if not (file.sha256 or file.git) or _size(path) != file.size:
+    if not (file.sha256 or file.git) or _file_size(path) != file.size:
         return False
     whole = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
     if not file.sha256:
@@ -210,11 +210,11 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return 0
 
 
-def _megabytes(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / _GIGA:,.1f} GB" if size >= _GIGA else f"{size / 1e6:,.1f} MB"

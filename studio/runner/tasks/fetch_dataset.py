@@ -21,14 +21,14 @@ from studio.intake.conversion.converter import SourceFile as File
 from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_file
 from studio.intake.files import limits
 from studio.protocols.tasks import TaskDir
-from studio.runner.reading_limits import limited
+from studio.runner.reading_limits import limit_reading
 from studio.runner.sources import http, hub, s3
-from studio.runner.sources.chunked_file import AT_ONCE, amount, safe
-from studio.runner.task_dispatch import Tell
+from studio.runner.sources.chunked_file import CHUNK_BYTES, format_size, sync_to_disk
+from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
 
-def fetch(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def fetch(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
     """Bring what an `FetchRequest` names into the chore's folder. Return a `FetchResult`.
 
     Raises:
@@ -36,12 +36,12 @@ def fetch(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]
 
     """
     errand, settings = FetchRequest.model_validate(params), Settings()
-    file, filename, facts = _fetched(errand, settings, folder, tell)
+    file, filename, facts = _fetch_from_source(errand, settings, folder, tell)
     allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
     tell("looking at the first rows", 0.9)
-    with limited(allowed, file.stat().st_size) as held:
+    with limit_reading(allowed, file.stat().st_size) as held:
         found = detect_file(File(path=file, filename=filename), held)
-    safe(file)
+    sync_to_disk(file)
     fetched = FetchResult(
         file=file.relative_to(folder.files).as_posix(),
         filename=filename,
@@ -53,18 +53,20 @@ def fetch(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]
     return fetched.model_dump()
 
 
-def _fetched(
-    errand: FetchRequest, settings: Settings, folder: TaskDir, tell: Tell
+def _fetch_from_source(
+    errand: FetchRequest, settings: Settings, folder: TaskDir, tell: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
     """Bring the file. Return where it is, what it was called, and what is known of it."""
     match errand.source:
         case LocalFileSource(path=path):
             source = resolve_inside(settings.import_folders, path)
-            return copied(source, folder.files, errand.limits, tell), source.name, {}
+            return copy_file(source, folder.files, errand.limits, tell), source.name, {}
         case UploadSource(upload=upload):
-            return _sent(settings.uploads / upload, folder.files)
+            return _take_upload(settings.uploads / upload, folder.files)
         case UrlSource(url=url):
-            wish = http.Wish(url, errand.limits, allow_internal=settings.allow_internal_addresses)
+            wish = http.DownloadRequest(
+                url, errand.limits, allow_internal=settings.allow_internal_addresses
+            )
             return http.fetch(wish, folder.files, tell)
         case HubDatasetSource() as source:
             return hub.fetch(source, errand.limits, settings, folder.files, tell)
@@ -72,23 +74,23 @@ def _fetched(
             return s3.fetch(url, errand.limits, settings, folder.files, tell)
 
 
-def copied(source: Path, folder: Path, limits: FetchLimits, tell: Tell) -> Path:
+def copy_file(source: Path, folder: Path, limits: FetchLimits, tell: ReportProgress) -> Path:
     """Copy a file of this machine."""
     if not source.is_file():
         raise InvalidError(f"{source.name} is no file.", hint="Choose a file.", param="path")
     size, done = source.stat().st_size, 0
     if size > limits.bytes:
-        raise TooLargeError(f"{source.name} is larger than is taken here: {amount(size)}.")
+        raise TooLargeError(f"{source.name} is larger than is taken here: {format_size(size)}.")
     target = folder / "fetched"
     with source.open("rb") as read, target.open("wb") as written:
-        while piece := read.read(AT_ONCE):
+        while piece := read.read(CHUNK_BYTES):
             written.write(piece)
             done += len(piece)
-            tell(f"copied {amount(done)} of {amount(size)}", 0.9 * done / size)
+            tell(f"copied {format_size(done)} of {format_size(size)}", 0.9 * done / size)
     return target
 
 
-def _sent(parts: Path, folder: Path) -> tuple[Path, str, dict[str, Any]]:
+def _take_upload(parts: Path, folder: Path) -> tuple[Path, str, dict[str, Any]]:
     """Take over a file that was sent; another attempt finds it here already."""
     target, name = folder / "fetched", folder / "filename"
     if not target.exists():
@@ -102,7 +104,7 @@ def _sent(parts: Path, folder: Path) -> tuple[Path, str, dict[str, Any]]:
 def _sha256(path: Path, told: Callable[[float], None]) -> str:
     digest, done, size = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as file:
-        while piece := file.read(AT_ONCE):
+        while piece := file.read(CHUNK_BYTES):
             digest.update(piece)
             done += len(piece)
             told(done / size)

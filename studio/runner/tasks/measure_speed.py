@@ -4,11 +4,11 @@ from typing import Any
 
 from studio.hardware import detect
 from studio.protocols.tasks import TaskDir
-from studio.runner.task_dispatch import Tell
-from studio.training.precision.matmul_speed import measure
+from studio.runner.task_dispatch import ReportProgress
+from studio.training.precision.matmul_speed import measure_formats
 
 
-def probe(_folder: TaskDir, _params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def probe(_folder: TaskDir, _params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
     """Return the seconds of one layer's products by format."""
     tell("multiplying in each number format", None)
-    return {"seconds": measure(detect().device)}
+    return {"seconds": measure_formats(detect().device)}

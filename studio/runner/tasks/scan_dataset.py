@@ -6,10 +6,10 @@ from typing import Any
 
 from studio.intake.quality import finding_store
 from studio.protocols.tasks import TaskDir
-from studio.runner.task_dispatch import Tell
+from studio.runner.task_dispatch import ReportProgress
 
 
-def look(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def scan(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
     """Note in the version's folder, `params["rows"]`, what is suspicious there, and return it."""
     found = finding_store.check_and_store(
         Path(params["rows"]), lambda share: tell("looking through the rows", share)

@@ -15,10 +15,10 @@ import sys
 from studio.processes import parent_death
 from studio.processes.unix_sockets import is_hung_up
 
-HEAVY = ("torch", "torchao", "bitsandbytes", "peft", "accelerate", "datasets", "pandas")
+BLOCKED_PACKAGES = ("torch", "torchao", "bitsandbytes", "peft", "accelerate", "datasets", "pandas")
 """Packages that tokenizers can do without, and which would cost seconds and a lot of memory."""
 
-_QUIET = {
+_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -29,15 +29,15 @@ _QUIET = {
 
 def main(listener: int, lifeline: int) -> int:
     parent_death.kill_on_parent_death(lambda: is_hung_up(lifeline))
-    for name in HEAVY:
+    for name in BLOCKED_PACKAGES:
         sys.modules[name] = None  # type: ignore[assignment] # Python's word for absent
-    os.environ.update(_QUIET)
+    os.environ.update(_ENVIRONMENT)
 
-    from studio.runner.tokenizer.server import Desk  # noqa: PLC0415 -- heavy import
+    from studio.runner.tokenizer.server import TokenizerServer  # noqa: PLC0415 -- heavy import
 
     gc.collect()
     gc.freeze()
-    Desk(socket.socket(fileno=listener), lifeline).serve()
+    TokenizerServer(socket.socket(fileno=listener), lifeline).serve()
     return 0
 
 

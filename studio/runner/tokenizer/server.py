@@ -22,16 +22,23 @@ from studio.protocols.tokenizer_service import (
     TokenizerRequest,
     TokenizerResponse,
 )
-from studio.runner.sandbox import CHILDREN, LOADING, PACKING, SHOWING, Child, fork
-from studio.runner.tokenizer.cache import Shelf, load
+from studio.runner.sandbox import (
+    LOAD_LIMITS,
+    MAX_CHILDREN,
+    PACKED_PREVIEW_LIMITS,
+    PREVIEW_LIMITS,
+    SandboxedChild,
+    fork_child,
+)
+from studio.runner.tokenizer.cache import TokenizerCache, load_tokenizer
 from studio.training.data import packing_preview, prompt_tokens, token_preview
 
 IDLE_SECONDS = 600.0
-_LOADED = b"\n"
+_LOADED_MARKER = b"\n"
 """What a child says as soon as it has loaded a tokenizer. Sizes that it had to measure follow in a
 line of their own, and last its answer."""
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """How often it is looked whether somebody still waits for what a child does."""
 
 REQUEST_SECONDS = 1.0
@@ -39,11 +46,11 @@ REQUEST_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Desk:
+class TokenizerServer:
     listener: socket.socket
     lifeline: int
-    shelf: Shelf = field(default_factory=Shelf)
-    children: dict[int, Child] = field(default_factory=dict)
+    shelf: TokenizerCache = field(default_factory=TokenizerCache)
+    children: dict[int, SandboxedChild] = field(default_factory=dict)
     """By the file descriptor that their answers come from."""
     idle_seconds: float = IDLE_SECONDS
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -66,7 +73,7 @@ class Desk:
 
     def _patience(self, asked_at: float) -> float:
         if self.children:
-            return LOOK_SECONDS
+            return POLL_SECONDS
         return max(0.0, asked_at + self.idle_seconds - time.monotonic())
 
     def _receive(self) -> None:
@@ -83,22 +90,22 @@ class Desk:
         tokenizer = self.shelf.find(asked.model)
         if tokenizer is not None:
             sizes = self.shelf.sizes(asked)
-            limits = PACKING if asked.window and sizes is None else SHOWING
-            child = fork(lambda: _answer(asked, tokenizer, sizes), limits, line)
+            limits = PACKED_PREVIEW_LIMITS if asked.window and sizes is None else PREVIEW_LIMITS
+            child = fork_child(lambda: _answer(asked, tokenizer, sizes), limits, line)
         else:
             # Loading what strangers wrote is for children, too; if one could, the desk may.
-            child = fork(lambda: _load_and_answer(asked), LOADING, line)
+            child = fork_child(lambda: _load_and_answer(asked), LOAD_LIMITS, line)
         child.asked = asked
         self._watch(child)
 
-    def _watch(self, child: Child) -> None:
+    def _watch(self, child: SandboxedChild) -> None:
         self.children[child.pipe] = child
         self._selector.register(child.pipe, selectors.EVENT_READ)
-        if len(self.children) == CHILDREN:
+        if len(self.children) == MAX_CHILDREN:
             # Who else comes waits in the socket's own queue.
             self._selector.unregister(self.listener)
 
-    def _hear(self, child: Child) -> None:
+    def _hear(self, child: SandboxedChild) -> None:
         part = os.read(child.pipe, 2**16)
         child.said += part
         if len(child.said) > MAX_RESPONSE_BYTES:
@@ -112,8 +119,8 @@ class Desk:
                 child.kill()
                 self._bury(child)
 
-    def _bury(self, child: Child) -> None:
-        if len(self.children) == CHILDREN:
+    def _bury(self, child: SandboxedChild) -> None:
+        if len(self.children) == MAX_CHILDREN:
             self._selector.register(self.listener, selectors.EVENT_READ)
         del self.children[child.pipe]
         self._selector.unregister(child.pipe)
@@ -138,12 +145,12 @@ class Desk:
 
 def _load_and_answer(asked: TokenizerRequest) -> Iterator[bytes]:
     try:
-        tokenizer = load(asked.model)
+        tokenizer = load_tokenizer(asked.model)
     except StudioError as error:
-        yield _failed(error)
+        yield _failure_answer(error)
         return
-    yield _LOADED
-    (PACKING if asked.window else SHOWING).impose()
+    yield _LOADED_MARKER
+    (PACKED_PREVIEW_LIMITS if asked.window else PREVIEW_LIMITS).impose()
     yield from _answer(asked, tokenizer, None)
 
 
@@ -153,33 +160,35 @@ def _answer(
     """Answer in a child: nothing that is changed here stays."""
     try:
         if asked.window and sizes is None:
-            sizes = packing_preview.measure(asked, tokenizer)
+            sizes = packing_preview.measure_rows(asked, tokenizer)
             yield sizes.model_dump_json().encode() + b"\n"
-        answer = _ANSWERS[asked.kind](asked, tokenizer, sizes)
+        answer = _HANDLERS[asked.kind](asked, tokenizer, sizes)
     except StudioError as error:
-        yield _failed(error)
+        yield _failure_answer(error)
         return
     said = answer.model_dump_json().encode()
     if len(said) > MAX_RESPONSE_BYTES:
-        said = _failed(TooLargeError("This row is too long to be shown."))
+        said = _failure_answer(TooLargeError("This row is too long to be shown."))
     yield said
 
 
-_ANSWERS: dict[
+_HANDLERS: dict[
     RequestKind,
     Callable[[TokenizerRequest, PreTrainedTokenizerBase, RowLengths | None], TokenizerResponse],
 ] = {
     "tokens": lambda asked, it, sizes: TokenizerResponse(
-        tokens=token_preview.tokens(asked, it, sizes)
+        tokens=token_preview.preview_tokens(asked, it, sizes)
     ),
     "templates": lambda asked, it, _sizes: TokenizerResponse(
-        templates=token_preview.choices(asked, it)
+        templates=token_preview.preview_templates(asked, it)
     ),
-    "prompt": lambda asked, it, _sizes: TokenizerResponse(prompt=prompt_tokens.of(asked, it)),
+    "prompt": lambda asked, it, _sizes: TokenizerResponse(
+        prompt=prompt_tokens.tokenise_prompt(asked, it)
+    ),
 }
 
 
-def _failed(error: StudioError) -> bytes:
+def _failure_answer(error: StudioError) -> bytes:
     told = ServiceFailure(code=error.code, message=error.message, hint=error.hint)
     return TokenizerResponse(failure=told).model_dump_json().encode()
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from studio.db.tables import Run
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare.seed_noise import SEEDS
 
@@ -74,7 +74,9 @@ def _method_defaults(method: str, adapter: str) -> Mapping[str, Any]:
     """Return a recipe of which nothing was said but what must be; that is left out."""
     needed = {"base_model": "-", "dataset": "-"}
     try:
-        least = RECIPES.validate_python(needed | {"method": method, "adapter": {"kind": adapter}})
+        least = RECIPE_ADAPTER.validate_python(
+            needed | {"method": method, "adapter": {"kind": adapter}}
+        )
     except ValidationError:  # a method that is not of this version
         return {}
     flat = flatten(least.model_dump())

@@ -8,7 +8,7 @@ from sqlmodel import Session, col, select
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.hardware import detect
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.run_dir import JobSpec
 from studio.services.datasets import versions
 from studio.services.estimates.reference_runs import ReferenceRun
@@ -59,7 +59,7 @@ def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
         if told["resolved"].get("device_name") != detect().trainer_name:
             continue
         yield ReferenceRun(
-            recipe=RECIPES.validate_python(chore.params["recipe"], strict=False),
+            recipe=RECIPE_ADAPTER.validate_python(chore.params["recipe"], strict=False),
             told=told["resolved"],
             steps=told["steps"],
             tokens=told["tokens"],

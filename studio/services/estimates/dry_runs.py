@@ -16,7 +16,7 @@ from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.hardware import detect
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.run_dir import JobSpec
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
@@ -85,7 +85,7 @@ def load_readings(db: Session) -> Iterator[DataReading]:
     """Yield what dry runs have found in the data they read, the newest first."""
     done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
     for chore in db.exec(done.order_by(col(Task.id).desc())):
-        recipe = RECIPES.validate_python(chore.params["recipe"], strict=False)
+        recipe = RECIPE_ADAPTER.validate_python(chore.params["recipe"], strict=False)
         yield DataReading(recipe=recipe, told=chore.result)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.adapters import FullFineTune
 from studio.recipe.constraints import find_conflict
 from studio.recipe.dotted_keys import merge
@@ -100,7 +100,7 @@ def largest_batch(recipe: AnyRecipe, fits: FitsCheck, examples: int) -> RecipeCh
 
 def _fits_with(recipe: AnyRecipe, change: Mapping[str, Any], fits: FitsCheck) -> bool:
     try:
-        return fits(RECIPES.validate_python(merge(recipe.model_dump(), change)))
+        return fits(RECIPE_ADAPTER.validate_python(merge(recipe.model_dump(), change)))
     except (InvalidError, ValueError):
         return False
 

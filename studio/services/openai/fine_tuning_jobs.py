@@ -21,7 +21,7 @@ from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping as Reading
 from studio.intake.mapping import Split
-from studio.methods import METHODS, RECIPES, AnyRecipe, model_compatibility
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
 from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.datasets import dataset_builds, datasets, versions
@@ -141,7 +141,7 @@ def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
     name = "quick" if model and model.kind == "starter" else _PRESETS[recipe.adapter.kind]
     preset = next(one for one in METHODS[recipe.method].presets if one.name == name)
     values = merge({"base_model": recipe.base_model, "dataset": recipe.dataset}, preset.values)
-    rate: float = RECIPES.validate_python(values).optimisation.learning_rate
+    rate: float = RECIPE_ADAPTER.validate_python(values).optimisation.learning_rate
     return rate
 
 
@@ -263,7 +263,7 @@ def _build_recipe(db: Session, wish: JobRequest, training: Dataset) -> AnyRecipe
         "checkpoints": {"keep_after_success": True},
     }
     try:
-        recipe = runs.with_overrides(RECIPES.validate_python(values), wish.changes)
+        recipe = runs.with_overrides(RECIPE_ADAPTER.validate_python(values), wish.changes)
     except InvalidError as error:
         error.param = f"x_studio.{error.param}"
         raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studio.hardware import Hardware
-from studio.methods import METHODS, RECIPES, AnyRecipe, model_compatibility
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
 from studio.recipe.adapters import Lora
 from studio.recipe.constraints import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
@@ -56,7 +56,9 @@ _Rule = Callable[[_Case], str]
 
 def check(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
     """Return why the recipe cannot run, worst first; nothing if it can."""
-    if message := model_compatibility.complaint(facts.kind, facts.family, [METHODS[recipe.method]]):
+    if message := model_compatibility.untrainable_reason(
+        facts.kind, facts.family, [METHODS[recipe.method]]
+    ):
         # Whatever else is wrong with it is no matter: no precision would mend this.
         return [Refusal(message=message, hint=CAUSAL_MODEL_HINT)]
     return check_precision(recipe, facts, hardware)
@@ -68,7 +70,7 @@ def check_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) ->
     if not messages:
         return []
     for hint, change in _candidate_changes(recipe):
-        changed = RECIPES.validate_python(merge(recipe.model_dump(), change))
+        changed = RECIPE_ADAPTER.validate_python(merge(recipe.model_dump(), change))
         if not any(_problems(_Case(changed, facts, hardware))):
             param = next(iter(flatten(change)))
             return [Refusal(message=one, hint=hint, param=param, repair=change) for one in messages]

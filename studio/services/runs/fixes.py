@@ -15,7 +15,7 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS, PrecisionName
@@ -71,7 +71,7 @@ def list_fixes(
 
 def _can_run(case: _Failure, repair: Fix) -> bool:
     try:
-        changed = RECIPES.validate_python(merge(case.recipe.model_dump(), repair.change))
+        changed = RECIPE_ADAPTER.validate_python(merge(case.recipe.model_dump(), repair.change))
         runs.check(case.db, changed)
     except (InvalidError, ValidationError):
         return False

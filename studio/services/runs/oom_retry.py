@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run, RunEvent
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.events import Failed
 from studio.recipe.dotted_keys import merge
 from studio.services.runs import states
@@ -79,6 +79,10 @@ def _smaller_recipe(run: Run) -> AnyRecipe | None:
     """Return the recipe with a smaller batch, or None where there is none."""
     change = smaller_batch(run.recipe)
     try:
-        return RECIPES.validate_python(merge(run.recipe.model_dump(), change)) if change else None
+        return (
+            RECIPE_ADAPTER.validate_python(merge(run.recipe.model_dump(), change))
+            if change
+            else None
+        )
     except ValidationError:  # more accumulation than the knob allows
         return None

@@ -20,7 +20,7 @@ from studio.db.tables import Attempt, Experiment, Metric, Model, Run, RunEvent, 
 from studio.db.tasks import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.hardware import Hardware
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.constraints import Conflict, find_conflict
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import AUTO
@@ -174,7 +174,7 @@ def with_overrides(
 
     """
     try:
-        return RECIPES.validate_python(merge(recipe.model_dump(), overrides), strict=strict)
+        return RECIPE_ADAPTER.validate_python(merge(recipe.model_dump(), overrides), strict=strict)
     except ValidationError as error:
         first = field_errors(error.errors(), AnyRecipe)[0]
         raise InvalidError(str(first), param=first.param) from error

@@ -20,18 +20,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 MANIFEST = "MANIFEST.json"
 
 
-class BrokenSealError(Exception):
+class CorruptCheckpointError(Exception):
     """The folder is not what was sealed; the message says where it differs."""
 
 
-class Entry(BaseModel):
+class FileChecksum(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     size: int
     sha256: str
 
 
-class Manifest(BaseModel):
+class CheckpointManifest(BaseModel):
     """What was sealed, and by what."""
 
     model_config = ConfigDict(frozen=True)
@@ -41,7 +41,7 @@ class Manifest(BaseModel):
     """The step with the best weights so far, where those are wanted."""
     recipe: Mapping[str, Any]
     versions: Mapping[str, str]
-    files: Mapping[str, Entry] = {}
+    files: Mapping[str, FileChecksum] = {}
     digest: str = ""
     """Over all of the above."""
 
@@ -49,12 +49,12 @@ class Manifest(BaseModel):
     def size(self) -> int:
         return sum(entry.size for entry in self.files.values())
 
-    def digested(self) -> "Manifest":
+    def digested(self) -> "CheckpointManifest":
         text = self.model_dump_json(exclude={"digest"})
         return self.model_copy(update={"digest": hashlib.sha256(text.encode()).hexdigest()})
 
 
-def seal(folder: Path, place: Path, manifest: Manifest) -> Manifest:
+def commit_folder(folder: Path, place: Path, manifest: CheckpointManifest) -> CheckpointManifest:
     """Put a folder's files on the disk for good, seal it and move it to its place.
 
     Raises:
@@ -63,40 +63,40 @@ def seal(folder: Path, place: Path, manifest: Manifest) -> Manifest:
     """
     files = sorted(folder.iterdir())
     with ThreadPoolExecutor() as pool:
-        flushed, hashed = pool.map(_flush, files), pool.map(_entry, files)
+        flushed, hashed = pool.map(_sync_to_disk, files), pool.map(_checksum_file, files)
         list(flushed)
         entries = {file.name: entry for file, entry in zip(files, hashed, strict=True)}
     sealed = manifest.model_copy(update={"files": entries}).digested()
     (folder / MANIFEST).write_text(sealed.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    _flush(folder / MANIFEST)
-    _flush(folder)
-    remove(place)
+    _sync_to_disk(folder / MANIFEST)
+    _sync_to_disk(folder)
+    remove_folder(place)
     folder.rename(place)
-    _flush(place.parent)
+    _sync_to_disk(place.parent)
     return sealed
 
 
-def examine(folder: Path, *only: str) -> Manifest:
+def verify_folder(folder: Path, *only: str) -> CheckpointManifest:
     """Hold every file of a sealed folder against its manifest, or only some that are needed.
 
     Raises:
         BrokenSealError: something is missing, cut short or changed.
 
     """
-    manifest = read(folder)
+    manifest = read_manifest(folder)
     for name in only:
         if name not in manifest.files:
-            raise BrokenSealError(f"{name} was never in it")
+            raise CorruptCheckpointError(f"{name} was never in it")
     with ThreadPoolExecutor() as pool:
         names = only or manifest.files
-        found = pool.map(lambda name: _flaw(folder / name, manifest.files[name]), names)
+        found = pool.map(lambda name: _find_problem(folder / name, manifest.files[name]), names)
         flaw = next((flaw for flaw in found if flaw), "")
     if flaw:
-        raise BrokenSealError(flaw)
+        raise CorruptCheckpointError(flaw)
     return manifest
 
 
-def read(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """Read a manifest, and hold it against its own digest alone.
 
     Raises:
@@ -105,17 +105,17 @@ def read(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        manifest = CheckpointManifest.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise BrokenSealError("it was never finished") from error
+        raise CorruptCheckpointError("it was never finished") from error
     except (OSError, ValidationError) as error:
-        raise BrokenSealError(f"{path.name} is not readable") from error
+        raise CorruptCheckpointError(f"{path.name} is not readable") from error
     if manifest.digested() != manifest:
-        raise BrokenSealError(f"{path.name} is not as it was written")
+        raise CorruptCheckpointError(f"{path.name} is not as it was written")
     return manifest
 
 
-def remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Delete a folder, if it is there: killed in the middle of it, no half stays under its name."""
     if not folder.exists():
         return
@@ -125,11 +125,11 @@ def remove(folder: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _flaw(path: Path, entry: Entry) -> str:
+def _find_problem(path: Path, entry: FileChecksum) -> str:
     try:
         if path.stat().st_size != entry.size:
             return f"{path.name} has another length than it was written with"
-        is_same = _entry(path) == entry
+        is_same = _checksum_file(path) == entry
     except FileNotFoundError:
         return f"{path.name} is missing"
     except OSError as error:
@@ -137,13 +137,13 @@ def _flaw(path: Path, entry: Entry) -> str:
     return "" if is_same else f"{path.name} is not as it was written"
 
 
-def _entry(path: Path) -> Entry:
+def _checksum_file(path: Path) -> FileChecksum:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Entry(size=path.stat().st_size, sha256=digest)
+    return FileChecksum(size=path.stat().st_size, sha256=digest)
 
 
-def _flush(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
     """Wait until a file, or a folder's list of files, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -15,21 +15,21 @@ from studio.protocols.events import AlarmRaised, Checkpointed, Event
 from studio.recipe.checkpoints import Checkpoints
 from studio.training import exception_mapping
 from studio.training.checkpoints import checksums, trainer_state
-from studio.training.checkpoints.checksums import BrokenSealError
-from studio.training.checkpoints.store import Shelf
-from studio.training.checkpoints.trainer_state import Remembering
-from studio.training.monitoring.divergence_guard import broken_weights
-from studio.training.stop_handler import Stop, StopRequested
+from studio.training.checkpoints.checksums import CorruptCheckpointError
+from studio.training.checkpoints.store import CheckpointStore
+from studio.training.checkpoints.trainer_state import Stateful
+from studio.training.monitoring.divergence_guard import nonfinite_weights
+from studio.training.stop_handler import StopHandler, StopRequested
 
-PAUSE_BETWEEN = 20
+SAVE_PAUSE_FACTOR = 20
 """Times a save's own length until the next may come by time: a twentieth of the time, at most."""
 
 
-class Resumable(Trainer):  # type: ignore[misc] # upstream is untyped
+class ResumableTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
     """A trainer whose checkpoints are its saver's: exact, and whole or not there at all."""
 
-    saver: "Saver"
-    counts: tuple[Remembering, ...] = ()
+    saver: "CheckpointSaver"
+    counts: tuple[Stateful, ...] = ()
     """What the method itself counts."""
 
     def _save_checkpoint(self, _model: nn.Module, _trial: None) -> None:
@@ -52,18 +52,18 @@ class Resumable(Trainer):  # type: ignore[misc] # upstream is untyped
             super()._run_epoch(**given)
 
 
-class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Saves a run when that is due, and takes a resumed one up again."""
 
     def __init__(
         self,
-        trainer: Resumable,
-        shelf: Shelf,
+        trainer: ResumableTrainerMixin,
+        shelf: CheckpointStore,
         knobs: Checkpoints,
-        stop: Stop,
+        stop: StopHandler,
         say: Callable[[Event], None],
     ) -> None:
-        self.parts: dict[str, Remembering] = {}
+        self.parts: dict[str, Stateful] = {}
         """What counts, each by its own name."""
         self.best_loss: float | None = None
         """Validation loss of the best weights, once the model has gone back to them."""
@@ -92,7 +92,7 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         """Take up the counts. The last of all callbacks: others have begun from nothing."""
         self._saved_at = time.monotonic()
         if self._start is not None:
-            counters = trainer_state.counters(self._start, self._trainer.args.device)
+            counters = trainer_state.read_counters(self._start, self._trainer.args.device)
             self._recall(counters, state, control)
 
     def on_epoch_begin(
@@ -144,8 +144,8 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         if step is None:
             return
         try:
-            checksums.examine(self._shelf.place(step))
-        except BrokenSealError as why:
+            checksums.verify_folder(self._shelf.place(step))
+        except CorruptCheckpointError as why:
             self._alarm("broken_checkpoint", f"The best weights are lost: {why}.", step)
             return
         trainer_state.load_weights(self._trainer.model, self._shelf.place(step))
@@ -158,18 +158,18 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             return True
         if self._knobs.save_minutes is None:
             return False
-        pause = max(self._knobs.save_minutes * 60, self._seconds * PAUSE_BETWEEN)
+        pause = max(self._knobs.save_minutes * 60, self._seconds * SAVE_PAUSE_FACTOR)
         return time.monotonic() - self._saved_at >= pause
 
     def _write(self, state: TrainerState) -> None:
         trainer, step, best_step = self._trainer, state.global_step, state.best_global_step
-        if broken := broken_weights(trainer.model):
+        if broken := nonfinite_weights(trainer.model):
             raise TrainingError("non_finite", f"Weights are no numbers, first {broken[0]}.")
-        self._shelf.refuse_crowding(trainer_state.size(trainer))
+        self._shelf.refuse_crowding(trainer_state.state_bytes(trainer))
         if best_step == step:
             state.best_model_checkpoint = str(self._shelf.place(step))
         with self._shelf.writing(step, best_step) as folder:
-            trainer_state.write(trainer, self._counters(state), folder)
+            trainer_state.write_state(trainer, self._counters(state), folder)
 
     def _counters(self, state: TrainerState) -> dict[str, Any]:
         trainer = self._trainer
@@ -180,7 +180,7 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             "is_over": trainer.control.should_training_stop and self._stop.asked != "keep",
             "loss": trainer._tr_loss,  # noqa: SLF001 -- no public name
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001 -- the same
-            "parts": {name: trainer_state.memory(part) for name, part in self.parts.items()},
+            "parts": {name: trainer_state.get_state(part) for name, part in self.parts.items()},
         }
 
     def _recall(
@@ -192,7 +192,7 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         trainer._tr_loss.copy_(counters["loss"])  # noqa: SLF001 -- no public name
         trainer._globalstep_last_logged = counters["logged_step"]  # noqa: SLF001 -- the same
         for name, part in self.parts.items():
-            trainer_state.recall(part, counters["parts"].get(name, {}))
+            trainer_state.restore_state(part, counters["parts"].get(name, {}))
         self._saved_step = state.global_step
         step = state.best_global_step
         if step is not None and not self._shelf.place(step).is_dir():

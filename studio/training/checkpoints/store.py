@@ -17,23 +17,23 @@ from studio.protocols.events import AlarmRaised
 from studio.recipe.base import Recipe
 from studio.recipe.upgrade import upgrade
 from studio.training.checkpoints import checksums
-from studio.training.checkpoints.checksums import BrokenSealError, Manifest
+from studio.training.checkpoints.checksums import CheckpointManifest, CorruptCheckpointError
 
-ROOM = 2
+FREE_SPACE_FACTOR = 2
 """Times its size that must be free before a checkpoint is written: others write here, too."""
 
-_NAME = re.compile(r"checkpoint-(\d+)")
+_FOLDER_NAME = re.compile(r"checkpoint-(\d+)")
 
 
-def wants_best(recipe: Recipe) -> bool:
+def keeps_best_model(recipe: Recipe) -> bool:
     """Whether the run is to end with the weights of its lowest validation loss."""
     patience = recipe.early_stopping.early_stopping_patience
     return recipe.checkpoints.load_best_model_at_end or patience is not None
 
 
-def strategy(recipe: Recipe) -> dict[str, Any]:
+def best_model_arguments(recipe: Recipe) -> dict[str, Any]:
     """Return the trainer's arguments. When else to save, and what to keep, is not left to it."""
-    if not wants_best(recipe):
+    if not keeps_best_model(recipe):
         return {"save_strategy": "no"}
     return {
         "save_strategy": "best",
@@ -42,28 +42,28 @@ def strategy(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-class Patience(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
+class ResumableEarlyStopping(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
     SAVED_AS = "Patience"
     REMEMBERED = ("early_stopping_patience_counter",)
 
 
-def callbacks(recipe: Recipe) -> list[TrainerCallback]:
+def early_stopping_callbacks(recipe: Recipe) -> list[TrainerCallback]:
     if recipe.early_stopping.early_stopping_patience is None:
         return []
-    return [Patience(**recipe.early_stopping.model_dump())]
+    return [ResumableEarlyStopping(**recipe.early_stopping.model_dump())]
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     folder: Path
-    manifest: Manifest
+    manifest: CheckpointManifest
 
     @property
     def step(self) -> int:
         return self.manifest.step
 
 
-class Shelf:
+class CheckpointStore:
     """Where the checkpoints of a run stand."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
@@ -78,9 +78,9 @@ class Shelf:
         self._sweep()
         for step in reversed(self._steps()):
             try:
-                manifest = checksums.examine(self.place(step))
+                manifest = checksums.verify_folder(self.place(step))
                 self._refuse_stranger(manifest, step)
-            except BrokenSealError as why:
+            except CorruptCheckpointError as why:
                 say(self._set_aside(step, why))
             else:
                 return Checkpoint(self.place(step), manifest)
@@ -97,7 +97,7 @@ class Shelf:
         self._sweep()
         partial = self._folder / f".checkpoint-{step}.partial"
         partial.mkdir(parents=True)
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             step=step,
             best_step=best_step,
             recipe=self._recipe.model_dump(mode="json"),
@@ -105,7 +105,7 @@ class Shelf:
         )
         try:
             yield partial
-            checksums.seal(partial, self.place(step), manifest)
+            checksums.commit_folder(partial, self.place(step), manifest)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -119,10 +119,10 @@ class Shelf:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._folder).free
-        if free < ROOM * size:
+        if free < FREE_SPACE_FACTOR * size:
             raise TrainingError(
                 "disk_full",
-                f"It takes {_megabytes(size)}, and {_megabytes(free)} are free on the disk.",
+                f"It takes {_format_size(size)}, and {_format_size(free)} are free on the disk.",
                 hint="Delete old runs or models.",
             )
 
@@ -133,7 +133,7 @@ class Shelf:
         kept |= {best for step in kept if (best := self._best_of(step)) is not None}
         for step in steps:
             if step not in kept and step != best_step:
-                checksums.remove(self.place(step))
+                checksums.remove_folder(self.place(step))
 
     def size(self, step: int) -> int:
         """Return the bytes of a checkpoint just written."""
@@ -143,30 +143,30 @@ class Shelf:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _steps(self) -> list[int]:
-        names = (_NAME.fullmatch(path.name) for path in self._folder.glob("checkpoint-*"))
+        names = (_FOLDER_NAME.fullmatch(path.name) for path in self._folder.glob("checkpoint-*"))
         return sorted(int(name[1]) for name in names if name)
 
     def _best_of(self, step: int) -> int | None:
         try:
-            return checksums.read(self.place(step)).best_step
-        except BrokenSealError:
+            return checksums.read_manifest(self.place(step)).best_step
+        except CorruptCheckpointError:
             # Nobody will go on from it, so it goes back to nothing.
             return None
 
-    def _refuse_stranger(self, manifest: Manifest, step: int) -> None:
+    def _refuse_stranger(self, manifest: CheckpointManifest, step: int) -> None:
         if manifest.step != step:
-            raise BrokenSealError(f"it is of step {manifest.step}")
+            raise CorruptCheckpointError(f"it is of step {manifest.step}")
         try:
             values = upgrade(dict(manifest.recipe))
             recipe = type(self._recipe).model_validate(values, strict=False)
         except ValidationError as error:
-            raise BrokenSealError("its recipe is unknown here") from error
-        if _course(recipe) != _course(self._recipe):
-            raise BrokenSealError("it was made by another recipe")
+            raise CorruptCheckpointError("its recipe is unknown here") from error
+        if _with_one_batch(recipe) != _with_one_batch(self._recipe):
+            raise CorruptCheckpointError("it was made by another recipe")
 
-    def _set_aside(self, step: int, why: BrokenSealError) -> AlarmRaised:
+    def _set_aside(self, step: int, why: CorruptCheckpointError) -> AlarmRaised:
         broken = self.place(step).with_name(f"broken-checkpoint-{step}")
-        checksums.remove(broken)
+        checksums.remove_folder(broken)
         self.place(step).rename(broken)
         return AlarmRaised(
             code="broken_checkpoint",
@@ -181,7 +181,7 @@ class Shelf:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _course(recipe: Recipe) -> Recipe:
+def _with_one_batch(recipe: Recipe) -> Recipe:
     """Return the recipe as if each update were of one batch: in how many parts makes no odds."""
     steps = recipe.optimisation
     whole = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
@@ -189,5 +189,5 @@ def _course(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"optimisation": steps.model_copy(update=as_one)})
 
 
-def _megabytes(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"

@@ -28,7 +28,7 @@ COUNTERS = "counters.pt"
 
 
 @runtime_checkable
-class Remembering(Protocol):
+class Stateful(Protocol):
     """A part of a run with counts that must survive it: the attributes it names.
 
     Checkpoints store the counts under `SAVED_AS` and the attributes' names: neither may change.
@@ -38,9 +38,9 @@ class Remembering(Protocol):
     REMEMBERED: ClassVar[tuple[str, ...]]
 
 
-def write(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> None:
+def write_state(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> None:
     """Write all there is to a trainer between two steps, as it is: nothing is cast."""
-    kept = weights(trainer.model)
+    kept = trained_weights(trainer.model)
     save_file({name: one.contiguous() for name, one in kept.items()}, folder / WEIGHTS)
     # The seal has a better hash over all of it, and this one takes most of a save's time.
     torch.serialization.set_crc32_options(compute_crc32=False)
@@ -52,19 +52,22 @@ def write(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> None:
     torch.save(counters, folder / COUNTERS)
 
 
-def size(trainer: Trainer) -> int:
+def state_bytes(trainer: Trainer) -> int:
     """Return the bytes that would be written, but for some thousands."""
     states = (one for state in trainer.optimizer.state.values() for one in state.values())
-    tensors = [*weights(trainer.model).values(), *(s for s in states if isinstance(s, Tensor))]
+    tensors = [
+        *trained_weights(trainer.model).values(),
+        *(s for s in states if isinstance(s, Tensor)),
+    ]
     return sum(one.nbytes for one in tensors)
 
 
-def counters(folder: Path, device: torch.device) -> dict[str, Any]:
+def read_counters(folder: Path, device: torch.device) -> dict[str, Any]:
     found: dict[str, Any] = torch.load(folder / COUNTERS, weights_only=True, map_location=device)
     return found
 
 
-def weights(model: nn.Module) -> dict[str, Tensor]:
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return what training changes: the weights that are trained, and the model's own buffers."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     belonging = model.state_dict().keys()
@@ -79,14 +82,14 @@ def load_weights(model: nn.Module, folder: Path) -> None:
         TrainingError: they are another model's.
 
     """
-    saved, ours = load_file(folder / WEIGHTS), weights(model)
+    saved, ours = load_file(folder / WEIGHTS), trained_weights(model)
     if _shapes(saved) != _shapes(ours):
-        raise _stranger(folder)
+        raise _wrong_model_error(folder)
     for name, one in ours.items():
         one.copy_(saved[name])
 
 
-def lay_over(model: nn.Module, folder: Path, adapter: str = "") -> None:
+def apply_weights(model: nn.Module, folder: Path, adapter: str = "") -> None:
     """Give a model that was saved at a run's end the weights of one of its checkpoints.
 
     Each is cast to what the model has; of an adapter, known to peft by that name, nothing beside it
@@ -99,26 +102,26 @@ def lay_over(model: nn.Module, folder: Path, adapter: str = "") -> None:
     ours = dict(model.named_parameters()) | dict(model.named_buffers())
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         for name in saved.keys():  # noqa: SIM118 -- upstream's own, and no mapping
-            place = _renamed(name, adapter) if adapter else name
+            place = _adapter_weight_name(name, adapter) if adapter else name
             if place is None:
                 continue
             one = saved.get_tensor(name)
             if place not in ours or ours[place].shape != one.shape:
-                raise _stranger(folder)
+                raise _wrong_model_error(folder)
             ours[place].copy_(one)
 
 
-def memory(part: Remembering) -> dict[str, Any]:
+def get_state(part: Stateful) -> dict[str, Any]:
     return {name: getattr(part, name) for name in part.REMEMBERED}
 
 
-def recall(part: Remembering, remembered: Mapping[str, Any]) -> None:
+def restore_state(part: Stateful, remembered: Mapping[str, Any]) -> None:
     """Give a part its counts back. What an older studio did not remember begins anew."""
     for name in remembered.keys() & set(part.REMEMBERED):
         setattr(part, name, remembered[name])
 
 
-def _renamed(name: str, adapter: str) -> str | None:
+def _adapter_weight_name(name: str, adapter: str) -> str | None:
     """Return what a trained weight is called in another adapter's place; None beside an adapter."""
     parts = name.split(".")
     if "default" not in parts:  # peft's name for the one that is trained
@@ -126,7 +129,7 @@ def _renamed(name: str, adapter: str) -> str | None:
     return ".".join(adapter if one == "default" else one for one in parts)
 
 
-def _stranger(folder: Path) -> TrainingError:
+def _wrong_model_error(folder: Path) -> TrainingError:
     return TrainingError(
         "incompatible_checkpoint",
         f"{folder.name} holds weights of another model than this run trains.",

@@ -11,7 +11,7 @@ from itertools import groupby
 from studio.protocols.tokenizer_service import packing_window
 
 
-def packed(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:
+def pack_rows(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:
     """Return the places of rows that share an example, for all rows of a file that are learnt.
 
     Within an example, and from one to the next, they keep the order they come in.
@@ -21,12 +21,12 @@ def packed(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[lis
         range(len(numbers)), key=lambda place: packing_window(numbers[place]).start
     ):
         places = list(some)
-        packs = fitted([sizes[place] for place in places], limit)
+        packs = best_fit([sizes[place] for place in places], limit)
         found += [[places[one] for one in pack] for pack in packs]
     return found
 
 
-def fitted(sizes: Sequence[int], limit: int) -> list[list[int]]:
+def best_fit(sizes: Sequence[int], limit: int) -> list[list[int]]:
     """Put sizes together, none of them above a limit, so that no sum is: the largest first.
 
     Each goes where it leaves the least room, and where none has room it begins anew; so no two

@@ -17,7 +17,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from studio.errors import TrainingError
 from studio.training.data import tool_calls
-from studio.training.data.rows import Message, Row, is_learnt
+from studio.training.data.rows import Message, TrainingRow, is_trained_on
 
 Span = tuple[int, int]
 
@@ -48,9 +48,9 @@ _PLAIN = (
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
 _IM_END = "<|im_end|>"
-_PROBE = "Xyzzy"
+_PROBE_WORD = "Xyzzy"
 
-_FAILURES = (
+_TEMPLATE_ERRORS = (
     TemplateError,
     TypeError,
     ValueError,
@@ -64,7 +64,7 @@ _FAILURES = (
 """What a template's expressions, or its compiling, may raise."""
 
 
-class TemplateRefusedError(TrainingError):
+class ChatTemplateError(TrainingError):
     """A chat template that fails; where that is a row's fault, the row is found and named."""
 
     def __init__(self, reason: str) -> None:
@@ -77,14 +77,14 @@ class TemplateRefusedError(TrainingError):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RenderedConversation:
     """A conversation as text, and the character spans a model learns from it."""
 
     text: str
     answers: list[Span]
 
 
-def install(
+def set_chat_template(
     tokenizer: PreTrainedTokenizerBase, choice: Literal["model", "chatml", "plain"]
 ) -> None:
     """Give the tokenizer the chosen template, which is then saved with it.
@@ -108,7 +108,7 @@ def install(
     tokenizer.chat_template = text.replace("BOS", opening).replace("'END'", "eos_token")
 
 
-class Template:
+class ChatTemplate:
     """A tokenizer's chat template, with what it writes after an answer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -128,9 +128,11 @@ class Template:
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """Write a conversation that is the model's turn to continue."""
-        return self._render([Row(messages=messages, tools=tools)], add_generation_prompt=True)[0][0]
+        return self._render(
+            [TrainingRow(messages=messages, tools=tools)], add_generation_prompt=True
+        )[0][0]
 
-    def write(self, rows: Sequence[Row]) -> list[Written]:
+    def write(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
         """Write whole conversations, each of which ends in an answer that is learnt.
 
         Raises:
@@ -138,39 +140,50 @@ class Template:
 
         """
         for row in rows:
-            if lack := tool_calls.lack(row, self.tools) if tool_calls.has_tools(row) else "":
-                raise TemplateRefusedError(lack)
+            if (
+                lack := tool_calls.missing_support(row, self.tools)
+                if tool_calls.has_tools(row)
+                else ""
+            ):
+                raise ChatTemplateError(lack)
         texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
         if not self._marked:
             marks = [self._find(*pair) for pair in zip(texts, rows, strict=True)]
         learnt = [self._learnt(*known) for known in zip(texts, rows, marks, strict=True)]
         return [self._close(*pair) for pair in zip(texts, learnt, strict=True)]
 
-    def starts(self, row: Row, text: str) -> list[int]:
+    def starts(self, row: TrainingRow, text: str) -> list[int]:
         """Return where in its text each turn begins; what the template merges begins together."""
         starts = [0]
         for i in range(1, len(row.messages)):
             try:
-                before = self._render([Row(messages=row.messages[:i], tools=row.tools)])[0][0]
-            except TemplateRefusedError:  # It wants turns in pairs, say.
+                before = self._render([TrainingRow(messages=row.messages[:i], tools=row.tools)])[0][
+                    0
+                ]
+            except ChatTemplateError:  # It wants turns in pairs, say.
                 before = ""
-            starts.append(max(starts[-1], _shared(before, text)))
+            starts.append(max(starts[-1], _common_prefix_length(before, text)))
         return starts
 
     @cached_property
-    def tools(self) -> tool_calls.Ability:
+    def tools(self) -> tool_calls.ToolSupport:
         """What the template writes of tools."""
-        return tool_calls.tried(self._written)
+        return tool_calls.detect_tool_support(self._written)
 
-    def _written(self, row: Row, *, as_objects: bool) -> str:
+    def _written(self, row: TrainingRow, *, as_objects: bool) -> str:
         """Write a row, or nothing where the template refuses it."""
-        turns = [tool_calls.turn(message, as_objects=as_objects) for message in row.messages]
+        turns = [
+            tool_calls.to_template_message(message, as_objects=as_objects)
+            for message in row.messages
+        ]
         try:
             return self._rendered([turns], row.tools)[0][0]
-        except TemplateRefusedError:
+        except ChatTemplateError:
             return ""
 
-    def _render(self, rows: Sequence[Row], **options: bool) -> tuple[list[str], list[list[Span]]]:
+    def _render(
+        self, rows: Sequence[TrainingRow], **options: bool
+    ) -> tuple[list[str], list[list[Span]]]:
         texts: list[str] = []
         marks: list[list[Span]] = []
         for tools, group in groupby(rows, key=lambda row: row.tools):
@@ -182,8 +195,8 @@ class Template:
 
     def _turn(self, message: Message) -> dict[str, Any]:
         if not message.get("tool_calls"):
-            return tool_calls.turn(message)
-        return tool_calls.turn(message, as_objects=self.tools.as_objects)
+            return tool_calls.to_template_message(message)
+        return tool_calls.to_template_message(message, as_objects=self.tools.as_objects)
 
     def _rendered(
         self,
@@ -199,16 +212,16 @@ class Template:
                 **options,
                 **self._tokens,
             )
-        except _FAILURES as error:
+        except _TEMPLATE_ERRORS as error:
             reason = str(error).rstrip(".") or type(error).__name__
-            raise TemplateRefusedError(reason) from error
+            raise ChatTemplateError(reason) from error
         return texts, marks
 
     def _tail(self) -> str:
-        probe = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-        return self._rendered([probe])[0][0].rpartition(_PROBE)[2]
+        probe = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE_WORD}]
+        return self._rendered([probe])[0][0].rpartition(_PROBE_WORD)[2]
 
-    def _find(self, text: str, row: Row) -> list[Span]:
+    def _find(self, text: str, row: TrainingRow) -> list[Span]:
         """Find answers in a text whose template does not mark them."""
         spans: list[Span] = []
         for i, message in enumerate(row.messages):
@@ -217,7 +230,7 @@ class Template:
                 spans.append(self._span(text, row, i, done))
         return spans
 
-    def _span(self, text: str, row: Row, place: int, done: int) -> Span:
+    def _span(self, text: str, row: TrainingRow, place: int, done: int) -> Span:
         before, answer = row.messages[:place], row.messages[place]
         content = answer["content"].strip()
         start = max(done, self._opening_length(text, before, row.tools))
@@ -236,29 +249,31 @@ class Template:
             return end
         return end + len(spaces)
 
-    def _learnt(self, text: str, row: Row, marks: list[Span]) -> list[Span]:
+    def _learnt(self, text: str, row: TrainingRow, marks: list[Span]) -> list[Span]:
         """Return the answers but those of weight 0."""
         answers = [turn for turn in row.messages if turn["role"] == "assistant"]
-        if all(map(is_learnt, answers)):
+        if all(map(is_trained_on, answers)):
             return marks
         if len(marks) != len(answers):  # The template marks answers in pieces, or not all.
             muted = self._find(text, row)
-            muted = [span for span, turn in zip(muted, answers, strict=True) if not is_learnt(turn)]
+            muted = [
+                span for span, turn in zip(muted, answers, strict=True) if not is_trained_on(turn)
+            ]
             return [mark for mark in marks if not any(_overlap(mark, span) for span in muted)]
-        return [mark for mark, turn in zip(marks, answers, strict=True) if is_learnt(turn)]
+        return [mark for mark, turn in zip(marks, answers, strict=True) if is_trained_on(turn)]
 
     def _opening_length(self, text: str, before: Sequence[Message], tools: Sequence[Any]) -> int:
         # What a template writes only when prompting (an opened thought, say) is not in the text.
-        return _shared(self.prompt(before, tools), text) if before else 0
+        return _common_prefix_length(self.prompt(before, tools), text) if before else 0
 
-    def _close(self, text: str, spans: list[Span]) -> Written:
+    def _close(self, text: str, spans: list[Span]) -> RenderedConversation:
         """Let each answer reach over the mark that ends it."""
         closed = [(start, end + self._closing_length(text, end)) for start, end in spans]
         if self.ending and closed:
             start, end = closed[-1]
             text = text[:end] + self.ending
             closed[-1] = (start, len(text))
-        return Written(text, closed)
+        return RenderedConversation(text, closed)
 
     def _closing_length(self, text: str, end: int) -> int:
         if text.endswith(self.closing, 0, end):
@@ -267,7 +282,7 @@ class Template:
         return len(next(fits, ""))
 
 
-def _shared(one: str, other: str) -> int:
+def _common_prefix_length(one: str, other: str) -> int:
     """Return for how many characters two texts are the same."""
     if other.startswith(one):
         return len(one)

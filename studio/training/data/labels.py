@@ -7,65 +7,72 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
-from studio.training.data.chat_templates import Span, Template, TemplateRefusedError, Written
-from studio.training.data.rows import Row, is_learnt
+from studio.training.data.chat_templates import (
+    ChatTemplate,
+    ChatTemplateError,
+    RenderedConversation,
+    Span,
+)
+from studio.training.data.rows import TrainingRow, is_trained_on
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """The label of a token that is read but not learnt."""
 
-_CHUNK = 1000
+_CHUNK_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledRow:
     """A row as a model reads it, before it is cut."""
 
     ids: list[int]
     labels: list[int]
-    """The token where it is learnt, else `IGNORED`."""
+    """The token where it is learnt, else `IGNORE_INDEX`."""
     text: str
     offsets: list[Span]
     """Where in the text each token stands; what a tokenizer adds stands nowhere: (0, 0)."""
 
 
-def labelled(
-    rows: Sequence[Row], template: Template | None, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[Labelled]:
+def label_rows(
+    rows: Sequence[TrainingRow], template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[LabelledRow]:
     """Yield each row as tokens; in chunks, because tokenizers use every core.
 
     Text needs no template: it is learnt as it stands, and an end-of-text token closes it.
     """
-    for at in range(0, len(rows), _CHUNK):
-        chunk = rows[at : at + _CHUNK]
-        talks = _conversations([row for row in chunk if row.text is None], template, tokenizer)
-        texts = _texts([row.text for row in chunk if row.text is not None], tokenizer)
+    for at in range(0, len(rows), _CHUNK_ROWS):
+        chunk = rows[at : at + _CHUNK_ROWS]
+        talks = _label_conversations(
+            [row for row in chunk if row.text is None], template, tokenizer
+        )
+        texts = _label_texts([row.text for row in chunk if row.text is not None], tokenizer)
         for row in chunk:
             yield next(talks if row.text is None else texts)
 
 
-def until_last_answer(row: Row) -> Row:
+def cut_after_last_answer(row: TrainingRow) -> TrainingRow:
     """Cut what follows the last answer that is learnt: it teaches nothing."""
-    last = max((i for i, turn in enumerate(row.messages) if is_learnt(turn)), default=-1)
+    last = max((i for i, turn in enumerate(row.messages) if is_trained_on(turn)), default=-1)
     return replace(row, messages=row.messages[: last + 1])
 
 
-def _conversations(
-    rows: Sequence[Row], template: Template | None, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[Labelled]:
+def _label_conversations(
+    rows: Sequence[TrainingRow], template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[LabelledRow]:
     if not rows:
         return
     assert template is not None  # noqa: S101 -- a job without conversations alone has none
-    written = _written(rows, template)
+    written = _render_rows(rows, template)
     batch = tokenizer(
         [conversation.text for conversation in written],
         add_special_tokens=False,
         return_attention_mask=False,
         return_offsets_mapping=True,
     )
-    yield from map(_labels, batch["input_ids"], batch["offset_mapping"], written)
+    yield from map(_label_conversation, batch["input_ids"], batch["offset_mapping"], written)
 
 
-def _texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[Labelled]:
+def _label_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[LabelledRow]:
     if not texts:
         return
     batch = tokenizer(list(texts), return_attention_mask=False, return_offsets_mapping=True)
@@ -75,24 +82,24 @@ def _texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Iterator
             ids.append(end)
             offsets.append((0, 0))
         # The first token is never predicted: whatever is learnt is learnt of those behind it.
-        yield Labelled(ids, [IGNORED, *ids[1:]], text, offsets)
+        yield LabelledRow(ids, [IGNORE_INDEX, *ids[1:]], text, offsets)
 
 
-def _written(rows: Sequence[Row], template: Template) -> list[Written]:
+def _render_rows(rows: Sequence[TrainingRow], template: ChatTemplate) -> list[RenderedConversation]:
     """Write rows as the template has it; if it refuses, find out which of them it was."""
-    cut = [until_last_answer(row) for row in rows]
+    cut = [cut_after_last_answer(row) for row in rows]
     try:
         return template.write(cut)
-    except TemplateRefusedError:
+    except ChatTemplateError:
         for row in cut:
-            _refuse_unwritable(row, template)
+            _refuse_unrenderable(row, template)
         raise
 
 
-def _refuse_unwritable(row: Row, template: Template) -> None:
+def _refuse_unrenderable(row: TrainingRow, template: ChatTemplate) -> None:
     try:
         template.write([row])
-    except TemplateRefusedError as error:
+    except ChatTemplateError as error:
         raise TrainingError(
             "bad_row",
             f"{row.where} is refused by the model's chat template: {error.reason}.",
@@ -100,10 +107,12 @@ def _refuse_unwritable(row: Row, template: Template) -> None:
         ) from error
 
 
-def _labels(ids: list[int], offsets: list[Span], written: Written) -> Labelled:
-    labels = [IGNORED] * len(ids)
+def _label_conversation(
+    ids: list[int], offsets: list[Span], written: RenderedConversation
+) -> LabelledRow:
+    labels = [IGNORE_INDEX] * len(ids)
     for start, end in written.answers:
         first = bisect_right(offsets, start, key=lambda offset: offset[1])
         last = bisect_left(offsets, end, key=lambda offset: offset[0])
         labels[first:last] = ids[first:last]
-    return Labelled(ids, labels, written.text, offsets)
+    return LabelledRow(ids, labels, written.text, offsets)

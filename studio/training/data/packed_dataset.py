@@ -10,19 +10,19 @@ from transformers import PreTrainedModel
 
 from studio.errors import TrainingError
 from studio.training.data import bin_packing, tokenisation
-from studio.training.data.labels import IGNORED
+from studio.training.data.labels import IGNORE_INDEX
 from studio.training.data.tokenisation import Examples
 
-_PROBED = 8
+_PROBE_TOKENS = 8
 """Tokens of each of two rows that a model is probed with."""
 
-_APART = 0.1
+_MAX_DEVIATION = 0.1
 """How far a row's scores may be from those it has alone, as a share of their spread: formats of few
 digits, scaled by all that is in a batch, are some hundredths away."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packs(Sequence[dict[str, Tensor]]):
+class PackedDataset(Sequence[dict[str, Tensor]]):
     """Examples of several rows each, put together when they are asked for."""
 
     rows: Sequence[dict[str, Tensor]]
@@ -37,17 +37,17 @@ class Packs(Sequence[dict[str, Tensor]]):
         positions = torch.cat([torch.arange(length) for length in lengths])
         labels = torch.cat([row["labels"] for row in rows])
         # No row's last token may predict the first of the next.
-        labels[positions == 0] = IGNORED
+        labels[positions == 0] = IGNORE_INDEX
         ids = torch.cat([row["input_ids"] for row in rows])
         return {"input_ids": ids, "labels": labels, "position_ids": positions}
 
 
-def pack(examples: Examples, limit: int) -> Examples:
+def pack_examples(examples: Examples, limit: int) -> Examples:
     """Let rows share examples of at most `limit` tokens; none is longer than that by itself."""
-    rows = tokenisation.tensors(examples.data)
+    rows = tokenisation.row_tensors(examples.data)
     sizes = [len(row["input_ids"]) for row in rows]
-    learnt = [int((row["labels"][1:] != IGNORED).sum()) for row in rows]
-    packs = bin_packing.packed([row.number for row in examples.rows], sizes, limit)
+    learnt = [int((row["labels"][1:] != IGNORE_INDEX).sum()) for row in rows]
+    packs = bin_packing.pack_rows([row.number for row in examples.rows], sizes, limit)
     return replace(
         examples,
         packs=packs,
@@ -56,13 +56,13 @@ def pack(examples: Examples, limit: int) -> Examples:
     )
 
 
-def tensors(examples: Examples) -> Sequence[dict[str, Tensor]]:
+def example_tensors(examples: Examples) -> Sequence[dict[str, Tensor]]:
     """Return what a model reads at once: rows, or packs of them."""
-    rows = tokenisation.tensors(examples.data)
-    return rows if examples.packs is None else Packs(rows, examples.packs)
+    rows = tokenisation.row_tensors(examples.data)
+    return rows if examples.packs is None else PackedDataset(rows, examples.packs)
 
 
-def refuse_mixing(model: PreTrainedModel) -> None:
+def refuse_cross_contamination(model: PreTrainedModel) -> None:
     """Try whether a model keeps the rows of one example apart.
 
     Raises:
@@ -73,7 +73,7 @@ def refuse_mixing(model: PreTrainedModel) -> None:
     was_training = model.training
     model.eval()
     try:
-        is_apart = takes_positions and _is_apart(model)
+        is_apart = takes_positions and _is_isolated(model)
     finally:
         model.train(was_training)
     if not is_apart:
@@ -85,10 +85,12 @@ def refuse_mixing(model: PreTrainedModel) -> None:
         )
 
 
-def _is_apart(model: PreTrainedModel) -> bool:
+def _is_isolated(model: PreTrainedModel) -> bool:
     """Whether the second of two rows is scored as if there were no first."""
-    ids = torch.arange(3, 3 + 2 * _PROBED, device=model.device)[None] % model.config.vocab_size
-    positions = torch.arange(_PROBED, device=model.device).repeat(2)[None]
+    ids = (
+        torch.arange(3, 3 + 2 * _PROBE_TOKENS, device=model.device)[None] % model.config.vocab_size
+    )
+    positions = torch.arange(_PROBE_TOKENS, device=model.device).repeat(2)[None]
     embedded: list[Tensor] = []
 
     def watch(_layer: object, _given: object, made: Tensor) -> Tensor:
@@ -100,10 +102,10 @@ def _is_apart(model: PreTrainedModel) -> bool:
         together = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     finally:
         hook.remove()
-    second = together[0, _PROBED:].float()
+    second = together[0, _PROBE_TOKENS:].float()
     (hangs_on,) = torch.autograd.grad(second.square().sum(), embedded)
     with torch.no_grad():
-        alone = model(input_ids=ids[:, _PROBED:], use_cache=False).logits[0].float()
+        alone = model(input_ids=ids[:, _PROBE_TOKENS:], use_cache=False).logits[0].float()
     off = (second - alone).abs().max() / (alone.max() - alone.min())
     # What a mask hides has a gradient of nothing at all, in any format.
-    return not hangs_on[0, :_PROBED].any() and bool(off < _APART)
+    return not hangs_on[0, :_PROBE_TOKENS].any() and bool(off < _MAX_DEVIATION)

@@ -16,27 +16,31 @@ from studio.protocols.tokenizer_service import (
     packing_window,
 )
 from studio.training.data import bin_packing, chat_templates
-from studio.training.data.chat_templates import Template
-from studio.training.data.labels import IGNORED, Labelled, labelled
-from studio.training.data.rows import Row, held_back, taught
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.labels import IGNORE_INDEX, LabelledRow, label_rows
+from studio.training.data.rows import TrainingRow, to_training_row, validation_indices
 
-_AT_ONCE = 50
+_CHUNK_ROWS = 50
 """Rows that are measured together: all tokens of a window at once would be too much to hold."""
 
-_PATIENCE = 3.0
+_MAX_CPU_SECONDS = 3.0
 """Seconds of a processor after which a window is left alone."""
 
-_LONG = "The rows near it are too long to be measured here."
+_TOO_LONG = "The rows near it are too long to be measured here."
 
 
-def measure(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> RowLengths:
+def measure_rows(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> RowLengths:
     """Return how long the rows are that a row may be packed with."""
     assert asked.window is not None  # noqa: S101 -- asked for these
-    learnt = _learnt(asked.window)
+    learnt = _trained_numbers(asked.window)
     share, seed = asked.window.share, asked.window.seed
-    held = {learnt[place] for place in held_back(len(learnt), share, seed)} if share else set()
+    held = (
+        {learnt[place] for place in validation_indices(len(learnt), share, seed)}
+        if share
+        else set()
+    )
     try:
-        found = dict(_measured(asked, tokenizer))
+        found = dict(_measure_each(asked, tokenizer))
     except TrainingError as error:
         return RowLengths(
             trouble=f"Which rows share an example with this one cannot be said. {error.message}"
@@ -50,7 +54,7 @@ def measure(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> RowL
     )
 
 
-def beside(asked: TokenizerRequest, sizes: RowLengths) -> dict[int, int]:
+def rows_packed_with(asked: TokenizerRequest, sizes: RowLengths) -> dict[int, int]:
     """Return the rows of a row's example by their numbers, itself among them: tokens of each.
 
     Empty where it is left out.
@@ -59,27 +63,27 @@ def beside(asked: TokenizerRequest, sizes: RowLengths) -> dict[int, int]:
     every = zip(sizes.numbers, sizes.tokens, sizes.firsts, strict=True)
     kept = [(number, min(tokens, most)) for number, tokens, first in every if 0 < first < most]
     numbers = [number for number, _ in kept]
-    packs = bin_packing.packed(numbers, [tokens for _, tokens in kept], most)
+    packs = bin_packing.pack_rows(numbers, [tokens for _, tokens in kept], most)
     own = next((pack for pack in packs if asked.number in (numbers[one] for one in pack)), [])
     return dict(kept[one] for one in own)
 
 
-def read(asked: TokenizerRequest, numbers: Collection[int]) -> list[Row]:
+def read_rows(asked: TokenizerRequest, numbers: Collection[int]) -> list[TrainingRow]:
     """Return rows of a window by their numbers."""
-    return [row for number, row in _rows(asked) if number in numbers and row is not None]
+    return [row for number, row in _window_rows(asked) if number in numbers and row is not None]
 
 
-def template(
-    asked: TokenizerRequest, rows: list[Row], tokenizer: PreTrainedTokenizerBase
-) -> Template | None:
+def load_template(
+    asked: TokenizerRequest, rows: list[TrainingRow], tokenizer: PreTrainedTokenizerBase
+) -> ChatTemplate | None:
     """Return what writes the rows; None where there is only text."""
     if all(row.text is not None for row in rows):
         return None
-    chat_templates.install(tokenizer, asked.chat_template)
-    return Template(tokenizer)
+    chat_templates.set_chat_template(tokenizer, asked.chat_template)
+    return ChatTemplate(tokenizer)
 
 
-def _learnt(window: PackingWindow) -> range | list[int]:
+def _trained_numbers(window: PackingWindow) -> range | list[int]:
     """Return the numbers of all rows that are learnt, wherever in the file they stand."""
     if not window.judged:
         return range(1, window.rows + 1)
@@ -88,30 +92,30 @@ def _learnt(window: PackingWindow) -> range | list[int]:
         return [number for number, label in enumerate(every, 1) if label is not False]
 
 
-def _rows(asked: TokenizerRequest) -> Iterator[tuple[int, Row | None]]:
+def _window_rows(asked: TokenizerRequest) -> Iterator[tuple[int, TrainingRow | None]]:
     assert asked.window is not None  # noqa: S101 -- asked for these
     with Path(asked.window.path).open("rb") as file:
         file.seek(asked.window.start)
         for number, line in zip(packing_window(asked.number), file, strict=False):
-            yield number, taught(json.loads(line), number, "training")
+            yield number, to_training_row(json.loads(line), number, "training")
 
 
-def _measured(
+def _measure_each(
     asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield each row's number, its tokens, and where the first stands that is learnt."""
     began = time.process_time()
-    rows = (row for _, row in _rows(asked) if row is not None)
-    writer: Template | None = None
+    rows = (row for _, row in _window_rows(asked) if row is not None)
+    writer: ChatTemplate | None = None
     for first in rows:
-        some = [first, *islice(rows, _AT_ONCE - 1)]
-        writer = writer or template(asked, some, tokenizer)
-        for row, found in zip(some, labelled(some, writer, tokenizer), strict=True):
-            yield row.number, (len(found.ids), _first(found))
-        if time.process_time() - began > _PATIENCE:
-            raise TrainingError("bad_row", _LONG)
+        some = [first, *islice(rows, _CHUNK_ROWS - 1)]
+        writer = writer or load_template(asked, some, tokenizer)
+        for row, found in zip(some, label_rows(some, writer, tokenizer), strict=True):
+            yield row.number, (len(found.ids), _first_trained(found))
+        if time.process_time() - began > _MAX_CPU_SECONDS:
+            raise TrainingError("bad_row", _TOO_LONG)
 
 
-def _first(found: Labelled) -> int:
-    places = (place for place, label in enumerate(found.labels) if place and label != IGNORED)
+def _first_trained(found: LabelledRow) -> int:
+    places = (place for place, label in enumerate(found.labels) if place and label != IGNORE_INDEX)
     return next(chain(places, [0]))

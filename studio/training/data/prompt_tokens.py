@@ -4,10 +4,10 @@ from transformers import PreTrainedTokenizerBase
 
 from studio.protocols.tokenizer_service import PromptTokens, TokenizerRequest
 from studio.training.data import chat_templates
-from studio.training.data.chat_templates import Template
+from studio.training.data.chat_templates import ChatTemplate
 
 
-def of(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+def tokenise_prompt(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
     """Return the tokens of a row with `messages`, or with a `text` to be gone on with.
 
     Raises:
@@ -15,16 +15,16 @@ def of(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTok
 
     """
     if "text" in asked.row:
-        return _continuation(asked.row["text"], tokenizer)
-    chat_templates.install(tokenizer, asked.chat_template)
-    template = Template(tokenizer)
+        return _tokenise_text(asked.row["text"], tokenizer)
+    chat_templates.set_chat_template(tokenizer, asked.chat_template)
+    template = ChatTemplate(tokenizer)
     text = template.prompt(asked.row["messages"])
     return PromptTokens(
         ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stops
     )
 
 
-def _continuation(text: str, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+def _tokenise_text(text: str, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
     ids = tokenizer(text)["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids.pop()  # Some tokenizers end every text.

@@ -18,7 +18,7 @@ Tool = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TrainingRow:
     """What is learnt of one row; of text every token, of a conversation its answers."""
 
     messages: Sequence[Message] = ()
@@ -34,19 +34,19 @@ class Row:
         return f"Row {self.number} of the {self.part} data" if self.number else "A row"
 
 
-def is_learnt(turn: Message) -> bool:
+def is_trained_on(turn: Message) -> bool:
     """Whether a turn is an answer that is to be learnt: one of weight 0 is read alone."""
     return bool(turn["role"] == "assistant" and turn.get("weight", 1) != 0)
 
 
-def read(path: Path, part: str = "training") -> list[Row]:
+def read_rows(path: Path, part: str = "training") -> list[TrainingRow]:
     """Read canonical rows, one JSON object a line; those that sft learns nothing of are left out.
 
     Raises:
         TrainingError: a line is something else.
 
     """
-    every = [row for row, _end in each(path, part)]
+    every = [row for row, _end in iter_rows(path, part)]
     found, number = [row for row in every if row], len(every)
     if len(found) < number:
         told = f"{number - len(found):,} of {number:,} rows of the {part} data are not to be learnt"
@@ -54,7 +54,7 @@ def read(path: Path, part: str = "training") -> list[Row]:
     return found
 
 
-def each(path: Path, part: str = "training") -> Iterator[tuple[Row | None, int]]:
+def iter_rows(path: Path, part: str = "training") -> Iterator[tuple[TrainingRow | None, int]]:
     """Yield what is learnt of each row, None where nothing, and where in the file its line ends.
 
     Raises:
@@ -67,22 +67,22 @@ def each(path: Path, part: str = "training") -> Iterator[tuple[Row | None, int]]
             end += len(said)
             if said.strip():
                 number += 1
-                yield _read(said, number, part, line), end
+                yield _read_line(said, number, part, line), end
 
 
-def taught(said: Any, number: int, part: str) -> Row | None:  # noqa: ANN401 -- from a file
+def to_training_row(said: Any, number: int, part: str) -> TrainingRow | None:  # noqa: ANN401 -- from a file
     """Return what sft learns of a canonical row; None where nothing.
 
     Raises:
         ValueError: it is no such row; the message says why.
 
     """
-    if flaw := _flaw(said):
+    if flaw := _find_problem(said):
         raise ValueError(flaw)
     learnt = to_sft_example(said)
     if learnt is None:
         return None
-    return Row(
+    return TrainingRow(
         messages=learnt.messages,
         tools=learnt.tools,
         text=learnt.text if "text" in said else None,
@@ -91,14 +91,16 @@ def taught(said: Any, number: int, part: str) -> Row | None:  # noqa: ANN401 -- 
     )
 
 
-def split(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
+def split_rows(
+    rows: Sequence[TrainingRow], share: float, seed: int
+) -> tuple[list[TrainingRow], list[TrainingRow]]:
     """Hold back a share of the rows, the same ones for the same seed, and at least one.
 
     Raises:
         TrainingError: there are not two rows, one to learn and one to measure by.
 
     """
-    held = held_back(len(rows), share, seed)
+    held = validation_indices(len(rows), share, seed)
     if len(held) >= len(rows):
         raise TrainingError(
             "too_few_rows",
@@ -109,15 +111,15 @@ def split(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list
     return kept, [rows[i] for i in sorted(held)]
 
 
-def held_back(count: int, share: float, seed: int) -> set[int]:
+def validation_indices(count: int, share: float, seed: int) -> set[int]:
     """Return the places of the rows to measure by, among so many."""
     held = min(count, max(1, round(count * share)))
     return set(random.Random(seed).sample(range(count), held))  # noqa: S311 -- no secret
 
 
-def _read(said: bytes, number: int, part: str, line: int) -> Row | None:
+def _read_line(said: bytes, number: int, part: str, line: int) -> TrainingRow | None:
     try:
-        return taught(_parsed(said), number, part)
+        return to_training_row(_parse_json(said), number, part)
     except ValueError as error:
         raise TrainingError(
             "bad_row",
@@ -128,14 +130,14 @@ def _read(said: bytes, number: int, part: str, line: int) -> Row | None:
         ) from error
 
 
-def _parsed(said: bytes) -> Any:  # noqa: ANN401 -- whatever JSON a line holds
+def _parse_json(said: bytes) -> Any:  # noqa: ANN401 -- whatever JSON a line holds
     try:
         return json.loads(said)
     except ValueError as error:
         raise ValueError(f"it is not valid JSON ({error})") from error
 
 
-def _flaw(row: Any) -> str:  # noqa: ANN401 -- from a file
+def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
     """Return what keeps a row from being a canonical one, or nothing."""
     if not isinstance(row, dict) or not isinstance(row.get("text", ""), str):
         return "it has no list of turns called messages"
@@ -149,23 +151,25 @@ def _flaw(row: Any) -> str:  # noqa: ANN401 -- from a file
         return "what was chosen is no list of turns"
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return "its tools are no list of functions"
-    flaws = (_flaw_of(turn, number) for number, turn in enumerate([*turns, *chosen], 1))
+    flaws = (_find_turn_problem(turn, number) for number, turn in enumerate([*turns, *chosen], 1))
     return next(filter(None, flaws), "")
 
 
-def _flaw_of(turn: object, number: int) -> str:
+def _find_turn_problem(turn: object, number: int) -> str:
     for name in ("role", "content"):
         if not isinstance(turn, dict) or not isinstance(turn.get(name), str):
             return f"turn {number} has no {name} that is text"
     match turn:
         case {"tool_calls": [*calls]}:
-            return "" if all(map(_is_call, calls)) else f"turn {number} calls no tool by its name"
+            return (
+                "" if all(map(_is_tool_call, calls)) else f"turn {number} calls no tool by its name"
+            )
         case {"tool_calls": _}:
             return f"turn {number} has tool calls that are no list"
     return ""
 
 
-def _is_call(call: object) -> bool:
+def _is_tool_call(call: object) -> bool:
     match call:
         case {"function": {"name": str(), "arguments": str() as arguments}}:
             return isinstance(json.loads(arguments), dict)

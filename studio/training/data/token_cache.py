@@ -18,22 +18,24 @@ from datasets.table import InMemoryTable
 from pyarrow import ipc
 from transformers import PreTrainedTokenizerBase
 
-from studio.training.data.rows import Row
+from studio.training.data.rows import TrainingRow
 from studio.training.data.tokenisation import Examples
 
-_LAYOUT = 2
+_FORMAT_VERSION = 2
 """Raise it when the meaning of what is filed changes."""
 
-_FACTS = b"studio"
+_METADATA_KEY = b"studio"
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class TokenCache:
     folder: Path
     limit_bytes: int = 4 * 10**9
     """What is kept together; what was not used for longest goes first."""
 
-    def examples(self, key: str, rows: Sequence[Row], make: Callable[[], Examples]) -> Examples:
+    def examples(
+        self, key: str, rows: Sequence[TrainingRow], make: Callable[[], Examples]
+    ) -> Examples:
         """Return what is filed under a key made of these rows, or make and file it."""
         path = self.folder / f"{key}.arrow"
         try:
@@ -45,7 +47,7 @@ class Cache:
         print("tokenised by an earlier run", flush=True)  # noqa: T201 -- the run's own log
         return found
 
-    def _keep(self, path: Path, made: Examples, rows: Sequence[Row]) -> None:
+    def _keep(self, path: Path, made: Examples, rows: Sequence[TrainingRow]) -> None:
         try:
             _write(path, made, rows)
             self._tidy()
@@ -54,16 +56,18 @@ class Cache:
 
     def _tidy(self) -> None:
         left = self.limit_bytes
-        for path in sorted(self.folder.glob("*.arrow"), key=_used_at, reverse=True):
+        for path in sorted(self.folder.glob("*.arrow"), key=_last_used, reverse=True):
             left -= path.stat().st_size
             if left < 0:
                 path.unlink(missing_ok=True)
 
 
-def key_of(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> str:
+def cache_key(
+    rows: Sequence[TrainingRow], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> str:
     """Return a hash of all that decides how rows become tokens."""
     made_by = {
-        "layout": _LAYOUT,
+        "layout": _FORMAT_VERSION,
         "versions": [version(name) for name in ("tokenizers", "transformers", "jinja2")],
         "template": tokenizer.chat_template,
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
@@ -74,24 +78,24 @@ def key_of(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: 
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _read(path: Path, rows: Sequence[Row]) -> Examples:
+def _read(path: Path, rows: Sequence[TrainingRow]) -> Examples:
     with pa.memory_map(str(path)) as file, ipc.open_stream(file) as stream:
         table = stream.read_all()
     os.utime(path)
     return Examples(
         data=Dataset(InMemoryTable(table.drop_columns(["row"]).replace_schema_metadata())),
         rows=[rows[i] for i in table.column("row").to_pylist()],
-        **json.loads(table.schema.metadata[_FACTS]),
+        **json.loads(table.schema.metadata[_METADATA_KEY]),
     )
 
 
-def _write(path: Path, made: Examples, rows: Sequence[Row]) -> None:
+def _write(path: Path, made: Examples, rows: Sequence[TrainingRow]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = pa.array(_places(made.rows, rows), pa.int64())
+    kept = pa.array(_row_indices(made.rows, rows), pa.int64())
     counts = {field.name: getattr(made, field.name) for field in fields(made)}
     facts = {name: count for name, count in counts.items() if isinstance(count, int)}
     table = made.data.data.table.append_column("row", kept)
-    table = table.replace_schema_metadata({_FACTS: json.dumps(facts)})
+    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(facts)})
     new = path.with_suffix(f".{os.getpid()}.new")
     try:
         with ipc.new_stream(str(new), table.schema) as stream:
@@ -101,11 +105,11 @@ def _write(path: Path, made: Examples, rows: Sequence[Row]) -> None:
         new.unlink(missing_ok=True)
 
 
-def _used_at(path: Path) -> float:
+def _last_used(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _places(kept: Sequence[Row], rows: Sequence[Row]) -> Iterator[int]:
+def _row_indices(kept: Sequence[TrainingRow], rows: Sequence[TrainingRow]) -> Iterator[int]:
     """Yield where each kept row stands among all; the order is the same, and some are left out."""
     places = iter(enumerate(rows))
     for one in kept:

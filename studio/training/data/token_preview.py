@@ -22,21 +22,21 @@ from studio.protocols.tokenizer_service import (
     TokenPreview,
 )
 from studio.training.data import chat_templates, packing_preview
-from studio.training.data.chat_templates import Span, Template
-from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer
-from studio.training.data.rows import Row, taught
+from studio.training.data.chat_templates import ChatTemplate, Span
+from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
+from studio.training.data.rows import TrainingRow, to_training_row
 
 _TITLES: dict[TemplateSource, str] = {
     "model": "The model's own",
     "chatml": "ChatML",
     "plain": "Plain text",
 }
-_TAIL = 40
+_PREVIOUS_ROW_TOKENS = 40
 """How many tokens are told of the row before: where it ends is what matters."""
 
-_Show = Callable[..., Iterator[Token]]
+_TokenIterator = Callable[..., Iterator[Token]]
 
-_PROBE = Row(
+_EXAMPLE_ROW = TrainingRow(
     messages=(
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is two plus two?"},
@@ -45,7 +45,7 @@ _PROBE = Row(
 )
 
 
-def tokens(
+def preview_tokens(
     asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None = None
 ) -> TokenPreview:
     """Return what training would make of a row, by the very same code.
@@ -57,45 +57,49 @@ def tokens(
         TrainingError: the model's chat template cannot write it, or there is none.
 
     """
-    row = _row(asked)
+    row = _parse_row(asked)
     if row is None:
-        return _nothing("This answer was judged bad: nothing of this row is learnt.")
-    writer = packing_preview.template(asked, [row], tokenizer)
-    show = partial(_shown, template=writer, tokenizer=tokenizer, max_length=asked.max_length)
-    (found,) = labelled([row], writer, tokenizer)
-    seen = _seen(asked, row, found, list(show(row, found)))
+        return _empty_preview("This answer was judged bad: nothing of this row is learnt.")
+    writer = packing_preview.load_template(asked, [row], tokenizer)
+    show = partial(_iter_tokens, template=writer, tokenizer=tokenizer, max_length=asked.max_length)
+    (found,) = label_rows([row], writer, tokenizer)
+    seen = _build_preview(asked, row, found, list(show(row, found)))
     if sizes is None or not seen.learnt:
         return seen
-    if trouble := sizes.trouble or _held(asked, sizes):
+    if trouble := sizes.trouble or _held_out_note(asked, sizes):
         return seen.model_copy(update={"sentences": [*seen.sentences, trouble]})
-    together = packing_preview.beside(asked, sizes)
+    together = packing_preview.rows_packed_with(asked, sizes)
     if not together:
         return seen
-    rows = packing_preview.read(asked, together)
-    both = zip(rows, labelled(rows, writer, tokenizer), strict=True)
-    pack = _pack(asked, together, {row.number: partial(show, row, found) for row, found in both})
+    rows = packing_preview.read_rows(asked, together)
+    both = zip(rows, label_rows(rows, writer, tokenizer), strict=True)
+    pack = _build_pack(
+        asked, together, {row.number: partial(show, row, found) for row, found in both}
+    )
     return seen.model_copy(update={"pack": pack})
 
 
-def choices(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> TemplatePreviews:
+def preview_templates(
+    asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
+) -> TemplatePreviews:
     """Return what the other chat templates make of a row, or of a small talk in place of a text.
 
     The one that was asked about is not tried: it may be what has just failed, at length.
     """
-    row = _row(asked)
-    if row is None or row.text is not None or not until_last_answer(row).messages:
-        row = _PROBE
+    row = _parse_row(asked)
+    if row is None or row.text is not None or not cut_after_last_answer(row).messages:
+        row = _EXAMPLE_ROW
     own, end = tokenizer.chat_template, tokenizer.eos_token
     found: list[TemplatePreview] = []
     for name in [one for one in _TITLES if one != asked.chat_template]:
         tokenizer.chat_template, tokenizer.eos_token = own, end
-        found.append(_choice(name, row, tokenizer))
+        found.append(_preview_template(name, row, tokenizer))
     return TemplatePreviews(has_own=bool(own), choices=found)
 
 
-def _row(asked: TokenizerRequest) -> Row | None:
+def _parse_row(asked: TokenizerRequest) -> TrainingRow | None:
     try:
-        return taught(asked.row, asked.number, "training")
+        return to_training_row(asked.row, asked.number, "training")
     except ValueError as error:
         raise InvalidError(
             f"This row cannot be learnt from: {error}.",
@@ -104,14 +108,14 @@ def _row(asked: TokenizerRequest) -> Row | None:
         ) from error
 
 
-def _held(asked: TokenizerRequest, sizes: RowLengths) -> str:
+def _held_out_note(asked: TokenizerRequest, sizes: RowLengths) -> str:
     if asked.number not in sizes.held:
         return ""
     return "This row is held back to measure by, and shares an example with none."
 
 
-def _pack(
-    asked: TokenizerRequest, together: Mapping[int, int], show: Mapping[int, _Show]
+def _build_pack(
+    asked: TokenizerRequest, together: Mapping[int, int], show: Mapping[int, _TokenIterator]
 ) -> PackedExample:
     """Tell the rows of an example, and of those around the one asked about their tokens."""
     left, shown = (
@@ -120,7 +124,7 @@ def _pack(
     )
     before = max((number for number in together if number < asked.number), default=None)
     if before is not None:
-        shown[before] = range(max(0, together[before] - _TAIL), together[before])
+        shown[before] = range(max(0, together[before] - _PREVIOUS_ROW_TOKENS), together[before])
     for number in (number for number in together if number > asked.number):
         shown[number] = range(min(left, together[number]))
         left -= len(shown[number])
@@ -135,18 +139,18 @@ def _pack(
     return PackedExample(rows=rows, size=sum(together.values()), limit=asked.max_length)
 
 
-def _shown(
-    row: Row,
-    found: Labelled,
+def _iter_tokens(
+    row: TrainingRow,
+    found: LabelledRow,
     *,
-    template: Template | None,
+    template: ChatTemplate | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     places: range = range(MAX_PREVIEW_TOKENS),
 ) -> Iterator[Token]:
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
-    starts = template.starts(until_last_answer(row), found.text) if template else [0]
+    starts = template.starts(cut_after_last_answer(row), found.text) if template else [0]
     told = max((end for _, end in found.offsets[: places.start]), default=0)
     for place in islice(places, max(0, len(found.ids) - places.start)):
         token, label, (start, end) = found.ids[place], found.labels[place], found.offsets[place]
@@ -158,7 +162,7 @@ def _shown(
             text=text,
             start=start,
             end=end,
-            learnt=place > 0 and label != IGNORED,
+            learnt=place > 0 and label != IGNORE_INDEX,
             special=token in special,
             turn=max(0, bisect_right(starts, max(start, told)) - 1),
             cut=place >= max_length,
@@ -166,40 +170,42 @@ def _shown(
         told = max(told, end)
 
 
-def _seen(asked: TokenizerRequest, row: Row, found: Labelled, shown: list[Token]) -> TokenPreview:
+def _build_preview(
+    asked: TokenizerRequest, row: TrainingRow, found: LabelledRow, shown: list[Token]
+) -> TokenPreview:
     total, most = len(found.ids), asked.max_length
     return TokenPreview(
         tokens=shown,
         total=total,
-        learnt=_learnt(found, 1, most),
+        learnt=_count_trained(found, 1, most),
         cut=max(0, total - most),
         cut_at=most if total > most else None,
-        roles=[turn["role"] for turn in until_last_answer(row).messages],
+        roles=[turn["role"] for turn in cut_after_last_answer(row).messages],
         template=asked.chat_template if row.text is None else None,
-        sentences=list(_sentences(asked, row)),
+        sentences=list(_notes(asked, row)),
         warnings=list(_warnings(found, most)),
     )
 
 
-def _learnt(found: Labelled, start: int, end: int | None) -> int:
+def _count_trained(found: LabelledRow, start: int, end: int | None) -> int:
     labels = found.labels[start:end]
-    return len(labels) - labels.count(IGNORED)
+    return len(labels) - labels.count(IGNORE_INDEX)
 
 
-def _sentences(asked: TokenizerRequest, row: Row) -> Iterator[str]:
+def _notes(asked: TokenizerRequest, row: TrainingRow) -> Iterator[str]:
     if row.text is not None:
         yield "Text without turns: every token is learnt, and no chat template is used."
     if "chosen" in asked.row:
         yield "Of this pair, the chosen answer is learnt."
-    left = len(row.messages) - len(until_last_answer(row).messages)
+    left = len(row.messages) - len(cut_after_last_answer(row).messages)
     if left and left < len(row.messages):
         what = "The last turn teaches" if left == 1 else f"The last {left} turns teach"
         yield f"{what} nothing, for no answer to learn follows; left out."
 
 
-def _warnings(found: Labelled, most: int) -> Iterator[str]:
-    behind = _learnt(found, most, None)
-    if not _learnt(found, 1, most):
+def _warnings(found: LabelledRow, most: int) -> Iterator[str]:
+    behind = _count_trained(found, most, None)
+    if not _count_trained(found, 1, most):
         why = (
             f"what is to be learnt begins behind the cut at {most:,} tokens"
             if behind
@@ -212,7 +218,7 @@ def _warnings(found: Labelled, most: int) -> Iterator[str]:
         yield f"{cut:,} tokens are cut off, {share} of which would have been learnt."
 
 
-def _nothing(why: str) -> TokenPreview:
+def _empty_preview(why: str) -> TokenPreview:
     return TokenPreview(
         tokens=[],
         total=0,
@@ -226,14 +232,16 @@ def _nothing(why: str) -> TokenPreview:
     )
 
 
-def _choice(name: TemplateSource, row: Row, tokenizer: PreTrainedTokenizerBase) -> TemplatePreview:
+def _preview_template(
+    name: TemplateSource, row: TrainingRow, tokenizer: PreTrainedTokenizerBase
+) -> TemplatePreview:
     pieces: list[tuple[str, bool]] = []
     refused, text = "", ""
     try:
-        chat_templates.install(tokenizer, name)
-        (written,) = Template(tokenizer).write([until_last_answer(row)])
+        chat_templates.set_chat_template(tokenizer, name)
+        (written,) = ChatTemplate(tokenizer).write([cut_after_last_answer(row)])
         text = written.text
-        pieces = list(_pieces(text[:MAX_PREVIEW_CHARACTERS], written.answers))
+        pieces = list(_split_answers(text[:MAX_PREVIEW_CHARACTERS], written.answers))
     except TrainingError as error:
         refused = error.message
     return TemplatePreview(
@@ -245,7 +253,7 @@ def _choice(name: TemplateSource, row: Row, tokenizer: PreTrainedTokenizerBase) 
     )
 
 
-def _pieces(text: str, answers: Sequence[Span]) -> Iterator[tuple[str, bool]]:
+def _split_answers(text: str, answers: Sequence[Span]) -> Iterator[tuple[str, bool]]:
     at = 0
     for start, end in answers:
         if at < start:

@@ -14,33 +14,37 @@ from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import PartStats, RefusedRows
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.training.data import chat_templates
-from studio.training.data.chat_templates import Span, Template, TemplateRefusedError
-from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer
-from studio.training.data.rows import Row, each
+from studio.training.data.chat_templates import ChatTemplate, ChatTemplateError, Span
+from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
+from studio.training.data.rows import TrainingRow, iter_rows
 
-Write = Callable[[Sequence[Row]], Iterator[Labelled]]
+TokeniseRows = Callable[[Sequence[TrainingRow]], Iterator[LabelledRow]]
 """Makes rows tokens."""
 
-_ROWS, _BYTES = 500, 4 * 2**20
+_CHUNK_ROWS, _CHUNK_BYTES = 500, 4 * 2**20
 """How much is held at once."""
-_REASON = 300
+_MAX_REASON_CHARS = 300
 """Characters of a reason: a template may say what it likes."""
 
 
-def writer(tokenizer: PreTrainedTokenizerBase, chat_template: TemplateSource) -> Write:
+def make_tokeniser(
+    tokenizer: PreTrainedTokenizerBase, chat_template: TemplateSource
+) -> TokeniseRows:
     """Return what writes rows as a run would, which asks for a template only to write turns."""
-    made: list[Template] = []
+    made: list[ChatTemplate] = []
 
-    def write(rows: Sequence[Row]) -> Iterator[Labelled]:
+    def write(rows: Sequence[TrainingRow]) -> Iterator[LabelledRow]:
         if not made and any(row.text is None for row in rows):
-            chat_templates.install(tokenizer, chat_template)
-            made.append(Template(tokenizer))
-        return labelled(rows, made[0] if made else None, tokenizer)
+            chat_templates.set_chat_template(tokenizer, chat_template)
+            made.append(ChatTemplate(tokenizer))
+        return label_rows(rows, made[0] if made else None, tokenizer)
 
     return write
 
 
-def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None]) -> PartStats:
+def count_tokens(
+    path: Path, part: str, write: TokeniseRows, told: Callable[[int, int], None]
+) -> PartStats:
     """Count the rows of a file; `told` hears of each stretch how many rows and bytes are done.
 
     Raises:
@@ -51,13 +55,13 @@ def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None])
     longest: list[tuple[int, int]] = []
     shortest: list[tuple[int, int]] = []
     done = 0
-    for rows, end in _stretches(path, part):
+    for rows, end in _chunks(path, part):
         some = [row for row in rows if row is not None]
         found.left_out += len(rows) - len(some)
-        for row, seen in _written(some, write, found):
-            _add(found, row, seen)
-            _keep(longest, (len(seen.ids), -row.number), length_stats.MAX_LONGEST_ROWS)
-            _keep(shortest, (-len(seen.ids), -row.number), length_stats.MAX_SHORTEST_ROWS)
+        for row, seen in _tokenise_chunk(some, write, found):
+            _count_row(found, row, seen)
+            _keep_largest(longest, (len(seen.ids), -row.number), length_stats.MAX_LONGEST_ROWS)
+            _keep_largest(shortest, (-len(seen.ids), -row.number), length_stats.MAX_SHORTEST_ROWS)
         done += len(rows)
         told(done, end)
     found.longest = [
@@ -69,18 +73,20 @@ def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None])
     return found
 
 
-def _stretches(path: Path, part: str) -> Iterator[tuple[list[Row | None], int]]:
-    rows: list[Row | None] = []
+def _chunks(path: Path, part: str) -> Iterator[tuple[list[TrainingRow | None], int]]:
+    rows: list[TrainingRow | None] = []
     start = end = 0
-    for row, end in each(path, part):
+    for row, end in iter_rows(path, part):
         rows.append(row)
-        if len(rows) == _ROWS or end - start > _BYTES:
+        if len(rows) == _CHUNK_ROWS or end - start > _CHUNK_BYTES:
             yield rows, end
             rows, start = [], end
     yield rows, end
 
 
-def _written(rows: Sequence[Row], write: Write, found: PartStats) -> Iterator[tuple[Row, Labelled]]:
+def _tokenise_chunk(
+    rows: Sequence[TrainingRow], write: TokeniseRows, found: PartStats
+) -> Iterator[tuple[TrainingRow, LabelledRow]]:
     """Write rows all at once; where one is refused, one by one, and note which are."""
     try:
         seen = list(write(rows))
@@ -94,15 +100,15 @@ def _written(rows: Sequence[Row], write: Write, found: PartStats) -> Iterator[tu
         try:
             (one,) = write([row])
         except TrainingError as error:
-            _refuse(found, row, error)
+            _record_refusal(found, row, error)
         else:
             yield row, one
 
 
-def _refuse(found: PartStats, row: Row, error: TrainingError) -> None:
-    cause = error.__cause__ if isinstance(error.__cause__, TemplateRefusedError) else error
-    reason = cause.reason if isinstance(cause, TemplateRefusedError) else error.message
-    reason = reason[:_REASON]
+def _record_refusal(found: PartStats, row: TrainingRow, error: TrainingError) -> None:
+    cause = error.__cause__ if isinstance(error.__cause__, ChatTemplateError) else error
+    reason = cause.reason if isinstance(cause, ChatTemplateError) else error.message
+    reason = reason[:_MAX_REASON_CHARS]
     if reason not in found.refused and len(found.refused) >= length_stats.MAX_REASONS:
         reason = length_stats.OTHER_REASONS
     known = found.refused.setdefault(reason, RefusedRows())
@@ -111,10 +117,10 @@ def _refuse(found: PartStats, row: Row, error: TrainingError) -> None:
         known.numbers.append(row.number)
 
 
-def _add(found: PartStats, row: Row, seen: Labelled) -> None:
+def _count_row(found: PartStats, row: TrainingRow, seen: LabelledRow) -> None:
     size = len(seen.ids)
     # The first token is never predicted, so a label there teaches nothing.
-    is_learnt = [False, *(label != IGNORED for label in seen.labels[1:])]
+    is_learnt = [False, *(label != IGNORE_INDEX for label in seen.labels[1:])]
     found.rows += 1
     found.tokens += size
     found.learnt += sum(is_learnt)
@@ -124,13 +130,13 @@ def _add(found: PartStats, row: Row, seen: Labelled) -> None:
         found.needs.add(is_learnt.index(True) + 1)
     else:
         found.unlearnt += 1
-    for start, end in _stretches_of(is_learnt):
+    for start, end in _trained_spans(is_learnt):
         found.edges.add(end)
         found.edges.add(start, -1)
-    _add_roles(found, row, seen, is_learnt)
+    _count_roles(found, row, seen, is_learnt)
 
 
-def _stretches_of(is_learnt: list[bool]) -> Iterator[Span]:
+def _trained_spans(is_learnt: list[bool]) -> Iterator[Span]:
     """Yield where tokens are learnt one after the other: the place before, and the last."""
     at = 0
     for one, same in groupby(is_learnt):
@@ -140,7 +146,9 @@ def _stretches_of(is_learnt: list[bool]) -> Iterator[Span]:
         at = end
 
 
-def _add_roles(found: PartStats, row: Row, seen: Labelled, is_learnt: list[bool]) -> None:
+def _count_roles(
+    found: PartStats, row: TrainingRow, seen: LabelledRow, is_learnt: list[bool]
+) -> None:
     """Count tokens by who says them.
 
     What is learnt beside what a turn says, its calls of tools and the mark that ends it, is the
@@ -153,7 +161,7 @@ def _add_roles(found: PartStats, row: Row, seen: Labelled, is_learnt: list[bool]
         return
     done = 0
     said, taught = Counter[str](), Counter[str]()
-    for role, (start, end) in _said(row, seen.text):
+    for role, (start, end) in _turn_spans(row, seen.text):
         first = max(done, bisect_right(seen.offsets, start, key=lambda offset: offset[1]))
         done = max(first, bisect_left(seen.offsets, end, key=lambda offset: offset[0]))
         said[role] += done - first
@@ -165,10 +173,10 @@ def _add_roles(found: PartStats, row: Row, seen: Labelled, is_learnt: list[bool]
     found.learnt_roles["assistant"] += beside
 
 
-def _said(row: Row, text: str) -> Iterator[tuple[str, Span]]:
+def _turn_spans(row: TrainingRow, text: str) -> Iterator[tuple[str, Span]]:
     """Find what each turn says in what the template wrote; what it rewrote is not found."""
     at = 0
-    for turn in until_last_answer(row).messages:
+    for turn in cut_after_last_answer(row).messages:
         content = turn["content"].strip()
         start = text.find(content, at) if content else -1
         if start >= 0:
@@ -176,7 +184,7 @@ def _said(row: Row, text: str) -> Iterator[tuple[str, Span]]:
             yield turn["role"], (start, at)
 
 
-def _keep(most: list[tuple[int, int]], one: tuple[int, int], limit: int) -> None:
+def _keep_largest(most: list[tuple[int, int]], one: tuple[int, int], limit: int) -> None:
     """Keep the greatest."""
     if len(most) < limit:
         heapq.heappush(most, one)

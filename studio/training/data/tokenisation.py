@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
-from studio.training.data.chat_templates import Template
-from studio.training.data.labels import IGNORED, labelled
-from studio.training.data.rows import Row
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.labels import IGNORE_INDEX, label_rows
+from studio.training.data.rows import TrainingRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Examples:
 
     data: Dataset
     """Columns `input_ids` and `labels`."""
-    rows: list[Row]
+    rows: list[TrainingRow]
     dropped: int
     """Rows with nothing to learn in what was kept of them."""
     truncated: int
@@ -45,27 +45,27 @@ class Examples:
 
 
 def tokenise(
-    rows: Sequence[Row],
-    template: Template | None,
+    rows: Sequence[TrainingRow],
+    template: ChatTemplate | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
 ) -> Examples:
     """Write, tokenise, label and cut the rows; drop those that leave nothing to learn."""
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
-    kept: list[Row] = []
+    kept: list[TrainingRow] = []
     truncated = tokens = longest_row = cut_off = 0
-    for row, found in zip(rows, labelled(rows, template, tokenizer), strict=True):
+    for row, found in zip(rows, label_rows(rows, template, tokenizer), strict=True):
         ids, labels = found.ids, found.labels
         truncated += len(ids) > max_length
         longest_row = max(longest_row, len(ids))
         # The first token is never predicted, so a label there teaches nothing.
-        if any(label != IGNORED for label in labels[1:max_length]):
+        if any(label != IGNORE_INDEX for label in labels[1:max_length]):
             columns["input_ids"].append(ids[:max_length])
             columns["labels"].append(labels[:max_length])
             kept.append(row)
             tokens += min(len(ids), max_length)
         else:
-            cut_off += any(label != IGNORED for label in labels[1:])
+            cut_off += any(label != IGNORE_INDEX for label in labels[1:])
     return Examples(
         Dataset.from_dict(columns),
         kept,
@@ -73,15 +73,15 @@ def tokenise(
         truncated=truncated,
         tokens=tokens,
         longest=max(map(len, columns["input_ids"]), default=0),
-        longest_answer=max(map(_learnt, columns["labels"]), default=0),
+        longest_answer=max(map(_count_trained, columns["labels"]), default=0),
         longest_row=longest_row,
         cut_off=cut_off,
     )
 
 
-def tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
+def row_tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
     """Return the rows as views into the data set's own memory: nothing is copied or decoded."""
-    columns = {name: _views(data, name) for name in ("input_ids", "labels")}
+    columns = {name: _tensor_views(data, name) for name in ("input_ids", "labels")}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -101,7 +101,7 @@ class Collator:
         lengths = torch.tensor([len(row) for row in ids])
         batch = {
             "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_token_id),
-            "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+            "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORE_INDEX),
         }
         places = torch.arange(int(lengths.max()))
         if "position_ids" not in rows[0]:
@@ -133,11 +133,11 @@ def refuse_empty(examples: Examples, part: str, max_length: int) -> None:
     )
 
 
-def _learnt(labels: Sequence[int]) -> int:
-    return len(labels) - labels.count(IGNORED)
+def _count_trained(labels: Sequence[int]) -> int:
+    return len(labels) - labels.count(IGNORE_INDEX)
 
 
-def _views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
+def _tensor_views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
     rows = data.data.column(name).combine_chunks()
     # Arrow hands out memory that must not be written to, and nobody does.
     with warnings.catch_warnings():

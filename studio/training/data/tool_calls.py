@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from studio.training.data.rows import Message, Row
+from studio.training.data.rows import Message, TrainingRow
 
 _DEFINED, _CALLED, _GIVEN, _RETURNED = "xyzzy_defined", "xyzzy_called", "plover", "plugh42"
 """Words that no template writes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ability:
+class ToolSupport:
     """What a template writes of tools."""
 
     definitions: bool
@@ -27,31 +27,33 @@ class Ability:
     """Whether it wants a call's arguments parsed."""
 
 
-class Write(Protocol):
+class RenderRow(Protocol):
     """Writes a row, or nothing where the template refuses it."""
 
-    def __call__(self, row: Row, /, *, as_objects: bool) -> str: ...
+    def __call__(self, row: TrainingRow, /, *, as_objects: bool) -> str: ...
 
 
-def tried(write: Write) -> Ability:
+def detect_tool_support(write: RenderRow) -> ToolSupport:
     """Find out what a template writes of tools."""
-    defined = write(Row(messages=_QUESTION, tools=(_tool(_DEFINED),)), as_objects=True)
-    talk = Row(messages=_TALK, tools=(_tool(_CALLED),))
+    defined = write(
+        TrainingRow(messages=_QUESTION, tools=(_probe_tool(_DEFINED),)), as_objects=True
+    )
+    talk = TrainingRow(messages=_TALK, tools=(_probe_tool(_CALLED),))
     for as_objects in (True, False):
         text = write(talk, as_objects=as_objects)
         # Python's own way to write an object is no JSON: such a template wants strings.
         if _GIVEN in text and f"'{_GIVEN}'" not in text:
-            return Ability(
+            return ToolSupport(
                 _DEFINED in defined, calls=True, results=_RETURNED in text, as_objects=as_objects
             )
-    return Ability(_DEFINED in defined, calls=False, results=False)
+    return ToolSupport(_DEFINED in defined, calls=False, results=False)
 
 
-def has_tools(row: Row) -> bool:
+def has_tools(row: TrainingRow) -> bool:
     return bool(row.tools) or any(turn.get("tool_calls") for turn in row.messages)
 
 
-def lack(row: Row, can: Ability) -> str:
+def missing_support(row: TrainingRow, can: ToolSupport) -> str:
     """Return what of a row's tools a template would leave out, or nothing."""
     calls = any(turn.get("tool_calls") for turn in row.messages)
     if row.tools and not can.definitions:
@@ -63,23 +65,23 @@ def lack(row: Row, can: Ability) -> str:
     return ""
 
 
-def turn(message: Message, *, as_objects: bool = True) -> dict[str, Any]:
+def to_template_message(message: Message, *, as_objects: bool = True) -> dict[str, Any]:
     """Return a turn as templates know it."""
     known = {name: value for name, value in message.items() if name != "weight"}
     if not known.get("tool_calls"):
         known.pop("tool_calls", None)
         return known
-    change: Callable[[Any], Any] = _parsed if as_objects else _joined
-    return known | {"tool_calls": [_call(call, change) for call in known["tool_calls"]]}
+    change: Callable[[Any], Any] = _parse_arguments if as_objects else _dump_arguments
+    return known | {"tool_calls": [_convert_call(call, change) for call in known["tool_calls"]]}
 
 
-def _call(call: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 -- from a user's file
+def _convert_call(call: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 -- from a user's file
     function = call["function"]
     arguments = change(function.get("arguments", "{}"))
     return {"type": "function", **call, "function": {**function, "arguments": arguments}}
 
 
-def _parsed(arguments: Any) -> Any:  # noqa: ANN401 -- from a user's file
+def _parse_arguments(arguments: Any) -> Any:  # noqa: ANN401 -- from a user's file
     """Return arguments as an object; what is no JSON stays as a model once wrote it."""
     if not isinstance(arguments, str):
         return arguments
@@ -89,11 +91,11 @@ def _parsed(arguments: Any) -> Any:  # noqa: ANN401 -- from a user's file
         return arguments
 
 
-def _joined(arguments: Any) -> str:  # noqa: ANN401 -- from a user's file
+def _dump_arguments(arguments: Any) -> str:  # noqa: ANN401 -- from a user's file
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _tool(name: str) -> dict[str, Any]:
+def _probe_tool(name: str) -> dict[str, Any]:
     properties = {"colossal": {"type": "string", "description": "Said aloud."}}
     parameters = {"type": "object", "properties": properties, "required": ["colossal"]}
     function = {"name": name, "description": "Moves you.", "parameters": parameters}

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from studio.training.data.labels import IGNORED
-from studio.training.data.tokenisation import Collator, Examples, tensors
-from studio.training.models.eval_context import undisturbed
+from studio.training.data.labels import IGNORE_INDEX
+from studio.training.data.tokenisation import Collator, Examples, row_tensors
+from studio.training.models.eval_context import evaluation_mode
 
-LOGITS = 2**26
+MAX_LOGITS = 2**26
 """Logits computed at once: 256 MiB in float32, however many words the model knows."""
-MOST_ROWS = 16
+MAX_BATCH_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Surprise:
+class Perplexity:
     """A mean loss over the tokens of answers."""
 
     loss: float
@@ -33,13 +33,15 @@ class Surprise:
 
 def measure(
     model: PreTrainedModel, examples: Examples, pad_token_id: int, done: Callable[[float], None]
-) -> Surprise:
+) -> Perplexity:
     """Read every example once. A model that computes NaN has NaN for its perplexity."""
-    rows, collator = tensors(examples.data), Collator(pad_token_id)
+    rows, collator = row_tensors(examples.data), Collator(pad_token_id)
     longest = max(len(row["input_ids"]) for row in rows)
-    size = max(1, min(MOST_ROWS, LOGITS // (longest * model.config.get_text_config().vocab_size)))
+    size = max(
+        1, min(MAX_BATCH_ROWS, MAX_LOGITS // (longest * model.config.get_text_config().vocab_size))
+    )
     loss, tokens = 0.0, 0
-    with undisturbed(model):
+    with evaluation_mode(model):
         for at in range(0, len(rows), size):
             batch = {
                 name: tensor.to(model.device)
@@ -47,10 +49,10 @@ def measure(
             }
             labels = batch.pop("labels")[:, 1:]
             logits = model(**batch, use_cache=False).logits[:, :-1]
-            is_answer = labels != IGNORED
+            is_answer = labels != IGNORE_INDEX
             loss += torch.nn.functional.cross_entropy(
                 logits[is_answer].float(), labels[is_answer], reduction="sum"
             ).item()
             tokens += int(is_answer.sum())
             done(min(at + size, len(rows)) / len(rows))
-    return Surprise(loss / max(tokens, 1), tokens)
+    return Perplexity(loss / max(tokens, 1), tokens)

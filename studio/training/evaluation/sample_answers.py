@@ -11,19 +11,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 from studio.protocols.events import Sampled, SampleStage
-from studio.training.data.chat_templates import Template
-from studio.training.data.rows import Message, Row, is_learnt
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.rows import Message, TrainingRow, is_trained_on
 from studio.training.models import quantised_weights
-from studio.training.models.eval_context import undisturbed
+from studio.training.models.eval_context import evaluation_mode
 
-_BATCH = 8
+_BATCH_SIZE = 8
 
-_OPENING = 200
+_MAX_PROMPT_CHARS = 200
 """Characters of a text that are its prompt: half of it, but no more than these."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _SamplePrompt:
     """What a model is to go on with."""
 
     ids: list[int]
@@ -33,17 +33,17 @@ class _Task:
     """How the row goes on."""
 
 
-class Sampler:
+class AnswerSampler:
     """Writes the answers: always the likeliest token, so that only the weights make a change."""
 
     def __init__(
         self,
-        rows: Sequence[Row],
-        template: Template | None,
+        rows: Sequence[TrainingRow],
+        template: ChatTemplate | None,
         tokenizer: PreTrainedTokenizerBase,
         max_new_tokens: int,
     ) -> None:
-        self._tasks = [_task(row, template, tokenizer) for row in rows]
+        self._tasks = [_build_prompt(row, template, tokenizer) for row in rows]
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
         self._stops = template.stops if template else [tokenizer.eos_token_id]
@@ -51,7 +51,7 @@ class Sampler:
     def answer(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
         """Yield one answer a prompt, in the prompts' order."""
         answers: list[str] = []
-        with watched(model) as formats:
+        with record_compute_formats(model) as formats:
             for at in range(0, len(self._tasks), self._batch_size(model)):
                 some = self._tasks[at : at + self._batch_size(model)]
                 answers += self._generate(model, [task.ids for task in some])
@@ -68,13 +68,13 @@ class Sampler:
 
     def _batch_size(self, model: PreTrainedModel) -> int:
         # Recurrent families read padding as text: no row of theirs may be padded.
-        return 1 if model._is_stateful else _BATCH  # noqa: SLF001 -- upstream has no other word
+        return 1 if model._is_stateful else _BATCH_SIZE  # noqa: SLF001 -- upstream has no other word
 
     def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[str]:
         inputs = self._tokenizer.pad(
             {"input_ids": prompts}, padding_side="left", return_tensors="pt"
         ).to(model.device)
-        with undisturbed(model):
+        with evaluation_mode(model):
             written = model.generate(
                 **inputs,
                 do_sample=False,
@@ -90,14 +90,14 @@ class Sampler:
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[set[str]]:
+def record_compute_formats(model: nn.Module) -> Iterator[set[str]]:
     """Gather the formats a model really computes in: measured at its first linear layer."""
     found: set[str] = set()
 
     def see(layer: nn.Module, _inputs: object, output: Tensor) -> None:
         weight: Any = layer.weight
         stored = (
-            f" ({quantised_weights.format_of(weight)})"
+            f" ({quantised_weights.format_name(weight)})"
             if quantised_weights.is_quantised(weight)
             else ""
         )
@@ -111,34 +111,36 @@ def watched(model: nn.Module) -> Iterator[set[str]]:
         hook.remove()
 
 
-def _task(row: Row, template: Template | None, tokenizer: PreTrainedTokenizerBase) -> _Task:
+def _build_prompt(
+    row: TrainingRow, template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase
+) -> _SamplePrompt:
     if row.text is not None:
-        return _continuation(row.text, tokenizer)
+        return _split_text(row.text, tokenizer)
     assert template is not None  # noqa: S101 -- a job without conversations alone has none
-    last = max(i for i, turn in enumerate(row.messages) if is_learnt(turn))
+    last = max(i for i, turn in enumerate(row.messages) if is_trained_on(turn))
     before = row.messages[:last]
     ids = tokenizer(template.prompt(before, row.tools), add_special_tokens=False)["input_ids"]
-    return _Task(ids, _readable(before), _said(row.messages[last]))
+    return _SamplePrompt(ids, _format_messages(before), _message_text(row.messages[last]))
 
 
-def _continuation(text: str, tokenizer: PreTrainedTokenizerBase) -> _Task:
+def _split_text(text: str, tokenizer: PreTrainedTokenizerBase) -> _SamplePrompt:
     """Give the first part of a text, up to a space if it has one, to be gone on with."""
-    middle = min(len(text) // 2, _OPENING) or len(text)
+    middle = min(len(text) // 2, _MAX_PROMPT_CHARS) or len(text)
     at = max(text.rfind(" ", 1, middle), text.rfind("\n", 1, middle))
     at = at if at > 0 else middle
     ids = tokenizer(text[:at])["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids.pop()  # Some tokenizers end every text.
-    return _Task(ids, text[:at], text[at:].strip())
+    return _SamplePrompt(ids, text[:at], text[at:].strip())
 
 
-def _readable(messages: Sequence[Message]) -> str:
+def _format_messages(messages: Sequence[Message]) -> str:
     if len(messages) == 1:
-        return _said(messages[0])
-    return "\n".join(f"{message['role']}: {_said(message)}" for message in messages)
+        return _message_text(messages[0])
+    return "\n".join(f"{message['role']}: {_message_text(message)}" for message in messages)
 
 
-def _said(message: Message) -> str:
+def _message_text(message: Message) -> str:
     calls = message.get("tool_calls") or ()
     told = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
     return "\n".join(part for part in (message["content"], *told) if part)

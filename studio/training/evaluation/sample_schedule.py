@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from studio.training.monitoring.reporter import Pace
+from studio.training.monitoring.reporter import Throughput
 
 
-class Interim(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+class SampleCallback(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Has the model answer a few times, spread evenly over the run.
 
     Whether a validation is one of those is told by its step alone: a run that goes on from a
     checkpoint answers where it would have answered.
     """
 
-    def __init__(self, times: int, answer: Callable[[], object], pace: Pace) -> None:
+    def __init__(self, times: int, answer: Callable[[], object], pace: Throughput) -> None:
         self._times = times
         self._answer = answer
         self._pace = pace

@@ -16,18 +16,18 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.core_model_loading import build_glob_alternation
 
-from studio.training.export.sharded_weights import Shards
+from studio.training.export.sharded_weights import ShardLayout
 from studio.weights import safetensors_headers
 
-PIECE = 2**22
+CHUNK_WEIGHTS = 2**22
 """Weights compared at once, so that the largest tensor takes no more memory than any other."""
 
-Keep = Callable[[str], bool]
+KeepFloat32 = Callable[[str], bool]
 """Whether the tensor of a name stays float32."""
 
 
 @dataclass(slots=True)
-class Change:
+class ConversionStats:
     """What a conversion did to all weights it has met."""
 
     weights: int = 0
@@ -39,7 +39,7 @@ class Change:
     kept: int = 0
     """Weights that upstream wants in float32 whatever the rest is."""
     largest: float = 0.0
-    piece: int = PIECE
+    piece: int = CHUNK_WEIGHTS
     _sum: float = 0.0
     _compared: int = 0
 
@@ -76,14 +76,14 @@ class Change:
         self._compared += was.numel()
 
 
-def convert(
+def convert_files(
     files: Sequence[Path],
-    shards: Shards,
+    shards: ShardLayout,
     to: torch.dtype,
-    keep: Keep,
+    keep: KeepFloat32,
     done: Callable[[float], None],
     trained: Sequence[Path] = (),
-) -> Change:
+) -> ConversionStats:
     """Write the tensors of some files in another format. `done` hears the share that is written.
 
     The change is from the same tensors in the files of `trained`, where there are any.
@@ -92,16 +92,18 @@ def convert(
         one.name: one.file for file in trained for one in safetensors_headers.read_tensors(file)
     }
     tensors = [tensor for file in files for tensor in safetensors_headers.read_tensors(file)]
-    change, written = Change(), 0
-    parts = shards.of(tensors, lambda tensor: _format(tensor.dtype, to, keep(tensor.name)).itemsize)
+    change, written = ConversionStats(), 0
+    parts = shards.of(
+        tensors, lambda tensor: _target_dtype(tensor.dtype, to, keep(tensor.name)).itemsize
+    )
     for path, part in parts:
         converted: dict[str, Tensor] = {}
         for file, group in groupby(part, key=lambda tensor: tensor.file):
             with safe_open(file, framework="pt") as opened:
                 for tensor in group:
                     written_from = opened.get_tensor(tensor.name)
-                    before = _tensor(before_in.get(tensor.name), tensor.name, written_from)
-                    after = written_from.to(_format(tensor.dtype, to, keep(tensor.name)))
+                    before = _read_tensor(before_in.get(tensor.name), tensor.name, written_from)
+                    after = written_from.to(_target_dtype(tensor.dtype, to, keep(tensor.name)))
                     if before.is_floating_point():
                         change.add(before, after)
                         change.kept += before.numel() if after.dtype != to else 0
@@ -112,7 +114,7 @@ def convert(
     return change
 
 
-def _tensor(file: Path | None, name: str, otherwise: Tensor) -> Tensor:
+def _read_tensor(file: Path | None, name: str, otherwise: Tensor) -> Tensor:
     if file is None:
         return otherwise
     with safe_open(file, framework="pt") as opened:
@@ -120,7 +122,7 @@ def _tensor(file: Path | None, name: str, otherwise: Tensor) -> Tensor:
     return tensor
 
 
-def kept_wide(config: PreTrainedConfig, to: torch.dtype) -> Keep:
+def float32_filter(config: PreTrainedConfig, to: torch.dtype) -> KeepFloat32:
     """Tell which tensors transformers would load in float32 though the model is in `to`.
 
     Written in 16 bits they would be widened again on loading, but what they lost would stay lost.
@@ -133,7 +135,7 @@ def kept_wide(config: PreTrainedConfig, to: torch.dtype) -> Keep:
     return lambda name: name in wide or (pattern is not None and bool(pattern.search(name)))
 
 
-def _format(stored: str, to: torch.dtype, is_kept: bool) -> torch.dtype:  # noqa: FBT001 -- one fact
+def _target_dtype(stored: str, to: torch.dtype, is_kept: bool) -> torch.dtype:  # noqa: FBT001 -- one fact
     dtype: torch.dtype = getattr(torch, stored)
     if not dtype.is_floating_point:
         return dtype

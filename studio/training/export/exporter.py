@@ -28,47 +28,49 @@ from studio.recipe.exports import ExportSpec
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import PRECISIONS
 from studio.training import artifacts, job, model_card
-from studio.training.data.chat_templates import Template
+from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.tokenisation import Examples
 from studio.training.evaluation import perplexity
-from studio.training.evaluation.perplexity import Surprise
+from studio.training.evaluation.perplexity import Perplexity
 from studio.training.export import dtype_conversion
-from studio.training.export.sharded_weights import Shards
+from studio.training.export.sharded_weights import ShardLayout
 from studio.training.models import adapter_base, loader, tokenizers
 from studio.weights import safetensors_headers
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"
 """As peft names its files."""
-_STEP = 0.02
+_MIN_SHARE_CHANGE = 0.02
 """The least progress that is worth telling."""
 
-Say = Callable[[Event], None]
+EmitEvent = Callable[[Event], None]
 
 
-def make(folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: Say) -> dict[str, float]:
+def export_run(
+    folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: EmitEvent
+) -> dict[str, float]:
     """Export the model of a run that was trained by a recipe. Return what was measured."""
-    progress = Progress(say, _PARTS)
+    progress = ExportProgress(say, _PHASES)
     progress.enter("loading")
     run = RunDir(spec.run)
     told = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     tokenizer = tokenizers.load(str(run.artifacts))
-    examples = _examples(recipe, told, tokenizer)
+    examples = _validation_examples(recipe, told, tokenizer)
     base = model_card.base_name(recipe.base_model, told.model)
-    source = Source(run, recipe, told, base, tokenizer, examples)
-    maker = Maker(folder, spec, source, progress)
-    with artifacts.whole(folder.files) as partial, _cleared(folder.merged):
+    source = ExportSource(run, recipe, told, base, tokenizer, examples)
+    maker = Exporter(folder, spec, source, progress)
+    with artifacts.atomic_folder(folder.files) as partial, _temporary_folder(folder.merged):
         before = maker.before()
         change = maker.write(partial)
         after = maker.after(partial)
-        metrics = change.metrics() | _surprise(before, after)
+        metrics = change.metrics() | _perplexity_metrics(before, after)
         metrics["bytes"] = sum(file.stat().st_size for file in partial.glob("*.safetensors"))
-        text = model_card.write_of_export(told.name, recipe, source.base, spec, metrics)
+        text = model_card.build_export_card(told.name, recipe, source.base, spec, metrics)
         (partial / "README.md").write_text(text, encoding="utf-8")
     return metrics
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExportSource:
     """The run whose model is exported."""
 
     run: RunDir
@@ -82,10 +84,10 @@ class Source:
 
 
 @dataclass(slots=True)
-class Progress:
+class ExportProgress:
     """Tells how far the work is, in parts of equal weight, and only when there is news."""
 
-    say: Say
+    say: EmitEvent
     parts: tuple[str, ...]
     _told: float = field(default=-1.0)
 
@@ -95,7 +97,7 @@ class Progress:
 
         def tell(share: float) -> None:
             whole = (at + share) / len(self.parts)
-            if whole - self._told >= _STEP:
+            if whole - self._told >= _MIN_SHARE_CHANGE:
                 self._told = whole
                 self.say(PhaseChanged(name=part, share=whole))
 
@@ -105,17 +107,17 @@ class Progress:
         return tell
 
 
-_PARTS = ("loading", "measuring before", "converting", "measuring after")
+_PHASES = ("loading", "measuring before", "converting", "measuring after")
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class Exporter:
     folder: ExportDir
     spec: ExportSpec
-    source: Source
-    progress: Progress
+    source: ExportSource
+    progress: ExportProgress
 
-    def before(self) -> Surprise | None:
+    def before(self) -> Perplexity | None:
         """Measure what was trained; where an adapter is to be folded in, do that, too."""
         if self.spec.kind == "full":
             return self._measure(
@@ -128,7 +130,7 @@ class Maker:
             self._fold(model)
         return found
 
-    def write(self, partial: Path) -> dtype_conversion.Change:
+    def write(self, partial: Path) -> dtype_conversion.ConversionStats:
         """Write the weights and all that is needed to load them."""
         done = self.progress.enter("converting")
         self.source.tokenizer.save_pretrained(partial)
@@ -141,18 +143,20 @@ class Maker:
             else []
         )
         _write_config(folder, partial, self.spec.dtype)
-        keep = dtype_conversion.kept_wide(loader.load_config(str(folder)), self._to)
+        keep = dtype_conversion.float32_filter(loader.load_config(str(folder)), self._to)
         files = safetensors_headers.weight_files(folder)
-        return dtype_conversion.convert(files, Shards(partial), self._to, keep, done, trained)
+        return dtype_conversion.convert_files(
+            files, ShardLayout(partial), self._to, keep, done, trained
+        )
 
-    def after(self, partial: Path) -> Surprise | None:
+    def after(self, partial: Path) -> Perplexity | None:
         """Measure what was written, as it is loaded from there."""
         if self.spec.kind == "adapter":
             model = PeftModel.from_pretrained(self._base(), partial)
             return self._measure(model, "measuring after")
         return self._measure(self._load(partial, self.spec.dtype), "measuring after")
 
-    def _measure(self, model: PreTrainedModel, part: str) -> Surprise | None:
+    def _measure(self, model: PreTrainedModel, part: str) -> Perplexity | None:
         done = self.progress.enter(part)
         if self.source.examples is None:
             return None
@@ -165,7 +169,7 @@ class Maker:
     def _load(self, source: Path | str, dtype: DType) -> PreTrainedModel:
         gc.collect()  # the model before this one
         config = loader.load_config(str(source))
-        return loader.load_model(str(source), config, dtype).to(_device())
+        return loader.load_model(str(source), config, dtype).to(_default_device())
 
     def _base(self) -> PreTrainedModel:
         gc.collect()  # the model before this one
@@ -173,7 +177,7 @@ class Maker:
         mode = PRECISIONS[recipe.precision]
         model = adapter_base.load(job.model, job.code, mode, recipe.adapter)
         # Upstream has put a quantised model on its device, and moves it no more.
-        return model if self._is_quantised else model.to(_device())
+        return model if self._is_quantised else model.to(_default_device())
 
     @property
     def _is_quantised(self) -> bool:
@@ -188,24 +192,24 @@ class Maker:
         """Write base and adapter as one model, in float32: what is rounded is rounded later."""
         is_original = self.spec.kind == "merged_original"
         if self._is_quantised:
-            base = adapter_base.dequantised(model.unload(), self.source.job)
+            base = adapter_base.dequantise(model.unload(), self.source.job)
             model = PeftModel.from_pretrained(base, self.source.run.artifacts)
         self._write_merged(model, self._trained if is_original else self.folder.merged)
         if is_original:
             del model
             gc.collect()
-            saved = adapter_base.load_saved(self.source.job).to(_device())
+            saved = adapter_base.load_original(self.source.job).to(_default_device())
             model = PeftModel.from_pretrained(saved, self.source.run.artifacts)
             self._write_merged(model, self.folder.merged)
 
     def _write_merged(self, model: PeftModel, folder: Path) -> None:
         merged = model.merge_and_unload()
-        merged.generation_config.eos_token_id = _stops(self.source.tokenizer)
+        merged.generation_config.eos_token_id = _stop_tokens(self.source.tokenizer)
         merged.save_pretrained(folder, max_shard_size="2GB")
 
     def _write_adapter(
         self, partial: Path, done: Callable[[float], None]
-    ) -> dtype_conversion.Change:
+    ) -> dtype_conversion.ConversionStats:
         adapter = self.source.run.artifacts
         config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         # Runs of an earlier studio name a folder of this machine here.
@@ -214,8 +218,8 @@ class Maker:
         )
         files = [adapter / f"{ADAPTER}.safetensors"]
         # peft widens adapters when it loads them, so none of their tensors must stay wide.
-        return dtype_conversion.convert(
-            files, Shards(partial, ADAPTER), self._to, lambda _name: False, done
+        return dtype_conversion.convert_files(
+            files, ShardLayout(partial, ADAPTER), self._to, lambda _name: False, done
         )
 
     @property
@@ -225,7 +229,7 @@ class Maker:
 
 
 @contextmanager
-def _cleared(folder: Path) -> Iterator[None]:
+def _temporary_folder(folder: Path) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield
@@ -233,39 +237,41 @@ def _cleared(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _examples(recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase) -> Examples | None:
+def _validation_examples(
+    recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
+) -> Examples | None:
     try:
-        found = job.validation(recipe, spec, tokenizer)
+        found = job.tokenise_validation(recipe, spec, tokenizer)
     except FileNotFoundError:
         print("The data set is gone: nothing to measure perplexity by.", flush=True)  # noqa: T201 -- the export's own log
         return None
     return found if found.rows else None
 
 
-def _stops(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    return Template(tokenizer).stops if tokenizer.chat_template else [tokenizer.eos_token_id]
+def _stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    return ChatTemplate(tokenizer).stops if tokenizer.chat_template else [tokenizer.eos_token_id]
 
 
 def _write_config(source: Path, partial: Path, dtype: DType) -> None:
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    _write_json(partial / "config.json", _in_format(config, dtype) | {"dtype": dtype})
+    _write_json(partial / "config.json", _with_dtype(config, dtype) | {"dtype": dtype})
     generation = source / "generation_config.json"
     if generation.is_file():
         shutil.copyfile(generation, partial / generation.name)
 
 
-def _in_format(config: dict[str, Any], dtype: DType) -> dict[str, Any]:
+def _with_dtype(config: dict[str, Any], dtype: DType) -> dict[str, Any]:
     """Return a config that names the format wherever it named one; composite models do so twice."""
-    return {key: _named(key, value, dtype) for key, value in config.items()}
+    return {key: _dtype_or_value(key, value, dtype) for key, value in config.items()}
 
 
-def _named(key: str, value: object, dtype: DType) -> object:
+def _dtype_or_value(key: str, value: object, dtype: DType) -> object:
     if isinstance(value, dict):
-        return _in_format(value, dtype)
+        return _with_dtype(value, dtype)
     return dtype if key in {"dtype", "torch_dtype"} else value
 
 
-def _surprise(before: Surprise | None, after: Surprise | None) -> dict[str, float]:
+def _perplexity_metrics(before: Perplexity | None, after: Perplexity | None) -> dict[str, float]:
     if before is None or after is None:
         return {}
     return {
@@ -277,7 +283,7 @@ def _surprise(before: Surprise | None, after: Surprise | None) -> dict[str, floa
     }
 
 
-def _device() -> torch.device:
+def _default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

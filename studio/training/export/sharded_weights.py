@@ -7,16 +7,16 @@ from pathlib import Path
 
 from studio.weights.safetensors_headers import TensorInfo
 
-LIMIT_BYTES = 2 * 10**9
+MAX_SHARD_BYTES = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
+class ShardLayout:
     """Where weights are written: one file, or several with an index."""
 
     folder: Path
     stem: str = "model"
-    limit: int = LIMIT_BYTES
+    limit: int = MAX_SHARD_BYTES
 
     def of(
         self, tensors: Sequence[TensorInfo], itemsize: Callable[[TensorInfo], int]

@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 _aten = torch.ops.aten
 _TO_COPY = _aten._to_copy  # noqa: SLF001 -- an operator's name
-_TO_NUMBER = _aten._local_scalar_dense  # noqa: SLF001 -- an operator's name
+_TO_SCALAR = _aten._local_scalar_dense  # noqa: SLF001 -- an operator's name
 
 
-class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
+class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
     """Notes what every operation makes; of fake tensors it also answers what hangs on numbers."""
 
     def __init__(self, *, picked: int, is_padded: bool) -> None:
@@ -73,7 +73,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is 
         match packet:
             case _aten._amp_foreach_non_finite_check_and_unscale_:
                 self._infinities.add(self._note(args[1], self.part))
-            case _ if packet is _TO_NUMBER and _is_fake(args[0]):
+            case _ if packet is _TO_SCALAR and _is_fake(args[0]):
                 return self._number(args[0])
             case _aten.masked_select if _is_fake(args[0]):
                 return args[0].new_empty(self.picked)

@@ -27,22 +27,22 @@ from trl.kernels import chunked_logprob
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
-from studio.training.data.labels import IGNORED
-from studio.training.memory.allocation_ledger import Ledger
+from studio.training.data.labels import IGNORE_INDEX
+from studio.training.memory.allocation_ledger import AllocationLedger
 from studio.training.models import loader, remote_code
 from studio.training.precision import matmul_precision
 
-_STEPS = 2
+_TRAIN_STEPS = 2
 """The first makes what the optimizer keeps; all others find it."""
 
-_ADDED_UP = 2
+_MAX_MICRO_BATCHES = 2
 """The first batch of an update finds no gradients, all others do."""
 
-_COMPENSATION = ("lost", "master")
+_COMPENSATION_STATES = ("lost", "master")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchShape:
     """What a step is given."""
 
     examples: int
@@ -61,7 +61,7 @@ class Batch:
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
         """Make it, of numbers that mean nothing; of several examples, some are padded."""
         shape = (self.examples, self.length)
-        labels = torch.full(shape, IGNORED, device=device)
+        labels = torch.full(shape, IGNORE_INDEX, device=device)
         labels[:, -self.answers :] = 0
         batch = {"input_ids": torch.zeros_like(labels), "labels": labels}
         if self.is_packed:
@@ -74,17 +74,17 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DryRunPlan:
     """What is rehearsed."""
 
     build: Callable[[], Trainer]
     """Makes the trainer, and all that it is made from."""
     mode: Precision
-    train: Batch
-    validate: Batch
+    train: BatchShape
+    validate: BatchShape
 
 
-def imagine(
+def make_fake_model(
     name: str,
     config: PreTrainedConfig,
     weights: DType,
@@ -96,29 +96,29 @@ def imagine(
     model = AutoModelForCausalLM.from_config(
         config,
         dtype=getattr(torch, weights),
-        attn_implementation=loader.attention(config),
+        attn_implementation=loader.attention_implementation(config),
         trust_remote_code=remote_code.is_allowed(name, code),
     )
     kept = loader.kept_in_float32(config, weights)
     for called, weight in model.named_parameters():
-        if any(loader.is_part(called, part) for part in kept):
+        if any(loader.matches_part(called, part) for part in kept):
             weight.data = weight.data.float()
     loader.set_formats(model, own)
     return model
 
 
-def fakes() -> FakeTensorMode:
+def make_fake_mode() -> FakeTensorMode:
     """Return the mode to make a model in that is rehearsed."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def rehearse(plan: Plan, mode: FakeTensorMode) -> dict[str, int]:
+def simulate_steps(plan: DryRunPlan, mode: FakeTensorMode) -> dict[str, int]:
     """Go through a training step on fake tensors: nothing is allocated, nothing computed."""
-    with mode, _numberless():
-        return counted(plan)
+    with mode, _patch_upstream():
+        return count_memory(plan)
 
 
-def counted(plan: Plan) -> dict[str, int]:
+def count_memory(plan: DryRunPlan) -> dict[str, int]:
     """Train on whatever tensors there are; count a step that finds all in place, and a validation.
 
     Return the bytes by part when there were most at once.
@@ -126,23 +126,23 @@ def counted(plan: Plan) -> dict[str, int]:
     Of real tensors it is just as true, which is how a dry run is proven.
     """
     is_padded = plan.train.examples > 1 or plan.train.is_packed
-    ledger = Ledger(picked=plan.train.picked, is_padded=is_padded)
+    ledger = AllocationLedger(picked=plan.train.picked, is_padded=is_padded)
     with ledger, ExitStack() as stack:
         trainer = plan.build()
         with unset_fake_temporarily():
             # What products read is found out by a real one.
-            stack.enter_context(matmul_precision.reading(plan.mode, trainer.args.device))
-        model = _prepared(trainer)
-        _mark_head(trainer.model, ledger)
-        for _ in range(_STEPS):
-            _name(trainer, ledger)
+            stack.enter_context(matmul_precision.apply_precision(plan.mode, trainer.args.device))
+        model = _prepare_model(trainer)
+        _track_logits(trainer.model, ledger)
+        for _ in range(_TRAIN_STEPS):
+            _label_tensors(trainer, ledger)
             ledger.begin()
-            _step(trainer, model, plan.train, ledger)
+            _train_step(trainer, model, plan.train, ledger)
         _validate(trainer, model, plan.validate, ledger)
     return ledger.held()
 
 
-def _prepared(trainer: Trainer) -> nn.Module:
+def _prepare_model(trainer: Trainer) -> nn.Module:
     """Do what upstream does before its first step."""
     if trainer.args.activation_checkpointing:
         trainer.model.activation_checkpointing_enable(trainer.args.activation_checkpointing_kwargs)
@@ -152,9 +152,11 @@ def _prepared(trainer: Trainer) -> nn.Module:
     return prepared
 
 
-def _step(trainer: Trainer, model: nn.Module, batch: Batch, ledger: Ledger) -> None:
+def _train_step(
+    trainer: Trainer, model: nn.Module, batch: BatchShape, ledger: AllocationLedger
+) -> None:
     device = trainer.args.device
-    times = min(trainer.args.gradient_accumulation_steps, _ADDED_UP)
+    times = min(trainer.args.gradient_accumulation_steps, _MAX_MICRO_BATCHES)
     count = torch.ones((), dtype=torch.long, device=device)
     trainer.current_gradient_accumulation_steps = times
     for _ in range(times):
@@ -167,7 +169,9 @@ def _step(trainer: Trainer, model: nn.Module, batch: Batch, ledger: Ledger) -> N
     model.zero_grad()
 
 
-def _validate(trainer: Trainer, model: nn.Module, batch: Batch, ledger: Ledger) -> None:
+def _validate(
+    trainer: Trainer, model: nn.Module, batch: BatchShape, ledger: AllocationLedger
+) -> None:
     ledger.part, ledger.picked = "activations", batch.picked
     inputs = batch.tensors(trainer.args.device)
     model.eval()
@@ -175,7 +179,7 @@ def _validate(trainer: Trainer, model: nn.Module, batch: Batch, ledger: Ledger) 
         trainer.compute_loss(model, inputs)
 
 
-def _name(trainer: Trainer, ledger: Ledger) -> None:
+def _label_tensors(trainer: Trainer, ledger: AllocationLedger) -> None:
     """Say what there is between two steps."""
     has_adapter = hasattr(trainer.model, "peft_config")
     for weight in trainer.model.parameters():
@@ -183,11 +187,11 @@ def _name(trainer: Trainer, ledger: Ledger) -> None:
     ledger.name("weights", trainer.model.buffers())
     for state in trainer.optimizer.state.values():
         for name, value in state.items():
-            part = "compensation" if name in _COMPENSATION else "optimizer"
+            part = "compensation" if name in _COMPENSATION_STATES else "optimizer"
             ledger.name(part, [value] if isinstance(value, Tensor) else ())
 
 
-def _mark_head(model: PreTrainedModel, ledger: Ledger) -> None:
+def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
     """Have the ledger know when answers are scored: from the last layer on, and back to it."""
 
     def layers_again(_gradient: Tensor) -> None:
@@ -203,22 +207,22 @@ def _mark_head(model: PreTrainedModel, ledger: Ledger) -> None:
 
 
 @contextmanager
-def _numberless() -> Iterator[None]:
+def _patch_upstream() -> Iterator[None]:
     """Have upstream go the way of a real step where it would look for a compiler, or a kernel."""
     with (
         # Fake tensors are a compiler's elsewhere, for which a mask is written out though all count.
-        _replaced(masking_utils, "is_tracing", lambda _tensor: False),
+        _patched(masking_utils, "is_tracing", lambda _tensor: False),
         # Torch moves a module by exchanging tensors, and refuses to where a mode has them in mind.
-        _replaced(nn.Module, "_apply", _moved),
+        _patched(nn.Module, "_apply", _move_module),
         # These write in place, and cannot be launched on nothing.
-        _replaced(chunked_logprob, "_forward_kernel", _Unlaunched()),
-        _replaced(chunked_logprob, "_backward_kernel", _Unlaunched()),
+        _patched(chunked_logprob, "_forward_kernel", _NoOpKernel()),
+        _patched(chunked_logprob, "_backward_kernel", _NoOpKernel()),
     ):
         yield
 
 
 @contextmanager
-def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+def _patched(owner: object, name: str, value: object) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -227,7 +231,11 @@ def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _moved(module: nn.Module, move: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:  # noqa: ARG001, FBT001, FBT002 -- upstream's signature
+def _move_module(
+    module: nn.Module,
+    move: Callable[[Tensor], Tensor],
+    recurse: bool = True,  # noqa: ARG001, FBT001, FBT002 -- upstream's signature
+) -> nn.Module:
     """Move a module's tensors, those it shares as one."""
     found: dict[Tensor, nn.Parameter] = {}
     for inner in module.modules():
@@ -243,7 +251,7 @@ def _moved(module: nn.Module, move: Callable[[Tensor], Tensor], recurse: bool = 
     return module
 
 
-class _Unlaunched:
+class _NoOpKernel:
     """Stands in for a kernel."""
 
     def __getitem__(self, _grid: object) -> Callable[..., None]:

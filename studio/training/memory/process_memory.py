@@ -17,8 +17,8 @@ from torch import nn
 
 _STATUS = Path("/proc/self/status")
 _MAPS = Path("/proc/self/maps")
-_CLEAR = Path("/proc/self/clear_refs")
-_PATH = 5
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_PATH_COLUMN = 5
 """Where a line of maps names its file: proc(5)."""
 _RESET_PEAK = "5"
 """What sets the high-water mark of resident memory back to now: proc(5)."""
@@ -28,23 +28,23 @@ RESIDENT = "resident"
 WHOLE = "whole"
 
 
-class Gauge:
+class MemoryProbe:
     """A high-water mark. Made just before the model is loaded, set back when training begins."""
 
     def __init__(self) -> None:
-        self.method = ALLOCATED if torch.cuda.is_available() else _method()
+        self.method = ALLOCATED if torch.cuda.is_available() else _choose_method()
         self._before = self._most = self._mapped = 0
         if self.method == RESIDENT:
             # Pages that are free but kept would hold a part of the model unseen.
-            give_back()
-            self._before = _resident()["RssAnon"]
+            release_free_memory()
+            self._before = _resident_memory()["RssAnon"]
 
     def set_back(self, model: nn.Module | None = None) -> None:
         """Forget what loading took: from now on training alone counts, with all that it holds."""
         if self.method == ALLOCATED:
             torch.cuda.reset_peak_memory_stats()
         elif self.method == RESIDENT:
-            _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+            _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
             self._most, self._mapped = 0, _mapped_bytes(model) if model else 0
 
     def peak_bytes(self) -> int:
@@ -57,8 +57,8 @@ class Gauge:
 
     def _own_peak(self) -> int:
         """Return the most there was at any reading: between two, few pages of files come in."""
-        now = _resident()
-        _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+        now = _resident_memory()
+        _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
         own = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
         self._most = max(self._most, own - self._before)
         return self._most
@@ -67,18 +67,18 @@ class Gauge:
         return {"peak_memory": self.method}
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Give the system what is free but kept: reading the data leaves several times its size."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
 
 
-def _method() -> str:
+def _choose_method() -> str:
     """Return what this system lets be measured."""
     try:
-        _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
-        _resident()["RssFile"]
+        _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
+        _resident_memory()["RssFile"]
     except (OSError, LookupError):
         return WHOLE
     return RESIDENT if hasattr(ctypes.CDLL(None), "malloc_trim") else WHOLE
@@ -91,7 +91,11 @@ def _mapped_bytes(model: nn.Module) -> int:
     All of them count, also the rows of an embedding that no token has asked for yet.
     """
     lines = (line.split() for line in _MAPS.read_text(encoding="utf-8").splitlines())
-    of_files = [line[0].split("-") for line in lines if len(line) > _PATH and line[_PATH][0] == "/"]
+    of_files = [
+        line[0].split("-")
+        for line in lines
+        if len(line) > _PATH_COLUMN and line[_PATH_COLUMN][0] == "/"
+    ]
     ranges = [(int(start, 16), int(end, 16)) for start, end in of_files]
     frozen = {one.data_ptr(): one.nbytes for one in model.parameters() if not one.requires_grad}
     return sum(
@@ -99,7 +103,7 @@ def _mapped_bytes(model: nn.Module) -> int:
     )
 
 
-def _resident() -> dict[str, int]:
+def _resident_memory() -> dict[str, int]:
     """Return what the process's status says of resident memory, in bytes."""
     lines = _STATUS.read_text(encoding="utf-8").splitlines()
     told = dict(line.split(":", 1) for line in lines if line.startswith(("Rss", "VmHWM")))

@@ -36,40 +36,40 @@ def load(
             hint="Install what is missing, or do this where it was trained.",
         )
     config = loader.load_config(name, code)
-    formats = weight_formats.formats(name, config, mode, adapter, code)
+    formats = weight_formats.choose_formats(name, config, mode, adapter, code)
     model = loader.load_model(name, config, formats.main, row, code, formats.own)
     if is_wide:
-        _widen(model)
+        _cast_to_float32(model)
     return model
 
 
-def load_saved(spec: JobSpec) -> PreTrainedModel:
+def load_original(spec: JobSpec) -> PreTrainedModel:
     """Load the base as it was saved, in float32."""
     config = loader.load_config(spec.model, spec.code)
     return loader.load_model(spec.model, config, "float32", code=spec.code)
 
 
-def dequantised(model: PreTrainedModel, spec: JobSpec) -> PreTrainedModel:
+def dequantise(model: PreTrainedModel, spec: JobSpec) -> PreTrainedModel:
     """Return a quantised base as a plain model of the very weights that its products read."""
-    plain = load_saved(spec)
+    plain = load_original(spec)
     for path, layer in model.named_modules():
         twin = plain.get_submodule(path)
         for name, weight in layer.named_parameters(recurse=False):
             # bitsandbytes stores the layers of GPT-2's kind the other way round.
             is_turned = isinstance(twin, Conv1D) and name == "weight"
-            value = _value(layer, weight)
+            value = _dequantised_value(layer, weight)
             twin.get_parameter(name).data.copy_(value.T if is_turned else value)
     return plain
 
 
-def _value(layer: nn.Module, weight: nn.Parameter) -> Tensor:
+def _dequantised_value(layer: nn.Module, weight: nn.Parameter) -> Tensor:
     if not quantised_weights.is_quantised(weight):
         return weight.data
     value: Tensor = dequantize_bnb_weight(weight, state=getattr(layer, "state", None))
     return value
 
 
-def _widen(model: nn.Module) -> None:
+def _cast_to_float32(model: nn.Module) -> None:
     for held in (*model.parameters(), *model.buffers()):
         if held.is_floating_point():
             held.data = held.data.float()

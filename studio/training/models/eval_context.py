@@ -6,26 +6,26 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-_WRAPS = ("forward", "_original_forward")
+_WRAPPED_ATTRIBUTES = ("forward", "_original_forward")
 
 
 @contextmanager
-def wraps_kept(model: nn.Module) -> Iterator[None]:
+def keep_forward_wrappers(model: nn.Module) -> Iterator[None]:
     """Put back what training has wrapped around a model, however it was unwrapped meanwhile.
 
     Accelerate's `unwrap_model` takes autocast off for good, and the loss's own head with it.
     """
-    kept = {name: vars(model)[name] for name in _WRAPS if name in vars(model)}
+    kept = {name: vars(model)[name] for name in _WRAPPED_ATTRIBUTES if name in vars(model)}
     try:
         yield
     finally:
-        for name in _WRAPS:
+        for name in _WRAPPED_ATTRIBUTES:
             vars(model).pop(name, None)
         vars(model).update(kept)
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Use a model between training steps and leave no trace: no gradient, no dropout, no dice."""
     training = model.training
     model.eval()

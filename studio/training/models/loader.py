@@ -34,21 +34,21 @@ def load_config(name: str, code: str = "") -> PreTrainedConfig:
     `code` is the hash of the code in its folder that was allowed to run; nothing else ever is.
     """
     _refuse_missing_folder(name)
-    _refuse_absurd(name)
+    _refuse_unsafe_config(name)
     trusted = remote_code.is_allowed(name, code)
     config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
     # What a config names here may be code of a stranger's on the hub, to be fetched and run.
     config._attn_implementation = None  # noqa: SLF001 -- upstream has no other word
     config._experts_implementation = None  # noqa: SLF001 -- upstream has no other word
     if trusted:
-        remote_code.register(name, config)
+        remote_code.register_model_class(name, config)
     if hasattr(config, "rescale_every"):
         # RWKV divides weights before evaluating, would save them so, and divide again on loading.
         config.rescale_every = 0
     return config
 
 
-def weights_format(native: DType, mode: Precision, adapter: Lora | FullFineTune) -> DType:
+def choose_weight_format(native: DType, mode: Precision, adapter: Lora | FullFineTune) -> DType:
     """Return the format to load weights in, or of quantised weights what is not quantised.
 
     `native` is the one most weights are saved in. Where nothing is cast on the fly, the weights'
@@ -74,19 +74,21 @@ def load_model(
 
     `own` names weights of the model that are loaded in another format.
     """
-    with _keeping(own):
+    with _loading_formats(own):
         model, told = AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
             output_loading_info=True,
-            quantization_config=None if row is None else quantised_weights.config(row, weights),
+            quantization_config=None
+            if row is None
+            else quantised_weights.bitsandbytes_config(row, weights),
             dtype=getattr(torch, weights),
-            attn_implementation=attention(config),
+            attn_implementation=attention_implementation(config),
             use_safetensors=True,
             trust_remote_code=remote_code.is_allowed(name, code),
         )
     _refuse_missing_weights(sorted(told["missing_keys"]))
-    quantised_weights.settle(model)
+    quantised_weights.disable_cpu_packing(model)
     loaded: PreTrainedModel = model
     return loaded
 
@@ -109,7 +111,7 @@ def set_formats(model: PreTrainedModel, own: Mapping[str, DType]) -> None:
 
 
 @contextmanager
-def _keeping(own: Mapping[str, DType]) -> Iterator[None]:
+def _loading_formats(own: Mapping[str, DType]) -> Iterator[None]:
     """Have upstream load some weights in formats of their own.
 
     It casts each to the format that the still empty model has it in
@@ -132,13 +134,13 @@ def _keeping(own: Mapping[str, DType]) -> Iterator[None]:
 
 def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]:
     """Return the parts that a family keeps in float32 where the others are loaded in 16 bits."""
-    family = _family(config)
+    family = _model_class(config)
     # Asked of the class: it reads no more than two lists, and the model is yet to be loaded.
     kept = family._get_dtype_plan(family, getattr(torch, weights))  # noqa: SLF001 -- no public name
     return tuple(sorted(kept))
 
 
-def is_part(name: str, part: str) -> bool:
+def matches_part(name: str, part: str) -> bool:
     """Whether upstream means this weight by a part of its name; an adapter has put a word in."""
     return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
 
@@ -155,19 +157,19 @@ def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | No
 
 
 @contextmanager
-def kept_wide(model: nn.Module) -> Iterator[None]:
+def keep_trained_float32(model: nn.Module) -> Iterator[None]:
     """Make what is trained beside a frozen model float32, and keep it from what upstream does.
 
     TRL rounds the adapter of a quantised model to bfloat16.
     """
-    widen_trained(model)
+    cast_trained_to_float32(model)
     wide = [(one, one.data) for one in model.parameters() if one.requires_grad]
     yield
     for parameter, data in wide:
         parameter.data = data.to(parameter.device)
 
 
-def widen_trained(model: nn.Module) -> None:
+def cast_trained_to_float32(model: nn.Module) -> None:
     """Train beside a frozen model in float32 alone, also what an adapter has copied from it."""
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -184,7 +186,7 @@ def _refuse_missing_folder(name: str) -> None:
         )
 
 
-def _refuse_absurd(name: str) -> None:
+def _refuse_unsafe_config(name: str) -> None:
     """Look at a config before it is made: one of a billion layers never would be."""
     said, _rest = PreTrainedConfig.get_config_dict(name)
     try:
@@ -198,12 +200,12 @@ def _refuse_absurd(name: str) -> None:
         )
 
 
-def attention(config: PreTrainedConfig) -> str:
+def attention_implementation(config: PreTrainedConfig) -> str:
     """Return the fastest attention every machine has; families without it name their own."""
-    return "sdpa" if _family(config)._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word
+    return "sdpa" if _model_class(config)._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word
 
 
-def _family(config: PreTrainedConfig) -> type[PreTrainedModel]:
+def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     try:
         family: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except KeyError as error:

@@ -16,7 +16,7 @@ from studio.recipe.float_formats import DType
 from studio.recipe.quantised import QUANTISED, Quantised
 
 
-def config(row: Quantised, compute: DType) -> BitsAndBytesConfig:
+def bitsandbytes_config(row: Quantised, compute: DType) -> BitsAndBytesConfig:
     """Return how to load; 4-bit weights are widened to what the precision computes in."""
     if row is QUANTISED["int8"]:
         return BitsAndBytesConfig(load_in_8bit=True)
@@ -28,7 +28,7 @@ def config(row: Quantised, compute: DType) -> BitsAndBytesConfig:
     )
 
 
-def settle(model: nn.Module) -> None:
+def disable_cpu_packing(model: nn.Module) -> None:
     """Keep quantised layers as they were loaded, and quiet.
 
     On processors with AVX-512 BF16 the first evaluation would pack NF4 weights for a kernel that
@@ -47,13 +47,13 @@ def is_quantised(weight: Tensor) -> bool:
     return not weight.is_floating_point()
 
 
-def format_of(weight: Tensor) -> str:
+def format_name(weight: Tensor) -> str:
     """Name the format that a layer's weight is stored in."""
     is_packed = weight.dtype == torch.uint8
     return getattr(weight, "quant_type", "uint8") if is_packed else str(weight.dtype)[6:]
 
 
-def count(weight: Tensor) -> int:
+def count_parameters(weight: Tensor) -> int:
     """Return how many numbers a weight stands for: two of NF4 share a byte."""
     state = getattr(weight, "quant_state", None)
     return weight.numel() if state is None else state.shape.numel()
@@ -61,28 +61,28 @@ def count(weight: Tensor) -> int:
 
 def stored_bytes(model: nn.Module) -> int:
     """Return what a model's weights take, with their scales."""
-    tensors = (one for module in model.modules() for one in _stored(module))
+    tensors = (one for module in model.modules() for one in _stored_tensors(module))
     return sum({one.data_ptr(): one.nbytes for one in tensors}.values())
 
 
-def _stored(module: nn.Module) -> Iterator[Tensor]:
+def _stored_tensors(module: nn.Module) -> Iterator[Tensor]:
     for weight in module.parameters(recurse=False):
         yield weight.data
         for holder in (weight, getattr(module, "state", None)):
-            yield from _tensors(getattr(holder, "SCB", None))
-        yield from _tensors(getattr(weight, "quant_state", None))
+            yield from _scale_tensors(getattr(holder, "SCB", None))
+        yield from _scale_tensors(getattr(weight, "quant_state", None))
 
 
-def _tensors(held: object) -> Iterator[Tensor]:
+def _scale_tensors(held: object) -> Iterator[Tensor]:
     """Return the tensors of a scale, which may have scales itself."""
     if isinstance(held, Tensor):
         yield held
     elif hasattr(held, "absmax"):
         for one in vars(held).values():
-            yield from _tensors(one)
+            yield from _scale_tensors(one)
 
 
-def product_like(layer: Any, size: int, device: torch.device) -> Callable[[Tensor], Tensor]:  # noqa: ANN401 -- upstream is untyped
+def make_unit_layer(layer: Any, size: int, device: torch.device) -> Callable[[Tensor], Tensor]:  # noqa: ANN401 -- upstream is untyped
     """Return a layer like a quantised one, as it is while training, whose weights are all one."""
     kind = type(layer)
     if hasattr(layer, "compute_dtype"):
@@ -92,6 +92,6 @@ def product_like(layer: Any, size: int, device: torch.device) -> Callable[[Tenso
     twin = kind(size, size, bias=False, **told)
     nn.init.ones_(twin.weight)
     twin.to(device)
-    settle(twin)
+    disable_cpu_packing(twin)
     product: Callable[[Tensor], Tensor] = twin.train()
     return product

@@ -8,7 +8,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from studio.errors import InvalidError, TrainingError
 from studio.weights import model_code as brought
 
-_MODEL = "AutoModelForCausalLM"
+_AUTO_CLASS = "AutoModelForCausalLM"
 
 
 def is_allowed(name: str, code: str) -> bool:
@@ -36,9 +36,9 @@ def is_allowed(name: str, code: str) -> bool:
     return True
 
 
-def register(name: str, config: PreTrainedConfig) -> None:
+def register_model_class(name: str, config: PreTrainedConfig) -> None:
     """Make the class of a model's own code known, so that it can be asked like any other."""
-    wanted = getattr(config, "auto_map", {}).get(_MODEL)
+    wanted = getattr(config, "auto_map", {}).get(_AUTO_CLASS)
     if wanted is not None:
         made = get_class_from_dynamic_module(wanted, name)
         AutoModelForCausalLM.register(type(config), made, exist_ok=True)

@@ -33,7 +33,7 @@ from studio.weights.safetensors_headers import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Formats:
+class WeightFormats:
     """The formats to load a model's weights in."""
 
     main: DType
@@ -48,7 +48,7 @@ class Formats:
         return {self.main, *(one for name, one in self.own.items() if name not in self.kept)}
 
 
-def fetch(name: str) -> None:
+def download_weights(name: str) -> None:
     """Bring the weights of a hub model to this machine, as loading it would."""
     if Path(name).is_absolute():
         return
@@ -59,9 +59,9 @@ def fetch(name: str) -> None:
             get_checkpoint_shard_files(name, index)
 
 
-def tensors(name: str) -> list[TensorInfo]:
+def list_tensors(name: str) -> list[TensorInfo]:
     """Return what the files of a folder or a hub model hold; nothing where they are not here."""
-    folder = _folder(name)
+    folder = _local_folder(name)
     return (
         []
         if folder is None
@@ -73,33 +73,35 @@ def tensors(name: str) -> list[TensorInfo]:
     )
 
 
-def formats(
+def choose_formats(
     name: str,
     config: PreTrainedConfig,
     mode: Precision,
     adapter: Lora | FullFineTune,
     code: str = "",
-) -> Formats:
+) -> WeightFormats:
     """Return the formats to load a model's weights in for a run."""
-    found = tensors(name)
+    found = list_tensors(name)
     chosen = native_dtypes.load_dtypes(found)
     counts = native_dtypes.count_by_dtype(found, chosen)
-    main = loader.weights_format(next(iter(counts), _declared(config, mode.weights)), mode, adapter)
+    main = loader.choose_weight_format(
+        next(iter(counts), _config_format(config, mode.weights)), mode, adapter
+    )
     if not keeps_saved_dtypes(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
-        return Formats(main)
-    return _by_name(_empty(name, config, main, code), chosen, main)
+        return WeightFormats(main)
+    return _formats_by_name(_make_empty_model(name, config, main, code), chosen, main)
 
 
 def main_format(name: str, config: PreTrainedConfig) -> DType:
     """Return the format most weights of a model are saved in; of one not here, the config's."""
-    found = tensors(name)
+    found = list_tensors(name)
     counts = native_dtypes.count_by_dtype(found, native_dtypes.load_dtypes(found))
-    return next(iter(counts), _declared(config, "bfloat16"))
+    return next(iter(counts), _config_format(config, "bfloat16"))
 
 
-def not_finite(name: str) -> dict[str, int]:
+def count_nonfinite(name: str) -> dict[str, int]:
     """Count the weights of a model's files that are NaN or infinite, by tensor."""
-    folder = _folder(name)
+    folder = _local_folder(name)
     found: dict[str, int] = {}
     for file in [] if folder is None else safetensors_headers.weight_files(folder):
         with safe_open(file, framework="pt") as opened:
@@ -109,11 +111,11 @@ def not_finite(name: str) -> dict[str, int]:
     return found
 
 
-def rounded(
+def measure_rounding(
     name: str, main: DType, mode: Precision, adapter: Lora | FullFineTune
 ) -> dict[str, Any] | None:
     """Return what loading a model rounds, measured on a sample as before the start; else None."""
-    folder = _folder(name)
+    folder = _local_folder(name)
     if folder is None:
         return None
     cast = model_facts.read(folder).rounded(
@@ -124,7 +126,7 @@ def rounded(
     return None if cast is None else asdict(cast)
 
 
-def _folder(name: str) -> Path | None:
+def _local_folder(name: str) -> Path | None:
     if Path(name).is_absolute():
         return Path(name)
     found = (
@@ -134,12 +136,14 @@ def _folder(name: str) -> Path | None:
     return next((Path(path).parent for path in found if isinstance(path, str)), None)
 
 
-def _declared(config: PreTrainedConfig, otherwise: DType) -> DType:
+def _config_format(config: PreTrainedConfig, otherwise: DType) -> DType:
     said = str(config.dtype).removeprefix("torch.")
     return next((dtype for dtype in get_args(DType) if dtype == said), otherwise)
 
 
-def _empty(name: str, config: PreTrainedConfig, dtype: DType, code: str) -> PreTrainedModel:
+def _make_empty_model(
+    name: str, config: PreTrainedConfig, dtype: DType, code: str
+) -> PreTrainedModel:
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
             config,
@@ -148,25 +152,27 @@ def _empty(name: str, config: PreTrainedConfig, dtype: DType, code: str) -> PreT
         )
 
 
-def _by_name(model: PreTrainedModel, chosen: Mapping[str, DType], main: DType) -> Formats:
+def _formats_by_name(
+    model: PreTrainedModel, chosen: Mapping[str, DType], main: DType
+) -> WeightFormats:
     """Go by the names that weights get in the model; what it does not use is left out."""
     merged: dict[str, set[DType]] = {}
-    for name, target in _targets(model, chosen):
+    for name, target in _match_names(model, chosen):
         merged.setdefault(target, set()).add(chosen[name])
-    own = {name: _format(model, name, found) for name, found in merged.items()}
-    kept = frozenset(name for name in own if _is_kept(model, name, main))
-    return Formats(main, {name: one for name, one in own.items() if one != main}, kept)
+    own = {name: _merge_formats(model, name, found) for name, found in merged.items()}
+    kept = frozenset(name for name in own if _is_kept_in_float32(model, name, main))
+    return WeightFormats(main, {name: one for name, one in own.items() if one != main}, kept)
 
 
-def _format(model: PreTrainedModel, name: str, found: AbstractSet[DType]) -> DType:
+def _merge_formats(model: PreTrainedModel, name: str, found: AbstractSet[DType]) -> DType:
     """Return the format of a weight that one tensor or several become."""
     # float32 alone holds both 16-bit formats.
-    if len(found) > 1 or any(_is_kept(model, name, dtype) for dtype in found):
+    if len(found) > 1 or any(_is_kept_in_float32(model, name, dtype) for dtype in found):
         return native_dtypes.FALLBACK_DTYPE
     return next(iter(found))
 
 
-def _targets(model: PreTrainedModel, names: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _match_names(model: PreTrainedModel, names: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Return which weight of a model each tensor of its file becomes, as upstream renames them."""
     there = model.state_dict()
     changes = get_model_conversion_mapping(model)
@@ -181,7 +187,7 @@ def _targets(model: PreTrainedModel, names: Iterable[str]) -> Iterable[tuple[str
             yield name, target
 
 
-def _is_kept(model: PreTrainedModel, name: str, dtype: DType) -> bool:
+def _is_kept_in_float32(model: PreTrainedModel, name: str, dtype: DType) -> bool:
     """Whether a family keeps a weight in float32 that is loaded in a format."""
     parts = loader.kept_in_float32(model.config, dtype)
-    return any(loader.is_part(name, part) for part in parts)
+    return any(loader.matches_part(name, part) for part in parts)

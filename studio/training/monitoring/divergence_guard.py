@@ -21,36 +21,39 @@ from studio.protocols.events import AlarmRaised
 from studio.recipe.float_formats import FLOAT_FORMATS
 from studio.recipe.precision import Precision
 from studio.training.models import weight_formats
-from studio.training.monitoring.numeric_health import Findings, Health
+from studio.training.monitoring.numeric_health import HealthReading, NumericHealth
 
-Policy = Literal["warn", "stop", "rollback"]
+GuardPolicy = Literal["warn", "stop", "rollback"]
 
-PATIENCE = 10
+MAX_NONFINITE_STEPS = 10
 """Non-finite losses in a row after which a run is beyond help."""
 
-WINDOW = 2 * PATIENCE
-"""Steps that are looked back on: with `PATIENCE` of them left out, a run is beyond help."""
+SKIP_WINDOW = 2 * MAX_NONFINITE_STEPS
+"""Steps that are looked back on.
 
-LEAST_SCALE = 1.0
-MOST_UNDERFLOW = 0.2
-MOST_LOST = 0.5
-LEAST_HEADROOM = 4.0
+With `MAX_NONFINITE_STEPS` of them left out, a run is beyond help.
+"""
 
-_AT_WORK = 0.5
+MIN_LOSS_SCALE = 1.0
+MAX_UNDERFLOW_SHARE = 0.2
+MAX_LOST_SHARE = 0.5
+MIN_HEADROOM = 4.0
+
+_MIN_RATE_SHARE = 0.5
 """Updates are judged from this share of the full learning rate on: smaller ones are lost, rightly,
 while the rate warms up or fades out."""
 
-_NAMED = 3
+_MAX_NAMED = 3
 """Broken tensors that a message names."""
 
-_LOOKS = 2
+_MAX_LOST_CHECKS = 2
 """Looks in a row that must find updates lost before the run is ended."""
 
 
-class Guarded(Trainer):  # type: ignore[misc] # upstream is untyped
+class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
     """A trainer that shows its guard every gradient before it is clipped."""
 
-    guard: "Guard | None" = None
+    guard: "DivergenceGuard | None" = None
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         self._show_gradients()
@@ -78,18 +81,18 @@ class Guarded(Trainer):  # type: ignore[misc] # upstream is untyped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class LoggedStep:
     """What the guard judges: one logging step."""
 
     step: int
     metrics: dict[str, float]
     broken_losses: float
     """Steps in a row, up to this one, whose loss was no number."""
-    findings: Findings | None
+    findings: HealthReading | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trouble:
+class _Alarm:
     code: str
     message: str
     hint: str
@@ -98,7 +101,7 @@ class _Trouble:
     """Whether going on would teach the model nothing."""
 
 
-class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Keeps an eye on one run."""
 
     SAVED_AS = "Guard"
@@ -113,7 +116,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     )
 
     def __init__(
-        self, policy: Policy, mode: Precision, trainer: Trainer, health: Health | None
+        self, policy: GuardPolicy, mode: Precision, trainer: Trainer, health: NumericHealth | None
     ) -> None:
         self.health = health
         self.skipped_steps = 0
@@ -127,7 +130,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._is_refused = False
         self._first_skipped = 0
         self._recently_skipped: list[int] = []
-        """The steps left out among the last `WINDOW`."""
+        """The steps left out among the last `SKIP_WINDOW`."""
         self._told: set[str] = set()
         self._origin = ""
         self._zero_losses = 0
@@ -156,7 +159,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public door
             optimizer._is_overflow = is_skipped  # noqa: SLF001 -- the same
         step = state.global_step + 1
-        recent = [one for one in self._recently_skipped if one > step - WINDOW]
+        recent = [one for one in self._recently_skipped if one > step - SKIP_WINDOW]
         self._recently_skipped = [*recent, *[step] * is_skipped]
         if is_skipped:
             self.skipped_steps += 1
@@ -183,13 +186,13 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
                 hint=self._skip_hint,
             )
 
-    def take(self) -> Findings | None:
+    def take(self) -> HealthReading | None:
         """Return what the newest look at the run has found, once."""
         return self.health.take() if self.health is not None else None
 
-    def judge(self, reading: Reading) -> list[AlarmRaised]:
+    def judge(self, reading: LoggedStep) -> list[AlarmRaised]:
         """Return what is new to tell."""
-        if self.health is not None and not _is_sound(reading):
+        if self.health is not None and not _is_finite_step(reading):
             self.health.want()
         troubles = [*self._of_losses(reading), *self._of_findings(reading)]
         for trouble in troubles:
@@ -223,7 +226,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
     @property
     def _has_stalled(self) -> bool:
-        return len(self._recently_skipped) >= PATIENCE
+        return len(self._recently_skipped) >= MAX_NONFINITE_STEPS
 
     @property
     def _skip_hint(self) -> str:
@@ -234,36 +237,37 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             )
         return "Lower the learning rate, and look for rows that are broken."
 
-    def _of_skips(self) -> Iterator[_Trouble]:
+    def _of_skips(self) -> Iterator[_Alarm]:
         """Tell of steps left out. A loss scaler finds its scale by some, and ends by itself."""
         if self._first_skipped and not self._scales:
-            yield _Trouble(
+            yield _Alarm(
                 code="step_left_out",
                 message=f"Step {self._first_skipped:,} was left out: its loss or a gradient was "
                 "NaN or infinite.",
                 hint="One such step does no harm. Lower the learning rate if more follow.",
             )
         if self._has_stalled:
-            yield _Trouble(
+            yield _Alarm(
                 code="steps_left_out",
-                message=f"{len(self._recently_skipped)} of the last {WINDOW} steps were left out: "
-                f"the loss or a gradient was NaN or infinite{self._origin}.",
+                message=f"{len(self._recently_skipped)} of the last {SKIP_WINDOW} steps were left "
+                f"out: the loss or a gradient was NaN or infinite{self._origin}.",
                 hint=self._skip_hint,
                 is_end=not self._scales,
             )
 
-    def _of_losses(self, reading: Reading) -> Iterator[_Trouble]:
-        if reading.broken_losses < PATIENCE:
+    def _of_losses(self, reading: LoggedStep) -> Iterator[_Alarm]:
+        if reading.broken_losses < MAX_NONFINITE_STEPS:
             yield from self._of_skips()
         else:
-            yield _Trouble(
+            yield _Alarm(
                 code="non_finite",
-                message=f"The loss has been no number for {PATIENCE} steps{self._origin}.",
+                message=f"The loss has been no number for {MAX_NONFINITE_STEPS} steps"
+                f"{self._origin}.",
                 hint="Lower the learning rate. In float16, try bfloat16 or float32.",
                 is_end=True,
             )
-        if reading.metrics.get("loss_scale", math.inf) < LEAST_SCALE:
-            yield _Trouble(
+        if reading.metrics.get("loss_scale", math.inf) < MIN_LOSS_SCALE:
+            yield _Alarm(
                 code="loss_scale_collapsed",
                 message=f"The loss scale has fallen below 1{self._origin}: the numbers of this "
                 "model do not fit into float16.",
@@ -271,12 +275,12 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
                 is_end=True,
             )
         self._zero_losses = self._zero_losses + 1 if reading.metrics["loss"] == 0 else 0
-        if self._zero_losses >= PATIENCE:
+        if self._zero_losses >= MAX_NONFINITE_STEPS:
             # With every token right it is earned: whatever was to be learnt by heart has been.
             is_learnt = reading.metrics.get("mean_token_accuracy") == 1
-            yield _Trouble(
+            yield _Alarm(
                 code="zero_loss",
-                message=f"The loss has been exactly zero {PATIENCE} times: "
+                message=f"The loss has been exactly zero {MAX_NONFINITE_STEPS} times: "
                 f"{'all is learnt by heart' if is_learnt else 'nothing is learnt'}.",
                 hint="Stop here and keep it, or bring more data."
                 if is_learnt
@@ -284,25 +288,25 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
                 is_end=not is_learnt,
             )
 
-    def _of_findings(self, reading: Reading) -> Iterator[_Trouble]:
+    def _of_findings(self, reading: LoggedStep) -> Iterator[_Alarm]:
         if reading.findings is None:
             return
         yield from self._of_overflow(reading.findings)
         yield from self._of_underflow(reading)
         yield from self._of_updates(reading)
 
-    def _of_overflow(self, found: Findings) -> Iterator[_Trouble]:
+    def _of_overflow(self, found: HealthReading) -> Iterator[_Alarm]:
         name, peak = found.narrow
         if found.module:
             self._origin = self._origin or f"; it began in {found.module}"
-            yield _Trouble(
+            yield _Alarm(
                 code="activations_overflow",
                 message=f"The first output that is no number came from {found.module}.",
                 hint="In float16, choose bfloat16 or float32; else lower the learning rate.",
                 module=found.module,
             )
-        elif peak * LEAST_HEADROOM > FLOAT_FORMATS["float16"].largest:
-            yield _Trouble(
+        elif peak * MIN_HEADROOM > FLOAT_FORMATS["float16"].largest:
+            yield _Alarm(
                 code="little_headroom",
                 message=f"{name} puts out {peak:,.0f}; float16 ends at 65,504.",
                 hint="Choose bfloat16, which has the range of float32.",
@@ -310,35 +314,35 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             )
         # A loss scaler searches for its scale by such steps: they are no news.
         if found.tensor and not found.module and not self._scales:
-            yield _Trouble(
+            yield _Alarm(
                 code="gradients_overflow",
                 message=f"A gradient was no number, first that of {found.tensor}.",
                 hint="Lower the learning rate.",
                 module=found.tensor,
             )
 
-    def _of_underflow(self, reading: Reading) -> Iterator[_Trouble]:
+    def _of_underflow(self, reading: LoggedStep) -> Iterator[_Alarm]:
         share = reading.metrics.get("grad_underflow_share", 0.0)
-        if share > MOST_UNDERFLOW and self._mode.compute == "float16":
-            yield _Trouble(
+        if share > MAX_UNDERFLOW_SHARE and self._mode.compute == "float16":
+            yield _Alarm(
                 code="gradients_underflow",
                 message=f"{share:.0%} of the gradients were rounded to zero in float16.",
                 hint="Choose bfloat16 or float32.",
             )
 
-    def _of_updates(self, reading: Reading) -> Iterator[_Trouble]:
+    def _of_updates(self, reading: LoggedStep) -> Iterator[_Alarm]:
         full = self._trainer.args.learning_rate
-        if reading.metrics["learning_rate"] < _AT_WORK * full or not self._rounds_weights:
+        if reading.metrics["learning_rate"] < _MIN_RATE_SHARE * full or not self._rounds_weights:
             return
         share = reading.metrics.get("lost_update_share", 0.0)
-        self._lost_looks = self._lost_looks + 1 if share > MOST_LOST else 0
+        self._lost_looks = self._lost_looks + 1 if share > MAX_LOST_SHARE else 0
         if self._lost_looks:
-            yield _Trouble(
+            yield _Alarm(
                 code="updates_lost",
                 message=f"{share:.0%} of the updates are lost: too small for 16-bit weights.",
                 hint="Keep the weights in float32, as the mixed modes do, or raise the learning "
                 "rate.",
-                is_end=self._lost_looks >= _LOOKS,
+                is_end=self._lost_looks >= _MAX_LOST_CHECKS,
             )
 
     @property
@@ -350,14 +354,14 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         return all(p.element_size() == 2 for p in trained)  # noqa: PLR2004 -- bytes
 
 
-def broken_weights(model: nn.Module) -> list[str]:
+def nonfinite_weights(model: nn.Module) -> list[str]:
     """Name the trained tensors that hold something other than numbers."""
-    return _not_finite((name, p) for name, p in model.named_parameters() if p.requires_grad)
+    return _find_nonfinite((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
-def refuse_broken_weights(model: nn.Module) -> None:
+def refuse_nonfinite_weights(model: nn.Module) -> None:
     """Refuse weights that are no numbers: they must never pass for a result."""
-    if broken := broken_weights(model):
+    if broken := nonfinite_weights(model):
         raise TrainingError(
             "non_finite",
             f"Training has left weights that are no numbers, first {broken[0]}; none were saved.",
@@ -365,31 +369,31 @@ def refuse_broken_weights(model: nn.Module) -> None:
         )
 
 
-def refuse_broken_base(model: nn.Module, name: str) -> None:
+def refuse_nonfinite_base(model: nn.Module, name: str) -> None:
     """Refuse a model whose files hold NaN or infinity, before training can be blamed for it.
 
     Quantising may turn NaN into any number, so of a quantised model the files are read.
     """
     named = dict(model.named_parameters())
     if all(p.is_floating_point() for p in named.values()):
-        found = {one: int((~named[one].isfinite()).sum()) for one in _not_finite(named.items())}
+        found = {one: int((~named[one].isfinite()).sum()) for one in _find_nonfinite(named.items())}
     else:
-        found = weight_formats.not_finite(name)
+        found = weight_formats.count_nonfinite(name)
     if found:
         raise TrainingError(
             "corrupt_weights",
             f"{sum(found.values()):,} weights of the base model are NaN or infinite, in "
-            f"{_listed(list(found))}. Nothing was trained.",
+            f"{_join_names(list(found))}. Nothing was trained.",
             hint="Get the model again, or choose another.",
         )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _join_names(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+def _find_nonfinite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     named = [(name, one.detach()) for name, one in tensors if one.numel()]
     if not named:
         return []
@@ -400,6 +404,6 @@ def _not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     return [name for name, weight in suspects if not weight.isfinite().all()]
 
 
-def _is_sound(reading: Reading) -> bool:
+def _is_finite_step(reading: LoggedStep) -> bool:
     finite = math.isfinite(reading.metrics.get("grad_norm", 0.0))
     return finite and reading.broken_losses == 0

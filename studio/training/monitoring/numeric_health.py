@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 
-HEALTH_EVERY = 10
+HEALTH_CHECK_EVERY = 10
 """Steps from one look to the next: what changes faster shows in the loss itself."""
 
-_SAMPLE = 1024
+_SAMPLED_WEIGHTS = 1024
 """Weights looked at in each tensor."""
 
-_SCORED = 32
+_SAMPLED_TOKENS = 32
 """Tokens whose scores over the whole vocabulary are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class HealthReading:
     """What one look has found."""
 
     metrics: dict[str, float]
@@ -41,7 +41,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
+class _SampledWeight:
     """A weight that is trained, and the places of it that are looked at."""
 
     name: str
@@ -54,17 +54,17 @@ class _Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _BeforeStep:
     """What was seen between the backward pass and the step."""
 
-    weights: list[_Weight]
+    weights: list[_SampledWeight]
     values: Tensor
     alive: Tensor
     """Where the gradient is not zero."""
     norms: Tensor
 
 
-class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Takes a look when one is due: hooks stand on the model for that step alone."""
 
     SAVED_AS = "Health"
@@ -72,7 +72,7 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._weights: list[_Weight] = []
+        self._weights: list[_SampledWeight] = []
         self._modules: list[tuple[str, nn.Module]] = []
         self._head: Any = None
         self._head_name = ""
@@ -81,14 +81,14 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._peaks: dict[str, Tensor] = {}
         self._narrow: set[str] = set()
-        self._before: _Before | None = None
-        self._findings: Findings | None = None
+        self._before: _BeforeStep | None = None
+        self._findings: HealthReading | None = None
 
     def want(self) -> None:
         """Ask for a look at the next step, whether or not its turn has come."""
         self._is_wanted = True
 
-    def take(self) -> Findings | None:
+    def take(self) -> HealthReading | None:
         """Return what the newest look has found, once."""
         findings, self._findings = self._findings, None
         return findings
@@ -96,8 +96,8 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     def on_train_begin(
         self, _args: object, _state: object, _control: object, **_rest: object
     ) -> None:
-        self._weights = _trained(self._trainer.model)
-        self._modules = _telling(self._trainer.model)
+        self._weights = _sample_trained(self._trainer.model)
+        self._modules = _observed_modules(self._trainer.model)
         self._head = self._trainer.model.get_output_embeddings()
         self._head_name = next((name for name, one in self._modules if one is self._head), "")
 
@@ -105,7 +105,7 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self, _args: object, state: TrainerState, _control: object, **_rest: object
     ) -> None:
         step = state.global_step + 1
-        is_turn = step % state.logging_steps == 0 and step - self._last_look >= HEALTH_EVERY
+        is_turn = step % state.logging_steps == 0 and step - self._last_look >= HEALTH_CHECK_EVERY
         if not (is_turn or self._is_wanted):
             return
         self._last_look, self._is_wanted = step, False
@@ -127,9 +127,9 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         weights = [weight for weight in self._weights if weight.parameter.grad is not None]
         gradients = [grad for weight in weights if (grad := weight.parameter.grad) is not None]
         norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
-        self._before = _Before(
+        self._before = _BeforeStep(
             weights,
-            _values(weights),
+            _sampled_values(weights),
             torch.cat([grad.take(one.places) for one, grad in zip(weights, gradients, strict=True)])
             != 0,
             torch.stack(norms),
@@ -141,7 +141,7 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     ) -> None:
         if self._before is None:
             return
-        sums, norms = _sums(self._before), self._before.norms
+        sums, norms = _sum_parts(self._before), self._before.norms
         peaks = torch.stack(list(self._peaks.values()))
         numbers = torch.cat([sums, norms, peaks]).tolist()
         self._findings = self._found(
@@ -168,9 +168,9 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         casts = torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=False)
         with casts:
             # As families do it whose states are wider than their weights.
-            self._head(states[:: -(-len(states) // _SCORED)].to(self._head.weight.dtype))
+            self._head(states[:: -(-len(states) // _SAMPLED_TOKENS)].to(self._head.weight.dtype))
 
-    def _found(self, sums: list[float], norms: list[float], peaks: list[float]) -> Findings:
+    def _found(self, sums: list[float], norms: list[float], peaks: list[float]) -> HealthReading:
         assert self._before is not None  # noqa: S101 -- its caller has just read it
         broken = [
             weight.name
@@ -187,9 +187,9 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             metrics["logit_max"] = scores
         # A step with such a gradient changes nothing, or everything; a rate of zero nothing.
         if not broken:
-            metrics |= _shares(sums, has_rate=self._learning_rate() > 0)
+            metrics |= _metric_shares(sums, has_rate=self._learning_rate() > 0)
         narrow = [(name, outputs[name]) for name in outputs if name in self._narrow]
-        return Findings(
+        return HealthReading(
             metrics=metrics,
             module=lost[0] if lost else "",
             tensor=broken[0] if broken else "",
@@ -200,9 +200,9 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         return max(float(group["lr"]) for group in self._trainer.optimizer.param_groups)
 
 
-def _sums(before: _Before) -> Tensor:
-    """Sum what a look has seen. `_shares` knows the order."""
-    old, alive, new = before.values, before.alive, _values(before.weights)
+def _sum_parts(before: _BeforeStep) -> Tensor:
+    """Sum what a look has seen. `_metric_shares` knows the order."""
+    old, alive, new = before.values, before.alive, _sampled_values(before.weights)
     shares = torch.cat([weight.shares for weight in before.weights])
     zeros = torch.cat([weight.zeros for weight in before.weights])
     parts = (
@@ -216,11 +216,11 @@ def _sums(before: _Before) -> Tensor:
     return torch.stack([part.sum() for part in parts])
 
 
-def _values(weights: list[_Weight]) -> Tensor:
+def _sampled_values(weights: list[_SampledWeight]) -> Tensor:
     return torch.cat([weight.parameter.take(weight.places) for weight in weights]).float()
 
 
-def _shares(sums: list[float], *, has_rate: bool) -> dict[str, float]:
+def _metric_shares(sums: list[float], *, has_rate: bool) -> dict[str, float]:
     zeros, counted, lost, alive, moved, size = sums
     shares = {"grad_underflow_share": zeros / counted} if counted else {}
     if has_rate and alive and size:
@@ -228,46 +228,46 @@ def _shares(sums: list[float], *, has_rate: bool) -> dict[str, float]:
     return shares
 
 
-def _trained(model: PreTrainedModel) -> list[_Weight]:
+def _sample_trained(model: PreTrainedModel) -> list[_SampledWeight]:
     dice = torch.Generator().manual_seed(0)
-    vocabulary = _vocabulary(model)
+    vocabulary = _vocabulary_weights(model)
     return [
-        _Weight(
-            _plain(name),
+        _SampledWeight(
+            _original_name(name),
             parameter,
-            places := _places(parameter, dice),
+            places := _sample_positions(parameter, dice),
             shares := torch.ones_like(places) * (parameter.numel() / len(places)),
-            shares * _tells_by_zero(name, parameter, vocabulary),
+            shares * _zero_means_underflow(name, parameter, vocabulary),
         )
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     ]
 
 
-def _plain(name: str) -> str:
+def _original_name(name: str) -> str:
     """Name a part of a model as the model does, whatever an adapter wrapped around it."""
     return name.removeprefix("base_model.model.").removesuffix(".base_layer")
 
 
-def _tells_by_zero(name: str, parameter: nn.Parameter, vocabulary: set[int]) -> bool:
+def _zero_means_underflow(name: str, parameter: nn.Parameter, vocabulary: set[int]) -> bool:
     """Whether a gradient of zero means that a number was too small."""
     # While its partner is zero, as at the start, lora_A has no gradient.
     return parameter.dim() > 1 and id(parameter) not in vocabulary and ".lora_A." not in name
 
 
-def _places(parameter: nn.Parameter, dice: torch.Generator) -> Tensor:
-    count = min(_SAMPLE, parameter.numel())
+def _sample_positions(parameter: nn.Parameter, dice: torch.Generator) -> Tensor:
+    count = min(_SAMPLED_WEIGHTS, parameter.numel())
     return torch.randint(parameter.numel(), (count,), generator=dice).to(parameter.device)
 
 
-def _vocabulary(model: PreTrainedModel) -> set[int]:
+def _vocabulary_weights(model: PreTrainedModel) -> set[int]:
     """Return the weights with a row a token: tokens that do not occur have a gradient of zero."""
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     output = model.get_output_embeddings()
     return {id(table.weight) for table in (*tables, *([output] if output is not None else []))}
 
 
-def _telling(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def _observed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the layers, and the modules inside that hold weights themselves."""
     layers = {
         id(layer)
@@ -276,7 +276,7 @@ def _telling(model: nn.Module) -> list[tuple[str, nn.Module]]:
         for layer in group
     }
     return [
-        (_plain(name), module)
+        (_original_name(name), module)
         for name, module in model.named_modules()
         if id(module) in layers or (not [*module.children()] and [*module.parameters()])
     ]

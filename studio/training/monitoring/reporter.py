@@ -9,9 +9,9 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from studio.protocols.events import Event, MetricsLogged, Started
-from studio.training.memory.process_memory import Gauge
-from studio.training.monitoring.divergence_guard import Guard, Reading
-from studio.training.stop_handler import Stop
+from studio.training.memory.process_memory import MemoryProbe
+from studio.training.monitoring.divergence_guard import DivergenceGuard, LoggedStep
+from studio.training.stop_handler import StopHandler
 
 METRICS = ("loss", "mean_token_accuracy", "grad_norm", "learning_rate")
 EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
@@ -26,9 +26,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     def __init__(
         self,
         say: Callable[[Event], None],
-        stop: Stop,
-        guard: Guard,
-        gauge: Gauge,
+        stop: StopHandler,
+        guard: DivergenceGuard,
+        gauge: MemoryProbe,
         resolve: Callable[[], dict[str, Any]],
     ) -> None:
         self.resolved: dict[str, Any] = {}
@@ -41,7 +41,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._guard = guard
         self._gauge = gauge
         self._resolve = resolve
-        self.pace = Pace()
+        self.pace = Throughput()
         self.was_cut = False
         """Whether training ended early because what was learnt so far is to be kept."""
 
@@ -99,7 +99,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             metrics |= findings.metrics | {"nonfinite_losses": logs["nonfinite_losses"]}
         self._report(state, metrics)
         self._be_judged(
-            Reading(
+            LoggedStep(
                 step=state.global_step,
                 metrics=metrics,
                 broken_losses=logs["nonfinite"] / args.gradient_accumulation_steps,
@@ -145,7 +145,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             return {"loss_scale": self._guard.loss_scale, "skipped_steps": skipped}
         return {"skipped_steps": skipped} if skipped else {}
 
-    def _be_judged(self, reading: Reading) -> None:
+    def _be_judged(self, reading: LoggedStep) -> None:
         for alarm in self._guard.judge(reading):
             print(f"{alarm.message} {alarm.hint}", flush=True)  # noqa: T201 -- the run's own log
             self._say(alarm)
@@ -162,10 +162,10 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
                 metrics=metrics,
             )
         )
-        print(_line(state, metrics), flush=True)  # noqa: T201 -- the run's own log
+        print(_log_line(state, metrics), flush=True)  # noqa: T201 -- the run's own log
 
 
-class Pace:
+class Throughput:
     """How fast training goes, the time for evaluations and saves left out of its laps."""
 
     SAVED_AS = "Pace"
@@ -213,6 +213,6 @@ class Pace:
         self._step_ended = now
 
 
-def _line(state: TrainerState, metrics: dict[str, float]) -> str:
+def _log_line(state: TrainerState, metrics: dict[str, float]) -> str:
     numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     return f"step {state.global_step}/{state.max_steps}  {numbers}"

@@ -24,10 +24,10 @@ from studio.recipe.precision import Precision
 from studio.training.precision import matmul_precision
 from studio.weights.model_facts import FLOAT8_MULTIPLE
 
-_NAMED = 3
+_MAX_NAMED = 3
 
 
-def convert(model: PreTrainedModel, mode: Precision) -> None:
+def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
     """Exchange all linear layers but the output's. Call it before an optimizer knows the weights.
 
     Raises:
@@ -43,8 +43,8 @@ def convert(model: PreTrainedModel, mode: Precision) -> None:
         convert_to_float8_training,
     )
 
-    wanted = layers(model)
-    _refuse_unfit(wanted)
+    wanted = linear_layers(model)
+    _refuse_unsupported(wanted)
     # Tokens are summed over in a weight's gradient, and come in any number: that is padded.
     config = Float8LinearConfig(emulate=not torch.cuda.is_available(), pad_inner_dim=True)
     chosen = set(wanted.values())
@@ -53,7 +53,7 @@ def convert(model: PreTrainedModel, mode: Precision) -> None:
     )
 
 
-def layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
+def linear_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
     """Return the linear layers by name, but for the output, whose numbers are the loss's own."""
     output = model.get_output_embeddings()
     named = model.named_modules()
@@ -67,13 +67,13 @@ def is_emulated(model: nn.Module) -> bool:
 
 
 @contextmanager
-def watched(model: PreTrainedModel, mode: Precision) -> Iterator["Readings"]:
+def record_operands(model: PreTrainedModel, mode: Precision) -> Iterator["OperandReadings"]:
     """Yield what each linear layer reads, told by its own forward when the model comes to it.
 
     Of other modes nothing is told: their layers read what all products do.
     """
-    named = layers(model) if mode.is_float8 else {}
-    readings = Readings(mode, sum(isinstance(layer, nn.Linear) for layer in model.modules()))
+    named = linear_layers(model) if mode.is_float8 else {}
+    readings = OperandReadings(mode, sum(isinstance(layer, nn.Linear) for layer in model.modules()))
     hooks = [
         layer.register_forward_hook(partial(readings.look, name)) for name, layer in named.items()
     ]
@@ -84,7 +84,7 @@ def watched(model: PreTrainedModel, mode: Precision) -> Iterator["Readings"]:
             hook.remove()
 
 
-class Readings:
+class OperandReadings:
     """What linear layers read on the way forth, and of gradients on the way back."""
 
     def __init__(self, mode: Precision, total: int) -> None:
@@ -118,18 +118,22 @@ class Readings:
     ) -> None:
         """Let a layer show by weights that tell what it reads: of inputs, weights and gradients."""
         device = inputs[0].device
-        ones = torch.ones(matmul_precision.SIZE, matmul_precision.SIZE, device=device)
+        ones = torch.ones(matmul_precision.PROBE_SIZE, matmul_precision.PROBE_SIZE, device=device)
         forth = {
-            matmul_precision.read_by(lambda fine: _run(layer, fine, ones), device),
-            matmul_precision.read_by(lambda fine: _run(layer, ones, fine), device),
+            matmul_precision.measure_format(
+                lambda fine: _run_with_weight(layer, fine, ones), device
+            ),
+            matmul_precision.measure_format(
+                lambda fine: _run_with_weight(layer, ones, fine), device
+            ),
         }
         self._forth[name] = " and ".join(sorted(forth))
-        self._back[name] = matmul_precision.read_by(
-            lambda fine: _run_back(layer, fine, ones), device
+        self._back[name] = matmul_precision.measure_format(
+            lambda fine: _run_backward(layer, fine, ones), device
         )
 
 
-def _run(layer: nn.Linear, inputs: Tensor, weight: Tensor) -> Tensor:
+def _run_with_weight(layer: nn.Linear, inputs: Tensor, weight: Tensor) -> Tensor:
     """Compute as the layer does, with another weight."""
     twin = copy.copy(layer)
     twin._parameters = {"weight": nn.Parameter(weight), "bias": None}  # noqa: SLF001 -- the layer keeps its own
@@ -137,16 +141,16 @@ def _run(layer: nn.Linear, inputs: Tensor, weight: Tensor) -> Tensor:
     return output
 
 
-def _run_back(layer: nn.Linear, gradient: Tensor, weight: Tensor) -> Tensor:
+def _run_backward(layer: nn.Linear, gradient: Tensor, weight: Tensor) -> Tensor:
     """Compute what the layer makes of a gradient, with another weight."""
     inputs = torch.zeros_like(gradient, requires_grad=True)
     with torch.enable_grad():
-        output = _run(layer, inputs, weight)
+        output = _run_with_weight(layer, inputs, weight)
     with torch.autocast(gradient.device.type, enabled=False):
         return torch.autograd.grad(output, inputs, gradient.to(output.dtype))[0]
 
 
-def _refuse_unfit(wanted: dict[str, nn.Linear]) -> None:
+def _refuse_unsupported(wanted: dict[str, nn.Linear]) -> None:
     if not wanted:
         raise TrainingError(
             "precision_refused",
@@ -159,10 +163,10 @@ def _refuse_unfit(wanted: dict[str, nn.Linear]) -> None:
         if any(side % FLOAT8_MULTIPLE for side in one.weight.shape)
     ]
     if odd:
-        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        more = f" and {len(odd) - _MAX_NAMED} more" if len(odd) > _MAX_NAMED else ""
         raise TrainingError(
             "precision_refused",
-            f"{', '.join(odd[:_NAMED])}{more}: a product of 8 bits takes no layer whose sides are "
-            f"not multiples of {FLOAT8_MULTIPLE}.",
+            f"{', '.join(odd[:_MAX_NAMED])}{more}: a product of 8 bits takes no layer whose sides "
+            f"are not multiples of {FLOAT8_MULTIPLE}.",
             hint="Choose bfloat16 mixed.",
         )

@@ -21,23 +21,23 @@ from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.precision import PRECISIONS
 from studio.training.models import loader, quantised_weights
-from studio.training.models.eval_context import undisturbed
-from studio.training.models.weight_formats import Formats
+from studio.training.models.eval_context import evaluation_mode
+from studio.training.models.weight_formats import WeightFormats
 from studio.training.precision import float8, matmul_precision
 
 NONE = "none"
 _AND = " and "
 _PROBE_TOKENS = 8
-_OPTIMIZERS = {"adafactor": "Adafactor", "sgd": "SGD"}
+_OPTIMIZER_TITLES = {"adafactor": "Adafactor", "sgd": "SGD"}
 """What the recipe's optimizers are called, where that is not AdamW."""
 
-_MATRIX = 2
-_LORA = "lora_"
-_ATTENTION = "_scaled_dot_product_"
+_MATRIX_DIMS = 2
+_LORA_PREFIX = "lora_"
+_ATTENTION_PREFIX = "_scaled_dot_product_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class NumberFormats:
     """What a plan and an audit must agree on."""
 
     weights: str
@@ -60,17 +60,18 @@ class Numbers:
     master: str
     attention: str
 
-    def differences(self, found: "Numbers") -> str:
+    def differences(self, found: "NumberFormats") -> str:
         """Name what is otherwise than in these numbers, in words."""
         wanted, there = asdict(self), asdict(found)
         return "; ".join(
-            f"{name.replace('_', ' ')} should be {_word(wanted[name])} and is {_word(there[name])}"
+            f"{name.replace('_', ' ')} should be {_format_value(wanted[name])} and is "
+            f"{_format_value(there[name])}"
             for name in wanted
             if wanted[name] != there[name]
         )
 
 
-def plan(recipe: Recipe, formats: Formats, config: PreTrainedConfig) -> Numbers:
+def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfig) -> NumberFormats:
     """Say what must be, from the mode's row and from what is read of the model before it loads."""
     weights = formats.main
     mode = PRECISIONS[recipe.precision]
@@ -79,8 +80,8 @@ def plan(recipe: Recipe, formats: Formats, config: PreTrainedConfig) -> Numbers:
     trained = "float32" if lora else mode.gradients
     row = recipe.adapter.quantised
     is_read_in_int8 = row is not None and row.is_read_in_int8 and torch.cuda.is_available()
-    return Numbers(
-        weights=row.name if row else names(formats.held),
+    return NumberFormats(
+        weights=row.name if row else join_formats(formats.held),
         kept_in_float32=loader.kept_in_float32(config, weights),
         rest=weights if row else NONE,
         trained="float32" if lora else mode.weights,
@@ -89,35 +90,35 @@ def plan(recipe: Recipe, formats: Formats, config: PreTrainedConfig) -> Numbers:
         matmul="int8" if is_read_in_int8 else mode.matmul,
         autocast=mode.autocast or NONE,
         scaler=mode.scaler,
-        optimizer=_OPTIMIZERS.get(optim, mode.optimizer),
+        optimizer=_OPTIMIZER_TITLES.get(optim, mode.optimizer),
         optimizer_states=NONE if optim == "sgd" else mode.optimizer_states,
         master=mode.master or NONE,
-        attention=loader.attention(config),
+        attention=loader.attention_implementation(config),
     )
 
 
-def audit(trainer: Trainer, planned: Numbers) -> tuple[Numbers, dict[str, Any]]:
+def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberFormats, dict[str, Any]]:
     """Look at the weights, at the optimizer, and at what a small forward pass computes in."""
-    wide = kept(trainer.model, planned)
+    wide = weights_kept_in_float32(trainer.model, planned)
     learning = [p for p in trainer.model.parameters() if p.requires_grad]
     trained = [p for p in learning if p not in wide]
-    weights, rest = _frozen(trainer.model, wide)
-    with float8.watched(trainer.model, trainer.mode) as readings:
-        seen = _Seen.by(trainer.model_wrapped, trainer.args.device)
-    states, master = states_of(_after_a_step(trainer.optimizer, wide), wide)
+    weights, rest = _frozen_formats(trainer.model, wide)
+    with float8.record_operands(trainer.model, trainer.mode) as readings:
+        seen = _ForwardProbe.by(trainer.model_wrapped, trainer.args.device)
+    states, master = optimizer_formats(_stepped_copy(trainer.optimizer, wide), wide)
     scaler = trainer.accelerator.scaler
-    numbers = Numbers(
-        weights=weights if weights != NONE else names(p.dtype for p in trained),
-        kept_in_float32=_kept_indeed(trainer.model, planned),
+    numbers = NumberFormats(
+        weights=weights if weights != NONE else join_formats(p.dtype for p in trained),
+        kept_in_float32=_verified_parts(trainer.model, planned),
         rest=rest,
-        trained=names(p.dtype for p in trained),
+        trained=join_formats(p.dtype for p in trained),
         # As its weight, says torch; the first step will show.
-        gradients=names(p.dtype for p in trained),
+        gradients=join_formats(p.dtype for p in trained),
         compute=seen.compute,
         matmul=readings.matmul or seen.matmul,
         autocast=seen.autocast,
         scaler=scaler is not None and scaler.is_enabled(),
-        optimizer=_title(trainer.optimizer),
+        optimizer=_optimizer_title(trainer.optimizer),
         optimizer_states=states,
         master=master,
         attention=trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
@@ -126,40 +127,41 @@ def audit(trainer: Trainer, planned: Numbers) -> tuple[Numbers, dict[str, Any]]:
         "attention_kernel": seen.attention_kernel,
         "trained_tensors": f"{len(learning)}, all in the optimizer",
         **readings.told,
-        "formats": _by_layer(trainer.model),
-        **_quantised(trainer.model),
+        "formats": _formats_by_layer(trainer.model),
+        **_quantised_summary(trainer.model),
     }
 
 
-def orphans(trainer: Trainer) -> list[str]:
+def weights_without_optimizer(trainer: Trainer) -> list[str]:
     """Return the names of trainable weights that no optimizer would ever move."""
     held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     named = trainer.model.named_parameters()
     return [name for name, p in named if p.requires_grad and id(p) not in held]
 
 
-def strays(trainer: Trainer, planned: Numbers) -> list[str]:
+def weights_in_other_formats(trainer: Trainer, planned: NumberFormats) -> list[str]:
     """Return the weights of a format that no plan speaks of, each with its format."""
     usual = {*planned.weights.split(_AND), planned.rest, planned.trained}
-    wide = kept(trainer.model, planned)
+    wide = weights_kept_in_float32(trainer.model, planned)
     return [
-        f"{name} is {names({p.dtype})}"
+        f"{name} is {join_formats({p.dtype})}"
         for name, p in trainer.model.named_parameters()
-        if p.is_floating_point() and names({p.dtype}) not in ({"float32"} if p in wide else usual)
+        if p.is_floating_point()
+        and join_formats({p.dtype}) not in ({"float32"} if p in wide else usual)
     ]
 
 
-def kept(model: nn.Module, planned: Numbers) -> set[Tensor]:
+def weights_kept_in_float32(model: nn.Module, planned: NumberFormats) -> set[Tensor]:
     """Return the weights that the plan leaves in float32 whatever the others are."""
     named = model.named_parameters()
     return {
         p
         for name, p in named
-        if any(loader.is_part(name, part) for part in planned.kept_in_float32)
+        if any(loader.matches_part(name, part) for part in planned.kept_in_float32)
     }
 
 
-def states_of(
+def optimizer_formats(
     optimizer: torch.optim.Optimizer, without: AbstractSet[Tensor] = frozenset()
 ) -> tuple[str, str]:
     """Return the formats of what an optimizer keeps: its states, and its copy of the weights."""
@@ -168,61 +170,69 @@ def states_of(
         for name, value in state.items():
             if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
                 found[name == "master"].add(value.dtype)
-    return names(found[False]), names(found[True])
+    return join_formats(found[False]), join_formats(found[True])
 
 
-def names(formats: Iterable[torch.dtype | str]) -> str:
+def join_formats(formats: Iterable[torch.dtype | str]) -> str:
     found = {str(dtype).removeprefix("torch.") for dtype in formats}
     return _AND.join(sorted(found)) or NONE
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     return _AND.join(value) or NONE if isinstance(value, tuple) else str(value)
 
 
 def _is_in(name: str, parts: Iterable[str]) -> bool:
-    return any(loader.is_part(name, part) for part in parts)
+    return any(loader.matches_part(name, part) for part in parts)
 
 
-def _kept_indeed(model: nn.Module, planned: Numbers) -> tuple[str, ...]:
+def _verified_parts(model: nn.Module, planned: NumberFormats) -> tuple[str, ...]:
     """Return those parts that are to be kept in float32 of which nothing is otherwise."""
     held = [*model.named_parameters(), *model.named_buffers()]
     narrow = [name for name, one in held if one.is_floating_point() and one.element_size() < 4]  # noqa: PLR2004 -- bytes
     return tuple(
         part
         for part in planned.kept_in_float32
-        if not any(loader.is_part(name, part) for name in narrow)
+        if not any(loader.matches_part(name, part) for name in narrow)
     )
 
 
-def _frozen(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[str, str]:
+def _frozen_formats(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[str, str]:
     """Return the formats of the weights beside an adapter, and of what is not quantised of them."""
     frozen = [p for p in model.parameters() if not p.requires_grad and p not in wide]
-    floats = names(p.dtype for p in frozen if p.is_floating_point())
+    floats = join_formats(p.dtype for p in frozen if p.is_floating_point())
     if not any(map(quantised_weights.is_quantised, frozen)):
         return floats, NONE
     # Matrices in stacks are weights as well, and no library has quantised them yet.
-    stacks = [p for p in frozen if p.dim() > _MATRIX and min(p.shape) > 1]
-    inner = [layer.weight for layer in _linear(model) if layer is not model.get_output_embeddings()]
-    return names(map(quantised_weights.format_of, inner + stacks)), floats
+    stacks = [p for p in frozen if p.dim() > _MATRIX_DIMS and min(p.shape) > 1]
+    inner = [
+        layer.weight
+        for layer in _linear_layers(model)
+        if layer is not model.get_output_embeddings()
+    ]
+    return join_formats(map(quantised_weights.format_name, inner + stacks)), floats
 
 
-def _linear(model: nn.Module) -> list[Any]:
+def _linear_layers(model: nn.Module) -> list[Any]:
     """Return the linear layers of the model itself."""
     found = model.named_modules()
-    return [one for path, one in found if isinstance(one, nn.Linear | Conv1D) and _LORA not in path]
+    return [
+        one
+        for path, one in found
+        if isinstance(one, nn.Linear | Conv1D) and _LORA_PREFIX not in path
+    ]
 
 
-def _quantised(model: nn.Module) -> dict[str, str]:
-    layers = _linear(model)
+def _quantised_summary(model: nn.Module) -> dict[str, str]:
+    layers = _linear_layers(model)
     found = [layer.weight for layer in layers if quantised_weights.is_quantised(layer.weight)]
     if not found:
         return {}
-    formats = names(map(quantised_weights.format_of, found))
+    formats = join_formats(map(quantised_weights.format_name, found))
     return {"quantised_layers": f"{len(found)} of {len(layers)} linear layers are {formats}"}
 
 
-def _after_a_step(
+def _stepped_copy(
     optimizer: Any,  # noqa: ANN401 -- accelerate's wrapper is untyped
     without: AbstractSet[Tensor],
 ) -> torch.optim.Optimizer:
@@ -240,21 +250,21 @@ def _after_a_step(
     return twin
 
 
-def _title(optimizer: Any) -> str:  # noqa: ANN401 -- accelerate's wrapper is untyped
+def _optimizer_title(optimizer: Any) -> str:  # noqa: ANN401 -- accelerate's wrapper is untyped
     inner = getattr(optimizer, "optimizer", optimizer)
     return getattr(inner, "title", type(inner).__name__)
 
 
-def _by_layer(model: nn.Module) -> dict[str, str]:
+def _formats_by_layer(model: nn.Module) -> dict[str, str]:
     """Return the weights' formats by the kind of layer that holds them."""
     found: dict[str, set[str]] = defaultdict(set)
     for path, module in model.named_modules():
-        kind = "adapter" if _LORA in path else type(module).__name__
-        found[kind].update(map(quantised_weights.format_of, module.parameters(recurse=False)))
-    return {kind: names(formats) for kind, formats in found.items() if formats}
+        kind = "adapter" if _LORA_PREFIX in path else type(module).__name__
+        found[kind].update(map(quantised_weights.format_name, module.parameters(recurse=False)))
+    return {kind: join_formats(formats) for kind, formats in found.items() if formats}
 
 
-class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
+class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
     """What a small forward pass shows of the first matrix product, and of attention."""
 
     def __init__(self, device: torch.device) -> None:
@@ -264,7 +274,7 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is u
         self._device = device
 
     @classmethod
-    def by(cls, model: nn.Module, device: torch.device) -> "_Seen":
+    def by(cls, model: nn.Module, device: torch.device) -> "_ForwardProbe":
         seen = cls(device)
         first = next(m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
         hook = first.register_forward_hook(seen.look)
@@ -273,7 +283,7 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is u
         mask = torch.ones_like(tokens)
         mask[1, -1] = 0
         try:
-            with undisturbed(model), seen:
+            with evaluation_mode(model), seen:
                 model(input_ids=tokens, attention_mask=mask, use_cache=False)
         finally:
             hook.remove()
@@ -282,16 +292,20 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is u
     def look(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         kind = self._device.type
         weight: Any = layer.weight
-        self.compute = names({output.dtype})
+        self.compute = join_formats({output.dtype})
         if torch.is_autocast_enabled(kind):
-            self.autocast = names({torch.get_autocast_dtype(kind)})
+            self.autocast = join_formats({torch.get_autocast_dtype(kind)})
         if quantised_weights.is_quantised(weight):
-            product = quantised_weights.product_like(layer, matmul_precision.SIZE, self._device)
-            self.matmul = matmul_precision.read_by(product, self._device, inputs[0].dtype)
+            product = quantised_weights.make_unit_layer(
+                layer, matmul_precision.PROBE_SIZE, self._device
+            )
+            self.matmul = matmul_precision.measure_format(product, self._device, inputs[0].dtype)
         elif torch.is_autocast_enabled(kind):
-            self.matmul = matmul_precision.operand(self._device)
+            self.matmul = matmul_precision.measure_operand(self._device)
         else:
-            self.matmul = matmul_precision.operand(self._device, inputs[0].dtype, weight.dtype)
+            self.matmul = matmul_precision.measure_operand(
+                self._device, inputs[0].dtype, weight.dtype
+            )
 
     def __torch_dispatch__(
         self,
@@ -301,6 +315,6 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is u
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         name = function.overloadpacket.__name__
-        if name.startswith(_ATTENTION):
-            self.attention_kernel = name.removeprefix(_ATTENTION).replace("_", " ")
+        if name.startswith(_ATTENTION_PREFIX):
+            self.attention_kernel = name.removeprefix(_ATTENTION_PREFIX).replace("_", " ")
         return function(*args, **(kwargs or {}))

@@ -6,7 +6,7 @@ from transformers import TrainingArguments
 from studio.recipe.precision import Precision
 
 
-def install(mode: Precision, args: TrainingArguments) -> None:
+def set_mixed_precision(mode: Precision, args: TrainingArguments) -> None:
     """Give FSDP, where it is on, the mode's formats.
 
     Upstream drops a policy named in `fsdp_config`, and would sum gradients in 16 bits by itself.

@@ -12,38 +12,42 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from studio.recipe.float_formats import MatmulDType
 from studio.recipe.precision import Precision
 
-_FLAGS: dict[MatmulDType, str] = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+_TORCH_PRECISION: dict[MatmulDType, str] = {
+    "float32": "highest",
+    "tf32": "high",
+    "bfloat16": "medium",
+}
 """Torch's words for what a product of float32 may read. They are leave, not an order."""
 
-SIZE = 256
+PROBE_SIZE = 256
 """Wide enough that no library takes a short cut around its usual kernel."""
 
 
 @contextmanager
-def reading(mode: Precision, device: torch.device) -> Iterator[bool]:
+def apply_precision(mode: Precision, device: torch.device) -> Iterator[bool]:
     """Make products of float32 read what the mode says. Yield whether that had to be emulated."""
     wanted: MatmulDType = mode.matmul if mode.compute == "float32" else "float32"
-    with _flags(wanted):
-        if wanted != "bfloat16" or operand(device) == wanted:
+    with _torch_flags(wanted):
+        if wanted != "bfloat16" or measure_operand(device) == wanted:
             yield False
             return
         # The fused kernels of attention multiply inside, where nothing could be rounded.
-        rounding = _RoundedOperands()  # type: ignore[no-untyped-call] # upstream is untyped
+        rounding = _Bf16Operands()  # type: ignore[no-untyped-call] # upstream is untyped
         with sdpa_kernel(SDPBackend.MATH), rounding:
             yield True
 
 
-def operand(
+def measure_operand(
     device: torch.device,
     inputs: torch.dtype = torch.float32,
     weights: torch.dtype = torch.float32,
 ) -> str:
     """Find out what a plain product reads."""
-    ones = torch.ones(SIZE, SIZE, device=device, dtype=weights)
-    return read_by(lambda fine: torch.nn.functional.linear(fine, ones), device, inputs)
+    ones = torch.ones(PROBE_SIZE, PROBE_SIZE, device=device, dtype=weights)
+    return measure_format(lambda fine: torch.nn.functional.linear(fine, ones), device, inputs)
 
 
-def read_by(
+def measure_format(
     product: Callable[[Tensor], Tensor], device: torch.device, inputs: torch.dtype = torch.float32
 ) -> str:
     """Find out what a product with a matrix of ones reads, by numbers only wider formats can hold.
@@ -58,7 +62,7 @@ def read_by(
     """
 
     def left_of(value: float) -> float:
-        fine = torch.tensor([value, -1.0], device=device).repeat(SIZE, SIZE // 2)
+        fine = torch.tensor([value, -1.0], device=device).repeat(PROBE_SIZE, PROBE_SIZE // 2)
         return product(fine.to(inputs))[0, 0].item()
 
     if left_of(1 + 2**-12) != 0:
@@ -66,14 +70,14 @@ def read_by(
     if left_of(1 + 2**-5) == 0:
         return "float8_e4m3fn" if left_of(1 + 9 * 2**-7) != 0 else "float8_e5m2"
     if left_of(1 + 2**-9) == 0:
-        return "bfloat16" if left_of(1 + 2**-7) == SIZE // 2 * 2**-7 else "int8"
+        return "bfloat16" if left_of(1 + 2**-7) == PROBE_SIZE // 2 * 2**-7 else "int8"
     return "tf32" if left_of(2.0**17) < float("inf") else "float16"
 
 
 @contextmanager
-def _flags(wanted: MatmulDType) -> Iterator[None]:
+def _torch_flags(wanted: MatmulDType) -> Iterator[None]:
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision(_FLAGS[wanted])
+    torch.set_float32_matmul_precision(_TORCH_PRECISION[wanted])
     # Convolutions have a flag of their own, and it is on unless somebody turns it off.
     torch.backends.cudnn.allow_tf32 = wanted != "float32"
     try:
@@ -84,7 +88,7 @@ def _flags(wanted: MatmulDType) -> Iterator[None]:
 
 
 _aten = torch.ops.aten
-_FACTORS = {
+_FIRST_FACTOR = {
     _aten.mm: 0,
     _aten.bmm: 0,
     _aten.addmm: 1,
@@ -95,7 +99,7 @@ _FACTORS = {
 """Every product that torch knows, and where its factors begin."""
 
 
-class _RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
+class _Bf16Operands(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
     """Rounds the factors of every product to bfloat16, forwards and backwards."""
 
     def __torch_dispatch__(
@@ -105,11 +109,11 @@ class _RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call] # up
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
-        first = _FACTORS.get(function.overloadpacket)  # type: ignore[attr-defined] # an operator
+        first = _FIRST_FACTOR.get(function.overloadpacket)  # type: ignore[attr-defined] # an operator
         if first is not None:
-            args = (*args[:first], *(_rounded(factor) for factor in args[first:]))
+            args = (*args[:first], *(_round_to_bf16(factor) for factor in args[first:]))
         return function(*args, **(kwargs or {}))
 
 
-def _rounded(factor: Tensor) -> Tensor:
+def _round_to_bf16(factor: Tensor) -> Tensor:
     return factor.bfloat16().float() if factor.dtype == torch.float32 else factor

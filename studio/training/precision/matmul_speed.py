@@ -9,35 +9,35 @@ from torch.utils.benchmark import Timer
 
 from studio.recipe.float_formats import DType
 
-SECONDS = 1.0
+MEASURE_SECONDS = 1.0
 """For all formats together; a slow one takes as long as two of its products."""
-_WIDTH = {"cpu": 512, "cuda": 4096}
+_MATRIX_WIDTHS = {"cpu": 512, "cuda": 4096}
 """Wide enough to keep the device busy, and to be no special case of its library."""
 _FORMATS: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 
 
-def measure(device: str, seconds: float = SECONDS) -> dict[DType, float]:
+def measure_formats(device: str, seconds: float = MEASURE_SECONDS) -> dict[DType, float]:
     """Return the least seconds of what a linear layer does in a step: three products.
 
     Forwards, for its input and for its weights: an emulated format may be fast in one of them and
     slow in another. The least, because other work on the machine only adds to it.
     """
-    return {name: _seconds(device, name, seconds / len(_FORMATS)) for name in _FORMATS}
+    return {name: _measure_format(device, name, seconds / len(_FORMATS)) for name in _FORMATS}
 
 
-def _seconds(device: str, name: DType, seconds: float) -> float:
-    width = _WIDTH[device]
-    read, weight, told = (_random(width, device, name) for _ in range(3))
-    step = partial(_step, read, weight, told)
+def _measure_format(device: str, name: DType, seconds: float) -> float:
+    width = _MATRIX_WIDTHS[device]
+    read, weight, told = (_random_matrix(width, device, name) for _ in range(3))
+    step = partial(_matmul_step, read, weight, told)
     timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
     timer.timeit(1)  # The first use of a kernel makes it ready.
     return min(timer.blocked_autorange(min_run_time=seconds).times)
 
 
-def _random(width: int, device: str, name: DType) -> Tensor:
+def _random_matrix(width: int, device: str, name: DType) -> Tensor:
     numbers = torch.randn(width, width, device=device).to(getattr(torch, name))
     return numbers.requires_grad_()
 
 
-def _step(read: Tensor, weight: Tensor, told: Tensor) -> None:
+def _matmul_step(read: Tensor, weight: Tensor, told: Tensor) -> None:
     torch.autograd.grad(linear(read, weight), (read, weight), told)

@@ -24,7 +24,7 @@ from studio.recipe.precision import Precision
 _DISCARDED_BITS = 16
 """Bits by which float32 is longer than bfloat16; the upper halves are the same."""
 
-_ADAM = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+_ADAM_DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
 _TITLES = {
     "nearest": "AdamW",
@@ -32,10 +32,10 @@ _TITLES = {
     "kahan": "AdamW, Kahan",
 }
 
-Choice = tuple[type[torch.optim.Optimizer], dict[str, Any]]
+OptimizerChoice = tuple[type[torch.optim.Optimizer], dict[str, Any]]
 
 
-def choice(mode: Precision, args: TrainingArguments) -> Choice | None:
+def choose_optimizer(mode: Precision, args: TrainingArguments) -> OptimizerChoice | None:
     """Return the optimizer a mode brings along, or None where the recipe's own is used."""
     if mode.rounding is None:
         return None
@@ -46,7 +46,7 @@ def choice(mode: Precision, args: TrainingArguments) -> Choice | None:
     return RoundedAdamW, {**adam, "rounding": mode.rounding, "seed": args.seed}
 
 
-class _NarrowAdamW(torch.optim.Optimizer):
+class _LowPrecisionAdamW(torch.optim.Optimizer):
     """What both have in common: the loop over weights, and states that are loaded as they were."""
 
     @torch.no_grad()
@@ -77,13 +77,13 @@ class _NarrowAdamW(torch.optim.Optimizer):
                     self.state[weight][name] = value.detach().clone().to(weight.device)
 
 
-class MasterAdamW(_NarrowAdamW):
+class MasterAdamW(_LowPrecisionAdamW):
     """AdamW on a float32 copy of the weights; the model gets the copy, rounded."""
 
     title = "AdamW with float32 master"
 
     def __init__(self, params: Iterable[Any], **adam: Any) -> None:  # noqa: ANN401 -- as upstream
-        super().__init__(params, _ADAM | adam)
+        super().__init__(params, _ADAM_DEFAULTS | adam)
 
     def update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[weight]
@@ -93,13 +93,13 @@ class MasterAdamW(_NarrowAdamW):
             state.update(step=0, master=master, **zeros)
         state["step"] += 1
         state["exp_avg"].lerp_(gradient, 1 - group["betas"][0])
-        _follow(state["exp_avg_sq"], gradient, group)
-        change = _change(state["exp_avg"], state["exp_avg_sq"], state["step"], group)
+        _update_square(state["exp_avg_sq"], gradient, group)
+        change = _adam_update(state["exp_avg"], state["exp_avg_sq"], state["step"], group)
         state["master"].mul_(1 - group["lr"] * group["weight_decay"]).add_(change)
         weight.copy_(state["master"])
 
 
-class RoundedAdamW(_NarrowAdamW):
+class RoundedAdamW(_LowPrecisionAdamW):
     """AdamW whose weights and states are all as narrow as the model's, written with care."""
 
     def __init__(
@@ -110,7 +110,7 @@ class RoundedAdamW(_NarrowAdamW):
         seed: int = 0,
         **adam: Any,  # noqa: ANN401 -- as upstream
     ) -> None:
-        super().__init__(params, {**_ADAM, **adam, "rounding": rounding, "seed": seed})
+        super().__init__(params, {**_ADAM_DEFAULTS, **adam, "rounding": rounding, "seed": seed})
         self._dice: dict[torch.device, torch.Generator] = {}
 
     @property
@@ -129,9 +129,9 @@ class RoundedAdamW(_NarrowAdamW):
             state.update(step=0, **{name: torch.zeros_like(weight) for name in names})
         state["step"] += 1
         mean = state["exp_avg"].float().lerp_(gradient, 1 - group["betas"][0])
-        square = _follow(state["exp_avg_sq"].float(), gradient, group)
+        square = _update_square(state["exp_avg_sq"].float(), gradient, group)
         wide = weight.float()
-        change = _change(mean, square, state["step"], group)
+        change = _adam_update(mean, square, state["step"], group)
         change.sub_(wide, alpha=group["lr"] * group["weight_decay"])
         state["exp_avg"].copy_(mean)
         # This average moves by a thousandth a step: rounded to nearest, it could only ever grow.
@@ -146,7 +146,7 @@ class RoundedAdamW(_NarrowAdamW):
 
     def _write(self, target: Tensor, value: Tensor, group: dict[str, Any]) -> None:
         if group["rounding"] == "stochastic" and target.dtype == torch.bfloat16:
-            value = stochastic(value, self._die(target.device))
+            value = round_stochastically(value, self._die(target.device))
         target.copy_(value)
 
     def _die(self, device: torch.device) -> torch.Generator:
@@ -157,7 +157,7 @@ class RoundedAdamW(_NarrowAdamW):
         return self._dice[device]
 
 
-def stochastic(value: Tensor, die: torch.Generator) -> Tensor:
+def round_stochastically(value: Tensor, die: torch.Generator) -> Tensor:
     """Round float32 to what bfloat16 can hold, up or down with the chance that nearness gives."""
     noise = torch.randint(
         2**_DISCARDED_BITS, value.shape, dtype=torch.int32, device=value.device, generator=die
@@ -167,12 +167,12 @@ def stochastic(value: Tensor, die: torch.Generator) -> Tensor:
     return torch.where(value.isfinite(), bits.view(torch.float32), value)
 
 
-def _follow(square: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+def _update_square(square: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
     decay = group["betas"][1]
     return square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
 
 
-def _change(mean: Tensor, square: Tensor, step: int, group: dict[str, Any]) -> Tensor:
+def _adam_update(mean: Tensor, square: Tensor, step: int, group: dict[str, Any]) -> Tensor:
     """Return what Adam adds to the weights, decay left aside."""
     first, second = group["betas"]
     scale = (square / (1 - second**step)).sqrt_().add_(group["eps"])

@@ -16,20 +16,20 @@ from studio.errors import TrainingError
 from studio.recipe.precision import Precision
 from studio.training.precision import float8, matmul_precision
 from studio.training.precision.format_audit import (
-    Numbers,
-    audit,
-    kept,
-    names,
-    orphans,
-    states_of,
-    strays,
+    NumberFormats,
+    audit_trainer,
+    join_formats,
+    optimizer_formats,
+    weights_in_other_formats,
+    weights_kept_in_float32,
+    weights_without_optimizer,
 )
 
-_NAMED = 3
+_MAX_NAMED = 3
 """Weights out of line that are named; more would tell no more."""
 
 
-class RealPrecision(Trainer):  # type: ignore[misc] # upstream is untyped
+class PrecisionTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
     """A trainer whose fp16 is fp16 wherever it runs, and whose products read what they should."""
 
     mode: Precision
@@ -43,17 +43,17 @@ class RealPrecision(Trainer):  # type: ignore[misc] # upstream is untyped
             accelerator.scaler = torch.amp.GradScaler("cpu")
 
     def train(self, *args: object, **kwargs: object) -> object:
-        with matmul_precision.reading(self.mode, self.args.device) as is_emulated:
+        with matmul_precision.apply_precision(self.mode, self.args.device) as is_emulated:
             self.is_emulated = is_emulated or float8.is_emulated(self.model)
             return super().train(*args, **kwargs)
 
 
-class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Proves the mode before the first step, and once more after it."""
 
-    def __init__(self, trainer: RealPrecision, plan: Numbers) -> None:
+    def __init__(self, trainer: PrecisionTrainerMixin, plan: NumberFormats) -> None:
         self.plan = plan
-        self.found: Numbers | None = None
+        self.found: NumberFormats | None = None
         self._details: dict[str, Any] = {}
         self._trainer = trainer
         self._first_step_seen = False
@@ -61,13 +61,13 @@ class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyp
     def on_train_begin(
         self, _args: object, _state: object, _control: object, **_rest: object
     ) -> None:
-        if lost := orphans(self._trainer):
+        if lost := weights_without_optimizer(self._trainer):
             raise TrainingError(
                 "orphans", f"{len(lost)} weights would not be trained; the first is {lost[0]}."
             )
         # Looked at first: a weight out of line could keep the model from computing at all.
-        self._refuse("; ".join(strays(self._trainer, self.plan)[:_NAMED]))
-        self.found, self._details = audit(self._trainer, self.plan)
+        self._refuse("; ".join(weights_in_other_formats(self._trainer, self.plan)[:_MAX_NAMED]))
+        self.found, self._details = audit_trainer(self._trainer, self.plan)
         self._refuse(self.plan.differences(self.found))
 
     def on_optimizer_step(
@@ -88,10 +88,10 @@ class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyp
         if not optimizer.state:
             return
         self._first_step_seen = True
-        wide = kept(self._trainer.model, self.plan)
+        wide = weights_kept_in_float32(self._trainer.model, self.plan)
         held = (p for group in optimizer.param_groups for p in group["params"] if p not in wide)
-        gradients = names(p.grad.dtype for p in held if p.grad is not None)
-        states, master = states_of(optimizer, wide)
+        gradients = join_formats(p.grad.dtype for p in held if p.grad is not None)
+        states, master = optimizer_formats(optimizer, wide)
         found = replace(self.plan, gradients=gradients, optimizer_states=states, master=master)
         self._refuse(self.plan.differences(found))
 

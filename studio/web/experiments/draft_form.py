@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.errors import InvalidError, NotFoundError
-from studio.methods import METHODS, RECIPES, AnyRecipe
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.methods.base import Method, Preset
 from studio.recipe.dotted_keys import merge, nest
 from studio.recipe.precision import AUTO
@@ -54,7 +54,7 @@ class Draft:
             ValidationError: it is not filled in, or a value is none that a recipe may have.
 
         """
-        return RECIPES.validate_python(tidy(self.method.recipe, self.values), strict=False)
+        return RECIPE_ADAPTER.validate_python(tidy(self.method.recipe, self.values), strict=False)
 
     @property
     def parent(self) -> str:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import AUTO
@@ -66,7 +66,7 @@ class Preview:
 def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
     """Look at a form as far as it is filled in."""
     try:
-        recipe = RECIPES.validate_python(tidy(method.recipe, values), strict=False)
+        recipe = RECIPE_ADAPTER.validate_python(tidy(method.recipe, values), strict=False)
         return _of(db, recipe)
     except ValidationError:
         return Preview(sentence="Advice follows once every field holds what it may.")

@@ -13,22 +13,22 @@ from studio.services.accounts import secrets
 from studio.services.notifications import channels, deliveries
 from studio.services.notifications.deliveries import DeliveryResult
 from studio.settings import Settings
-from studio.worker.fault_isolation import Isolation, caught
+from studio.worker.fault_isolation import FaultIsolation, catch_errors
 from studio.worker.notifications import mail, webhook
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
-class Messenger:
+class NotificationSender:
     """Sends messages one after the other until told to stop."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, isolation: Isolation | None = None
+        self, engine: Engine, settings: Settings, isolation: FaultIsolation | None = None
     ) -> None:
         self._engine = engine
-        self._isolation = isolation or Isolation()
+        self._isolation = isolation or FaultIsolation()
         self._settings = settings
         self._thread: threading.Thread | None = None
         self._trouble = ""
@@ -47,7 +47,7 @@ class Messenger:
             with self._isolation.step("messages", "outbox"):
                 while not stop.is_set() and self._send_next():
                     pass
-            stop.wait(LOOK_SECONDS)
+            stop.wait(POLL_SECONDS)
 
     def _send_next(self) -> bool:
         """Try the next message with the secrets as they are now; with unreadable ones, all wait."""
@@ -79,7 +79,7 @@ def send_next(
     if taken is None:
         return True
     delivery, tried = taken
-    answer = _try(delivery, settings, now)
+    answer = _send_safely(delivery, settings, now)
     with unit_of_work(engine) as db:
         settled = deliveries.record_result(db, tried, answer, now)
     facts = {"key": delivery.key, "channel": delivery.channel, "run_id": delivery.run_id}
@@ -90,9 +90,9 @@ def send_next(
     return True
 
 
-def _try(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
+def _send_safely(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
     """Send a message; an error of the studio's own must not keep the next from being sent."""
-    with caught() as errors:
+    with catch_errors() as errors:
         return _send(delivery, settings, now)
     log.error("message_not_sent", extra={"key": delivery.key}, exc_info=errors[0])
     return DeliveryResult(

@@ -15,27 +15,27 @@ from studio.network import safe_http
 from studio.services.notifications.deliveries import DeliveryResult
 from studio.settings import Settings
 
-SECONDS = 20.0
-PREFIX = "whsec_"
+TIMEOUT_SECONDS = 20.0
+SECRET_PREFIX = "whsec_"  # noqa: S105 -- how each secret begins
 
 
 def send(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
     """Post the message once, and say in words what came back."""
-    content = json.dumps(_told(delivery, settings), allow_nan=False).encode()
+    content = json.dumps(_payload(delivery, settings), allow_nan=False).encode()
     try:
         status = safe_http.post(
             settings.webhook_url.get_secret_value(),
             content,
             _headers(delivery.key, content, settings, now),
-            seconds=SECONDS,
+            seconds=TIMEOUT_SECONDS,
             allow_internal=settings.allow_internal_addresses,
         )
     except StudioError as error:
         return DeliveryResult(is_ok=False, words=f"{error.message} {error.hint}".strip())
-    return _answer(status)
+    return _describe_status(status)
 
 
-def signature(secret: str, key: str, timestamp: int, content: bytes) -> str:
+def sign(secret: str, key: str, timestamp: int, content: bytes) -> str:
     """Sign a message.
 
     Raises:
@@ -43,7 +43,7 @@ def signature(secret: str, key: str, timestamp: int, content: bytes) -> str:
 
     """
     try:
-        known = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        known = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as error:
         raise InvalidError(
             "STUDIO_WEBHOOK_SECRET is not base64.", hint="Make one: openssl rand -base64 32"
@@ -52,8 +52,8 @@ def signature(secret: str, key: str, timestamp: int, content: bytes) -> str:
     return f"v1,{base64.b64encode(signed).decode()}"
 
 
-def _told(delivery: Delivery, settings: Settings) -> dict[str, Any]:
-    link = {"url": address_of(delivery, settings)} if delivery.data else {}
+def _payload(delivery: Delivery, settings: Settings) -> dict[str, Any]:
+    link = {"url": run_url(delivery, settings)} if delivery.data else {}
     return {
         "type": delivery.event,
         "timestamp": delivery.created_at.isoformat(),
@@ -61,7 +61,7 @@ def _told(delivery: Delivery, settings: Settings) -> dict[str, Any]:
     }
 
 
-def address_of(delivery: Delivery, settings: Settings) -> str | None:
+def run_url(delivery: Delivery, settings: Settings) -> str | None:
     """Return where people find the run, if the studio knows by which name they reach it."""
     if not (settings.public_url and delivery.data):
         return None
@@ -79,10 +79,10 @@ def _headers(key: str, content: bytes, settings: Settings, now: datetime) -> dic
     secret = settings.webhook_secret.get_secret_value()
     if not secret:
         return headers
-    return headers | {"webhook-signature": signature(secret, key, timestamp, content)}
+    return headers | {"webhook-signature": sign(secret, key, timestamp, content)}
 
 
-def _answer(status: int) -> DeliveryResult:
+def _describe_status(status: int) -> DeliveryResult:
     words = f"It answered {status}{_phrase(status)}"
     if status // 100 == 2:  # noqa: PLR2004 -- HTTP's own class of success
         return DeliveryResult(is_ok=True, words=f"{words}.")

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 _MOUNTS = Path("/proc/self/mounts")
-_OWN = Path("/proc/self/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ _V1 = _Layout(("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "memory.
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Cgroup:
     """The group of one process and of all that it starts."""
 
     path: Path
@@ -66,13 +66,13 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class CgroupParent:
     """A group that is ours to divide."""
 
     root: Path
     layout: _Layout
 
-    def make(self, pid: int, limit: int | None) -> Group | None:
+    def make(self, pid: int, limit: int | None) -> Cgroup | None:
         """Put a process into a group of its own, or return None where that is not allowed."""
         group = self.of(pid)
         group.remove()
@@ -94,27 +94,27 @@ class Groups:
                 group.add(child.pid)
         return group
 
-    def of(self, pid: int) -> Group:
-        return Group(self.root / f"mantissa-{pid}", self.layout)
+    def of(self, pid: int) -> Cgroup:
+        return Cgroup(self.root / f"mantissa-{pid}", self.layout)
 
 
-def find() -> Groups | None:
+def find_parent() -> CgroupParent | None:
     """Return the group that we are in if we may divide its memory, or None."""
     for root, layout in _candidates():
         if layout is _V2:
             with suppress(OSError):
                 _write(root / "cgroup.subtree_control", "+memory")
-        groups = Groups(root, layout)
-        if _divides(groups):
+        groups = CgroupParent(root, layout)
+        if _can_divide(groups):
             return groups
     return None
 
 
 def _candidates() -> Iterator[tuple[Path, _Layout]]:
     """Yield where this process is, in each hierarchy that counts memory."""
-    if not (_MOUNTS.exists() and _OWN.exists()):
+    if not (_MOUNTS.exists() and _OWN_CGROUP.exists()):
         return
-    own = dict(line.split(":", 2)[1:] for line in _OWN.read_text().splitlines())
+    own = dict(line.split(":", 2)[1:] for line in _OWN_CGROUP.read_text().splitlines())
     for line in _MOUNTS.read_text().splitlines():
         _device, place, kind, options, *_rest = line.split()
         if kind == "cgroup2" and "" in own:
@@ -123,9 +123,9 @@ def _candidates() -> Iterator[tuple[Path, _Layout]]:
             yield Path(place) / own["memory"].lstrip("/"), _V1
 
 
-def _divides(groups: Groups) -> bool:
+def _can_divide(groups: CgroupParent) -> bool:
     """Whether a group made here counts and limits memory."""
-    trial = Group(groups.root / f"mantissa-trial-{os.getpid()}", groups.layout)
+    trial = Cgroup(groups.root / f"mantissa-trial-{os.getpid()}", groups.layout)
     try:
         trial.path.mkdir()
     except OSError:

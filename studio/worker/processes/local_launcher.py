@@ -11,23 +11,23 @@ from studio.hardware import Hardware, detect
 from studio.protocols.run_dir import RunDir
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.worker.processes import process
-from studio.worker.processes.cgroups import Groups
+from studio.worker.processes.cgroups import CgroupParent
 from studio.worker.processes.launcher import LaunchSpec
-from studio.worker.processes.prefork_client import Warm
+from studio.worker.processes.prefork_client import PreforkClient
 from studio.worker.processes.process import RUNNER, Process
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_KILLS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+_OOM_COUNTER_FILES = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 """Where Linux counts the processes it has killed for want of memory: in our group, or at all."""
 
 
 def boot_id() -> str:
     """Return what names this start of the machine; a pid of another start names nothing."""
-    return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
+    return _BOOT_ID_FILE.read_text(encoding="ascii").strip() if _BOOT_ID_FILE.exists() else ""
 
 
 @dataclass(slots=True)
-class Local:
+class LocalLauncher:
     """A handle is the pid, the moment the process began, and the machine's present boot."""
 
     command: Sequence[str] = RUNNER
@@ -35,9 +35,9 @@ class Local:
     hardware: Hardware = field(default_factory=detect)
     boot: str = field(default_factory=boot_id)
     name: str = "local"
-    warm: Warm | None = None
+    warm: PreforkClient | None = None
     """Starts attempts sooner than a new process would, unless it may not or cannot."""
-    groups: Groups | None = None
+    groups: CgroupParent | None = None
     """Where each attempt gets a control group of its own; None where that is not allowed."""
     memory_limit: int | None = None
     """Bytes of this machine's memory that an attempt may have."""
@@ -63,8 +63,8 @@ class Local:
 
     def submit(self, spec: LaunchSpec) -> str:
         # A worker that was killed while it launched may have left one that nobody looks after.
-        process.clear(spec.folder)
-        kills = memory_kills()
+        process.kill_leftovers(spec.folder)
+        kills = count_oom_kills()
         # What a recipe needs beside the usual packages, the launcher has not loaded.
         start = process.start if self.warm is None or spec.packages else self.warm.start
         started = start(spec.folder, gpu=spec.gpu, command=self.command, besides=spec.secrets)
@@ -74,13 +74,13 @@ class Local:
         return handle
 
     def observe(self, handle: str) -> ProcessExit | None:
-        pid, began, boot = _parts(handle)
+        pid, began, boot = _parse_handle(handle)
         if boot not in ("", self.boot):
             return ProcessExit(rebooted=True)
         if handle in self._ends:
             return self._ends[handle]
         ours = self._children.get(handle)
-        if (ours or process.found(pid, began) or _GONE).is_alive:
+        if (ours or process.find_process(pid, began) or _NO_PROCESS).is_alive:
             return None
         return self._ends.setdefault(handle, self._end(handle, pid))
 
@@ -97,7 +97,7 @@ class Local:
         self._process(handle).dump()
 
     def adopt(self, spec: LaunchSpec, handle: str) -> str:
-        left = None if handle else process.training(spec.folder)
+        left = None if handle else process.find_training_process(spec.folder)
         handle = self._handle(left) if left else handle
         self._folders[handle] = spec.folder
         return handle
@@ -120,7 +120,7 @@ class Local:
         ours = self._children.get(handle)
         folder = self._folders.get(handle)
         code = ours.exit_code if ours else folder.exit_of(pid) if folder else None
-        kills = memory_kills() - self._kills.get(handle, memory_kills())
+        kills = count_oom_kills() - self._kills.get(handle, count_oom_kills())
         group = self.groups.of(pid) if self.groups else None
         if group and group.path.exists():
             kills = group.memory_kills
@@ -132,14 +132,14 @@ class Local:
         return f"{made.pid}@{made.started!r}@{self.boot}"
 
     def _process(self, handle: str) -> Process:
-        pid, began, boot = _parts(handle)
-        here = process.found(pid, began) if boot in ("", self.boot) else None
-        return self._children.get(handle) or here or _GONE
+        pid, began, boot = _parse_handle(handle)
+        here = process.find_process(pid, began) if boot in ("", self.boot) else None
+        return self._children.get(handle) or here or _NO_PROCESS
 
 
-def memory_kills() -> int:
+def count_oom_kills() -> int:
     """Return how many processes the system has killed for want of memory, as far as it tells."""
-    for path in _KILLS:
+    for path in _OOM_COUNTER_FILES:
         if path.exists():
             lines = path.read_text(encoding="ascii").splitlines()
             counts = dict(line.split()[:2] for line in lines)
@@ -148,9 +148,9 @@ def memory_kills() -> int:
     return 0
 
 
-_GONE = Process(pid=0, started=0.0)
+_NO_PROCESS = Process(pid=0, started=0.0)
 
 
-def _parts(handle: str) -> tuple[int, float, str]:
+def _parse_handle(handle: str) -> tuple[int, float, str]:
     pid, began, boot = handle.split("@", 2)
     return int(pid), float(began), boot

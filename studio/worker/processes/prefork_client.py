@@ -35,27 +35,27 @@ log = logging.getLogger(__name__)
 REPLY_SECONDS = 3.0
 """How long a fork may take; then the run is spawned, and the fork, should it come, ends itself."""
 
-AGE_SECONDS = 24 * 3600.0
+MAX_AGE_SECONDS = 24 * 3600.0
 """How old a launcher may grow: whatever leaks in it is gone then."""
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """How often it is asked whether what is installed has changed."""
 
-PATIENCE_SECONDS = (1.0, 10.0, 60.0, 600.0)
+RETRY_SECONDS = (1.0, 10.0, 60.0, 600.0)
 """How long to wait before the next launcher, after one death, two, three, and more."""
 
 _MESSAGE_BYTES = 2**16
 
-Stamp = tuple[float, ...]
+InstallStamp = tuple[float, ...]
 
 
 @dataclass(slots=True)
-class Line:
+class PreforkConnection:
     """A launcher's process, and the only way to talk to it."""
 
     child: subprocess.Popen[bytes]
     socket: socket.socket
-    stamp: Stamp
+    stamp: InstallStamp
     born: float = field(default_factory=time.monotonic)
     is_ready: bool = False
     reply_seconds: float = REPLY_SECONDS
@@ -73,7 +73,7 @@ class Line:
             with folder.log.open("ab") as printed:
                 message = json.dumps({"root": str(folder.root), "env": env}).encode()
                 socket.send_fds(self.socket, [message], [printed.fileno(), go])
-            made = _named(self.hear()["pid"], folder)
+            made = _to_process(self.hear()["pid"], folder)
             os.write(started, b"1")
         finally:
             os.close(go)
@@ -98,11 +98,11 @@ class Line:
 
 
 @dataclass(slots=True)
-class Warm:
+class PreforkClient:
     """Keeps one launcher ready, and starts runs by it when it can."""
 
     settings: Settings
-    line: Line | None = None
+    line: PreforkConnection | None = None
     deaths: int = 0
     """How many launchers in a row could not be used."""
     _wanted: bool = False
@@ -146,7 +146,7 @@ class Warm:
         if self.line is None and self._wanted and now >= self._next_at:
             self._load()
         elif now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
+            self._look_at = now + CHECK_SECONDS
             self._renew()
             self._left = [child for child in self._left if child.poll() is None]
 
@@ -161,7 +161,7 @@ class Warm:
         try:
             with theirs, (self.settings.home / "launcher.log").open("wb") as printed:
                 child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
-                    [sys.executable, "-m", process.LAUNCHER, str(self.settings.runs)],
+                    [sys.executable, "-m", process.PREFORK_SERVER, str(self.settings.runs)],
                     stdin=theirs.fileno(),
                     stdout=printed,
                     stderr=printed,
@@ -173,7 +173,7 @@ class Warm:
             ours.close()
             self._give_up(error)
             return
-        self.line = Line(child, ours, _stamp())
+        self.line = PreforkConnection(child, ours, _install_stamp())
         self._tell("loading")
 
     def _hear(self) -> None:
@@ -196,14 +196,17 @@ class Warm:
         """Change the launcher for a new one if it is old, or what it has loaded is."""
         if self.line is None:
             return
-        if self.line.stamp != _stamp() or time.monotonic() - self.line.born > AGE_SECONDS:
+        if (
+            self.line.stamp != _install_stamp()
+            or time.monotonic() - self.line.born > MAX_AGE_SECONDS
+        ):
             log.info("launcher_renewed")
             self._let_go()
             self._load()
 
     def _give_up(self, why: OSError) -> None:
         """Do without for a while; for longer, the more often it comes to this."""
-        patience = PATIENCE_SECONDS[min(self.deaths, len(PATIENCE_SECONDS) - 1)]
+        patience = RETRY_SECONDS[min(self.deaths, len(RETRY_SECONDS) - 1)]
         self.deaths += 1
         self._next_at = time.monotonic() + patience
         log.warning("launcher_lost", extra={"why": str(why), "again_in_seconds": patience})
@@ -227,14 +230,14 @@ class Warm:
             board.write(self.settings, told)
 
 
-def _named(pid: int, folder: RunDir) -> Process:
+def _to_process(pid: int, folder: RunDir) -> Process:
     try:
         return Process(pid, process_start_time(pid), folder=folder)
     except psutil.NoSuchProcess as error:
         raise ConnectionResetError("The process ended before it was known.") from error
 
 
-def _stamp() -> Stamp:
+def _install_stamp() -> InstallStamp:
     """Return what changes when packages are installed, or the studio's own code is edited."""
     places = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
     sources = sorted(Path(studio.__file__).parent.rglob("*.py"))

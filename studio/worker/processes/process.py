@@ -24,11 +24,17 @@ from studio.settings import Settings, without_secrets
 
 RUNNER = (sys.executable, "-m", "studio.runner")
 EXPORTER = (sys.executable, "-m", "studio.runner.export_main")
-CHORE = (sys.executable, "-m", "studio.runner.task_main")
-LAUNCHER = "studio.runner.prefork_server"
+TASK_RUNNER = (sys.executable, "-m", "studio.runner.task_main")
+PREFORK_SERVER = "studio.runner.prefork_server"
 """The module that keeps what a run loads, and forks runs."""
 
-LEAKING = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+LEAKING_VARIABLES = (
+    "ACCELERATE_MIXED_PRECISION",
+    "ACCELERATE_USE_CPU",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+)
 """Variables that would change what a run does without its recipe saying so."""
 
 
@@ -46,7 +52,7 @@ class Process:
     def is_alive(self) -> bool:
         if self.child is not None:
             return self.child.poll() is None
-        return _same(self.pid, self.started)
+        return _is_same_process(self.pid, self.started)
 
     @property
     def exit_code(self) -> int | None:
@@ -101,7 +107,7 @@ def start(
 def environment(gpu: int | None) -> dict[str, str]:
     """Return what a training process finds in its environment: none of the studio's secrets."""
     kept = without_secrets(os.environ)
-    clean = {name: value for name, value in kept.items() if name not in LEAKING}
+    clean = {name: value for name, value in kept.items() if name not in LEAKING_VARIABLES}
     if gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
     ours = OPENMP_ENVIRONMENT | allocator.ENVIRONMENT
@@ -113,20 +119,22 @@ def hub_environment(settings: Settings) -> dict[str, str]:
     return {"HF_ENDPOINT": settings.hub_endpoint.rstrip("/")}
 
 
-def found(pid: int | None, started: float | None, folder: RunDir | None = None) -> Process | None:
+def find_process(
+    pid: int | None, started: float | None, folder: RunDir | None = None
+) -> Process | None:
     """Return the process of that name if it is still there."""
-    if pid is None or started is None or not _same(pid, started):
+    if pid is None or started is None or not _is_same_process(pid, started):
         return None
     return Process(pid, started, folder=folder)
 
 
-def training(folder: RunDir) -> Process | None:
+def find_training_process(folder: RunDir) -> Process | None:
     """Return the process that holds a run's folder, as that process itself has written down."""
     holder = _holder(folder)
-    return found(*holder, folder) if holder else None
+    return find_process(*holder, folder) if holder else None
 
 
-def clear(folder: RunDir) -> None:
+def kill_leftovers(folder: RunDir) -> None:
     """End whatever still holds a run's folder: its process, or what that has left behind.
 
     The helpers of a process that was killed alone hold its folder on, in its group; a number that
@@ -136,7 +144,7 @@ def clear(folder: RunDir) -> None:
     if holder is None:
         return
     pid, _started = holder
-    if left := found(*holder, folder):
+    if left := find_process(*holder, folder):
         left.kill()
     elif not psutil.pid_exists(pid):
         with suppress(ProcessLookupError):
@@ -154,17 +162,17 @@ def _holder(folder: RunDir) -> tuple[int, float] | None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         # Whoever has just taken hold may not have written who it is.
-        return (int(words[0]), float(words[1])) if len(words) == _NAME_PARTS else None
+        return (int(words[0]), float(words[1])) if len(words) == _HOLDER_FIELDS else None
     except (OSError, ValueError):
         return None
     return None
 
 
-_NAME_PARTS = 2
+_HOLDER_FIELDS = 2
 """A process is named by its number and when it began."""
 
 
-def _same(pid: int, started: float) -> bool:
+def _is_same_process(pid: int, started: float) -> bool:
     try:
         process = psutil.Process(pid)
         return process_start_time(pid) == started and (
@@ -177,4 +185,4 @@ def _same(pid: int, started: float) -> bool:
 def _is_awaited(dead: psutil.Process) -> bool:
     """Whether a launcher is about to write down how a process ended; then it is not gone yet."""
     parent = dead.parent()
-    return parent is not None and LAUNCHER in parent.cmdline()
+    return parent is not None and PREFORK_SERVER in parent.cmdline()

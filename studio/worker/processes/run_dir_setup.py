@@ -20,14 +20,14 @@ from studio.worker.processes import process
 from studio.worker.processes.launcher import LaunchSpec
 
 
-def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> LaunchSpec:
+def prepare_launch(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> LaunchSpec:
     """Write the run's folder, and add to its launch what fetches a model of the hub.
 
     Raises:
         StudioError: something that the recipe names is gone, or the secret cannot be read.
 
     """
-    lay_out(db, run, spec.folder, settings)
+    write_run_dir(db, run, spec.folder, settings)
     if Path(models.require(db, run.recipe.base_model)).is_absolute():
         return spec
     # Its trainer fetches the model from the hub itself, by the libraries' own ways.
@@ -36,7 +36,7 @@ def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> Launch
     return replace(spec, secrets=process.hub_environment(settings) | secret)
 
 
-def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
+def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     """Write the run's folder: the recipe, and what its names mean on this machine."""
     folder.root.mkdir(parents=True, exist_ok=True)
     # Of a folder that was deleted there are no events before those that come.
@@ -46,7 +46,7 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     if not run.resumes:
         # What a run that begins anew has saved before is not of this course.
         shutil.rmtree(folder.artifacts, ignore_errors=True)
-    train, validation = versions.row_files(settings.datasets, _rows(db, run))
+    train, validation = versions.row_files(settings.datasets, _dataset_version(db, run))
     spec = JobSpec(
         run_id=run.id or 0,
         name=run.name,
@@ -64,7 +64,7 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
 
 
-def told(error: Exception) -> StudioError:
+def launch_error(error: Exception) -> StudioError:
     """Say why a run could not be launched."""
     if isinstance(error, StudioError):
         return error
@@ -78,7 +78,7 @@ def told(error: Exception) -> StudioError:
     )
 
 
-def _rows(db: Session, run: Run) -> DatasetVersion:
+def _dataset_version(db: Session, run: Run) -> DatasetVersion:
     """Return the rows as they were when the run was submitted, whatever has become of them since.
 
     Raises:

@@ -15,11 +15,11 @@ from studio.protocols.tokenizer_service import ServiceFailure
 from studio.services.models import loaded_model
 from studio.services.queue.wait_reasons import Blocker
 from studio.settings import Settings
-from studio.worker.socket_services.loaded_model_status import Notice
-from studio.worker.socket_services.socket_activation import Post
+from studio.worker.socket_services.loaded_model_status import LoadedModelStatus
+from studio.worker.socket_services.socket_activation import SocketService
 
 
-def busy(obstacle: Blocker | None) -> ServiceFailure:
+def no_slot_failure(obstacle: Blocker | None) -> ServiceFailure:
     """Return the refusal of a question: what holds the slot, and for how long."""
     reason = obstacle.reason if obstacle else "waits for a run to end"
     minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
@@ -32,17 +32,19 @@ def busy(obstacle: Blocker | None) -> ServiceFailure:
 
 
 @dataclass(slots=True)
-class Speaker:
+class InferenceService:
     settings: Settings
-    post: Post = field(init=False)
-    notice: Notice = field(init=False)
+    post: SocketService = field(init=False)
+    notice: LoadedModelStatus = field(init=False)
 
     def __post_init__(self) -> None:
         idle = str(self.settings.answer_idle_seconds)
-        self.post = Post(
+        self.post = SocketService(
             inference_service.socket_path(self.settings.home), inference_service.MODULE, (idle,)
         )
-        self.notice = Notice(self.post, timedelta(seconds=self.settings.answer_idle_seconds))
+        self.notice = LoadedModelStatus(
+            self.post, timedelta(seconds=self.settings.answer_idle_seconds)
+        )
 
     @property
     def slots(self) -> int:
@@ -65,7 +67,7 @@ class Speaker:
                 self.post.gpu = free_gpu()
                 self.post.start()
             else:
-                self.post.refuse(GenerationChunk(failure=busy(obstacle())).line())
+                self.post.refuse(GenerationChunk(failure=no_slot_failure(obstacle())).line())
 
     def make_room(self) -> None:
         """Have it leave after the answer at hand."""

@@ -11,15 +11,15 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.tasks import LoadedModel
 from studio.protocols.inference_service import InferenceStatus
 from studio.services.models import loaded_model
-from studio.worker.socket_services.socket_activation import Post
+from studio.worker.socket_services.socket_activation import SocketService
 
 WRITE_SECONDS = 1.0
 """How often the row is written at most: answers may be short, and many."""
 
 
 @dataclass(slots=True)
-class Notice:
-    post: Post
+class LoadedModelStatus:
+    post: SocketService
     idle: timedelta
     _pid: int = 0
     """Of the process that the row is about; 0 where there is none."""

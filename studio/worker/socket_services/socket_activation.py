@@ -19,26 +19,26 @@ from studio.worker.processes import process
 
 log = logging.getLogger(__name__)
 
-WAITING = 64
+BACKLOG = 64
 """How many may wait to be answered."""
 
-LOOK_SECONDS = 5.0
+REOPEN_SECONDS = 5.0
 """How often a socket that another worker holds is tried again."""
 
-PATIENCE_SECONDS = 2.0
+MIN_RESTART_SECONDS = 2.0
 """The least time between two starts: one that dies as it starts must not be all a worker does."""
 
 REFUSAL_SECONDS = 1.0
 """How long one who is refused may take to say what is not heard."""
 
-REFUSED_BYTES = 64 * 2**20
+MAX_REFUSED_BYTES = 64 * 2**20
 
-HEARD_BYTES = 2**16
+MAX_UPDATE_BYTES = 2**16
 """The most that a process may have told of itself between two looks."""
 
 
 @dataclass(slots=True)
-class Post:
+class SocketService:
     where: Path
     """The socket; the log of the process is beside it."""
     module: str
@@ -74,7 +74,7 @@ class Post:
         if now < self._next_at:
             return False
         if self._listener is None or now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
+            self._look_at = now + REOPEN_SECONDS
             self._reopen()
         if self._listener is None:
             return False
@@ -83,7 +83,7 @@ class Post:
     def start(self) -> None:
         """Start a process for those who wait."""
         assert self._listener is not None  # noqa: S101 -- somebody has connected
-        self._next_at = time.monotonic() + PATIENCE_SECONDS
+        self._next_at = time.monotonic() + MIN_RESTART_SECONDS
         self.let_go()
         self._lifeline, theirs = socket.socketpair()
         files = (self._listener.fileno(), theirs.fileno())
@@ -114,14 +114,14 @@ class Post:
             line.sendall(answer)
             # What was asked is heard out: a line that is closed on it is a broken one.
             line.shutdown(socket.SHUT_WR)
-            unix_sockets.receive_all(line, REFUSED_BYTES)
+            unix_sockets.receive_all(line, MAX_REFUSED_BYTES)
 
     def heard(self) -> bytes:
         """Return what the process has told of itself since; never waits for it."""
         if self._lifeline is None:
             return b""
         with suppress(BlockingIOError, ConnectionError):
-            return self._lifeline.recv(HEARD_BYTES, socket.MSG_DONTWAIT)
+            return self._lifeline.recv(MAX_UPDATE_BYTES, socket.MSG_DONTWAIT)
         return b""
 
     @property
@@ -140,7 +140,7 @@ class Post:
             self._listener.close()
             self._listener = None
             with suppress(OSError):
-                if _named(self.where) == self._file:
+                if _file_id(self.where) == self._file:
                     self.where.unlink()
         self.let_go()
         if self.child is not None:
@@ -150,7 +150,7 @@ class Post:
     def _reopen(self) -> None:
         """Listen, or listen again where the socket's file was deleted: nobody finds it then."""
         with suppress(FileNotFoundError):
-            if self._listener is not None and _named(self.where) == self._file:
+            if self._listener is not None and _file_id(self.where) == self._file:
                 return
         if self._listener is not None:
             log.warning("post_lost", extra={"post": self.name})
@@ -169,12 +169,12 @@ class Post:
             with unix_sockets.socket_address(self.where) as where:
                 listener.bind(where)
             self.where.chmod(0o600)
-            listener.listen(WAITING)
-            self._listener, self._file = listener, _named(self.where)
+            listener.listen(BACKLOG)
+            self._listener, self._file = listener, _file_id(self.where)
         except OSError as error:
             log.warning("post_not_opened", extra={"post": self.name, "why": str(error)})
 
 
-def _named(path: Path) -> tuple[int, int]:
+def _file_id(path: Path) -> tuple[int, int]:
     about = path.stat()
     return about.st_dev, about.st_ino

@@ -20,13 +20,13 @@ from studio.services.exports import exports
 from studio.services.queue import concurrent_exports, task_results
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker.fault_isolation import Isolation
+from studio.worker.fault_isolation import FaultIsolation
 from studio.worker.processes import process
-from studio.worker.tasks.task_processes import Workshop
+from studio.worker.tasks.task_processes import TaskProcesses
 
 
 @dataclass(frozen=True, slots=True)
-class Exporting:
+class ExportKind:
     settings: Settings
     hardware: Hardware
     free_memory: Callable[[], int] = free_memory
@@ -66,7 +66,7 @@ class Exporting:
 
 
 @dataclass(frozen=True, slots=True)
-class Choring:
+class BackgroundTaskKind:
     settings: Settings
     table: type[Task] = Task
     niceness: int = 0
@@ -102,29 +102,31 @@ class Choring:
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
+class TaskCommands:
     """What does the work; it is given the folder to do it in."""
 
     export: tuple[str, ...] = process.EXPORTER
-    chore: tuple[str, ...] = process.CHORE
+    chore: tuple[str, ...] = process.TASK_RUNNER
 
 
-class Trades:
+class TaskScheduler:
     """Every kind of work besides runs."""
 
     def __init__(
         self,
         engine: Engine,
         settings: Settings,
-        isolation: Isolation,
-        commands: Commands,
+        isolation: FaultIsolation,
+        commands: TaskCommands,
         hardware: Hardware,
     ) -> None:
         self.isolation = isolation
         about = (engine, settings)
-        exporting = Exporting(settings, hardware)
-        self.exports = Workshop(*about, exporting, isolation, commands.export)
-        self.chores = Workshop(*about, Choring(settings), isolation, commands.chore, (FILES_DIR,))
+        exporting = ExportKind(settings, hardware)
+        self.exports = TaskProcesses(*about, exporting, isolation, commands.export)
+        self.chores = TaskProcesses(
+            *about, BackgroundTaskKind(settings), isolation, commands.chore, (FILES_DIR,)
+        )
 
     @property
     def gpus(self) -> set[int | None]:

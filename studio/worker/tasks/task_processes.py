@@ -21,8 +21,8 @@ from studio.services.storage import atomic_dirs
 from studio.services.tasks import exit_diagnosis, task_lifecycle
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
-from studio.worker.attempt_monitor import has_news, witnessed
-from studio.worker.fault_isolation import Isolation, caught, is_shortage
+from studio.worker.attempt_monitor import add_exit_evidence, has_new_events
+from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
 from studio.worker.processes import process
 from studio.worker.processes.process import Process
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 W = TypeVar("W", bound=TaskBase)
 
 
-class Trade(Protocol[W]):
+class TaskKind(Protocol[W]):
     """What tells one kind of work from another."""
 
     @property
@@ -70,15 +70,15 @@ class Trade(Protocol[W]):
         """Tell whom it concerns if it ends meanwhile."""
 
 
-NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+NO_GPU_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": ""}
 """What keeps a process without a slot off the GPUs, which belong to runs."""
 
-KILLS = 25
+MAX_KILL_TICKS = 25
 """After so many ticks work that was killed is closed, whatever its process does."""
 
 
 @dataclass(slots=True)
-class Followed:
+class MonitoredTask:
     """Work whose process this worker watches."""
 
     process: Process
@@ -92,15 +92,15 @@ class Followed:
 
 
 @dataclass(slots=True)
-class Workshop(Generic[W]):
+class TaskProcesses(Generic[W]):
     engine: Engine
     settings: Settings
-    trade: Trade[W]
-    isolation: Isolation
+    trade: TaskKind[W]
+    isolation: FaultIsolation
     command: tuple[str, ...]
     keeps: tuple[str, ...] = ()
     """What another try finds of the one before, by name."""
-    followed: dict[int, Followed] = field(default_factory=dict)
+    followed: dict[int, MonitoredTask] = field(default_factory=dict)
 
     @property
     def gpus(self) -> set[int | None]:
@@ -123,7 +123,7 @@ class Workshop(Generic[W]):
     def _adopt(self, work_id: int) -> None:
         with unit_of_work(self.engine) as db:
             one = db.get_one(self.trade.table, work_id)
-            if alive := process.found(one.pid, one.pid_started):
+            if alive := process.find_process(one.pid, one.pid_started):
                 self._watch(one, alive, on_device=self.trade.takes_slot(db, one))
                 return
             try:
@@ -155,20 +155,20 @@ class Workshop(Generic[W]):
     def _subject(self, work_id: int) -> str:
         return f"{self.noun} {work_id}"
 
-    def _follow(self, work_id: int, followed: Followed) -> None:
+    def _follow(self, work_id: int, followed: MonitoredTask) -> None:
         # Asked before reading: what a process says last is in the file before it is gone.
         alive = followed.process.is_alive
         with read_session(self.engine) as db:
             one = db.get(self.trade.table, work_id)
         if one is None or one.status is TaskStatus.CANCELLED:
             self._end(work_id, followed)
-        elif has_news(followed.folder, one.events_offset) or not alive:
+        elif has_new_events(followed.folder, one.events_offset) or not alive:
             self._update(work_id, followed, alive=alive)
 
-    def _give_up(self, work_id: int, followed: Followed, why: Failed) -> None:
+    def _give_up(self, work_id: int, followed: MonitoredTask, why: Failed) -> None:
         """Kill work that cannot be followed, and then fail it in words."""
         followed.kills += 1
-        if followed.process.is_alive and followed.kills < KILLS:
+        if followed.process.is_alive and followed.kills < MAX_KILL_TICKS:
             followed.process.kill()
             return
         with unit_of_work(self.engine) as db:
@@ -209,13 +209,15 @@ class Workshop(Generic[W]):
         return next((one for one in free if may_start(db, one, on_device=on_device)), None)
 
     def _launch(self, db: Session, one: W, gpu: int | None, *, on_device: bool) -> None:
-        with caught() as errors:
+        with catch_errors() as errors:
             secrets = self.trade.secrets(db, one)
             started = process.start(
                 self._prepare(one),
                 gpu=gpu,
                 command=self.command,
-                besides=self.settings.environment | secrets | ({} if on_device else NO_GPU),
+                besides=self.settings.environment
+                | secrets
+                | ({} if on_device else NO_GPU_ENVIRONMENT),
             )
             if not on_device:
                 started.step_back(self.trade.niceness)
@@ -232,7 +234,7 @@ class Workshop(Generic[W]):
         db.flush()
 
     def _watch(self, one: W, started: Process, *, on_device: bool) -> None:
-        self.followed[_id(one)] = Followed(started, self.trade.folder(one), one.gpu, on_device)
+        self.followed[_id(one)] = MonitoredTask(started, self.trade.folder(one), one.gpu, on_device)
 
     def _prepare(self, one: W) -> WorkDir:
         """Lay out the folder: of an earlier try nothing is left but what is kept."""
@@ -246,7 +248,7 @@ class Workshop(Generic[W]):
             atomic_dirs.move_into_place(stage, folder.root)
         return folder
 
-    def _update(self, work_id: int, followed: Followed, *, alive: bool) -> None:
+    def _update(self, work_id: int, followed: MonitoredTask, *, alive: bool) -> None:
         with unit_of_work(self.engine) as db:
             one = db.get(self.trade.table, work_id)
             if one is None:
@@ -262,9 +264,11 @@ class Workshop(Generic[W]):
         with self.trade.told(db, one):
             self.trade.follow(db, one, *folder.events.read(one.events_offset))
             if end is not None:
-                task_lifecycle.close_exited(one, witnessed(folder, end), self.trade.name(one))
+                task_lifecycle.close_exited(
+                    one, add_exit_evidence(folder, end), self.trade.name(one)
+                )
 
-    def _end(self, work_id: int, followed: Followed) -> None:
+    def _end(self, work_id: int, followed: MonitoredTask) -> None:
         """End the process of what nobody wants any more, and take away what it wrote since."""
         if followed.process.is_alive:
             followed.process.kill()

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from studio.errors import TrainingError
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.training.checkpoints import checksums
-from studio.training.checkpoints.store import Shelf
+from studio.training.checkpoints.store import CheckpointStore
 from tests.training.tiny import RECIPE
 
 pytestmark = pytest.mark.slow
 
 
-def shelf(folder: Path) -> Shelf:
-    return Shelf(folder, RECIPES.validate_python(RECIPE))
+def shelf(folder: Path) -> CheckpointStore:
+    return CheckpointStore(folder, RECIPE_ADAPTER.validate_python(RECIPE))
 
 
-def write(to: Shelf, step: int, size: int) -> None:
+def write(to: CheckpointStore, step: int, size: int) -> None:
     with to.writing(step, None) as folder:
         (folder / "weights.safetensors").write_bytes(os.urandom(size))
 
@@ -31,7 +31,7 @@ def test_a_disk_that_fills_up_while_saving_leaves_the_older_checkpoint_whole(sma
         write(checkpoints, 2, 600_000)
 
     assert [path.name for path in (small / "checkpoints").iterdir()] == ["checkpoint-1"]
-    assert checksums.examine(small / "checkpoints" / "checkpoint-1").step == 1
+    assert checksums.verify_folder(small / "checkpoints" / "checkpoint-1").step == 1
 
 
 def test_a_disk_too_small_is_told_before_anything_is_written(small: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import (
     AlarmRaised,
     Checkpointed,
@@ -19,10 +19,10 @@ from studio.protocols.run_dir import RunCommand
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PrecisionName
-from studio.runner.execution import execute
+from studio.runner.execution import execute_run
 from studio.services.runs import oom_retry
 from studio.training.checkpoints import checksums
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import LORA, SAVED, STEPS
@@ -34,7 +34,7 @@ def assert_equal_after(step: int, model: Path, folder: Path, **knobs: Any) -> No
     """Train a run twice: whole, and cut off after a step. All of it must come out equal."""
     whole = tiny.train(folder / "whole", model, **STEPS, **SAVED, **knobs)
     again = resumed_runs.interrupt_run(whole, step, folder / "again")
-    assert execute(again.root, Stop()) == 0
+    assert execute_run(again.root, StopHandler()) == 0
     assert resumed_runs.resumed_at(again) == [(2, step)]
     assert resumed_runs.curve(again) == resumed_runs.curve(whole)
     assert resumed_runs.result(again) == resumed_runs.result(whole)
@@ -84,7 +84,7 @@ def test_a_resumed_run_tells_its_stages_and_keeps_the_first_answers(
     again = resumed_runs.interrupt_run(whole, 2, tmp_path / "again")
     before = len(again.events.read()[0])
 
-    execute(again.root, Stop())
+    execute_run(again.root, StopHandler())
 
     told = again.events.read()[0]
     kinds = [e.name if isinstance(e, PhaseChanged) else e.kind for e in told[before:]]
@@ -119,7 +119,7 @@ def test_a_run_stopped_early_goes_on_to_the_same_best_weights(model: Path, tmp_p
     last = max(event.step for event in tiny.events_of(whole, Checkpointed))
     again = resumed_runs.interrupt_run(whole, last - 1, tmp_path / "again")
 
-    execute(again.root, Stop())
+    execute_run(again.root, StopHandler())
 
     assert resumed_runs.result(again) == resumed_runs.result(whole)
     assert resumed_runs.bits(again) == resumed_runs.bits(whole)
@@ -192,7 +192,7 @@ def test_a_broken_checkpoint_is_told_of_and_the_one_before_is_taken(
     again = resumed_runs.interrupt_run(whole, 2, tmp_path / "again")
     harm(again.checkpoints / "checkpoint-2" / name)
 
-    execute(again.root, Stop())
+    execute_run(again.root, StopHandler())
 
     (alarm,) = tiny.events_of(again, AlarmRaised)
     assert alarm.message == f"The checkpoint of step 2 cannot be used: {name} {why}."
@@ -207,13 +207,13 @@ def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
     run = tiny.write_run(tmp_path / "run", model, precision="fp32", **SAVED)
     run.checkpoints.symlink_to(small, target_is_directory=True)
 
-    assert execute(run.root, Stop()) == 0
+    assert execute_run(run.root, StopHandler()) == 0
 
     (alarm,) = tiny.events_of(run, AlarmRaised)
     assert (alarm.code, alarm.step) == ("not_saved", 2)
     assert alarm.message.startswith("Step 2 could not be saved. It takes 0.5 MB, and 0.5 MB are ")
     assert [event.step for event in tiny.events_of(run, Checkpointed)] == [1]
-    assert checksums.examine(run.checkpoints / "checkpoint-1").step == 1
+    assert checksums.verify_folder(run.checkpoints / "checkpoint-1").step == 1
     assert isinstance(tiny.last_event(run), Finished)
 
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path
     text = again.recipe.read_text(encoding="utf-8")
     again.recipe.write_text(text.replace("seed: 42", "seed: 43"), encoding="utf-8")
 
-    execute(again.root, Stop())
+    execute_run(again.root, StopHandler())
 
     assert resumed_runs.resumed_at(again) == [(2, 0)]
     assert {alarm.message.partition(": ")[2] for alarm in tiny.events_of(again, AlarmRaised)} == {
@@ -242,11 +242,13 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
     whole = tiny.train(tmp_path / "whole", model, **wide, **SAVED)
     again = resumed_runs.interrupt_run(whole, 7, tmp_path / "again")
     values = yaml.load(again.recipe.read_text(encoding="utf-8"))
-    recipe = RECIPES.validate_python(values, strict=False)
-    shrunk = RECIPES.validate_python(merge(recipe.model_dump(), oom_retry.smaller_batch(recipe)))
+    recipe = RECIPE_ADAPTER.validate_python(values, strict=False)
+    shrunk = RECIPE_ADAPTER.validate_python(
+        merge(recipe.model_dump(), oom_retry.smaller_batch(recipe))
+    )
     again.recipe.write_text(yaml.dump(shrunk), encoding="utf-8")
 
-    assert execute(again.root, Stop()) == 0
+    assert execute_run(again.root, StopHandler()) == 0
 
     one, other = (resumed_runs.curve(run) for run in (again, whole))
     assert resumed_runs.resumed_at(again) == [(2, 7)]
@@ -268,7 +270,7 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
 def test_a_run_told_to_begin_anew_takes_no_old_checkpoint(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, **SAVED)
 
-    execute(run.root, Stop())
+    execute_run(run.root, StopHandler())
 
     assert resumed_runs.resumed_at(run) == []
     assert [event.step for event in tiny.events_of(run, Checkpointed)] == [1, 2, 3, 1, 2, 3]
@@ -279,10 +281,10 @@ def test_a_run_asked_before_it_began_leaves_with_nothing(
     asked: RunCommand, kind: str, model: Path, tmp_path: Path
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model)
-    stop = Stop()
+    stop = StopHandler()
     stop.asked = asked
 
-    assert execute(run.root, stop) == 0
+    assert execute_run(run.root, stop) == 0
     assert [event.kind for event in run.events.read()[0]] == [kind]
     assert tiny.last_event(run).model_dump()["step"] == 0
     assert not run.artifacts.exists()

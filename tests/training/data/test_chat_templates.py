@@ -5,7 +5,7 @@ import pytest
 from studio.errors import TrainingError
 from studio.intake.row_formats.sft_view import to_sft_example
 from studio.training.data import chat_templates, tokenisation
-from studio.training.data.rows import Message, Row
+from studio.training.data.rows import Message, TrainingRow
 from tests.training import tiny
 
 TALK: list[Message] = [
@@ -44,9 +44,9 @@ REASONING = (
 
 def learnt_with(template: str, choice: str = "model") -> list[str]:
     reader = tiny.tokenizer(template)
-    chat_templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
+    chat_templates.set_chat_template(reader, choice)  # type: ignore[arg-type] # parametrised
     examples = tokenisation.tokenise(
-        [Row(messages=TALK)], chat_templates.Template(reader), reader, max_length=500
+        [TrainingRow(messages=TALK)], chat_templates.ChatTemplate(reader), reader, max_length=500
     )
     return tiny.trained_texts(examples, reader)[0]
 
@@ -75,7 +75,7 @@ def test_a_template_that_ends_nothing_is_given_an_end() -> None:
 
 def test_a_model_without_a_template_says_so() -> None:
     with pytest.raises(TrainingError) as caught:
-        chat_templates.install(tiny.tokenizer(""), "model")
+        chat_templates.set_chat_template(tiny.tokenizer(""), "model")
 
     assert caught.value.code == "no_chat_template"
 
@@ -84,13 +84,13 @@ def test_a_refusing_template_is_told_in_its_own_words() -> None:
     reader = tiny.tokenizer("{{ raise_exception('Roles must alternate') }}")
 
     with pytest.raises(TrainingError, match="Roles must alternate"):
-        chat_templates.Template(reader)
+        chat_templates.ChatTemplate(reader)
 
 
 def test_answers_end_at_the_end_of_a_turn() -> None:
     reader = tiny.tokenizer()
 
-    assert chat_templates.Template(reader).stops == [reader.convert_tokens_to_ids("<|im_end|>")]
+    assert chat_templates.ChatTemplate(reader).stops == [reader.convert_tokens_to_ids("<|im_end|>")]
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
@@ -99,8 +99,10 @@ def test_reasoning_is_learnt_where_the_template_writes_it(key: str) -> None:
     found = to_sft_example({"messages": [{"role": "user", "content": "1 + 2?"}, answer]})
     assert found is not None
     reader = tiny.tokenizer(REASONING.replace("KEY", key))
-    chat_templates.install(reader, "model")
-    rows = [Row(messages=found.messages)]
-    examples = tokenisation.tokenise(rows, chat_templates.Template(reader), reader, max_length=500)
+    chat_templates.set_chat_template(reader, "model")
+    rows = [TrainingRow(messages=found.messages)]
+    examples = tokenisation.tokenise(
+        rows, chat_templates.ChatTemplate(reader), reader, max_length=500
+    )
 
     assert tiny.trained_texts(examples, reader)[0] == ["<think>One more than 2.</think>3<|im_end|>"]

@@ -14,10 +14,10 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.protocols.events import Finished, MetricsLogged
 from studio.protocols.run_dir import RunDir
-from studio.runner.execution import execute
+from studio.runner.execution import execute_run
 from studio.services.runs import runs
 from studio.settings import Settings
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from studio.web.app import create_app
 from studio.worker.processes import run_dir_setup
 from tests.support.page_reader import form_fields, parse_page
@@ -174,8 +174,8 @@ def train(client: TestClient, engine: Engine, settings: Settings, dataset: str) 
     number = asked.raise_for_status().json()["id"]
     folder = RunDir(settings.runs / str(number))
     with unit_of_work(engine) as db:
-        run_dir_setup.lay_out(db, runs.get(db, number), folder, settings)
-    execute(folder.root, Stop())
+        run_dir_setup.write_run_dir(db, runs.get(db, number), folder, settings)
+    execute_run(folder.root, StopHandler())
     return folder
 
 

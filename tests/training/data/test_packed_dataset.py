@@ -21,12 +21,12 @@ from transformers import (
 from studio.methods.sft.trainer import build
 from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.tokenizer_service import PackingWindow, TokenizerRequest
-from studio.runner.training_run import recipe_of
+from studio.runner.training_run import load_recipe
 from studio.services.estimates import run_duration
 from studio.training.data import packed_dataset, packing_preview, tokenisation
-from studio.training.data.labels import IGNORED
-from studio.training.data.rows import Row
-from studio.training.job import Job
+from studio.training.data.labels import IGNORE_INDEX
+from studio.training.data.rows import TrainingRow
+from studio.training.job import TrainingJob
 from tests.training import tiny
 from tests.training.checkpoints.resumed_runs import LORA
 from tests.training.checkpoints.test_resume import assert_equal_after
@@ -64,14 +64,14 @@ def taught(folder: Path, config: PreTrainedConfig, attention: str, size: int) ->
     """
     model = tiny.write_model(folder / "model", config)
     run = tiny.write_run(folder / "run", model, **(PACKED if size > 1 else {}))
-    job = Job.prepare(recipe_of(run), run, lambda _phase: None)
+    job = TrainingJob.prepare(load_recipe(run), run, lambda _phase: None)
     job.model.set_attn_implementation(attention)
-    trainer = build(recipe_of(run), job)
+    trainer = build(load_recipe(run), job)
     examples = list(trainer.train_dataset)
     batches = [
         trainer.data_collator(examples[at : at + size]) for at in range(0, len(examples), size)
     ]
-    learnt = sum((batch["labels"][:, 1:] != IGNORED).sum() for batch in batches)
+    learnt = sum((batch["labels"][:, 1:] != IGNORE_INDEX).sum() for batch in batches)
     trainer.model.eval()
     losses = [
         trainer.compute_loss(trainer.model, batch, num_items_in_batch=learnt) for batch in batches
@@ -98,7 +98,7 @@ def test_packed_rows_teach_what_they_teach_one_by_one(
 def test_a_model_that_keeps_rows_apart_may_read_them_packed(family: str) -> None:
     model = AutoModelForCausalLM.from_config(APART[family]).train()
 
-    packed_dataset.refuse_mixing(model)
+    packed_dataset.refuse_cross_contamination(model)
 
     assert model.training
     assert all(weight.grad is None for weight in model.parameters())
@@ -137,7 +137,7 @@ def test_a_run_tells_how_many_examples_its_rows_became(tmp_path: Path) -> None:
     assert isinstance(ended, Finished)
     assert told["train_rows"] == 29
     assert told["train_examples"] < 29 / 2
-    assert started.total_steps == run_duration.count_steps(recipe_of(run), told["train_examples"])
+    assert started.total_steps == run_duration.count_steps(load_recipe(run), told["train_examples"])
     # Padding is not among them.
     assert ended.metrics["tokens"] == 2 * told["train_tokens"]
 
@@ -151,8 +151,8 @@ def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Pat
         tmp_path / "run", tiny.write_model(tmp_path / "model", tiny.llama()), **PACKED
     )
     path = tiny.write_rows(run.root / "train.jsonl", rows)
-    recipe = recipe_of(run)
-    job = Job.prepare(recipe, run, lambda _phase: None)
+    recipe = load_recipe(run)
+    job = TrainingJob.prepare(recipe, run, lambda _phase: None)
     numbers = [row.number for row in job.train.rows]
     assert job.train.packs is not None
     learnt = [[numbers[place] for place in pack] for pack in job.train.packs]
@@ -164,9 +164,9 @@ def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Pat
     asked = TokenizerRequest(
         kind="tokens", model="", row={}, number=1, max_length=100, window=window
     )
-    sizes = packing_preview.measure(asked, tiny.tokenizer())
+    sizes = packing_preview.measure_rows(asked, tiny.tokenizer())
     every = [asked.model_copy(update={"number": number}) for number in range(1, len(rows) + 1)]
-    seen = [list(packing_preview.beside(one, sizes)) for one in every]
+    seen = [list(packing_preview.rows_packed_with(one, sizes)) for one in every]
 
     assert [pack for pack in seen if pack] == [
         next(pack for pack in learnt if number in pack) for number in sorted(numbers)
@@ -182,20 +182,20 @@ def test_a_packed_run_goes_on_to_the_last_bit(tmp_path: Path) -> None:
 
 def test_the_first_token_of_a_row_is_never_learnt() -> None:
     reader = tiny.tokenizer()
-    rows = [Row(text=text, number=i) for i, text in enumerate(("One two", "Three four"), 1)]
+    rows = [TrainingRow(text=text, number=i) for i, text in enumerate(("One two", "Three four"), 1)]
     apart = tokenisation.tokenise(rows, None, reader, 100)
-    spoiled = [row | {"labels": row["input_ids"]} for row in tokenisation.tensors(apart.data)]
+    spoiled = [row | {"labels": row["input_ids"]} for row in tokenisation.row_tensors(apart.data)]
 
-    shared = packed_dataset.Packs(spoiled, [[0, 1]])[0]
+    shared = packed_dataset.PackedDataset(spoiled, [[0, 1]])[0]
 
     starts = shared["position_ids"] == 0
     assert starts.sum() == 2
-    assert torch.equal(shared["labels"] == IGNORED, starts)
+    assert torch.equal(shared["labels"] == IGNORE_INDEX, starts)
 
 
 def test_padding_is_one_more_row() -> None:
     long, short = ({"input_ids": torch.arange(n), "labels": torch.arange(n)} for n in (3, 2))
-    examples = packed_dataset.Packs([long, short], [[0, 1], [1]])
+    examples = packed_dataset.PackedDataset([long, short], [[0, 1], [1]])
 
     batch = tokenisation.Collator(0)([examples[0], examples[1]])
 

@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerBase
 from studio.errors import TrainingError
 from studio.protocols.events import Finished, Sampled
 from studio.protocols.run_dir import JobSpec
-from studio.runner.execution import execute
+from studio.runner.execution import execute_run
 from studio.training.data import tokenisation
-from studio.training.data.labels import IGNORED
-from studio.training.data.rows import Row, read
-from studio.training.stop_handler import Stop
+from studio.training.data.labels import IGNORE_INDEX
+from studio.training.data.rows import TrainingRow, read_rows
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 
@@ -29,23 +29,25 @@ def with_bos() -> PreTrainedTokenizerBase:
     return reader
 
 
-def row(text: str) -> Row:
-    return Row(text=text, number=1)
+def row(text: str) -> TrainingRow:
+    return TrainingRow(text=text, number=1)
 
 
 def test_every_token_behind_the_first_is_learnt_up_to_an_end() -> None:
     reader = with_bos()
 
-    (only,) = tokenisation.tensors(tokenisation.tokenise([row("1 plus 2")], None, reader, 100).data)
+    (only,) = tokenisation.row_tensors(
+        tokenisation.tokenise([row("1 plus 2")], None, reader, 100).data
+    )
 
     assert reader.decode(only["input_ids"]) == "<|im_start|>1 plus 2<|im_end|>"
-    assert only["labels"].tolist() == [IGNORED, *only["input_ids"].tolist()[1:]]
+    assert only["labels"].tolist() == [IGNORE_INDEX, *only["input_ids"].tolist()[1:]]
 
 
 def test_a_text_that_was_ended_is_not_ended_twice() -> None:
     reader = tiny.tokenizer("")
 
-    (only,) = tokenisation.tensors(
+    (only,) = tokenisation.row_tensors(
         tokenisation.tokenise([row("plus<|im_end|>")], None, reader, 100).data
     )
 
@@ -54,14 +56,14 @@ def test_a_text_that_was_ended_is_not_ended_twice() -> None:
 
 def test_a_long_text_is_cut_at_the_very_token() -> None:
     reader = tiny.tokenizer("")
-    (whole,) = tokenisation.tensors(
+    (whole,) = tokenisation.row_tensors(
         tokenisation.tokenise([row("plus is " * 9)], None, reader, 1000).data
     )
 
     cut = tokenisation.tokenise([row("plus is " * 9)], None, reader, 7)
 
     assert (cut.truncated, cut.longest_row) == (1, len(whole["labels"]))
-    assert tokenisation.tensors(cut.data)[0]["labels"].tolist() == whole["labels"].tolist()[:7]
+    assert tokenisation.row_tensors(cut.data)[0]["labels"].tolist() == whole["labels"].tolist()[:7]
 
 
 def test_what_is_judged_bad_and_what_was_rejected_are_not_learnt(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_what_is_judged_bad_and_what_was_rejected_are_not_learnt(tmp_path: Path)
         ],
     )
 
-    found = [(one.number, list(one.messages), one.text) for one in read(path)]
+    found = [(one.number, list(one.messages), one.text) for one in read_rows(path)]
 
     assert found == [(1, [asked, good], None), (3, [asked, good], None), (4, [], "One.")]
 
@@ -99,7 +101,7 @@ def test_a_row_that_is_none_says_why(tmp_path: Path, row: object, flaw: str) -> 
     path.write_text(json.dumps(row), encoding="utf-8")
 
     with pytest.raises(TrainingError) as caught:
-        read(path)
+        read_rows(path)
 
     assert caught.value.message == (
         f"Row 1 of the training data (line 1 of its file) is no conversation: {flaw}."
@@ -119,7 +121,7 @@ def test_a_base_model_without_a_template_learns_text(tmp_path: Path, model: Path
     spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     tiny.write_rows(spec.train, texts)
 
-    assert execute(run.root, Stop()) == 0
+    assert execute_run(run.root, StopHandler()) == 0
     samples = tiny.events_of(run, Sampled)
     assert isinstance(tiny.last_event(run), Finished)
     assert [one.stage for one in samples] == ["before", "during", "during", "after"]

@@ -9,13 +9,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from studio.protocols.run_dir import JobSpec
-from studio.runner.execution import execute
+from studio.runner.execution import execute_run
 from studio.training.data import tokenisation
-from studio.training.data.chat_templates import Template
-from studio.training.data.rows import Row
-from studio.training.data.token_cache import Cache, key_of
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.rows import TrainingRow
+from studio.training.data.token_cache import TokenCache, cache_key
 from studio.training.data.tokenisation import Examples
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -28,14 +28,14 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return tiny.tokenizer()
 
 
-def rows() -> list[Row]:
-    told = [Row(messages=row["messages"]) for row in tiny.rows()]
-    nothing = Row(messages=[{"role": "user", "content": "Nothing to learn."}])
+def rows() -> list[TrainingRow]:
+    told = [TrainingRow(messages=row["messages"]) for row in tiny.rows()]
+    nothing = TrainingRow(messages=[{"role": "user", "content": "Nothing to learn."}])
     return [*told[:5], nothing, *told[5:9]]
 
 
-def made(those: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> Examples:
-    return tokenisation.tokenise(those, Template(tokenizer), tokenizer, LENGTH)
+def made(those: Sequence[TrainingRow], tokenizer: PreTrainedTokenizerBase) -> Examples:
+    return tokenisation.tokenise(those, ChatTemplate(tokenizer), tokenizer, LENGTH)
 
 
 def never() -> Examples:
@@ -48,11 +48,11 @@ def plain(examples: Examples) -> list[Any]:
 
 
 def tensors(examples: Examples) -> list[dict[str, torch.Tensor]]:
-    return tokenisation.tensors(examples.data)
+    return tokenisation.row_tensors(examples.data)
 
 
 def test_what_was_made_is_found_again(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    cache = Cache(tmp_path / "cache")
+    cache = TokenCache(tmp_path / "cache")
     first = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
     again = cache.examples("key", rows(), never)
 
@@ -67,7 +67,7 @@ def test_a_run_from_the_cache_equals_one_without(model: Path, tmp_path: Path) ->
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         kept = spec.model_copy(update={"cache": tmp_path / "cache"})
         run.job.write_text(kept.model_dump_json(), encoding="utf-8")
-    codes = [execute(run.root, Stop()) for run in runs]
+    codes = [execute_run(run.root, StopHandler()) for run in runs]
 
     losses = [tiny.metric_values(run, "loss") for run in runs]
     assert codes == [0, 0, 0]
@@ -79,19 +79,19 @@ def test_all_that_decides_is_in_the_key(tokenizer: PreTrainedTokenizerBase) -> N
     marked, other = tiny.tokenizer(tiny.WITH_MARKS), tiny.tokenizer()
     other.add_special_tokens({"bos_token": "<|im_start|>"})
     keys = [
-        key_of(rows(), tokenizer, LENGTH),
-        key_of(rows()[1:], tokenizer, LENGTH),
-        key_of(rows(), tokenizer, LENGTH + 1),
-        key_of(rows(), marked, LENGTH),
-        key_of(rows(), other, LENGTH),
+        cache_key(rows(), tokenizer, LENGTH),
+        cache_key(rows()[1:], tokenizer, LENGTH),
+        cache_key(rows(), tokenizer, LENGTH + 1),
+        cache_key(rows(), marked, LENGTH),
+        cache_key(rows(), other, LENGTH),
     ]
 
     assert len(set(keys)) == len(keys)
-    assert key_of(rows(), tiny.tokenizer(), LENGTH) == keys[0]
+    assert cache_key(rows(), tiny.tokenizer(), LENGTH) == keys[0]
 
 
 def test_a_broken_file_is_made_anew(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    cache = Cache(tmp_path)
+    cache = TokenCache(tmp_path)
     whole = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
     path = tmp_path / "key.arrow"
     path.write_bytes(path.read_bytes()[:200])
@@ -106,7 +106,7 @@ def test_a_cache_that_cannot_be_written_ends_no_run(
 ) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be", encoding="utf-8")
 
-    found = Cache(tmp_path / "cache").examples("key", rows(), lambda: made(rows(), tokenizer))
+    found = TokenCache(tmp_path / "cache").examples("key", rows(), lambda: made(rows(), tokenizer))
     assert plain(found) == plain(made(rows(), tokenizer))
 
 
@@ -114,9 +114,9 @@ def test_what_was_not_used_for_longest_goes_first(
     tmp_path: Path, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     examples = made(rows(), tokenizer)
-    Cache(tmp_path).examples("size", rows(), lambda: examples)
+    TokenCache(tmp_path).examples("size", rows(), lambda: examples)
     two = 2 * (tmp_path / "size.arrow").stat().st_size
-    cache = Cache(tmp_path, limit_bytes=two)
+    cache = TokenCache(tmp_path, limit_bytes=two)
     cache.examples("second", rows(), lambda: examples)
     cache.examples("size", rows(), never)
     cache.examples("third", rows(), lambda: examples)

@@ -8,10 +8,10 @@ import pytest
 
 from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import PartStats, Truncation
-from studio.training.data.chat_templates import Template
-from studio.training.data.labels import IGNORED
-from studio.training.data.rows import read
-from studio.training.data.token_stats import tally, writer
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.labels import IGNORE_INDEX
+from studio.training.data.rows import read_rows
+from studio.training.data.token_stats import count_tokens, make_tokeniser
 from studio.training.data.tokenisation import tokenise
 from tests.training import tiny
 
@@ -43,16 +43,18 @@ TEXTS = ({"text": "It was a dark night. " * 3}, {"text": "."})
 def counted(tmp_path: Path, rows: Sequence[Mapping[str, Any]], template: str = "") -> PartStats:
     path = tiny.write_rows(tmp_path / "rows.jsonl", rows)
     reader = tiny.tokenizer(template or tiny.WITHOUT_MARKS)
-    return tally(path, "training", writer(reader, "model"), lambda _rows, _end: None)
+    return count_tokens(path, "training", make_tokeniser(reader, "model"), lambda _rows, _end: None)
 
 
 def trained(path: Path, at: int) -> tuple[int, int, int, int]:
     """Return rows cut, tokens and learnt tokens left, and rows dropped, as a run has them."""
     reader = tiny.tokenizer()
-    rows = read(path)
-    made = tokenise(rows, Template(reader), reader, at)
-    learnt = sum(label != IGNORED for labels in made.data["labels"] for label in labels[1:])
-    lengths = [len(one) for one in tokenise(rows, Template(reader), reader, 10**6).data["labels"]]
+    rows = read_rows(path)
+    made = tokenise(rows, ChatTemplate(reader), reader, at)
+    learnt = sum(label != IGNORE_INDEX for labels in made.data["labels"] for label in labels[1:])
+    lengths = [
+        len(one) for one in tokenise(rows, ChatTemplate(reader), reader, 10**6).data["labels"]
+    ]
     unlearnt = len(rows) - len(lengths)
     return made.truncated, sum(min(at, one) for one in lengths), learnt, made.dropped - unlearnt
 

@@ -7,23 +7,23 @@ import torch
 
 from studio.errors import TrainingError
 from studio.training.data import tokenisation
-from studio.training.data.chat_templates import Template
-from studio.training.data.rows import Row, read, split
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.rows import TrainingRow, read_rows, split_rows
 from tests.training import tiny
 
 
-def conversations(count: int) -> list[Row]:
-    return [Row(messages=row["messages"]) for row in tiny.rows()[:count]]
+def conversations(count: int) -> list[TrainingRow]:
+    return [TrainingRow(messages=row["messages"]) for row in tiny.rows()[:count]]
 
 
-def tokenised(rows: list[Row], max_length: int = 100) -> tokenisation.Examples:
+def tokenised(rows: list[TrainingRow], max_length: int = 100) -> tokenisation.Examples:
     reader = tiny.tokenizer()
-    return tokenisation.tokenise(rows, Template(reader), reader, max_length)
+    return tokenisation.tokenise(rows, ChatTemplate(reader), reader, max_length)
 
 
 def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
-    unanswered = Row(messages=[{"role": "user", "content": "Anybody?"}])
-    endless = Row(
+    unanswered = TrainingRow(messages=[{"role": "user", "content": "Anybody?"}])
+    endless = TrainingRow(
         messages=[
             {"role": "user", "content": "why? " * 200},
             {"role": "assistant", "content": "So."},
@@ -37,7 +37,7 @@ def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
 
 def test_a_long_row_is_cut_and_counted() -> None:
     whole = tokenised(conversations(2))
-    length = len(tokenisation.tensors(whole.data)[0]["labels"])
+    length = len(tokenisation.row_tensors(whole.data)[0]["labels"])
 
     cut = tokenised(conversations(2), length - 2)
 
@@ -47,18 +47,18 @@ def test_a_long_row_is_cut_and_counted() -> None:
 def test_the_same_seed_holds_back_the_same_rows() -> None:
     rows = conversations(20)
 
-    assert split(rows, 0.1, seed=1) == split(rows, 0.1, seed=1)
-    assert [len(part) for part in split(rows, 0.1, seed=1)] == [18, 2]
-    assert split(rows, 0.1, seed=1) != split(rows, 0.1, seed=2)
+    assert split_rows(rows, 0.1, seed=1) == split_rows(rows, 0.1, seed=1)
+    assert [len(part) for part in split_rows(rows, 0.1, seed=1)] == [18, 2]
+    assert split_rows(rows, 0.1, seed=1) != split_rows(rows, 0.1, seed=2)
 
 
 def test_one_row_is_always_held_back() -> None:
-    assert [len(part) for part in split(conversations(3), 0.01, seed=1)] == [2, 1]
+    assert [len(part) for part in split_rows(conversations(3), 0.01, seed=1)] == [2, 1]
 
 
 def test_a_single_row_cannot_be_split() -> None:
     with pytest.raises(TrainingError) as caught:
-        split(conversations(1), 0.1, seed=1)
+        split_rows(conversations(1), 0.1, seed=1)
 
     assert caught.value.code == "too_few_rows"
 
@@ -68,7 +68,7 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path.write_text('{"messages": []}\n{"text": 1}\n', encoding="utf-8")
 
     with pytest.raises(TrainingError) as caught:
-        read(path)
+        read_rows(path)
 
     assert (caught.value.code, caught.value.message) == (
         "bad_row",

@@ -10,8 +10,8 @@ import trl
 from studio.errors import TrainingError
 from studio.intake.row_formats.sft_view import to_sft_example
 from studio.training.data import chat_templates, tokenisation
-from studio.training.data.chat_templates import Template
-from studio.training.data.rows import Row
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.rows import TrainingRow
 from tests.training import tiny
 
 TOOL = {
@@ -31,20 +31,22 @@ TALK: list[dict[str, Any]] = [
 ]
 
 
-def row(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> Row:
+def row(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> TrainingRow:
     told = to_sft_example({"messages": messages, "tools": tools or []})
     assert told is not None
-    return Row(messages=told.messages, tools=told.tools, number=7)
+    return TrainingRow(messages=told.messages, tools=told.tools, number=7)
 
 
 def of_family(name: str) -> str:
     return (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text("utf-8")
 
 
-def learnt(template: str, rows: list[Row], choice: str = "model") -> list[list[str]]:
+def learnt(template: str, rows: list[TrainingRow], choice: str = "model") -> list[list[str]]:
     reader = tiny.tokenizer(template)
-    chat_templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
-    return tiny.trained_texts(tokenisation.tokenise(rows, Template(reader), reader, 5000), reader)
+    chat_templates.set_chat_template(reader, choice)  # type: ignore[arg-type] # parametrised
+    return tiny.trained_texts(
+        tokenisation.tokenise(rows, ChatTemplate(reader), reader, 5000), reader
+    )
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])
@@ -64,9 +66,9 @@ def test_a_template_that_joins_strings_is_given_arguments_as_a_string() -> None:
 
 def test_a_template_of_ours_writes_tools_and_calls() -> None:
     reader = tiny.tokenizer("")
-    chat_templates.install(reader, "chatml")
+    chat_templates.set_chat_template(reader, "chatml")
 
-    (written,) = Template(reader).write([row(TALK, [TOOL])])
+    (written,) = ChatTemplate(reader).write([row(TALK, [TOOL])])
 
     assert json.dumps(TOOL) in written.text.splitlines()
     assert [written.text[start:end] for start, end in written.answers] == [
@@ -83,7 +85,9 @@ def test_a_template_of_ours_writes_tools_and_calls() -> None:
     ],
     ids=["calls", "definitions"],
 )
-def test_a_template_that_would_leave_tools_out_refuses_the_row(rows: list[Row], lack: str) -> None:
+def test_a_template_that_would_leave_tools_out_refuses_the_row(
+    rows: list[TrainingRow], lack: str
+) -> None:
     with pytest.raises(TrainingError) as caught:
         learnt("", rows, "plain")
 

@@ -11,24 +11,24 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, RwkvConfig
 
 from studio.training.export import dtype_conversion
-from studio.training.export.dtype_conversion import Change
-from studio.training.export.sharded_weights import Shards
+from studio.training.export.dtype_conversion import ConversionStats
+from studio.training.export.sharded_weights import ShardLayout
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
 
 
 def changed(weights: Tensor, to: torch.dtype) -> dict[str, float]:
-    change = Change()
+    change = ConversionStats()
     change.add(weights, weights.to(to))
     return change.metrics()
 
 
-def converted(folder: Path, to: torch.dtype, limit: int, **tensors: Tensor) -> Change:
+def converted(folder: Path, to: torch.dtype, limit: int, **tensors: Tensor) -> ConversionStats:
     save_file(tensors, folder / "source.safetensors")
-    shards = Shards(folder, "out", limit)
+    shards = ShardLayout(folder, "out", limit)
     source = [folder / "source.safetensors"]
-    return dtype_conversion.convert(
+    return dtype_conversion.convert_files(
         source, shards, to, lambda name: name == "kept", lambda _share: None
     )
 
@@ -77,7 +77,7 @@ def test_the_mean_change_is_what_theory_says() -> None:
 
 def test_pieces_add_up_to_the_whole() -> None:
     weights = torch.linspace(-3, 70000, 1001)
-    pieces = Change(piece=100)
+    pieces = ConversionStats(piece=100)
     pieces.add(weights, weights.half())
 
     assert pieces.metrics() == pytest.approx(changed(weights, torch.float16))
@@ -109,7 +109,7 @@ def test_whole_numbers_and_kept_weights_stay_as_they_are(tmp_path: Path) -> None
 def test_what_a_family_wants_in_float32_is_kept_so() -> None:
     config = RwkvConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, context_length=8)
     names = dict(AutoModelForCausalLM.from_config(config).named_parameters())
-    keep = dtype_conversion.kept_wide(config, torch.float16)
+    keep = dtype_conversion.float32_filter(config, torch.float16)
 
     kept = {name.rpartition(".")[2] for name in names if keep(name)}
     assert kept == {"time_decay", "time_first"}
@@ -117,6 +117,6 @@ def test_what_a_family_wants_in_float32_is_kept_so() -> None:
 
 def test_a_plain_family_keeps_nothing_wide() -> None:
     names = dict(AutoModelForCausalLM.from_config(tiny.llama()).named_parameters())
-    keep = dtype_conversion.kept_wide(tiny.llama(), torch.float16)
+    keep = dtype_conversion.float32_filter(tiny.llama(), torch.float16)
 
     assert [name for name in names if keep(name)] == []

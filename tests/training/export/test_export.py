@@ -18,8 +18,8 @@ from studio.protocols.events import Failed, Finished, PhaseChanged
 from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import ExportKind, ExportSpec
 from studio.recipe.float_formats import DType
-from studio.runner.execution import export
-from studio.training.stop_handler import Stop
+from studio.runner.execution import execute_export
+from studio.training.stop_handler import StopHandler
 from tests.support.waiting import wait_until
 from tests.training import tiny
 
@@ -62,7 +62,7 @@ def laid_out(run: RunDir, dtype: DType, kind: ExportKind) -> ExportDir:
 
 def exported(run: RunDir, dtype: DType, kind: ExportKind) -> tuple[ExportDir, dict[str, float]]:
     folder = laid_out(run, dtype, kind)
-    assert export(folder.root, Stop()) == 0
+    assert execute_export(folder.root, StopHandler()) == 0
     finished = folder.events.read()[0][-1]
     assert isinstance(finished, Finished)
     return folder, finished.metrics
@@ -261,7 +261,7 @@ def test_an_export_without_a_model_fails_in_words(full: RunDir, tmp_path: Path) 
         (empty.root / path.name).write_bytes(path.read_bytes())
     folder = laid_out(empty, "float16", "full")
 
-    assert export(folder.root, Stop()) == 1
+    assert execute_export(folder.root, StopHandler()) == 1
     assert isinstance(folder.events.read()[0][-1], Failed)
     assert not folder.files.exists()
 

@@ -27,7 +27,7 @@ RESOLVED: dict[str, Any] = {
 
 def written(base_model: str) -> str:
     recipe = SFTRecipe(base_model=base_model, dataset="sums", precision="bf16")
-    return model_card.write("Sums", recipe, RESOLVED, {"eval_loss": 0.25}, [])
+    return model_card.build_run_card("Sums", recipe, RESOLVED, {"eval_loss": 0.25}, [])
 
 
 def test_a_model_of_the_hub_is_linked() -> None:

@@ -7,22 +7,22 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from studio.training.memory.allocation_ledger import Ledger
+from studio.training.memory.allocation_ledger import AllocationLedger
 
 KILO = 1000
 NUMBER = 4
 """Bytes of a float32."""
 
 
-def noted(work: Callable[[Ledger], None]) -> dict[str, int]:
-    ledger = Ledger(picked=3, is_padded=True)
+def noted(work: Callable[[AllocationLedger], None]) -> dict[str, int]:
+    ledger = AllocationLedger(picked=3, is_padded=True)
     with FakeTensorMode(), ledger:
         work(ledger)
     return ledger.held()
 
 
 def test_the_peak_is_what_lives_at_once() -> None:
-    def work(_ledger: Ledger) -> None:
+    def work(_ledger: AllocationLedger) -> None:
         first = torch.empty(KILO)
         second = first + 1
         del first
@@ -33,7 +33,7 @@ def test_the_peak_is_what_lives_at_once() -> None:
 
 
 def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
-    def work(_ledger: Ledger) -> None:
+    def work(_ledger: AllocationLedger) -> None:
         whole = torch.empty(KILO)
         whole.view(10, 100).t().add_(1)
 
@@ -41,7 +41,7 @@ def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
 
 
 def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
-    def work(ledger: Ledger) -> None:
+    def work(ledger: AllocationLedger) -> None:
         layer = nn.Linear(100, 10, bias=False)
         ledger.name("weights", layer.parameters())
         ledger.begin()
@@ -61,7 +61,7 @@ def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
 
 
 def test_a_weight_in_another_format_is_a_copy() -> None:
-    def work(ledger: Ledger) -> None:
+    def work(ledger: AllocationLedger) -> None:
         weight = torch.empty(KILO)
         ledger.name("weights", [weight])
         _narrow = weight.bfloat16()
@@ -73,14 +73,14 @@ def test_a_weight_in_another_format_is_a_copy() -> None:
 def test_a_mask_picks_as_many_as_there_are_answers(is_fake: bool) -> None:  # noqa: FBT001 -- a case
     found: list[Tensor] = []
 
-    def work(_ledger: Ledger) -> None:
+    def work(_ledger: AllocationLedger) -> None:
         mask = torch.tensor([True, False, True, True])
         found.append(torch.ones(4, 2)[mask])
 
     if is_fake:
         noted(work)
     else:
-        with Ledger(picked=3, is_padded=True) as ledger:
+        with AllocationLedger(picked=3, is_padded=True) as ledger:
             work(ledger)
 
     assert found[0].shape == (3, 2)

@@ -6,7 +6,7 @@ import pytest
 
 from studio.errors import TrainingError
 from studio.protocols.tasks import TaskDir
-from studio.runner.tasks.calibrate import STEPS, calibrate
+from studio.runner.tasks.calibrate import MEASURED_STEPS, calibrate
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def test_a_calibration_tells_of_its_steps_and_keeps_nothing(tmp_path: Path) -> N
 
     told = calibrate(folder, params(tmp_path, model), lambda _phase, _share: None)
 
-    assert told["steps"] == STEPS
+    assert told["steps"] == MEASURED_STEPS
     assert told["tokens"] > 0
     assert told["step_seconds"] > 0
     assert told["resolved"]["train_rows"] > 0

@@ -10,11 +10,11 @@ from studio.methods.sft.trainer import build
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.memory_dry_run import measure
-from studio.runner.training_run import recipe_of
+from studio.runner.training_run import load_recipe
 from studio.services.estimates import memory
-from studio.training.job import Job
+from studio.training.job import TrainingJob
 from studio.training.memory import dry_run
-from studio.training.memory.dry_run import Batch, Plan
+from studio.training.memory.dry_run import BatchShape, DryRunPlan
 from studio.training.models import loader
 from studio.weights import model_facts
 from tests.training import tiny
@@ -54,13 +54,13 @@ def test_without_numbers_a_step_holds_what_it_holds_with_them(
     model: Path, tmp_path: Path, way: str
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **WAYS[way])
-    mode = dry_run.fakes()
+    mode = dry_run.make_fake_mode()
 
     def imagined(*asked: Any) -> Any:  # noqa: ANN401 -- as upstream
         with mode:
-            return dry_run.imagine(*asked)
+            return dry_run.make_fake_model(*asked)
 
-    assert dry_run.rehearse(plan(run, imagined), mode) == dry_run.counted(
+    assert dry_run.simulate_steps(plan(run, imagined), mode) == dry_run.count_memory(
         plan(run, loader.load_model)
     )
 
@@ -75,15 +75,15 @@ def test_weights_that_are_shared_are_counted_once(tmp_path: Path) -> None:
     assert 0 <= buffers < 4 * config.hidden_size, "The frequencies of positions, and no more."
 
 
-def plan(run: RunDir, load: Any) -> Plan:  # noqa: ANN401 -- upstream is untyped
-    recipe = recipe_of(run)
-    job = Job.prepare(recipe, run, lambda _phase: None, load)
+def plan(run: RunDir, load: Any) -> DryRunPlan:  # noqa: ANN401 -- upstream is untyped
+    recipe = load_recipe(run)
+    job = TrainingJob.prepare(recipe, run, lambda _phase: None, load)
     size = recipe.optimisation.per_device_train_batch_size
     train, validate = (
-        Batch(number, part.longest, part.longest_answer, part.packs is not None)
+        BatchShape(number, part.longest, part.longest_answer, part.packs is not None)
         for number, part in ((size, job.train), (4, job.validation))
     )
-    return Plan(partial(build, recipe, job), job.mode, train, validate)
+    return DryRunPlan(partial(build, recipe, job), job.mode, train, validate)
 
 
 def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
@@ -100,11 +100,11 @@ def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
 def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:
     folder = TaskDir(tmp_path / "chore")
     folder.files.mkdir(parents=True)
-    params = {"recipe": recipe_of(run).model_dump(mode="json"), "job": run.job.read_text()}
+    params = {"recipe": load_recipe(run).model_dump(mode="json"), "job": run.job.read_text()}
     return measure(folder, params, lambda _phase, _share: None)
 
 
 def total(run: RunDir, model: Path, told: dict[str, Any]) -> int:
-    recipe, known = recipe_of(run), model_facts.read(model)
+    recipe, known = load_recipe(run), model_facts.read(model)
     load = memory.batch_shape(recipe, told)
     return memory.from_dry_run(recipe, known, load, told["at_peak"], on_gpu=False).total

@@ -11,7 +11,7 @@ from peft import get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
@@ -20,7 +20,7 @@ from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.estimates.memory import estimate_from_resolved
-from studio.training.memory.process_memory import RESIDENT, Gauge
+from studio.training.memory.process_memory import RESIDENT, MemoryProbe
 from studio.training.models import loader
 from studio.training.precision import matmul_precision
 from studio.weights import model_facts, model_shape
@@ -67,18 +67,18 @@ CASES = [
 
 def recipe(mode: str, adapter: dict[str, Any]) -> Any:  # noqa: ANN401 -- any method's recipe
     changes = {"precision": mode, "adapter": adapter}
-    return RECIPES.validate_python(merge(tiny.RECIPE, changes), strict=False)
+    return RECIPE_ADAPTER.validate_python(merge(tiny.RECIPE, changes), strict=False)
 
 
 def kept(family: str, layers: int, asked: Any, load: BatchShape) -> int:  # noqa: ANN401 -- any method's recipe
     """Count what autograd keeps of a batch, its weights and their copies left aside."""
     told, mode = small(family, layers), PRECISIONS[asked.precision]
-    weights = getattr(torch, loader.weights_format("float32", mode, asked.adapter))
-    how = loader.attention(told)
+    weights = getattr(torch, loader.choose_weight_format("float32", mode, asked.adapter))
+    how = loader.attention_implementation(told)
     model = AutoModelForCausalLM.from_config(told, dtype=weights, attn_implementation=how)
     if not isinstance(asked.adapter, FullFineTune):
         model = get_peft_model(model, loader.adapter_config(asked.adapter, family))
-        loader.widen_trained(model)
+        loader.cast_trained_to_float32(model)
     # Told apart by their first side: no weight has as many rows as the batch has tokens.
     found: dict[int, int] = {}
 
@@ -100,7 +100,7 @@ def kept(family: str, layers: int, asked: Any, load: BatchShape) -> int:  # noqa
     seen = {"attention_mask": mask, "position_ids": positions}
     with (
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        matmul_precision.reading(mode, torch.device("cpu")),
+        matmul_precision.apply_precision(mode, torch.device("cpu")),
         narrow,
     ):
         held = inner.base_model(input_ids=ids, **seen, use_cache=False)
@@ -230,14 +230,14 @@ def talk(number: int) -> dict[str, Any]:
 
 
 def guess(run: RunDir, model: Path, told: dict[str, Any]) -> int:
-    asked = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
+    asked = RECIPE_ADAPTER.validate_python(yaml.load(run.recipe.read_text()), strict=False)
     found = estimate_from_resolved(asked, model_facts.read(model), told)
     assert found is not None
     return found.total
 
 
 def test_the_gauge_counts_what_came_after_it() -> None:
-    gauge = Gauge()
+    gauge = MemoryProbe()
     gauge.set_back()
     block = torch.ones(25_000_000)
     gone = gauge.peak_bytes()

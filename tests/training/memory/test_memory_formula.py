@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from studio.protocols.run_dir import RunDir
-from studio.runner.training_run import recipe_of
+from studio.runner.training_run import load_recipe
 from studio.services.estimates import memory
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.memory import MemoryBreakdown
@@ -70,7 +70,7 @@ def test_what_no_dry_run_can_follow_holds_what_real_tensors_do(
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
     step = plan(run, loader.load_model)
     told = {"longest_example": step.train.length, "longest_answer": step.train.answers}
-    closed, exact = worked_out(llama, run, told, dry_run.counted(step))
+    closed, exact = worked_out(llama, run, told, dry_run.count_memory(step))
 
     assert closed.weights == pytest.approx(exact.weights, rel=0.01)
     assert closed.total == pytest.approx(exact.total, rel=0.1)
@@ -95,7 +95,7 @@ def both(
 def worked_out(
     model: Path, run: RunDir, told: dict[str, Any], parts: dict[str, int]
 ) -> tuple[MemoryBreakdown, MemoryBreakdown]:
-    recipe, known = recipe_of(run), model_facts.read(model)
+    recipe, known = load_recipe(run), model_facts.read(model)
     batch, length = recipe.optimisation.per_device_train_batch_size, told["longest_example"]
     rows = _ROWS - _HELD_BACK
     load = BatchShape(batch, length, told["longest_answer"], rows, length, _HELD_BACK)

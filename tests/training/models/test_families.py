@@ -23,7 +23,7 @@ from transformers import (
 from studio.errors import TrainingError
 from studio.protocols.events import Finished, Started
 from studio.runner import training_run
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -111,7 +111,7 @@ def test_what_a_family_keeps_in_float32_is_planned_and_found(
 def test_a_layer_that_should_be_kept_in_float32_and_is_not_stops_the_run(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", KEEPING)
     run = tiny.write_run(tmp_path / "run", model, precision="bf16_pure")
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.model.model.layers[0].mlp.gate.to(torch.bfloat16)
 
     with pytest.raises(TrainingError, match=r"layers.0.mlp.gate.weight is bfloat16"):

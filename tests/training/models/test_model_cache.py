@@ -10,12 +10,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.inference_service import GenerationRequest
-from studio.runner.inference.generation import Text, write
-from studio.runner.inference.model_cache import KEPT, Voices
+from studio.runner.inference.generation import TextStream, generate
+from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
 from studio.training.checkpoints import trainer_state
-from studio.training.checkpoints.store import Shelf
+from studio.training.checkpoints.store import CheckpointStore
 from tests.support import live_studio
 from tests.training.tiny import RECIPE
 
@@ -33,8 +33,8 @@ def tokenizer(base: Path) -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="module")
-def voices() -> Voices:
-    return Voices()
+def voices() -> ModelCache:
+    return ModelCache()
 
 
 def adapter(base: Path, folder: Path, seed: int) -> Path:
@@ -56,14 +56,14 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def checkpoint(model: nn.Module, folder: Path) -> Path:
     """Write the weights of a step, as a run that trains them does."""
-    shelf = Shelf(folder, RECIPES.validate_python(RECIPE))
+    shelf = CheckpointStore(folder, RECIPE_ADAPTER.validate_python(RECIPE))
     with shelf.writing(20, None) as partial:
-        save_file(trainer_state.weights(model), partial / trainer_state.WEIGHTS)
+        save_file(trainer_state.trained_weights(model), partial / trainer_state.WEIGHTS)
     return shelf.place(20)
 
 
 def answer(
-    voices: Voices, base: Path, tuned: Path | None = None, weights: Path | None = None
+    voices: ModelCache, base: Path, tuned: Path | None = None, weights: Path | None = None
 ) -> str:
     said: list[str] = []
     asked = GenerationRequest(
@@ -77,12 +77,12 @@ def answer(
         is_turn=False,
     )
     with voices.of(asked) as (model, tokenizer):
-        write(asked, model, tokenizer, said.append, lambda: False)
+        generate(asked, model, tokenizer, said.append, lambda: False)
     return "".join(said)
 
 
 def test_an_adapter_answers_otherwise_and_leaves_the_base_as_it_was(
-    voices: Voices, base: Path, tuned: Path
+    voices: ModelCache, base: Path, tuned: Path
 ) -> None:
     before = answer(voices, base)
 
@@ -91,11 +91,11 @@ def test_an_adapter_answers_otherwise_and_leaves_the_base_as_it_was(
     assert found != before
     assert answer(voices, base) == before
     assert answer(voices, base, tuned) == found
-    assert answer(Voices(), base, tuned) == found
+    assert answer(ModelCache(), base, tuned) == found
 
 
 def test_an_adapter_that_was_trained_anew_is_read_anew(
-    voices: Voices, base: Path, tmp_path: Path
+    voices: ModelCache, base: Path, tmp_path: Path
 ) -> None:
     folder = adapter(base, tmp_path / "tuned", 2)
     before = answer(voices, base, folder)
@@ -105,7 +105,7 @@ def test_an_adapter_that_was_trained_anew_is_read_anew(
 
 
 def test_an_adapter_answers_as_it_was_at_a_step(
-    voices: Voices, base: Path, tuned: Path, tmp_path: Path
+    voices: ModelCache, base: Path, tuned: Path, tmp_path: Path
 ) -> None:
     other = adapter(base, tmp_path / "other", 4)
     taught = PeftModel.from_pretrained(
@@ -126,7 +126,7 @@ def test_a_whole_model_answers_as_it_was_at_a_step(base: Path, tmp_path: Path) -
     step = checkpoint(taught, tmp_path / "checkpoints")
     taught.save_pretrained(tmp_path / "saved")
     AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "saved")
-    voices = Voices()
+    voices = ModelCache()
     before = answer(voices, base)
 
     assert answer(voices, base, weights=step) == answer(voices, tmp_path / "saved") != before
@@ -135,7 +135,7 @@ def test_a_whole_model_answers_as_it_was_at_a_step(base: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("is_adapter", [True, False])
 def test_a_broken_checkpoint_is_not_asked(
-    voices: Voices, base: Path, tuned: Path, tmp_path: Path, *, is_adapter: bool
+    voices: ModelCache, base: Path, tuned: Path, tmp_path: Path, *, is_adapter: bool
 ) -> None:
     step = checkpoint(torch.nn.Linear(2, 2), tmp_path)
     weights = step / trainer_state.WEIGHTS
@@ -147,20 +147,20 @@ def test_a_broken_checkpoint_is_not_asked(
     assert caught.value.hint == "Ask another checkpoint, or the model that the run ended with."
 
 
-def test_adapters_make_room_for_each_other(voices: Voices, base: Path, tuned: Path) -> None:
+def test_adapters_make_room_for_each_other(voices: ModelCache, base: Path, tuned: Path) -> None:
     found = answer(voices, base, tuned)
-    for _ in range(KEPT):
+    for _ in range(MAX_ADAPTERS):
         # It is another one by the moment it was written.
         (tuned / "adapter_model.safetensors").touch()
         assert answer(voices, base, tuned) == found
 
     assert voices._base is not None
-    assert len(voices._base.adapters) == len(voices._base.model.peft_config) == KEPT
+    assert len(voices._base.adapters) == len(voices._base.model.peft_config) == MAX_ADAPTERS
 
 
 @pytest.mark.parametrize("text", ["Plain words.", "Zwölf Boxkämpfer", "日本語 🎉 fin"])
 def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    said = Text(tokenizer, [], is_turn=False)
+    said = TextStream(tokenizer, [], is_turn=False)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
 
     parts = [said.add(token) for token in ids]
@@ -172,7 +172,7 @@ def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str
 def test_a_stop_over_several_tokens_is_never_half_said(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    said = Text(tokenizer, ["</end>"], is_turn=True)
+    said = TextStream(tokenizer, ["</end>"], is_turn=True)
     ids = tokenizer(" Good. </en and </end> more", add_special_tokens=False)["input_ids"]
 
     parts = [said.add(token) for token in ids]

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from studio.errors import TrainingError
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
@@ -25,7 +25,7 @@ from studio.recipe.quantised import QUANTISED
 from studio.runner import training_run
 from studio.services.precision import number_formats
 from studio.training.models import loader, quantised_weights
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from studio.weights import model_facts
 from tests.training import tiny
 
@@ -56,9 +56,9 @@ def lora(kind: str, **changes: object) -> dict[str, Any]:
     return {"adapter__kind": "lora", "adapter__base_dtype": kind} | changes
 
 
-def prepared(model: Path, root: Path, **changes: object) -> training_run.Stages:
+def prepared(model: Path, root: Path, **changes: object) -> training_run.TrainingRun:
     run = tiny.write_run(root, model, **changes)
-    return training_run.prepare(run, run.events.append, Stop())
+    return training_run.prepare(run, run.events.append, StopHandler())
 
 
 def resolved(run: RunDir) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def test_weights_take_what_the_plan_says(kind: str, mode: str, tmp_path: Path) -
 
     found = quantised_weights.stored_bytes(made.trainer.model)
 
-    recipe = RECIPES.validate_python(made.recipe.model_dump())
+    recipe = RECIPE_ADAPTER.validate_python(made.recipe.model_dump())
     sizes = number_formats.plan_dtypes(recipe, model_facts.read(folder)).sizes
     assert sizes is not None
     assert found == pytest.approx(sizes.weights + sizes.adapter, rel=0.01)

@@ -51,9 +51,9 @@ def saved(folder: Path, config: PreTrainedConfig, is_narrow: Which, declared: st
     return folder
 
 
-def loaded(folder: Path, precision: str = "bf16") -> tuple[Any, weight_formats.Formats]:
+def loaded(folder: Path, precision: str = "bf16") -> tuple[Any, weight_formats.WeightFormats]:
     config = loader.load_config(str(folder))
-    formats = weight_formats.formats(str(folder), config, PRECISIONS[precision], NATIVE)
+    formats = weight_formats.choose_formats(str(folder), config, PRECISIONS[precision], NATIVE)
     return loader.load_model(str(folder), config, formats.main, own=formats.own), formats
 
 

@@ -12,8 +12,8 @@ from studio.errors import TrainingError
 from studio.protocols.events import AlarmRaised, Checkpointed, Failed, MetricsLogged
 from studio.protocols.run_dir import RunDir
 from studio.runner import training_run
-from studio.training.monitoring.divergence_guard import Guard, Reading
-from studio.training.stop_handler import Stop
+from studio.training.monitoring.divergence_guard import DivergenceGuard, LoggedStep
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -43,15 +43,17 @@ def codes(run: RunDir) -> list[str]:
     return [alarm.code for alarm in tiny.events_of(run, AlarmRaised)]
 
 
-def made_guard(model: Path, folder: Path, **changes: object) -> Guard:
+def made_guard(model: Path, folder: Path, **changes: object) -> DivergenceGuard:
     run = tiny.write_run(folder, model, **changes)
-    guard: Guard = training_run.prepare(run, run.events.append, Stop()).trainer.guard
+    guard: DivergenceGuard = training_run.prepare(
+        run, run.events.append, StopHandler()
+    ).trainer.guard
     return guard
 
 
-def reading(**metrics: float) -> Reading:
+def reading(**metrics: float) -> LoggedStep:
     usual = {"loss": 2.0, "grad_norm": 1.0, "learning_rate": 0.01}
-    return Reading(step=1, metrics=usual | metrics, broken_losses=0, findings=None)
+    return LoggedStep(step=1, metrics=usual | metrics, broken_losses=0, findings=None)
 
 
 def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_what_rollback_kept_says_that_it_is_no_result(hopeless: Path, tmp_path: 
 
 def test_a_step_without_a_number_changes_no_weight(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=4)
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     compute = made.trainer.compute_loss
 
     def breaking(*args: Any, **given: Any) -> torch.Tensor:  # noqa: ANN401 -- upstream's own

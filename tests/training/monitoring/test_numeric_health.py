@@ -11,7 +11,7 @@ from studio.protocols.events import AlarmRaised, MetricsLogged
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner import training_run
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -117,7 +117,7 @@ def test_the_largest_score_is_that_of_the_head(model: Path, tmp_path: Path) -> N
 
 def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=2)
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
 
     made.trainer.train()
 
@@ -177,7 +177,7 @@ def test_gradients_that_round_to_zero_are_seen(
     *, model: Path, tmp_path: Path, scale: float, is_lost: bool, expected: list[str]
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     compute = made.trainer.compute_loss
     made.trainer.compute_loss = lambda *args, **given: compute(*args, **given) * 1e-5
@@ -191,7 +191,7 @@ def test_gradients_that_round_to_zero_are_seen(
 
 def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
 
     made.trainer.train()

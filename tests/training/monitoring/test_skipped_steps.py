@@ -14,8 +14,8 @@ from studio.protocols.events import AlarmRaised, Checkpointed, Failed, Finished,
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.precision import PrecisionName
 from studio.runner import training_run
-from studio.runner.execution import execute
-from studio.training.stop_handler import Stop
+from studio.runner.execution import execute_run
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 
@@ -75,7 +75,7 @@ def write_run(root: Path, model: Path, broken: Collection[int], **changes: Any) 
 
 def train(root: Path, model: Path, broken: Collection[int], **changes: Any) -> RunDir:  # noqa: ANN401 -- any knob
     run = write_run(root, model, broken, **changes)
-    execute(run.root, Stop())
+    execute_run(run.root, StopHandler())
     return run
 
 
@@ -128,7 +128,7 @@ def test_a_run_resumed_after_a_nan_goes_on_as_it_would_have(
     knobs = {**resumed_runs.SAVED, "evaluation__logging_steps": 3}
     whole = train(tmp_path / "whole", fragile, [4], **knobs)
     again = resumed_runs.interrupt_run(whole, step, tmp_path / "again")
-    execute(again.root, Stop())
+    execute_run(again.root, StopHandler())
 
     # Compared as text: NaN equals nothing.
     assert str(resumed_runs.curve(again)) == str(resumed_runs.curve(whole))
@@ -179,7 +179,7 @@ def test_warm_up_waits_for_a_step_left_out(fragile: Path, tmp_path: Path) -> Non
 
 def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fragile, [3], **LINEAR)
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.args.max_grad_norm = 0
 
     made.trainer.train()

@@ -7,8 +7,8 @@ import pytest
 
 from studio.protocols.events import Finished, Sampled
 from studio.protocols.inference_service import GenerationRequest
-from studio.runner.inference.generation import write
-from studio.runner.inference.model_cache import Voices
+from studio.runner.inference.generation import generate
+from studio.runner.inference.model_cache import ModelCache
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -54,7 +54,7 @@ def test_an_adapter_answers_beside_the_base_it_was_trained_beside(
         temperature=0.0,
     )
 
-    with Voices().of(asked) as (voice, tokenizer):
-        end = write(asked, voice, tokenizer, lambda _text: None, lambda: False)
+    with ModelCache().of(asked) as (voice, tokenizer):
+        end = generate(asked, voice, tokenizer, lambda _text: None, lambda: False)
 
     assert end.computed_in == computed_in

@@ -17,7 +17,7 @@ from studio.protocols.events import AlarmRaised, Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.runner import training_run
 from studio.training.precision import float8, matmul_precision
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -32,12 +32,12 @@ print(sorted({str(p.dtype) for p in model.parameters()}))
 """
 
 
-def prepared(model: Path, root: Path, precision: str = "fp8") -> training_run.Stages:
+def prepared(model: Path, root: Path, precision: str = "fp8") -> training_run.TrainingRun:
     run = tiny.write_run(root, model, precision=precision)
-    return training_run.prepare(run, run.events.append, Stop())
+    return training_run.prepare(run, run.events.append, StopHandler())
 
 
-def unmade(made: training_run.Stages) -> str:
+def unmade(made: training_run.TrainingRun) -> str:
     """Return why a run would not train."""
     with pytest.raises(TrainingError) as caught:
         made.trainer.train()
@@ -66,13 +66,13 @@ def audited(runs: dict[str, RunDir]) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("is_to_the_brim", [True, False])
 def test_numbers_tell_a_format_of_eight_bits(dtype: torch.dtype, *, is_to_the_brim: bool) -> None:
-    ones = torch.ones(matmul_precision.SIZE, matmul_precision.SIZE)
+    ones = torch.ones(matmul_precision.PROBE_SIZE, matmul_precision.PROBE_SIZE)
 
     def product(fine: torch.Tensor) -> torch.Tensor:
         scale = torch.finfo(dtype).max / fine.abs().max() if is_to_the_brim else 256
         return (fine * scale).to(dtype).float() @ ones
 
-    assert matmul_precision.read_by(product, CPU) == str(dtype).removeprefix("torch.")
+    assert matmul_precision.measure_format(product, CPU) == str(dtype).removeprefix("torch.")
 
 
 def test_an_audit_counts_the_layers_that_read_eight_bits(audited: dict[str, Any]) -> None:
@@ -216,4 +216,4 @@ def test_a_model_that_cannot_is_refused_in_words(
 def test_the_output_stays_out(model: Path) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(model)
 
-    assert loaded.lm_head not in float8.layers(loaded).values()
+    assert loaded.lm_head not in float8.linear_layers(loaded).values()

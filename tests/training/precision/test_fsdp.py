@@ -32,7 +32,7 @@ def policy(args: SFTConfig, flag: str) -> MixedPrecisionPolicy:
 def test_a_mode_says_what_is_gathered_and_summed(mode: Precision, tmp_path: Path) -> None:
     args = arguments(tmp_path, mode, fsdp=True)
 
-    fsdp.install(mode, args)
+    fsdp.set_mixed_precision(mode, args)
 
     # Whatever upstream would choose by itself, ours stands.
     found = policy(args, "fp16")
@@ -53,6 +53,6 @@ def test_upstream_alone_sums_in_sixteen_bits_whatever_is_asked(tmp_path: Path) -
 def test_a_model_on_one_gpu_is_left_alone(tmp_path: Path) -> None:
     args = arguments(tmp_path, PRECISIONS["bf16"])
 
-    fsdp.install(PRECISIONS["bf16"], args)
+    fsdp.set_mixed_precision(PRECISIONS["bf16"], args)
 
     assert args.fsdp_plugin_args is None

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.slow
 def test_each_format_is_measured(tmp_path: Path) -> None:
     folder, said = TaskDir(tmp_path), list[Event]()
 
-    told = task_dispatch.function("probe")(folder, {}, task_dispatch.Teller(said.append).tell)
+    told = task_dispatch.load_function("probe")(
+        folder, {}, task_dispatch.ProgressReporter(said.append).tell
+    )
 
     assert told["seconds"].keys() == {"float32", "bfloat16", "float16"}
     assert min(told["seconds"].values()) > 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from studio.training.precision.optimizers import MasterAdamW, RoundedAdamW, stochastic
+from studio.training.precision.optimizers import MasterAdamW, RoundedAdamW, round_stochastically
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +141,7 @@ def test_training_throws_no_dice_of_anybody_else() -> None:
 def test_stochastic_rounding_is_right_on_average() -> None:
     value = torch.full((100_000,), 1 + 2**-10)
 
-    rounded = stochastic(value, torch.Generator().manual_seed(0))
+    rounded = round_stochastically(value, torch.Generator().manual_seed(0))
 
     assert sorted(set(rounded.tolist())) == [1.0, 1 + 2**-7]
     assert rounded.mean().item() == pytest.approx(1 + 2**-10, abs=1e-4)
@@ -150,14 +150,14 @@ def test_stochastic_rounding_is_right_on_average() -> None:
 def test_stochastic_rounding_leaves_what_bfloat16_can_hold() -> None:
     value = torch.tensor([0.0, -0.0, 1.5, -(2.0**-126), 3.3895314e38])
 
-    assert torch.equal(stochastic(value, torch.Generator().manual_seed(0)), value)
+    assert torch.equal(round_stochastically(value, torch.Generator().manual_seed(0)), value)
 
 
 @pytest.mark.parametrize("bits", [0x7F800000, -0x800000, 0x7FC00000, 0x7FFFFFFF])
 def test_no_number_stays_no_number(bits: int) -> None:
     value = torch.full((1000,), bits, dtype=torch.int32).view(torch.float32)
 
-    rounded = stochastic(value, torch.Generator().manual_seed(0))
+    rounded = round_stochastically(value, torch.Generator().manual_seed(0))
 
     assert torch.equal(rounded.view(torch.int32), value.view(torch.int32))
 

@@ -10,7 +10,7 @@ from studio.protocols.events import Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner import training_run
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -76,7 +76,7 @@ def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: 
         optimisation__lr_scheduler_type="linear",
         optimisation__max_steps=6,
     )
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     # So large that the first gradients overflow, as they do when training goes astray.
     made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
 
@@ -90,7 +90,7 @@ def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: 
 
 def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.native_amp = False
 
     with pytest.raises(TrainingError, match="float16 mixed was asked for") as caught:
@@ -101,7 +101,7 @@ def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
 
 def test_weights_outside_the_optimizer_are_refused(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.create_optimizer()
     made.trainer.optimizer.param_groups[0]["params"].pop()
 

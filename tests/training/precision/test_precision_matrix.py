@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from studio import hardware
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Finished, Started
 from studio.recipe import yaml
 from studio.recipe.adapters import Lora
@@ -212,6 +212,6 @@ def test_what_was_not_refused_in_time_is_stopped(
 def told(cell: Cell, model_of: ModelOf, tmp_path: Path) -> list[str]:
     """Return what the studio says against a cell before it starts."""
     written = tiny.write_run(tmp_path / "asked", model_of(cell[-1]), **changes(cell))
-    recipe = RECIPES.validate_python(yaml.load(written.recipe.read_text()), strict=False)
+    recipe = RECIPE_ADAPTER.validate_python(yaml.load(written.recipe.read_text()), strict=False)
     facts = recommendation.read_model_facts(model_of(cell[-1]))
     return [refusal.message for refusal in check(recipe, facts, hardware.detect())]

@@ -15,7 +15,7 @@ from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner import training_run
 from studio.training.models import loader
 from studio.training.precision import matmul_precision
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -28,9 +28,9 @@ def audited(run: RunDir) -> dict[str, Any]:
     return audit
 
 
-def prepared(model: Path, root: Path, **changes: object) -> training_run.Stages:
+def prepared(model: Path, root: Path, **changes: object) -> training_run.TrainingRun:
     run = tiny.write_run(root, model, **changes)
-    return training_run.prepare(run, run.events.append, Stop())
+    return training_run.prepare(run, run.events.append, StopHandler())
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +52,26 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_product_shows_what_it_reads(
     inputs: torch.dtype, weights: torch.dtype, expected: str
 ) -> None:
-    assert matmul_precision.operand(CPU, inputs, weights) == expected
+    assert matmul_precision.measure_operand(CPU, inputs, weights) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_product_shows_what_autocast_makes_it_read(dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype):
-        found = matmul_precision.operand(CPU)
+        found = matmul_precision.measure_operand(CPU)
 
     assert found == str(dtype).removeprefix("torch.")
 
 
 def test_a_product_that_is_emulated_reads_what_it_should() -> None:
-    with matmul_precision.reading(PRECISIONS["fp32_bf16_matmul"], CPU):
-        assert matmul_precision.operand(CPU) == "bfloat16"
+    with matmul_precision.apply_precision(PRECISIONS["fp32_bf16_matmul"], CPU):
+        assert matmul_precision.measure_operand(CPU) == "bfloat16"
 
 
 def test_emulation_rounds_forwards_and_backwards() -> None:
     die = torch.Generator().manual_seed(0)
     x, w = (torch.randn(8, 8, generator=die, requires_grad=True) for _ in range(2))
-    with matmul_precision.reading(PRECISIONS["fp32_bf16_matmul"], CPU):
+    with matmul_precision.apply_precision(PRECISIONS["fp32_bf16_matmul"], CPU):
         y = x @ w
         (gradient,) = torch.autograd.grad(y, x, y.detach())
 
@@ -86,7 +86,7 @@ def test_a_run_leaves_torch_as_it_was(model: Path, tmp_path: Path) -> None:
     tiny.train(tmp_path / "run", model, precision="fp32_bf16_matmul", optimisation__max_steps=1)
 
     assert torch.get_float32_matmul_precision() == before
-    assert matmul_precision.operand(CPU) == "float32"
+    assert matmul_precision.measure_operand(CPU) == "float32"
 
 
 def test_tf32_on_a_processor_is_found_out(model: Path, tmp_path: Path) -> None:
@@ -180,6 +180,6 @@ def test_what_an_adapter_copies_is_never_trained_in_16_bits(model: Path) -> None
     adapted = get_peft_model(base, LoraConfig(r=2, modules_to_save=["lm_head"]))
     assert torch.float16 in {p.dtype for p in adapted.parameters() if p.requires_grad}
 
-    loader.widen_trained(adapted)
+    loader.cast_trained_to_float32(adapted)
 
     assert {p.dtype for p in adapted.parameters() if p.requires_grad} == {torch.float32}

@@ -14,15 +14,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, RwkvConfig
 
 from studio.errors import TrainingError
 from studio.hardware import Gpu, Hardware, detect
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.events import AlarmRaised, Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner import training_run
-from studio.runner.execution import execute
+from studio.runner.execution import execute_run
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import check
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -84,7 +84,7 @@ def _tune(root: Path, model: Path, **changes: object) -> RunDir:
     }
     run = tiny.write_run(root, model, **(given | changes))
     tiny.write_rows(run.root / "train.jsonl", (_row(a, b) for a in range(6) for b in range(6)))
-    execute(run.root, Stop())
+    execute_run(run.root, StopHandler())
     return run
 
 
@@ -216,7 +216,7 @@ def test_a_float64_layer_is_refused_by_name(precision: str, rwkv: Path, tmp_path
 
 def recipe(precision: str) -> AnyRecipe:
     asked = {"base_model": "x", "dataset": "y", "precision": precision, "adapter": {"kind": "full"}}
-    return RECIPES.validate_python(asked)
+    return RECIPE_ADAPTER.validate_python(asked)
 
 
 # --- H2O LLM Studio: mixed precision off, float16 or bfloat16 -------------------------------------
@@ -318,7 +318,7 @@ def test_upstream_alone_computes_float16_as_float32() -> None:
 
 def test_upstreams_way_is_found_out(taught: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", taught, precision="fp16")
-    made = training_run.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.native_amp = False
     made.trainer.accelerator.scaler = None
 

@@ -13,8 +13,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
-from studio.runner.execution import execute
-from studio.training.stop_handler import Stop
+from studio.runner.execution import execute_run
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ STRICT = (
 
 
 def failed(run: RunDir) -> Failed:
-    assert execute(run.root, Stop()) == 1
+    assert execute_run(run.root, StopHandler()) == 1
     (told,) = tiny.events_of(run, Failed)
     return told
 

@@ -18,7 +18,7 @@ from studio.protocols.run_dir import RunDir
 from studio.services.workers import launcher_status as board
 from studio.settings import Settings
 from studio.worker.processes import process
-from studio.worker.processes.prefork_client import Warm
+from studio.worker.processes.prefork_client import PreforkClient
 from studio.worker.processes.process import Process
 from tests.support.waiting import wait_until
 from tests.training import tiny
@@ -27,23 +27,23 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreforkClient]:
     """Give a launcher to tests that leave it as it is: loading takes seconds."""
     with ready_launcher(tmp_path_factory.mktemp("shared")) as made:
         yield made
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Warm]:
+def launcher(tmp_path: Path) -> Iterator[PreforkClient]:
     """Give a launcher to a test that does away with it."""
     with ready_launcher(tmp_path) as made:
         yield made
 
 
 @contextmanager
-def ready_launcher(home: Path) -> Iterator[Warm]:
+def ready_launcher(home: Path) -> Iterator[PreforkClient]:
     settings = Settings(home=home)
-    made = Warm(settings)
+    made = PreforkClient(settings)
     made.begin()
     wait_until(lambda: is_ready(made), seconds=120)
     yield made
@@ -54,12 +54,12 @@ def ready_launcher(home: Path) -> Iterator[Warm]:
     wait_until(lambda: all(child.poll() is not None for child in made._left))
 
 
-def is_ready(launcher: Warm) -> bool:
+def is_ready(launcher: PreforkClient) -> bool:
     launcher.tend()
     return launcher.line is not None and launcher.line.is_ready
 
 
-def launcher_of(launcher: Warm) -> psutil.Process:
+def launcher_of(launcher: PreforkClient) -> psutil.Process:
     assert launcher.line is not None
     return psutil.Process(launcher.line.child.pid)
 
@@ -78,7 +78,7 @@ def weights(run: RunDir) -> bytes:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_forked_run_equals_a_spawned_one(
-    model: Path, tmp_path: Path, shared: Warm, precision: str
+    model: Path, tmp_path: Path, shared: PreforkClient, precision: str
 ) -> None:
     changes = {"precision": precision, "optimisation__max_steps": 6, "samples__prompts": 1}
     warm, cold = (tiny.write_run(tmp_path / name, model, **changes) for name in ("warm", "cold"))
@@ -91,7 +91,9 @@ def test_a_forked_run_equals_a_spawned_one(
     assert weights(warm) == weights(cold)
 
 
-def test_two_forked_runs_at_once_are_strangers(model: Path, tmp_path: Path, shared: Warm) -> None:
+def test_two_forked_runs_at_once_are_strangers(
+    model: Path, tmp_path: Path, shared: PreforkClient
+) -> None:
     alone, one, two = (tiny.write_run(tmp_path / name, model) for name in "abc")
     first = shared.start(alone)
     wait_until(lambda: ended(first), seconds=120)
@@ -104,7 +106,7 @@ def test_two_forked_runs_at_once_are_strangers(model: Path, tmp_path: Path, shar
 
 
 def test_a_launcher_that_is_killed_takes_no_run_along(
-    model: Path, tmp_path: Path, launcher: Warm
+    model: Path, tmp_path: Path, launcher: PreforkClient
 ) -> None:
     going = tiny.write_run(tmp_path / "going", model, optimisation__max_steps=100_000)
     forked = launcher.start(going)
@@ -123,7 +125,7 @@ def test_a_launcher_that_is_killed_takes_no_run_along(
     assert isinstance(tiny.last_event(going), Stopped)
 
 
-def test_a_dead_launcher_is_followed_by_another(launcher: Warm) -> None:
+def test_a_dead_launcher_is_followed_by_another(launcher: PreforkClient) -> None:
     first = launcher_of(launcher)
     first.kill()
     first.wait()
@@ -135,7 +137,7 @@ def test_a_dead_launcher_is_followed_by_another(launcher: Warm) -> None:
 
 
 def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
-    model: Path, tmp_path: Path, launcher: Warm
+    model: Path, tmp_path: Path, launcher: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked, parent = launcher.start(run), launcher_of(launcher)
@@ -150,7 +152,7 @@ def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
 
 
 def test_a_forked_run_stops_when_asked_with_all_of_its_group(
-    model: Path, tmp_path: Path, shared: Warm
+    model: Path, tmp_path: Path, shared: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked = shared.start(run)
@@ -165,7 +167,7 @@ def test_a_forked_run_stops_when_asked_with_all_of_its_group(
 
 
 def test_a_fork_nobody_waits_for_trains_nothing(
-    model: Path, tmp_path: Path, launcher: Warm
+    model: Path, tmp_path: Path, launcher: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     late = launcher_of(launcher)
@@ -195,8 +197,8 @@ def fork(name):
         return os.wait()
     os.close(yes)
     log = os.open(name, os.O_WRONLY | os.O_CREAT)
-    request = prefork_server.Request(Path(name), {"ONLY": "this"}, log, go)
-    code = prefork_server.become(request, theirs)
+    request = prefork_server.LaunchRequest(Path(name), {"ONLY": "this"}, log, go)
+    code = prefork_server.run_child(request, theirs)
     found = dict(os.environ), random.random(), numpy.random.rand(), torch.rand(1).item()
     print(json.dumps([code, *found]), flush=True)
     os._exit(0)
@@ -216,7 +218,7 @@ print(fresh)
     assert {one[2], one[3]}.isdisjoint({two[2], two[3]})
 
 
-def test_a_change_of_packages_brings_a_new_launcher(launcher: Warm) -> None:
+def test_a_change_of_packages_brings_a_new_launcher(launcher: PreforkClient) -> None:
     first = launcher_of(launcher)
     assert launcher.line is not None
     launcher.line.stamp = ()
@@ -231,7 +233,7 @@ def test_a_change_of_packages_brings_a_new_launcher(launcher: Warm) -> None:
     wait_until(has_left)
 
 
-def test_the_launcher_has_one_thread_and_little_memory(shared: Warm) -> None:
+def test_the_launcher_has_one_thread_and_little_memory(shared: PreforkClient) -> None:
     told = board.read(shared.settings)
 
     assert (told.state, psutil.Process(told.pid).num_threads()) == ("ready", 1)
@@ -239,11 +241,11 @@ def test_the_launcher_has_one_thread_and_little_memory(shared: Warm) -> None:
 
 
 def test_a_worker_that_came_later_learns_how_a_forked_run_ended(
-    model: Path, tmp_path: Path, shared: Warm
+    model: Path, tmp_path: Path, shared: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked = shared.start(run)
-    adopted = process.found(forked.pid, forked.started, run)
+    adopted = process.find_process(forked.pid, forked.started, run)
     assert adopted is not None
     os.killpg(forked.pid, signal.SIGKILL)
     wait_until(lambda: ended(adopted))
@@ -252,7 +254,7 @@ def test_a_worker_that_came_later_learns_how_a_forked_run_ended(
 
 
 def test_a_studio_can_do_without(tmp_path: Path) -> None:
-    launcher = Warm(Settings(home=tmp_path, warm_launcher=False))
+    launcher = PreforkClient(Settings(home=tmp_path, warm_launcher=False))
     launcher.begin()
 
     assert (launcher.line, board.read(launcher.settings)) == (None, board.LauncherStatus())

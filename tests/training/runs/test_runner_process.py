@@ -176,9 +176,9 @@ def test_a_missing_package_is_named(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     without = (
         "import sys, pathlib; sys.modules['torch'] = None\n"
-        "from studio.runner.execution import execute\n"
-        "from studio.training.stop_handler import Stop\n"
-        "sys.exit(execute(pathlib.Path(sys.argv[1]), Stop()))"
+        "from studio.runner.execution import execute_run\n"
+        "from studio.training.stop_handler import StopHandler\n"
+        "sys.exit(execute_run(pathlib.Path(sys.argv[1]), StopHandler()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", without, str(run.root)], capture_output=True, check=False

@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studio import run_manifest
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import (
     Failed,
     Finished,
@@ -23,11 +23,11 @@ from studio.protocols.events import (
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
 from studio.run_manifest import Manifest
-from studio.runner.execution import execute
+from studio.runner.execution import execute_run
 from studio.training.data import tokenisation
-from studio.training.data.chat_templates import Template
-from studio.training.data.rows import Row, split
-from studio.training.stop_handler import Stop
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.rows import TrainingRow, split_rows
+from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -46,8 +46,10 @@ def lora(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def validation(run: RunDir) -> tokenisation.Examples:
     reader = AutoTokenizer.from_pretrained(run.artifacts)
-    rows = split([Row(messages=row["messages"]) for row in tiny.rows()], 0.2, seed=42)[1]
-    return tokenisation.tokenise(rows, Template(reader), reader, max_length=1024)
+    rows = split_rows([TrainingRow(messages=row["messages"]) for row in tiny.rows()], 0.2, seed=42)[
+        1
+    ]
+    return tokenisation.tokenise(rows, ChatTemplate(reader), reader, max_length=1024)
 
 
 def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:
@@ -213,8 +215,10 @@ def test_the_manifest_names_each_file_by_its_hash(full: RunDir) -> None:
 def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model: Path) -> None:
     kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8"))
 
-    recipe = RECIPES.validate_python(kept.recipe)
-    assert recipe == RECIPES.validate_python(yaml.load(full.recipe.read_text()), strict=False)
+    recipe = RECIPE_ADAPTER.validate_python(kept.recipe)
+    assert recipe == RECIPE_ADAPTER.validate_python(
+        yaml.load(full.recipe.read_text()), strict=False
+    )
     weights = {"model.safetensors": run_manifest.file_sha256(model / "model.safetensors")}
     assert (kept.is_finished, kept.base_model.sha256) == (True, weights)
     assert (kept.seed, kept.metrics) == (
@@ -270,15 +274,15 @@ def test_a_loss_that_is_no_number_is_told_as_such_and_ends_the_run(
 def test_rows_without_answers_fail_in_words(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, data__max_length=16)
 
-    assert execute(run.root, Stop()) == 1
+    assert execute_run(run.root, StopHandler()) == 1
     assert tiny.events_of(run, Failed)[0].code == "sequence_too_long"
 
 
 def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
-    stop = Stop()
+    stop = StopHandler()
     stop.asked = "cancel"
 
-    assert execute(run.root, stop) == 0
+    assert execute_run(run.root, stop) == 0
     assert [event.kind for event in run.events.read()[0]] == ["stopped"]
     assert tiny.events_of(run, Stopped)[0].step == 0

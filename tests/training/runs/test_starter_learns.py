@@ -6,16 +6,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Finished, Sampled
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
-from studio.runner.execution import execute
+from studio.runner.execution import execute_run
 from studio.starter import instruction_rows
 from studio.training.data import tokenisation
-from studio.training.data.chat_templates import Template
-from studio.training.data.rows import read
-from studio.training.stop_handler import Stop
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.rows import read_rows
+from studio.training.stop_handler import StopHandler
 from tests.support import live_studio
 from tests.training import tiny
 
@@ -46,20 +46,20 @@ def model() -> Path:
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = RunDir(tmp_path_factory.mktemp("learning"))
     instruction_rows.write_files(run.root)
-    recipe = RECIPES.validate_python(RECIPE, strict=False)
+    recipe = RECIPE_ADAPTER.validate_python(RECIPE, strict=False)
     run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
     train, validation = (run.root / f"{split}.jsonl" for split in ("train", "validation"))
     spec = JobSpec(run_id=1, name="x", model=str(model), train=train, validation=validation)
     run.job.write_text(spec.model_dump_json(), encoding="utf-8")
-    execute(run.root, Stop())
+    execute_run(run.root, StopHandler())
     assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
     return run
 
 
 def test_the_loss_on_rows_held_out_falls_far(run: RunDir, model: Path) -> None:
     reader = AutoTokenizer.from_pretrained(model)
-    held_out = read(run.root / "validation.jsonl")
-    examples = tokenisation.tokenise(held_out, Template(reader), reader, max_length=256)
+    held_out = read_rows(run.root / "validation.jsonl")
+    examples = tokenisation.tokenise(held_out, ChatTemplate(reader), reader, max_length=256)
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
     assert tiny.loss_of(base, examples, reader.pad_token_id) > 3

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.recipe.constraints import Conflict, find_conflict
 
 BARE: dict[str, Any] = {"method": "sft", "base_model": "m", "dataset": "d"}
@@ -12,7 +12,7 @@ FULL = {"adapter": {"kind": "full"}}
 
 
 def found(**changes: object) -> Conflict | None:
-    return find_conflict(RECIPES.validate_python(BARE | changes))
+    return find_conflict(RECIPE_ADAPTER.validate_python(BARE | changes))
 
 
 def test_what_is_there_by_default_goes_together() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from studio.hardware import Gpu, Hardware
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.recipe.quantised import QUANTISED
@@ -22,7 +22,7 @@ VOLTA = replace(
 def beside(base_dtype: str, precision: PrecisionName = "bf16") -> AnyRecipe:
     adapter = {"kind": "lora", "base_dtype": base_dtype}
     told = {"base_model": "m", "dataset": "d", "method": "sft", "precision": precision}
-    return RECIPES.validate_python(told | {"adapter": adapter})
+    return RECIPE_ADAPTER.validate_python(told | {"adapter": adapter})
 
 
 @pytest.mark.parametrize("name", QUANTISED)
@@ -56,7 +56,7 @@ def test_a_recipe_names_the_packages_it_needs(base_dtype: str, packages: set[str
 def test_a_full_fine_tune_needs_none() -> None:
     told = {"base_model": "m", "dataset": "d", "method": "sft", "adapter": {"kind": "full"}}
 
-    assert RECIPES.validate_python(told).packages == frozenset()
+    assert RECIPE_ADAPTER.validate_python(told).packages == frozenset()
 
 
 @pytest.mark.parametrize("name", QUANTISED)

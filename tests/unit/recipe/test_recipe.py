@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
-from studio.methods import METHODS, RECIPES
+from studio.methods import METHODS, RECIPE_ADAPTER
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import flatten, merge, nest
 
@@ -14,7 +14,7 @@ LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}
 
 
 def test_everything_left_out_takes_its_default() -> None:
-    recipe = RECIPES.validate_python(LEAST)
+    recipe = RECIPE_ADAPTER.validate_python(LEAST)
 
     assert (recipe.precision, recipe.adapter.kind, recipe.optimisation.seed) == ("auto", "lora", 42)
 
@@ -64,7 +64,7 @@ def test_wrong_values_are_refused_by_name(
     changes: dict[str, Any], place: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ValidationError) as refused:
-        RECIPES.validate_python(LEAST | changes)
+        RECIPE_ADAPTER.validate_python(LEAST | changes)
 
     assert [(error["loc"], error["msg"]) for error in refused.value.errors()] == [(place, message)]
 
@@ -72,21 +72,21 @@ def test_wrong_values_are_refused_by_name(
 def test_text_is_read_leniently_when_asked() -> None:
     values = LEAST | {"optimisation": {"learning_rate": "1e-4"}}
 
-    recipe = RECIPES.validate_python(values, strict=False)
+    recipe = RECIPE_ADAPTER.validate_python(values, strict=False)
     assert recipe.optimisation.learning_rate == 1e-4
 
 
 @pytest.mark.parametrize("preset", METHODS["sft"].presets, ids=lambda preset: preset.name)
 def test_every_preset_is_a_recipe(preset: Any) -> None:  # noqa: ANN401 -- a Preset
-    assert RECIPES.validate_python(dict(preset.values)).method == "sft"
+    assert RECIPE_ADAPTER.validate_python(dict(preset.values)).method == "sft"
 
 
 def test_yaml_carries_help_and_comes_back() -> None:
-    recipe = RECIPES.validate_python(LEAST)
+    recipe = RECIPE_ADAPTER.validate_python(LEAST)
     text = yaml.dump(recipe)
 
     assert "  # Size of the adapter. Higher learns more and costs more memory.\n  r: 16\n" in text
-    assert RECIPES.validate_python(yaml.load(text)) == recipe
+    assert RECIPE_ADAPTER.validate_python(yaml.load(text)) == recipe
 
 
 @pytest.mark.parametrize(

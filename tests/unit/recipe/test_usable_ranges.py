@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from studio.methods import METHODS, RECIPES
+from studio.methods import METHODS, RECIPE_ADAPTER
 from studio.recipe.fields import Section, field_spec, section_types
 from studio.recipe.ranges import unusable_values
 
@@ -50,7 +50,7 @@ def float_knobs(section: type[Section], prefix: str = "") -> dict[str, Any]:
 def test_a_number_without_effect_is_refused(
     change: dict[str, Any], param: str, message: str
 ) -> None:
-    conflicts = list(unusable_values(RECIPES.validate_python(LEAST | change)))
+    conflicts = list(unusable_values(RECIPE_ADAPTER.validate_python(LEAST | change)))
 
     assert [(conflict.param, conflict.message) for conflict in conflicts] == [(param, message)]
 
@@ -64,7 +64,7 @@ def test_a_number_without_effect_is_refused(
     ],
 )
 def test_usual_numbers_pass(change: dict[str, Any]) -> None:
-    assert list(unusable_values(RECIPES.validate_python(LEAST | change))) == []
+    assert list(unusable_values(RECIPE_ADAPTER.validate_python(LEAST | change))) == []
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))

@@ -188,7 +188,7 @@ def test_a_disk_without_room_is_told_before_anything_comes(chore: TaskDir, hub: 
     repo = hub.model("big/one", {"config.json": b"{}", "model.safetensors": b"x"})
     told = HubModel(id=repo.id, files=(HubFile(name="model.safetensors", size=2**60),))
     with pytest.raises(DiskFullError, match=r"1,152,921,504\.6 GB"):
-        download_model.refuse_without_room(chore.files, list(told.files))
+        download_model.refuse_if_disk_full(chore.files, list(told.files))
 
 
 def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
@@ -199,7 +199,7 @@ def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
     found = asked.look(repo.id)
     waited: list[float] = []
     asked = Reader(endpoint="http://127.0.0.1:9")
-    fetching = download_model.Fetch(
+    fetching = download_model.Downloader(
         asked, found, found.commit, chore.files, lambda *_: None, pause=waited.append
     )
     with pytest.raises(UnavailableError, match="breaks off, and no more comes of"):

@@ -7,23 +7,23 @@ import pytest
 
 from studio.protocols.events import Event, EventLog, Finished, Stopped
 from studio.runner import execution
-from studio.training.stop_handler import Stop
+from studio.training.stop_handler import StopHandler
 
 
 @pytest.fixture
-def stop() -> Stop:
-    return Stop()
+def stop() -> StopHandler:
+    return StopHandler()
 
 
 def last(log: EventLog) -> Event:
     return log.read()[0][-1]
 
 
-def test_what_an_interrupted_import_breaks_is_no_failure(stop: Stop, tmp_path: Path) -> None:
+def test_what_an_interrupted_import_breaks_is_no_failure(stop: StopHandler, tmp_path: Path) -> None:
     """A package that is told to stop while it loads may swallow that, and break later."""
     log = EventLog(tmp_path / "events.jsonl")
 
-    def load(_say: execution.Say) -> Event:
+    def load(_say: execution.EmitEvent) -> Event:
         with stop.at_once():
             try:
                 stop._hear(signal.SIGTERM, None)
@@ -31,6 +31,6 @@ def test_what_an_interrupted_import_breaks_is_no_failure(stop: Stop, tmp_path: P
                 raise RecursionError from half
         return Finished(metrics={})
 
-    code = execution._tell(log, stop, load)
+    code = execution._log_work(log, stop, load)
 
     assert (code, type(last(log))) == (0, Stopped)

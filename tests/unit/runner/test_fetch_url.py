@@ -8,7 +8,7 @@ import pytest
 from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.runner.sources import http
-from studio.runner.sources.http import Wish
+from studio.runner.sources.http import DownloadRequest
 from tests.fakes.file_server import FileServer
 
 ROWS = b'{"prompt": "a", "completion": "b"}\n' * 3000
@@ -17,7 +17,7 @@ ROWS = b'{"prompt": "a", "completion": "b"}\n' * 3000
 def fetch(url: str, folder: Path, limit: int = 10**6, **given: Any) -> tuple[Path, str]:  # noqa: ANN401 -- of a wish
     limits = FetchLimits(bytes=limit, row_bytes=1000, seconds=given.pop("seconds", 60))
     allow = given.pop("allow_internal", True)
-    wish = Wish(url, limits, allow_internal=allow, pause=lambda _seconds: None)
+    wish = DownloadRequest(url, limits, allow_internal=allow, pause=lambda _seconds: None)
     path, filename, _facts = http.fetch(wish, folder, lambda _phase, _share: None)
     return path, filename
 
@@ -57,7 +57,7 @@ def test_after_a_cut_only_the_rest_is_asked_for(site: FileServer, tmp_path: Path
 
 
 def test_another_attempt_goes_on_too(site: FileServer, tmp_path: Path) -> None:
-    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MOST_TRIES)])
+    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MAX_STALLED_TRIES)])
     error = refusal(url, tmp_path)
     site.asked.clear()
     path, _ = fetch(url, tmp_path)
@@ -76,7 +76,7 @@ def test_where_the_rest_cannot_be_had_it_begins_anew(
 
 
 def test_what_changed_meanwhile_is_not_mixed(site: FileServer, tmp_path: Path) -> None:
-    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MOST_TRIES)])
+    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MAX_STALLED_TRIES)])
     refusal(url, tmp_path)
     site.put("/rows.jsonl", ROWS.upper(), tag='"second"')
 

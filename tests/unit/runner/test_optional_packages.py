@@ -14,9 +14,9 @@ LOOK = """
 import sys, importlib.util
 from pathlib import Path
 from studio.protocols.run_dir import RunDir
-from studio.runner.optional_packages import spare
+from studio.runner.optional_packages import block_unused_packages
 
-spare(RunDir(Path(sys.argv[1])))
+block_unused_packages(RunDir(Path(sys.argv[1])))
 print(*(name for name in ("bitsandbytes", "torchao") if importlib.util.find_spec(name)))
 """
 FULL = {"adapter": {"kind": "full"}}

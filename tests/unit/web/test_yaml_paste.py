@@ -3,7 +3,7 @@
 import pytest
 
 from studio.errors import InvalidError
-from studio.methods import METHODS, RECIPES
+from studio.methods import METHODS, RECIPE_ADAPTER
 from studio.recipe import yaml
 from studio.web.experiments.yaml_paste import LONGEST, pour
 from studio.web.forms.recipe_form import tidy
@@ -16,7 +16,7 @@ def test_what_a_run_has_written_fits_as_it_is() -> None:
     recipe = make_recipe(optimisation={"learning_rate": 3e-5, "max_steps": 7}, precision="fp32")
     poured = pour(yaml.dump(recipe), SFT)
 
-    again = RECIPES.validate_python(tidy(SFT.recipe, poured.values), strict=False)
+    again = RECIPE_ADAPTER.validate_python(tidy(SFT.recipe, poured.values), strict=False)
     assert (again, poured.problems) == (recipe, [])
 
 

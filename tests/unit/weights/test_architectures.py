@@ -52,9 +52,9 @@ def test_a_config_tells_its_kind(config: dict[str, Any], kind: ModelKind | None)
 
 
 def test_a_method_is_named_that_cannot_train_a_model() -> None:
-    assert model_compatibility.complaint("causal", "llama") == ""
-    assert model_compatibility.complaint(None, "new") == ""
-    assert model_compatibility.complaint("encoder", "bert", [METHODS["sft"]]) == (
+    assert model_compatibility.untrainable_reason("causal", "llama") == ""
+    assert model_compatibility.untrainable_reason(None, "new") == ""
+    assert model_compatibility.untrainable_reason("encoder", "bert", [METHODS["sft"]]) == (
         f"{KIND_DESCRIPTIONS['encoder']} The method Supervised cannot train bert models."
     )
 

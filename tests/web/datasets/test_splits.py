@@ -97,7 +97,7 @@ def test_a_run_is_measured_by_the_rows_of_the_other_data_set_as_they_were(
 
     folder = RunDir(settings.runs / str(run))
     with unit_of_work(engine) as db:
-        run_dir_setup.lay_out(db, runs.get(db, run), folder, settings)
+        run_dir_setup.write_run_dir(db, runs.get(db, run), folder, settings)
 
     spec = JobSpec.model_validate_json(folder.job.read_text())
     assert spec.validation is not None

@@ -39,7 +39,7 @@ def model(engine: Engine, tmp_path: Path) -> Path:
 def known(engine: Engine, settings: Settings) -> None:
     """Have the rows counted for it."""
     with unit_of_work(engine) as db:
-        token_stats.count_tokens(db, settings, "spoken")
+        token_stats.count_rows(db, settings, "spoken")
 
 
 def shown(client: TestClient, **asked: str | int) -> str:
@@ -217,7 +217,7 @@ def test_rows_that_a_template_refuses_keep_a_recipe_from_starting(
     strict = "{% if '7' in messages[0].content %}{{ raise_exception('No sevens') }}{% endif %}"
     tokenizer_services.write_model(model, template=strict + tokenizer_services.CHATML)
     with unit_of_work(engine) as db:
-        token_stats.count_tokens(db, settings, "spoken")
+        token_stats.count_rows(db, settings, "spoken")
     (refused,) = planned(client, 64)["refusals"]
 
     assert refused["message"] == (
@@ -235,7 +235,7 @@ def test_both_parts_stand_side_by_side(
     with unit_of_work(engine) as db:
         db.exec(select(DatasetVersion)).one().validation_rows = 3
     with unit_of_work(engine) as db:
-        token_stats.count_tokens(db, settings, "spoken")
+        token_stats.count_rows(db, settings, "spoken")
     page = parse_page(client.get(PAGE, params=ASKED).text)
 
     table = page.one(id="stats").all(class_="sides")[0]

@@ -17,7 +17,7 @@ from studio import logs
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Worker
-from studio.methods import RECIPES
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import AlarmRaised
 from studio.services.operations import prometheus_metrics
 from studio.services.queue import queue
@@ -265,7 +265,7 @@ def broken(engine: Engine, settings: Settings) -> TestClient:
 
     @app.get("/broken")
     def fail(request: Request) -> None:
-        RECIPES.validate_python({"method": "sft", "precision": request.headers["row"]})
+        RECIPE_ADAPTER.validate_python({"method": "sft", "precision": request.headers["row"]})
 
     return TestClient(app, raise_server_exceptions=False)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from studio.errors import NotFoundError
 from studio.hardware import Hardware
-from studio.methods import METHODS, RECIPES, AnyRecipe
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision import incompatibilities, recommendation
@@ -108,7 +108,7 @@ def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
     """Return the plainest recipe in a mode; one that is about all weights trains them all."""
     adapter = {"adapter": {"kind": "full"}} if mode.is_for_all_weights else {}
     names = {"base_model": model or "any", "dataset": "any", "precision": mode.name}
-    return RECIPES.validate_python({"method": one.name} | names | adapter)
+    return RECIPE_ADAPTER.validate_python({"method": one.name} | names | adapter)
 
 
 def _mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:

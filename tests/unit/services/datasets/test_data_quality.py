@@ -14,7 +14,7 @@ from studio.db.tables import DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.runner.tasks.scan_dataset import look
+from studio.runner.tasks.scan_dataset import scan
 from studio.services.datasets import data_quality, dataset_builds, versions
 from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.pending_datasets import Upload
@@ -202,7 +202,7 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
         chore = data_quality.enqueue_scan(db, settings.datasets, versions.get(db, dataset_id, 1))
 
     told: list[float | None] = []
-    result = look(
+    result = scan(
         tasks.task_dir(settings.chores, chore),
         chore.params,
         lambda _phase, share: told.append(share),

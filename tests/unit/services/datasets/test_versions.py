@@ -114,7 +114,7 @@ def test_a_run_keeps_the_version_it_was_submitted_with(
     with unit_of_work(engine) as db:
         datasets.rename(db, pets, "cats")
         place = RunDir(settings.runs / str(run.id))
-        run_dir_setup.lay_out(db, runs.get(db, run.id or 0), place, settings)
+        run_dir_setup.write_run_dir(db, runs.get(db, run.id or 0), place, settings)
 
     spec = JobSpec.model_validate_json(place.job.read_text())
     assert spec.train == settings.datasets / str(pets) / "1" / "train.jsonl"
@@ -132,7 +132,9 @@ def test_a_run_whose_rows_were_deleted_is_not_given_others(
     with unit_of_work(engine) as db:
         dataset_builds.import_file(db, settings.datasets, upload(settings.datasets))
     with unit_of_work(engine) as db, pytest.raises(InvalidError) as refused:
-        run_dir_setup.lay_out(db, runs.get(db, run.id or 0), RunDir(settings.runs / "1"), settings)
+        run_dir_setup.write_run_dir(
+            db, runs.get(db, run.id or 0), RunDir(settings.runs / "1"), settings
+        )
 
     assert refused.value.message == (
         "The rows of pets that this run learns from have been deleted."

@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.hardware import Gpu, Hardware
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision import recommendation
@@ -81,7 +81,7 @@ def only_refusal(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware = H100
 
 
 def repaired(recipe: AnyRecipe, found: Refusal) -> AnyRecipe:
-    return RECIPES.validate_python(merge(recipe.model_dump(), found.repair))
+    return RECIPE_ADAPTER.validate_python(merge(recipe.model_dump(), found.repair))
 
 
 def warnings(recipe: AnyRecipe, facts: ModelFacts) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.sweeps import sweep_preview, sweeps, trials
 from studio.services.sweeps.sweep_preview import SweepPlan
-from studio.worker.sweep_scheduler import Sweeper
+from studio.worker.sweep_scheduler import SweepScheduler
 from tests.support.factories import make_finished_run, make_recipe, metrics_event
 
 RATE, RANK = "optimisation.learning_rate", "adapter.r"
@@ -59,7 +59,7 @@ def tried(db: Session) -> list[Mapping[str, object]]:
     return [one.settings for one in trials.list_trials(db, sweeps.get(db, 1))]
 
 
-def carry_out(engine: Engine, sweeper: Sweeper) -> None:
+def carry_out(engine: Engine, sweeper: SweepScheduler) -> None:
     """Tend a sweep to its end. The loss of a run is how far its rate is from a thousandth."""
     for _ in range(100):
         sweeper.tend()
@@ -74,7 +74,7 @@ def carry_out(engine: Engine, sweeper: Sweeper) -> None:
 def test_a_grid_tries_every_combination_in_order(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID))
-    carry_out(engine, Sweeper(engine, tmp_path))
+    carry_out(engine, SweepScheduler(engine, tmp_path))
 
     with unit_of_work(engine) as db:
         names = [run.name for run in sweeps.list_runs(db, 1)]
@@ -91,7 +91,7 @@ def test_a_grid_tries_every_combination_in_order(engine: Engine, tmp_path: Path)
 def test_no_more_runs_wait_than_may_go_on_at_once(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     sweeper.tend()
     sweeper.tend()
     with unit_of_work(engine) as db:
@@ -110,7 +110,7 @@ def test_many_runs_at_once_are_queued_a_few_at_a_time(
     with unit_of_work(engine) as db:
         space: SearchSpace = {RANK: Range(low=1, high=20)}
         begin(db, SweepPlan(space=space, strategy=strategy, count=20, parallel=18))
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     seen = []
     for _ in range(4):
         sweeper.tend()
@@ -131,7 +131,7 @@ def test_another_worker_goes_on_with_the_very_same_settings(
         sweeps.create(db, experiments.get(db, 1), plan)
     for number in range(12):
         # A fresh worker each time, and now and then without what Optuna has noted.
-        Sweeper(engine, tmp_path / str(number // 4)).tend()
+        SweepScheduler(engine, tmp_path / str(number // 4)).tend()
         with unit_of_work(engine) as db:
             for run in [*sweeps.list_runs(db, 1), *sweeps.list_runs(db, 2)]:
                 if run.status is RunStatus.QUEUED:
@@ -149,7 +149,7 @@ def test_another_worker_goes_on_with_the_very_same_settings(
 def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG, RANK: several(4, 8)}, strategy="tpe", count=24))
-    carry_out(engine, Sweeper(engine, tmp_path))
+    carry_out(engine, SweepScheduler(engine, tmp_path))
 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
@@ -166,7 +166,7 @@ def test_tpe_tries_kinds_each_with_its_own_settings(engine: Engine, tmp_path: Pa
     space: SearchSpace = {"adapter.kind": several("lora", "full"), RANK: several(4, 8), RATE: LOG}
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=space, strategy="tpe", count=12))
-    carry_out(engine, Sweeper(engine, tmp_path))
+    carry_out(engine, SweepScheduler(engine, tmp_path))
 
     with unit_of_work(engine) as db:
         sweep, told = sweeps.get(db, 1), tried(db)
@@ -181,7 +181,7 @@ def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
     with unit_of_work(engine) as db:
         plan = SweepPlan(space={RATE: LOG}, strategy="tpe", count=9, is_pruning=True)
         begin(db, plan)
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     for _ in range(5):
         sweeper.tend()
         with unit_of_work(engine) as db:
@@ -208,7 +208,7 @@ def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
 def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2))
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], 3.0, then=Failed(code="died", message="It died."))
@@ -228,11 +228,11 @@ def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: P
 def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: bytes) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=4))
-    Sweeper(engine, tmp_path).tend()
+    SweepScheduler(engine, tmp_path).tend()
     with unit_of_work(engine) as db:
         finish(db, queued(db)[0], 2.0)
     (tmp_path / "1.journal").write_bytes(damage)
-    Sweeper(engine, tmp_path).tend()
+    SweepScheduler(engine, tmp_path).tend()
 
     with unit_of_work(engine) as db:
         assert [one.state for one in trials.list_trials(db, sweeps.get(db, 1))] == ["done", "going"]
@@ -241,7 +241,7 @@ def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: 
 def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2, parallel=2))
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], then=Failed(code="died", message="It died."))
@@ -258,11 +258,11 @@ def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
 def test_a_deleted_run_is_not_made_again(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID))
-    Sweeper(engine, tmp_path).tend()
+    SweepScheduler(engine, tmp_path).tend()
     with unit_of_work(engine) as db:
         finish(db, queued(db)[0], 1.0)
         runs.delete(db, 1, tmp_path)
-    carry_out(engine, Sweeper(engine, tmp_path))
+    carry_out(engine, SweepScheduler(engine, tmp_path))
 
     with unit_of_work(engine) as db:
         assert [run.trial for run in sweeps.list_runs(db, 1)] == [1, 2, 3]
@@ -272,7 +272,7 @@ def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: 
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=3))
         db.delete(db.get_one(Dataset, 1))
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     for _ in range(sweeps.MAX_REFUSED):
         sweeper.tend()
 
@@ -285,7 +285,7 @@ def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: 
 def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], 3.0)
@@ -309,7 +309,7 @@ def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path
 def test_a_stopped_sweep_keeps_what_was_learnt(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
-    sweeper = Sweeper(engine, tmp_path)
+    sweeper = SweepScheduler(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], 3.0)
