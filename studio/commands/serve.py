@@ -52,15 +52,15 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         _print_warnings(settings)
         with _supervised_worker(engine, settings, wanted=worker) as ending:
             # The largest import of all goes on while the worker does its own.
-            from studio.web.app import create_app, settle  # noqa: PLC0415 -- heavy import
+            from studio.web.app import create_app, freeze_gc_heap  # noqa: PLC0415 -- heavy import
             from studio.web.rendering import render  # noqa: PLC0415 -- heavy import
 
             _print_address(
                 login_link.prepare_sign_in(engine, settings, address.url), open_page=open_page
             )
-            render.keep_compiled(settings.cache / "templates")
+            render.cache_compiled_templates(settings.cache / "templates")
             app = create_app(engine, settings)
-            settle()
+            freeze_gc_heap()
             config = uvicorn.Config(
                 app,
                 log_config=None,

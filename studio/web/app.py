@@ -16,74 +16,74 @@ from studio.services.runs.base_model_check import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
 from studio.web.api.routers import ROUTERS as API
-from studio.web.auth.login_throttle import Tries
-from studio.web.auth.route_table import Ways
+from studio.web.auth.login_throttle import LoginThrottle
+from studio.web.auth.route_table import RouteTable
 from studio.web.http import errors
-from studio.web.http.deps import Seats
-from studio.web.http.event_hub import Hub
-from studio.web.http.stream_limits import Viewers
-from studio.web.i18n.locale import Tongue
-from studio.web.middleware.auth_middleware import LOOK_AGAIN_SECONDS, Door
-from studio.web.middleware.proxy_headers import Behind
-from studio.web.middleware.request_guard import Gate
-from studio.web.middleware.request_metrics import Counter, Traffic
+from studio.web.http.deps import SessionSlots
+from studio.web.http.event_hub import EventHub
+from studio.web.http.stream_limits import StreamLimiter
+from studio.web.i18n.locale import LocaleMiddleware
+from studio.web.middleware.auth_middleware import RECHECK_SECONDS, AuthMiddleware
+from studio.web.middleware.proxy_headers import ProxyHeadersMiddleware
+from studio.web.middleware.request_guard import RequestGuard
+from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from studio.web.page_routers import ROUTERS as PAGES
 from studio.web.rendering import static_app
 
-_ABOUT = "Fine-tune language models: experiments, runs and their numbers."
+_DESCRIPTION = "Fine-tune language models: experiments, runs and their numbers."
 
 
 class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = openapi_extras.completed(super().openapi())
+            self.openapi_schema = openapi_extras.add_shared_parts(super().openapi())
         return self.openapi_schema
 
 
 def create_app(engine: Engine, settings: Settings) -> FastAPI:
-    traffic = Traffic()
-    ways = Ways((*PAGES, *API))
+    traffic = RequestMetrics()
+    ways = RouteTable((*PAGES, *API))
     gate = Middleware(
-        Gate,
+        RequestGuard,
         hosts=settings.allowed_hosts.lower().split(","),
         upload_limit=settings.upload_limit_bytes,
     )
     app = _App(
         title="Mantissa Studio",
         version=studio.__version__,
-        description=_ABOUT,
-        lifespan=_life,
+        description=_DESCRIPTION,
+        lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
         middleware=[
-            Middleware(Behind, settings=settings),
-            Middleware(Counter, traffic=traffic),
+            Middleware(ProxyHeadersMiddleware, settings=settings),
+            Middleware(RequestMetricsMiddleware, traffic=traffic),
             gate,
             # First what speaks, so that whoever is turned away can read why.
-            Middleware(Tongue),
-            Middleware(Door, ways=ways, settings=settings),
+            Middleware(LocaleMiddleware),
+            Middleware(AuthMiddleware, ways=ways, settings=settings),
             Middleware(GZipMiddleware, minimum_size=1000),
         ],
     )
     app.state.engine = engine
     app.state.settings = settings
-    app.state.hub = Hub(engine)
+    app.state.hub = EventHub(engine)
     app.state.traffic = traffic
-    app.state.seats = Seats()
-    app.state.tries = Tries()
+    app.state.seats = SessionSlots()
+    app.state.tries = LoginThrottle()
     app.state.pending = PendingSignIns()
-    app.state.viewers = Viewers()
+    app.state.viewers = StreamLimiter()
     app.state.hub_answers = HubAccessCache()
-    app.state.look_again_seconds = LOOK_AGAIN_SECONDS
-    errors.install(app)
+    app.state.look_again_seconds = RECHECK_SECONDS
+    errors.install_handlers(app)
     # To include a router is to analyse each of its routes again, a fifth of a second at the first
     # request; what that is for, prefixes and dependencies of the whole, is not used here.
     app.router.routes.extend(route for router in (*PAGES, *API) for route in router.routes)
-    app.mount("/static", static_app.Kept(), name="static")
+    app.mount("/static", static_app.CachedStaticFiles(), name="static")
     return app
 
 
-def settle() -> None:
+def freeze_gc_heap() -> None:
     """Spare the garbage collector what is loaded by now, and stays.
 
     A look at all of it takes a fifth of a second: now, or in the middle of somebody's request.
@@ -93,6 +93,6 @@ def settle() -> None:
 
 
 @asynccontextmanager
-async def _life(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with app.state.hub.running():
         yield

@@ -6,12 +6,12 @@ from fastapi.openapi.models import ParameterInType
 from pydantic import BaseModel
 
 from studio.schemas.field_docs import FieldDocs
-from studio.web.api.conventions.api_route import NEVER_KEPT
+from studio.web.api.conventions.api_route import NEVER_STORED
 from studio.web.api.datasets.new_dataset import NewImport
 from studio.web.http import openai_errors
-from studio.web.http.idempotency import REPLAY
+from studio.web.http.idempotency import REPLAY_HEADER
 
-_REFUSALS = {
+_ERROR_DESCRIPTIONS = {
     "400": "The body cannot be read.",
     "401": "This studio does not know who asks.",
     "403": "Another site, or somebody who may not, asks for it.",
@@ -25,28 +25,28 @@ _REFUSALS = {
     "503": "Something is missing or busy now. Try again after `Retry-After`.",
     "507": "There is no room left.",
 }
-_ALWAYS = ("401", "403", "404", "409", "421", "422", "500", "503")
-_WRITING = ("400", "413", "507")
+_COMMON_STATUSES = ("401", "403", "404", "409", "421", "422", "500", "503")
+_WRITE_STATUSES = ("400", "413", "507")
 
-_KEY = {
+_IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": ParameterInType.header.value,
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     "description": "A name of your own for this request. Sent again with the same key, it is not "
-    f"done again: the answer is that of the first time, with `{REPLAY}: true`. A key is kept for a "
-    "day; with another body it is refused.",
+    f"done again: the answer is that of the first time, with `{REPLAY_HEADER}: true`. A key "
+    "is kept for a day; with another body it is refused.",
 }
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Send it as `If-Match`."}}
-_MAKING = {"201", "202"}
+_CREATED_STATUSES = {"201", "202"}
 ERROR, OPENAI = "Error", "OpenAIError"
-_KINDS = {ERROR: "Refusal", OPENAI: "OpenAIRefusal"}
+_ERROR_SCHEMAS = {ERROR: "Refusal", OPENAI: "OpenAIRefusal"}
 """The shapes of errors: ours, and that of OpenAI's interface."""
 
-_PLACE = "#/components/schemas/{model}"
+_REF_TEMPLATE = "#/components/schemas/{model}"
 
 
-class Complaint(BaseModel):
+class OpenAIErrorBody(BaseModel):
     """Why OpenAI's interface refused a request."""
 
     message: str
@@ -78,50 +78,57 @@ class Problem(FieldDocs, BaseModel):
     """Every field at fault, where fields are."""
 
 
-def completed(document: dict[str, Any]) -> dict[str, Any]:
+def add_shared_parts(document: dict[str, Any]) -> dict[str, Any]:
     """Add to a document what every call may answer and take."""
     parts = document["components"]
-    parts["schemas"] |= _schemas()
+    parts["schemas"] |= _error_schemas()
     parts["schemas"].pop("HTTPValidationError", None)
     parts["schemas"].pop("ValidationError", None)
     parts["responses"] = {
-        f"{kind}{status}": _response(kind, status) for kind in _KINDS for status in _REFUSALS
+        f"{kind}{status}": _error_response(kind, status)
+        for kind in _ERROR_SCHEMAS
+        for status in _ERROR_DESCRIPTIONS
     }
-    parts["parameters"] = {"IdempotencyKey": _KEY}
+    parts["parameters"] = {"IdempotencyKey": _IDEMPOTENCY_KEY}
     for address, path in document["paths"].items():
         for method, operation in path.items():
-            _complete(method, operation, OPENAI if openai_errors.is_wanted(address) else ERROR)
-        if "if-match" in _taken(path.get("patch", {})):
+            _complete_operation(
+                method, operation, OPENAI if openai_errors.is_openai_path(address) else ERROR
+            )
+        if "if-match" in _parameter_names(path.get("patch", {})):
             path["patch"]["responses"]["412"] = {"$ref": "#/components/responses/Error412"}
             for method in path.keys() & {"get", "patch"}:
                 path[method]["responses"]["200"]["headers"] = _ETAG
     return document
 
 
-def _taken(operation: dict[str, Any]) -> set[str]:
+def _parameter_names(operation: dict[str, Any]) -> set[str]:
     return {one.get("name", "") for one in operation.get("parameters", ())}
 
 
-def _complete(method: str, operation: dict[str, Any], kind: str) -> None:
+def _complete_operation(method: str, operation: dict[str, Any], kind: str) -> None:
     answers = operation["responses"]
-    for status in (*_ALWAYS, *(() if method == "get" and kind is ERROR else _WRITING)):
+    for status in (
+        *_COMMON_STATUSES,
+        *(() if method == "get" and kind is ERROR else _WRITE_STATUSES),
+    ):
         answers[status] = {"$ref": f"#/components/responses/{kind}{status}"}
-    is_kept = not operation.keys() & NEVER_KEPT
-    if method == "post" and answers.keys() & _MAKING and is_kept:
+    is_kept = not operation.keys() & NEVER_STORED
+    if method == "post" and answers.keys() & _CREATED_STATUSES and is_kept:
         reference = {"$ref": "#/components/parameters/IdempotencyKey"}
         operation["parameters"] = [*operation.get("parameters", ()), reference]
 
 
-def _response(kind: str, status: str) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{_KINDS[kind]}"}
+def _error_response(kind: str, status: str) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{_ERROR_SCHEMAS[kind]}"}
     return {
-        "description": _REFUSALS[status],
+        "description": _ERROR_DESCRIPTIONS[status],
         "content": {"application/json": {"schema": schema}},
     }
 
 
-def _schemas() -> dict[str, Any]:
-    whole = Problem.model_json_schema(ref_template=_PLACE)
+def _error_schemas() -> dict[str, Any]:
+    whole = Problem.model_json_schema(ref_template=_REF_TEMPLATE)
     inner = whole.pop("$defs")
     refusal = {
         "type": "object",
@@ -131,9 +138,9 @@ def _schemas() -> dict[str, Any]:
     }
     complaint = refusal | {
         "title": "OpenAIRefusal",
-        "properties": {"error": Complaint.model_json_schema()},
+        "properties": {"error": OpenAIErrorBody.model_json_schema()},
     }
-    brought = NewImport.model_json_schema(ref_template=_PLACE)
+    brought = NewImport.model_json_schema(ref_template=_REF_TEMPLATE)
     inner |= brought.pop("$defs")
     told = {"Problem": whole, "Refusal": refusal, "OpenAIRefusal": complaint}
     return {**told, "NewImport": brought, **inner}

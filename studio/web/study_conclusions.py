@@ -18,11 +18,11 @@ MINUS = "\N{MINUS SIGN}"
 _SMALL = 0.1
 """Below it two decimals would hide the digits of a ratio."""
 
-_SLIGHT = 0.005
+_NEGLIGIBLE = 0.005
 """A ratio nearer to one than this is no difference: it would be written as 0 %."""
 
 
-def verdict(report: StudyReport) -> list[str]:
+def draw_conclusions(report: StudyReport) -> list[str]:
     """Return a sentence for each mode, then what to know before believing them."""
     others = [one for one in report.findings if one.precision != REFERENCE]
     reference = [one for one in report.findings if one.precision == REFERENCE]
@@ -33,24 +33,24 @@ def verdict(report: StudyReport) -> list[str]:
             gettext("%(mode)s: %(troubles)s.")
             % {"mode": REFERENCE, "troubles": gettext("; ").join(found)}
             for one in reference
-            if (found := _troubles(one))
+            if (found := _problem_phrases(one))
         ),
-        *_noise(reference),
-        *_progress(report),
-        *_devices(report.devices),
+        *_noise_caveat(reference),
+        *_progress_caveat(report),
+        *_device_caveat(report.devices),
     ]
 
 
-def brief(value: float) -> str:
+def format_difference(value: float) -> str:
     """Write a difference of losses with the two digits that matter."""
     return formatting.number(float(f"{value:.2g}"))
 
 
-def signed(value: float) -> str:
+def format_signed(value: float) -> str:
     return formatting.change(float(f"{value:.2g}"), "") or "0"
 
 
-def share(value: float) -> str:
+def format_share(value: float) -> str:
     """Write a share in percent; tenths only where they are the news."""
     percent = value * 100
     has_tenths = 0.05 <= abs(percent) < 0.95  # noqa: PLR2004 -- what one decimal can show
@@ -58,13 +58,13 @@ def share(value: float) -> str:
     return f"{text.removesuffix('-0').replace('-', MINUS) or '0'}\N{NO-BREAK SPACE}%"
 
 
-def times(ratio: SampleStats) -> str:
+def format_ratio(ratio: SampleStats) -> str:
     """Write a ratio, with its spread where that is known."""
     mean = f"{ratio.mean:.2f}" if ratio.mean >= _SMALL else f"{ratio.mean:.2g}"
-    return mean if ratio.spread is None else f"{mean} ± {brief(ratio.spread)}"
+    return mean if ratio.spread is None else f"{mean} ± {format_difference(ratio.spread)}"
 
 
-def plural(count: int, word: Literal["run", "seed", "step", "alarm"]) -> str:
+def format_count(count: int, word: Literal["run", "seed", "step", "alarm"]) -> str:
     match word:
         case "run":
             told = ngettext("%(count)s run", "%(count)s runs", count)
@@ -78,30 +78,30 @@ def plural(count: int, word: Literal["run", "seed", "step", "alarm"]) -> str:
 
 
 def _sentence(one: PrecisionResult) -> str:
-    costs = _costs(one) if one.loss else ""
-    parts = [f"{one.precision} {_loss(one)}{costs}", *_troubles(one)]
+    costs = _cost_phrase(one) if one.loss else ""
+    parts = [f"{one.precision} {_loss_phrase(one)}{costs}", *_problem_phrases(one)]
     return gettext("; ").join(parts) + gettext(".")
 
 
-def _loss(one: PrecisionResult) -> str:
+def _loss_phrase(one: PrecisionResult) -> str:
     if one.gap is not None:
-        return _compared(one, one.gap)
+        return _comparison_phrase(one, one.gap)
     if one.failed + one.cancelled == one.runs:
         return gettext("left nothing to compare with %(mode)s") % {"mode": REFERENCE}
     if one.not_finite:
         told = gettext("has no finite validation loss (%(count)s of %(runs)s)")
-        return told % {"count": one.not_finite, "runs": plural(one.runs, "run")}
+        return told % {"count": one.not_finite, "runs": format_count(one.runs, "run")}
     told = gettext("has no validation loss to compare with %(mode)s (0 of %(runs)s)")
-    return told % {"mode": REFERENCE, "runs": plural(one.runs, "run")}
+    return told % {"mode": REFERENCE, "runs": format_count(one.runs, "run")}
 
 
-def _compared(one: PrecisionResult, gap: SampleStats) -> str:
+def _comparison_phrase(one: PrecisionResult, gap: SampleStats) -> str:
     place = "" if one.step is None else gettext(" at step %(step)s") % {"step": one.step}
     noise = one.noise.spread if one.noise else None
-    said, told = _words(one, gap)
+    said, told = _gap_phrase(one, gap)
     if noise is not None:
-        told.append(gettext("seed noise ±%(noise)s") % {"noise": brief(noise)})
-    told.append(plural(gap.n, "seed"))
+        told.append(gettext("seed noise ±%(noise)s") % {"noise": format_difference(noise)})
+    told.append(format_count(gap.n, "seed"))
     if one.versus == "unknown":
         told.append(gettext("too few to judge"))
     return gettext("%(said)s (%(details)s)") % {
@@ -110,14 +110,14 @@ def _compared(one: PrecisionResult, gap: SampleStats) -> str:
     }
 
 
-def _words(one: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]:
+def _gap_phrase(one: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]:
     """Say where a mode ended; the gap follows in brackets unless it is what is said."""
-    bracket = [gettext("gap %(gap)s") % {"gap": signed(gap.mean)}]
+    bracket = [gettext("gap %(gap)s") % {"gap": format_signed(gap.mean)}]
     if one.versus == "within":
         return gettext("equals %(mode)s within seed noise") % {"mode": REFERENCE}, bracket
     if one.lost is not None and one.lost > 0:
         lost = gettext("lost %(share)s of %(mode)s's improvement")
-        return lost % {"share": share(one.lost), "mode": REFERENCE}, bracket
+        return lost % {"share": format_share(one.lost), "mode": REFERENCE}, bracket
     if not gap.mean:
         return gettext("has %(mode)s's loss") % {"mode": REFERENCE}, bracket
     off = (
@@ -125,28 +125,30 @@ def _words(one: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]:
         if gap.mean > 0
         else gettext("is %(gap)s below %(mode)s")
     )
-    return off % {"gap": brief(abs(gap.mean)), "mode": REFERENCE}, []
+    return off % {"gap": format_difference(abs(gap.mean)), "mode": REFERENCE}, []
 
 
-def _costs(one: PrecisionResult) -> str:
+def _cost_phrase(one: PrecisionResult) -> str:
     parts = []
     if one.speed_ratio is not None:
-        parts.append(gettext("%(ratio)s times its speed") % {"ratio": times(one.speed_ratio)})
+        parts.append(
+            gettext("%(ratio)s times its speed") % {"ratio": format_ratio(one.speed_ratio)}
+        )
     if one.memory_ratio is not None:
-        parts.append(memory(one.memory_ratio))
+        parts.append(format_memory_ratio(one.memory_ratio))
     return gettext(", at %(costs)s") % {"costs": gettext(" and ").join(parts)} if parts else ""
 
 
-def memory(ratio: float) -> str:
-    if abs(ratio - 1) < _SLIGHT:
+def format_memory_ratio(ratio: float) -> str:
+    if abs(ratio - 1) < _NEGLIGIBLE:
         return gettext("equal memory (within 0.5 %)")
     told = gettext("%(share)s more memory") if ratio > 1 else gettext("%(share)s less memory")
-    return told % {"share": share(abs(ratio - 1))}
+    return told % {"share": format_share(abs(ratio - 1))}
 
 
-def _troubles(one: PrecisionResult) -> list[str]:
+def _problem_phrases(one: PrecisionResult) -> list[str]:
     """Say what went wrong, where something did."""
-    runs = plural(one.runs, "run")
+    runs = format_count(one.runs, "run")
     lost = one.not_finite if one.gap is not None else 0
     told = (
         (one.failed, gettext("%(count)s of %(runs)s failed")),
@@ -154,22 +156,22 @@ def _troubles(one: PrecisionResult) -> list[str]:
         (lost, gettext("%(lost)s without a finite validation loss")),
         (one.skipped_steps, gettext("%(steps)s left out")),
         (one.broken_steps, gettext("%(steps)s with a loss that is no number")),
-        (one.alarms, plural(one.alarms, "alarm")),
+        (one.alarms, format_count(one.alarms, "alarm")),
     )
     return [
         what
         % {
             "count": count,
             "runs": runs,
-            "lost": plural(count, "run"),
-            "steps": plural(count, "step"),
+            "lost": format_count(count, "run"),
+            "steps": format_count(count, "step"),
         }
         for count, what in told
         if count
     ]
 
 
-def _noise(reference: Sequence[PrecisionResult]) -> list[str]:
+def _noise_caveat(reference: Sequence[PrecisionResult]) -> list[str]:
     """Say that noise is unknown, where it is."""
     finished = reference[0].noise.n if reference and reference[0].noise else 0
     if finished >= MIN_SEEDS:
@@ -178,17 +180,19 @@ def _noise(reference: Sequence[PrecisionResult]) -> list[str]:
         "Seed noise is unknown: %(seeds)s of %(mode)s with a validation loss, and it takes "
         "%(enough)s."
     )
-    return [told % {"seeds": plural(finished, "seed"), "mode": REFERENCE, "enough": MIN_SEEDS}]
+    return [
+        told % {"seeds": format_count(finished, "seed"), "mode": REFERENCE, "enough": MIN_SEEDS}
+    ]
 
 
-def _progress(report: StudyReport) -> list[str]:
+def _progress_caveat(report: StudyReport) -> list[str]:
     if not report.going:
         return []
-    over, runs = len(report.runs) - report.going, plural(len(report.runs), "run")
+    over, runs = len(report.runs) - report.going, format_count(len(report.runs), "run")
     return [gettext("%(count)s of %(runs)s have ended.") % {"count": over, "runs": runs}]
 
 
-def _devices(devices: Sequence[str]) -> list[str]:
+def _device_caveat(devices: Sequence[str]) -> list[str]:
     if len(devices) < 2:  # noqa: PLR2004 -- on one device all speeds compare
         return []
     told = gettext(

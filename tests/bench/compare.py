@@ -17,7 +17,7 @@ from studio.db.session import open_engine, unit_of_work
 from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
-from studio.web.app import create_app, settle
+from studio.web.app import create_app, freeze_gc_heap
 from tests.bench.measurement import Measurement
 from tests.support.factories import add_starter_data, make_running
 from tests.support.live_studio import Studio, free_port, prepare, stop_everything
@@ -83,7 +83,7 @@ def _laid(folder: Path) -> Iterator[Measurement]:
     engine = home.open_home(settings)
     numbers = _fill(engine, settings, RUNS, POINTS)
     client = TestClient(create_app(engine, settings))
-    settle()
+    freeze_gc_heap()
     for axis in AXES:
         url = f"/api/v1/compare/curves?keys=loss&x={axis}&runs={','.join(map(str, numbers))}"
         took = [_seconds(client, url) for _ in range(TIMES)]

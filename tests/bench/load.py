@@ -17,7 +17,7 @@ from studio.db.session import open_engine, unit_of_work
 from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
-from studio.web.app import create_app, settle
+from studio.web.app import create_app, freeze_gc_heap
 from tests.bench.measurement import Measurement
 from tests.bench.page_weight import fill
 from tests.support.factories import make_running
@@ -88,7 +88,7 @@ def _long(folder: Path) -> Iterator[Measurement]:
     engine = home.open_home(settings)
     _fill(engine, settings)
     client = TestClient(create_app(engine, settings))
-    settle()
+    freeze_gc_heap()
     lists = {
         "list": "/api/v1/runs?limit=50",
         "filtered by status": "/api/v1/runs?limit=50&status=failed",

@@ -80,8 +80,11 @@ def _median(client: TestClient, url: str) -> float:
 def contents(html: str, kind: str) -> list[bytes]:
     """Return what a page loads: the files it names, and what its modules import."""
     names = set(re.findall(rf"/static/([\w/.-]+\.{kind})", html))
-    joined = [css_bundle.joined()] if css_bundle.NAME in names else []
-    return [*joined, *(path.read_bytes() for path in _files(names - {css_bundle.NAME}, kind))]
+    joined = [css_bundle.bundle_content()] if css_bundle.BUNDLE_NAME in names else []
+    return [
+        *joined,
+        *(path.read_bytes() for path in _files(names - {css_bundle.BUNDLE_NAME}, kind)),
+    ]
 
 
 def _files(names: set[str], kind: str) -> set[Path]:

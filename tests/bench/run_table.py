@@ -19,7 +19,7 @@ from studio.db.summaries import MetricSummary
 from studio.db.tables import Experiment, Run
 from studio.services.operations import home
 from studio.settings import Settings
-from studio.web.app import create_app, settle
+from studio.web.app import create_app, freeze_gc_heap
 from tests.bench.measurement import Measurement
 from tests.support.factories import add_starter_data, make_recipe
 
@@ -50,7 +50,7 @@ def measure() -> Iterator[Measurement]:
         engine = home.open_home(settings)
         fill(engine, settings)
         client = TestClient(create_app(engine, settings))
-        settle()
+        freeze_gc_heap()
         for name, query in QUESTIONS.items():
             took = sorted(_seconds(client, f"/?{query}") for _ in range(TIMES))
             what = f"{RUNS:,} runs, page: {name}"

@@ -3,7 +3,7 @@
 import pytest
 
 from studio.web.api import openai
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.routers import ROUTERS as API
 from studio.web.api.system import prometheus
 from studio.web.page_routers import ROUTERS as PAGES
@@ -127,6 +127,6 @@ def test_the_calls_there_are_named_are_there(call: str) -> None:
 
 
 def test_what_holds_for_calls_holds_for_all() -> None:
-    others = [getattr(route, "path", route) for route in CALLS if not isinstance(route, Call)]
+    others = [getattr(route, "path", route) for route in CALLS if not isinstance(route, ApiRoute)]
 
     assert others == [], "Make its router with route_class=Call."

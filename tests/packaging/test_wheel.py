@@ -68,7 +68,8 @@ def test_wheel_carries_every_catalogue_compiled(wheel: Path) -> None:
 
 def test_installed_studio_speaks_chinese(installed: Path, tmp_path: Path) -> None:
     ask = (
-        "from studio.web.i18n import locale; locale.speak('zh-Hans'); print(locale.gettext('Runs'))"
+        "from studio.web.i18n import locale; locale.set_language('zh-Hans'); "
+        "print(locale.gettext('Runs'))"
     )
 
     assert run(installed / "bin" / "python", "-c", ask, home=tmp_path) == "运行"

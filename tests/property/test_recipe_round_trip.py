@@ -10,7 +10,7 @@ from studio.recipe import yaml
 from studio.recipe.dotted_keys import nest
 from studio.recipe.precision import PRECISIONS
 from studio.web.forms.controls import Fieldset
-from studio.web.forms.recipe_form import fieldset, tidy
+from studio.web.forms.recipe_form import fieldset, parse_posted
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 RATES = st.floats(min_value=1e-12, max_value=1)
@@ -76,6 +76,6 @@ def test_a_recipe_survives_yaml(recipe: AnyRecipe) -> None:
 @given(recipes)
 def test_a_recipe_survives_its_form(recipe: AnyRecipe) -> None:
     sent = nest([("method", recipe.method), *_sent(fieldset(type(recipe), recipe.model_dump()))])
-    again = RECIPE_ADAPTER.validate_python(tidy(type(recipe), sent), strict=False)
+    again = RECIPE_ADAPTER.validate_python(parse_posted(type(recipe), sent), strict=False)
 
     assert again == recipe

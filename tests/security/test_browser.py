@@ -14,11 +14,11 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Run
 from studio.services import experiments
 from studio.services.runs import runs
-from studio.web.accounts.login_page import local
+from studio.web.accounts.login_page import local_path
 from studio.web.api.routers import ROUTERS as API
 from studio.web.page_routers import ROUTERS as PAGES
 from studio.web.runs import table_export
-from studio.web.runs.table_export import Sheet
+from studio.web.runs.table_export import TableData
 from tests.security.raw_requests import Target, send_raw
 from tests.support.page_reader import parse_page
 
@@ -71,12 +71,12 @@ CELLS = st.builds("{}{}".format, DANGEROUS, st.text(max_size=20))
 @settings(max_examples=50, deadline=None)
 @given(name=CELLS, title=CELLS)
 def test_no_cell_of_an_export_is_reckoned_with(name: str, title: str) -> None:
-    made = Sheet(
+    made = TableData(
         names=["id", title], titles=[], numeric=[], raw=[[1, name], [-2, -1.5]], written=[]
     )
 
     # A quoted cell keeps every line break, so only the first sign of each counts.
-    rows = list(csv.reader(io.StringIO(table_export.as_csv(made), newline="")))
+    rows = list(csv.reader(io.StringIO(table_export.to_csv(made), newline="")))
     assert [row[1][0] for row in rows] == ["'", "'", "-"]
     assert float(rows[2][1]) == -1.5
 
@@ -216,8 +216,8 @@ THERE = st.builds(
 @settings(max_examples=100, deadline=None)
 @given(there=THERE)
 def test_whoever_signs_in_stays_here(there: str) -> None:
-    led = urlsplit(local(there))
+    led = urlsplit(local_path(there))
 
-    assert (led.scheme, led.netloc, local(there)[:1]) == ("", "", "/")
-    assert not {"\\", "\r", "\n", "\t"} & set(local(there))
-    assert local(there)[1:2] not in {"/", "\\"}
+    assert (led.scheme, led.netloc, local_path(there)[:1]) == ("", "", "/")
+    assert not {"\\", "\r", "\n", "\t"} & set(local_path(there))
+    assert local_path(there)[1:2] not in {"/", "\\"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from studio.errors import UnavailableError
 from studio.services.runs import artifacts
 from studio.web.app import create_app
-from studio.web.http.stream_limits import Viewers
+from studio.web.http.stream_limits import StreamLimiter
 from tests.security.raw_requests import RawResponse, Target, scope, send_raw
 
 SECONDS = 20
@@ -49,7 +49,7 @@ def request(target: str = "/api/v1/health", *headers: str) -> bytes:
 
 
 def test_one_person_opens_only_so_many_streams() -> None:
-    viewers = Viewers(most=10, most_of_one=2)
+    viewers = StreamLimiter(most=10, most_of_one=2)
 
     with (
         viewers.seat("ann"),
@@ -64,7 +64,7 @@ def test_one_person_opens_only_so_many_streams() -> None:
 
 
 def test_all_together_open_only_so_many_streams() -> None:
-    viewers = Viewers(most=3, most_of_one=2)
+    viewers = StreamLimiter(most=3, most_of_one=2)
 
     with (
         viewers.seat("ann"),
@@ -93,7 +93,7 @@ def test_a_stream_too_many_is_told_when_to_come_again(place: Target) -> None:
 async def _two_streams(place: Target) -> tuple[list[RawResponse], int]:
     """Open a stream, ask for each besides, leave, and ask again. Return what is answered."""
     app = create_app(place.engine, place.settings)
-    app.state.viewers = Viewers(most=1)
+    app.state.viewers = StreamLimiter(most=1)
     there = replace(place, app=app)
     async with app.router.lifespan_context(app):
         first = await _opened(there, STREAMS[0])

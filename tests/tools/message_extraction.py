@@ -23,8 +23,8 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
 from studio.services.search import completions
 from studio.web.help import help_index
-from studio.web.i18n.locale import PHRASE
-from studio.web.i18n.translation import JOINTS, LISTS
+from studio.web.i18n.locale import PHRASE_CALL
+from studio.web.i18n.translation import LIST_PATTERNS, SENTENCE_JOINS
 from studio.web.runs import run_table
 from studio.web.studies import study_export
 
@@ -120,7 +120,7 @@ def all_of(root: Path) -> Iterator[tuple[str, str | tuple[str, str]]]:
     yield from _declared()
     for path in sorted((root / "static" / "js").rglob("*.js")):
         where = path.relative_to(root).as_posix()
-        yield from ((where, text) for text in PHRASE.findall(path.read_text(encoding="utf-8")))
+        yield from ((where, text) for text in PHRASE_CALL.findall(path.read_text(encoding="utf-8")))
     for part in SPEAKING:
         for path in _modules(root / part):
             where = path.relative_to(root).as_posix()
@@ -146,12 +146,16 @@ def _declared() -> Iterator[tuple[str, str]]:
     """Yield what is said of each knob, precision and method where it is declared."""
     for section in _sections():
         yield _where(section), _intro(section)
-    for entry in help_index.knobs().values():
+    for entry in help_index.recipe_fields().values():
         where = _where(entry.section)
         yield from ((where, text) for text in _of_knob(entry) if re.search("[A-Za-z]{2}", text))
-    joints = (*(between for _opens, between, _closes in JOINTS), *LISTS)
+    joints = (*(between for _opens, between, _closes in SENTENCE_JOINS), *LIST_PATTERNS)
     yield from (("studio/web/i18n/translation.py", one) for one in joints)
-    yield from (("studio/web/runs/run_table.py", form) for form in run_table.FORMS.values() if form)
+    yield from (
+        ("studio/web/runs/run_table.py", form)
+        for form in run_table.AGGREGATE_SUFFIXES.values()
+        if form
+    )
     yield from _terms()
     for mode in PRECISIONS.values():
         yield from (("studio/recipe/precision.py", one) for one in (mode.title, mode.summary))
@@ -171,7 +175,11 @@ def _terms() -> Iterator[tuple[str, str]]:
         ("studio/services/datasets/token_stats.py", word)
         for word in token_stats.PART_NAMES.values()
     )
-    for words in (study_export.STATES, study_export.INCIDENTS, study_export.VERSUS):
+    for words in (
+        study_export.STATE_LABELS,
+        study_export.INCIDENT_LABELS,
+        study_export.VERSUS_LABELS,
+    ):
         yield from (
             ("studio/web/studies/study_export.py", word)
             for word in words.values()
@@ -192,7 +200,7 @@ def _of_knob(entry: FieldReference) -> Iterator[str]:
         entry.knob.unit,
         entry.help,
         entry.legal,
-        help_index.title_of(entry),
+        help_index.section_title(entry),
     )
     yield from (title for title in entry.knob.titles.values() if title.isascii())
     yield from (choice for choice in entry.choices if choice in CHOICES)

@@ -10,36 +10,36 @@ from studio.db.accounts import Scope
 from studio.db.session import read_session, unit_of_work
 from studio.errors import InvalidError, StudioError
 from studio.services.accounts import accounts, api_tokens, login_sessions, passwords
-from studio.web.auth.identity import Identity, Who
+from studio.web.auth.identity import CurrentIdentity, Identity
 from studio.web.http.deps import DB
-from studio.web.http.errors import status_of
-from studio.web.rendering.render import go, page
+from studio.web.http.errors import status_for
+from studio.web.rendering.render import page, redirect
 
 router = APIRouter(prefix="/settings/access", include_in_schema=False)
 
-Number = Annotated[int, Path(ge=1, lt=2**63)]
-Text = Annotated[str, Form(max_length=200)]
+RowId = Annotated[int, Path(ge=1, lt=2**63)]
+FormText = Annotated[str, Form(max_length=200)]
 
-HOME = "/settings/access"
+PAGE_URL = "/settings/access"
 
 
 @router.get("")
-def show(request: Request, db: DB, who: Who) -> Response:
+def show(request: Request, db: DB, who: CurrentIdentity) -> Response:
     return _page(request, db, who)
 
 
 @router.post("/tokens")
-def make(
+def create_token(
     request: Request,
     db: DB,
-    who: Who,
-    name: Text = "",
+    who: CurrentIdentity,
+    name: FormText = "",
     scope: Annotated[Scope, Form()] = Scope.READ,
     days: Annotated[str, Form(max_length=10)] = "",
 ) -> Response:
     """Make a token and show it, this once."""
     try:
-        wish = api_tokens.TokenRequest(name, scope, days_of(days))
+        wish = api_tokens.TokenRequest(name, scope, parse_days(days))
         token, secret = api_tokens.create(db, wish, who.account_id, who.level)
     except StudioError as error:
         return _page(request, db, who, problem=error, name=name)
@@ -47,25 +47,27 @@ def make(
 
 
 @router.post("/tokens/{number}")
-def revoke(request: Request, number: Number, db: DB, who: Who) -> Response:
+def revoke_token(request: Request, number: RowId, db: DB, who: CurrentIdentity) -> Response:
     api_tokens.revoke(db, number, who.account_id)
-    return go(request, HOME)
+    return redirect(request, PAGE_URL)
 
 
 @router.post("/browsers")
-def show_others_out(request: Request, db: DB, who: Who) -> Response:
+def end_other_sessions(request: Request, db: DB, who: CurrentIdentity) -> Response:
     login_sessions.end_others(db, who.account_id, but=who.sign_in_id)
-    return go(request, HOME + "#browsers")
+    return redirect(request, PAGE_URL + "#browsers")
 
 
 @router.post("/browsers/{number}")
-def show_out(request: Request, number: Number, db: DB, who: Who) -> Response:
+def end_session(request: Request, number: RowId, db: DB, who: CurrentIdentity) -> Response:
     login_sessions.end(db, number, who.account_id)
-    return go(request, HOME + "#browsers")
+    return redirect(request, PAGE_URL + "#browsers")
 
 
 @router.post("/password")
-def change(request: Request, who: Who, old: Text, password: Text, again: Text) -> Response:
+def change_password(
+    request: Request, who: CurrentIdentity, old: FormText, password: FormText, again: FormText
+) -> Response:
     """Change one's own password. The database is not held while hashes are made."""
     engine = request.app.state.engine
     try:
@@ -84,10 +86,10 @@ def change(request: Request, who: Who, old: Text, password: Text, again: Text) -
     with unit_of_work(engine) as db:
         mine = accounts.get(db, who.account_id or 0)
         accounts.set_password(db, mine, hashed, but=who.sign_in_id)
-    return go(request, HOME + "#password")
+    return redirect(request, PAGE_URL + "#password")
 
 
-def days_of(text: str) -> int | None:
+def parse_days(text: str) -> int | None:
     """Return how long a token lasts; nothing written is for ever.
 
     Raises:
@@ -106,7 +108,7 @@ def _page(request: Request, db: Session, who: Identity, **about: Any) -> Respons
     return page(
         request,
         "accounts/access.html",
-        status=status_of(error) if error else 200,
+        status=status_for(error) if error else 200,
         **told
         | {"name": ""}
         | about

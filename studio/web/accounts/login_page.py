@@ -12,38 +12,40 @@ from studio.db.session import read_session, unit_of_work
 from studio.errors import ConflictError, InvalidError, StudioError, UnauthorizedError
 from studio.services.accounts import accounts, login_sessions, oidc, one_time_links, passwords
 from studio.web.auth import identity
-from studio.web.auth.identity import Visitor
+from studio.web.auth.identity import OptionalIdentity
 from studio.web.http.deps import DB, Config
-from studio.web.http.errors import status_of
+from studio.web.http.errors import status_for
 from studio.web.rendering.render import page
 
 router = APIRouter(include_in_schema=False)
 
-Text = Annotated[str, Form(max_length=200)]
-Secret = Annotated[str, Form(max_length=400)]
-There = Annotated[str, Query(alias="next", max_length=2000)]
-Here = Annotated[str, Form(alias="next", max_length=2000)]
+FormText = Annotated[str, Form(max_length=200)]
+FormSecret = Annotated[str, Form(max_length=400)]
+NextUrl = Annotated[str, Query(alias="next", max_length=2000)]
+PostedNextUrl = Annotated[str, Form(alias="next", max_length=2000)]
 
-_LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x1f\x7f]*")
+_LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x1f\x7f]*")
 
 
 @router.get("/login")
 def show(
-    request: Request, config: Config, visitor: Visitor, t: str = "", there: There = "/"
+    request: Request, config: Config, visitor: OptionalIdentity, t: str = "", there: NextUrl = "/"
 ) -> Response:
     if t:
-        return _follow(request, visitor, t)
+        return _open_link(request, visitor, t)
     if visitor is not None:
-        return RedirectResponse(local(there), 303)
+        return RedirectResponse(local_path(there), 303)
     if config.sign_in == "link":
         return page(request, "accounts/link.html", problem=None)
-    return _form(request, local(there))
+    return _sign_in_page(request, local_path(there))
 
 
 @router.post("/login")
-def enter(request: Request, name: Text = "", password: Secret = "", there: Here = "/") -> Response:
+def sign_in(
+    request: Request, name: FormText = "", password: FormSecret = "", there: PostedNextUrl = "/"
+) -> Response:
     """Let somebody in by name and password. The database is not held while the hash is made."""
-    state, address = request.app.state, identity.address(request.scope)
+    state, address = request.app.state, identity.client_address(request.scope)
     request.state.deed = name.strip().lower()[:80] or "nobody"
     try:
         state.tries.begin(name, address)
@@ -51,15 +53,19 @@ def enter(request: Request, name: Text = "", password: Secret = "", there: Here 
             account = accounts.find(db, name)
         account = accounts.authenticate(account, password)
     except StudioError as error:
-        return _form(request, local(there), name, error)
+        return _sign_in_page(request, local_path(there), name, error)
     state.tries.succeeded(name, address)
     with unit_of_work(state.engine) as db:
-        return let_in(request, db, account.id, local(there))
+        return start_session(request, db, account.id, local_path(there))
 
 
 @router.post("/login/password")
-def choose(
-    request: Request, t: Secret, name: Text = "", password: Secret = "", again: Secret = ""
+def choose_password(
+    request: Request,
+    t: FormSecret,
+    name: FormText = "",
+    password: FormSecret = "",
+    again: FormSecret = "",
 ) -> Response:
     """Choose a password by a link, and come in with it."""
     engine = request.app.state.engine
@@ -68,19 +74,19 @@ def choose(
             raise InvalidError("The two are not the same.", param="again")
         hashed = passwords.hash_password(password)
         with unit_of_work(engine) as db:
-            account = _account_of(db, t, name)
+            account = _account_for_link(db, t, name)
             accounts.set_password(db, account, hashed)
             request.state.deed = account.name
-            return let_in(request, db, account.id, "/")
+            return start_session(request, db, account.id, "/")
     except UnauthorizedError as error:
         return page(request, "accounts/link.html", status=401, problem=error)
     except StudioError as error:
         with read_session(engine) as db:
-            return _password(request, db, t, error, name)
+            return _password_page(request, db, t, error, name)
 
 
 @router.post("/logout")
-def leave(request: Request, db: DB, visitor: Visitor) -> Response:
+def sign_out(request: Request, db: DB, visitor: OptionalIdentity) -> Response:
     if visitor is not None and visitor.sign_in_id is not None:
         login_sessions.end(db, visitor.sign_in_id, visitor.account_id)
     answer = RedirectResponse("/login", 303)
@@ -88,15 +94,15 @@ def leave(request: Request, db: DB, visitor: Visitor) -> Response:
     return answer
 
 
-def local(there: str) -> str:
+def local_path(there: str) -> str:
     """Return a place of this studio: never an address elsewhere, however it is written."""
-    return there if _LOCAL.fullmatch(there) else "/"
+    return there if _LOCAL_PATH.fullmatch(there) else "/"
 
 
-def let_in(request: Request, db: Session, account_id: int | None, there: str) -> Response:
+def start_session(request: Request, db: Session, account_id: int | None, there: str) -> Response:
     """Send the browser on with a cookie that no script can read."""
     agent = request.headers.get("user-agent", "")
-    secret = login_sessions.begin(db, account_id, identity.address(request.scope), agent)
+    secret = login_sessions.begin(db, account_id, identity.client_address(request.scope), agent)
     answer = RedirectResponse(there, 303)
     answer.set_cookie(
         identity.cookie_name(request.scope),
@@ -110,23 +116,23 @@ def let_in(request: Request, db: Session, account_id: int | None, there: str) ->
     return answer
 
 
-def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
+def _open_link(request: Request, visitor: OptionalIdentity, secret: str) -> Response:
     """Let in whoever brings a link, or ask for the password that it is for."""
     try:
         with unit_of_work(request.app.state.engine) as db:
             ticket = one_time_links.verify(db, secret)
             if ticket.purpose is not LinkPurpose.ENTER:
-                return _password(request, db, secret)
+                return _password_page(request, db, secret)
             one_time_links.redeem(db, secret)
-            request.state.deed = identity.LOCAL.name
-            return let_in(request, db, None, "/")
+            request.state.deed = identity.LOCAL_IDENTITY.name
+            return start_session(request, db, None, "/")
     except UnauthorizedError as error:
         if visitor is not None:
             return RedirectResponse("/", 303)
         return page(request, "accounts/link.html", status=401, problem=error)
 
 
-def _account_of(db: Session, secret: str, name: str) -> Account:
+def _account_for_link(db: Session, secret: str, name: str) -> Account:
     ticket = one_time_links.redeem(db, secret)
     if ticket.purpose is LinkPurpose.FIRST:
         if accounts.has_any(db):
@@ -138,22 +144,22 @@ def _account_of(db: Session, secret: str, name: str) -> Account:
     return holder
 
 
-def refused(request: Request, problem: StudioError) -> Response:
+def sign_in_failed(request: Request, problem: StudioError) -> Response:
     """Show the form again, and why another way in has led nowhere."""
-    return _form(request, "/", problem=problem)
+    return _sign_in_page(request, "/", problem=problem)
 
 
-def _form(
+def _sign_in_page(
     request: Request, there: str, name: str = "", problem: StudioError | None = None
 ) -> Response:
-    status = status_of(problem) if problem else 200
+    status = status_for(problem) if problem else 200
     config = request.app.state.settings
     service = oidc.provider_host(config) if oidc.is_enabled(config) else ""
     about = {"there": there, "name": name, "problem": problem, "service": service}
     return page(request, "accounts/sign_in.html", status=status, **about)
 
 
-def _password(
+def _password_page(
     request: Request,
     db: Session,
     secret: str,
@@ -165,7 +171,7 @@ def _password(
     return page(
         request,
         "accounts/password.html",
-        status=status_of(problem) if problem else 200,
+        status=status_for(problem) if problem else 200,
         secret=secret,
         is_first=ticket.purpose is LinkPurpose.FIRST,
         name=account.name if account else name,

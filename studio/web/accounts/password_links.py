@@ -7,7 +7,7 @@ from studio.db.accounts import Account, LinkPurpose
 from studio.services.accounts import one_time_links
 
 
-def link(request: Request, db: Session, account: Account) -> str:
+def create_link(request: Request, db: Session, account: Account) -> str:
     """Make a link for somebody; the one before works no more."""
     secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
     here = request.app.state.settings.public_url or str(request.base_url)

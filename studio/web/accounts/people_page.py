@@ -11,15 +11,15 @@ from studio.services.accounts import accounts, audit_log
 from studio.settings import Settings
 from studio.web.accounts import password_links
 from studio.web.http.deps import DB, Config
-from studio.web.http.errors import status_of
-from studio.web.rendering.render import go, page
+from studio.web.http.errors import status_for
+from studio.web.rendering.render import page, redirect
 
 router = APIRouter(prefix="/settings", include_in_schema=False)
 
-Number = Annotated[int, Path(ge=1, lt=2**63)]
-AsRole = Annotated[Role, Form()]
+RowId = Annotated[int, Path(ge=1, lt=2**63)]
+PostedRole = Annotated[Role, Form()]
 
-SHOWN = 100
+PAGE_SIZE = 100
 
 
 @router.get("/people")
@@ -33,7 +33,7 @@ def add(
     db: DB,
     config: Config,
     name: Annotated[str, Form(max_length=200)] = "",
-    role: AsRole = Role.MEMBER,
+    role: PostedRole = Role.MEMBER,
 ) -> Response:
     try:
         account = accounts.add(db, name, role)
@@ -43,44 +43,46 @@ def add(
 
 
 @router.post("/people/{number}/link")
-def link(request: Request, number: Number, db: DB, config: Config) -> Response:
+def link(request: Request, number: RowId, db: DB, config: Config) -> Response:
     """Show a link by which somebody chooses a new password."""
     return _with_link(request, db, config, accounts.get(db, number))
 
 
 @router.post("/people/{number}/role")
-def change_role(request: Request, number: Number, db: DB, config: Config, role: AsRole) -> Response:
+def change_role(
+    request: Request, number: RowId, db: DB, config: Config, role: PostedRole
+) -> Response:
     try:
         accounts.change_role(db, accounts.get(db, number), role)
     except StudioError as error:
         return _page(request, db, config, problem=error)
-    return go(request, "/settings/people")
+    return redirect(request, "/settings/people")
 
 
 @router.post("/people/{number}/remove")
-def remove(request: Request, number: Number, db: DB, config: Config) -> Response:
+def remove(request: Request, number: RowId, db: DB, config: Config) -> Response:
     try:
         accounts.remove(db, accounts.get(db, number))
     except StudioError as error:
         return _page(request, db, config, problem=error)
-    return go(request, "/settings/people")
+    return redirect(request, "/settings/people")
 
 
 @router.get("/log")
-def log(
+def show_audit_log(
     request: Request,
     db: DB,
     config: Config,
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     who: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    found = audit_log.newest(db, SHOWN, before, who)
+    found = audit_log.newest(db, PAGE_SIZE, before, who)
     return page(
         request,
         "accounts/audit_log.html",
         deeds=found,
         who=who,
-        older=found[-1].id if len(found) == SHOWN else None,
+        older=found[-1].id if len(found) == PAGE_SIZE else None,
         days=config.audit_days,
         mode=config.sign_in,
     )
@@ -88,7 +90,7 @@ def log(
 
 def _with_link(request: Request, db: DB, config: Settings, account: Account) -> Response:
     return _page(
-        request, db, config, link=password_links.link(request, db, account), invited=account
+        request, db, config, link=password_links.create_link(request, db, account), invited=account
     )
 
 
@@ -98,7 +100,7 @@ def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:
     return page(
         request,
         "accounts/people.html",
-        status=status_of(error) if error else 200,
+        status=status_for(error) if error else 200,
         people=accounts.list_all(db),
         roles=list(Role),
         mode=config.sign_in,

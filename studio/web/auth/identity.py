@@ -15,11 +15,11 @@ from studio.db.owners import Actor
 from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import accounts, api_tokens, login_sessions
 from studio.settings import Settings
-from studio.web.auth.permissions import Asks
+from studio.web.auth.permissions import Permission
 
-BEARER = "bearer "
+BEARER_PREFIX = "bearer "
 
-Asked = MutableMapping[str, Any]
+AsgiScope = MutableMapping[str, Any]
 """A request as ASGI has it."""
 
 
@@ -39,10 +39,10 @@ class Identity:
     is_due: bool = False
     """Whether it is to be noted that they were seen."""
 
-    def may(self, asks: Asks | str) -> bool:
-        if asks == Asks.OPEN:
+    def may(self, asks: Permission | str) -> bool:
+        if asks == Permission.OPEN:
             return True
-        if asks == Asks.OWN:
+        if asks == Permission.OWN:
             return self.token_id is None or self.level is Scope.ADMIN
         return self.level.covers(Scope(asks))
 
@@ -55,14 +55,14 @@ class Identity:
         )
 
 
-LOCAL = Identity(name=Actor().name, level=Scope.ADMIN)
+LOCAL_IDENTITY = Identity(name=Actor().name, level=Scope.ADMIN)
 """Who uses a studio without accounts: it is theirs."""
 
 
-def recognise(engine: Engine, settings: Settings, asked: Asked) -> Identity | None:
+def identify(engine: Engine, settings: Settings, asked: AsgiScope) -> Identity | None:
     """Return who asks, or None. Where a token is shown, a cookie beside it does not count."""
     if settings.sign_in == "none":
-        return LOCAL
+        return LOCAL_IDENTITY
     shown = header(asked, b"authorization")
     cookie = cookies(asked).get(cookie_name(asked), "")
     named = asked.get("state", {}).get("named_by_proxy", "")
@@ -74,7 +74,7 @@ def recognise(engine: Engine, settings: Settings, asked: Asked) -> Identity | No
         return _by_token(db, settings, shown) if shown else _by_cookie(db, settings, cookie)
 
 
-def note(engine: Engine, who: Identity) -> None:
+def record_seen(engine: Engine, who: Identity) -> None:
     """Note that somebody was seen."""
     with unit_of_work(engine) as db:
         if who.token_id is not None:
@@ -84,9 +84,9 @@ def note(engine: Engine, who: Identity) -> None:
 
 
 def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
-    is_bearer = shown[: len(BEARER)].lower() == BEARER
-    token = api_tokens.find(db, shown[len(BEARER) :].strip()) if is_bearer else None
-    who = _holder(db, settings, token.account_id) if token else None
+    is_bearer = shown[: len(BEARER_PREFIX)].lower() == BEARER_PREFIX
+    token = api_tokens.find(db, shown[len(BEARER_PREFIX) :].strip()) if is_bearer else None
+    who = _account_identity(db, settings, token.account_id) if token else None
     if token is None or who is None:
         return None
     level = token.scope if who.level.covers(token.scope) else who.level
@@ -97,7 +97,7 @@ def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
 
 def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
     found = login_sessions.find(db, cookie)
-    who = _holder(db, settings, found.account_id) if found else None
+    who = _account_identity(db, settings, found.account_id) if found else None
     if found is None or who is None:
         return None
     return replace(
@@ -110,38 +110,38 @@ def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:
     with read_session(engine) as db:
         found = accounts.find(db, name)
         if found is not None:
-            return of_account(found)
+            return identity_of_account(found)
     if not settings.new_people:
         return None
     with unit_of_work(engine) as db:
         account = accounts.find(db, name) or accounts.add(db, name, Role(settings.new_people))
-        return of_account(account)
+        return identity_of_account(account)
 
 
-def _holder(db: Session, settings: Settings, account_id: int | None) -> Identity | None:
+def _account_identity(db: Session, settings: Settings, account_id: int | None) -> Identity | None:
     """Return who holds a token or a cookie. Where there are accounts, it has to be one of them."""
     if account_id is None:
-        return LOCAL if settings.sign_in == "link" else None
+        return LOCAL_IDENTITY if settings.sign_in == "link" else None
     account = db.get(Account, account_id)
-    return of_account(account) if account is not None else None
+    return identity_of_account(account) if account is not None else None
 
 
-def of_account(account: Account) -> Identity:
+def identity_of_account(account: Account) -> Identity:
     level = accounts.ROLE_SCOPES[account.role]
     return Identity(name=account.name, level=level, role=account.role, account_id=account.id)
 
 
-def cookie_name(asked: Asked) -> str:
+def cookie_name(asked: AsgiScope) -> str:
     """Return the name of our cookie. Two studios on one machine differ by their ports."""
     _host, port = asked.get("server") or ("", 0)
     return f"{'__Host-' if is_secure(asked) else ''}studio_{port}"
 
 
-def is_secure(asked: Asked) -> bool:
+def is_secure(asked: AsgiScope) -> bool:
     return bool(asked.get("scheme") == "https")
 
 
-def cookies(asked: Asked) -> dict[str, str]:
+def cookies(asked: AsgiScope) -> dict[str, str]:
     try:
         read = SimpleCookie(header(asked, b"cookie"))
     except CookieError:
@@ -149,28 +149,28 @@ def cookies(asked: Asked) -> dict[str, str]:
     return {name: morsel.value for name, morsel in read.items()}
 
 
-def header(asked: Asked, name: bytes) -> str:
+def header(asked: AsgiScope, name: bytes) -> str:
     """Return what a header says; nothing if it is missing."""
     found = (value.decode("latin-1") for key, value in asked["headers"] if key == name)
     return next(found, "")
 
 
-def address(asked: Asked) -> str:
+def client_address(asked: AsgiScope) -> str:
     return (asked.get("client") or ("",))[0]
 
 
-def _who(request: Request) -> Identity | None:
+def _optional_identity(request: Request) -> Identity | None:
     found: Identity | None = request.scope.get("state", {}).get("who")
     return found
 
 
-def of_request(request: Request) -> Identity:
+def require_identity(request: Request) -> Identity:
     """Return who asks, where the door has let somebody in."""
-    found = _who(request)
+    found = _optional_identity(request)
     assert found is not None  # noqa: S101 -- routes that anybody may reach ask for Visitor
     return found
 
 
-Who = Annotated[Identity, Depends(of_request)]
-Visitor = Annotated[Identity | None, Depends(_who)]
+CurrentIdentity = Annotated[Identity, Depends(require_identity)]
+OptionalIdentity = Annotated[Identity | None, Depends(_optional_identity)]
 """Whoever comes; None is nobody we know."""

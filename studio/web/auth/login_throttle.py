@@ -9,26 +9,26 @@ from threading import Lock
 from studio.errors import TooManyRequestsError
 
 WINDOW_SECONDS = 15 * 60
-KEPT = 10_000
+MAX_ENTRIES = 10_000
 """However many names and addresses are tried, this many are remembered."""
 
-MOST_OF_BOTH, MOST_OF_ADDRESS, MOST_OF_NAME = 10, 50, 200
+MAX_FOR_BOTH, MAX_FOR_ADDRESS, MAX_FOR_NAME = 10, 50, 200
 """How many failures are borne in a window. Of a name alone the most: whoever else tries it must not
 keep its owner out."""
 
 
 @dataclass(slots=True)
-class Count:
+class FailureCount:
     since: float
     failures: int = 0
 
 
-class Tries:
+class LoginThrottle:
     """Failures to sign in, by name and by address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._counts: OrderedDict[tuple[str, str], Count] = OrderedDict()
+        self._counts: OrderedDict[tuple[str, str], FailureCount] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -43,9 +43,9 @@ class Tries:
         """
         name = name.strip().lower()
         limits = {
-            (name, address): MOST_OF_BOTH,
-            ("", address): MOST_OF_ADDRESS,
-            (name, ""): MOST_OF_NAME,
+            (name, address): MAX_FOR_BOTH,
+            ("", address): MAX_FOR_ADDRESS,
+            (name, ""): MAX_FOR_NAME,
         }
         with self._lock:
             if any(self._count(key).failures >= most for key, most in limits.items()):
@@ -55,7 +55,7 @@ class Tries:
                 )
             for key in limits:
                 self._add(key, 1)
-            while len(self._counts) > KEPT:
+            while len(self._counts) > MAX_ENTRIES:
                 self._counts.popitem(last=False)
 
     def succeeded(self, name: str, address: str) -> None:
@@ -71,8 +71,8 @@ class Tries:
         self._counts[key] = count
         self._counts.move_to_end(key)
 
-    def _count(self, key: tuple[str, str]) -> Count:
+    def _count(self, key: tuple[str, str]) -> FailureCount:
         found = self._counts.get(key)
         if found is None or found.since < self._clock() - WINDOW_SECONDS:
-            return Count(self._clock())
+            return FailureCount(self._clock())
         return found

@@ -8,7 +8,7 @@ A route that is missing here keeps the studio from starting, so none is ever for
 from enum import StrEnum
 
 
-class Asks(StrEnum):
+class Permission(StrEnum):
     OPEN = "open"
     """Lets anybody in."""
     OWN = "own"
@@ -20,7 +20,7 @@ class Asks(StrEnum):
     """These four are the scopes of `studio.db.accounts`."""
 
 
-ROUTES = {
+ROUTE_PERMISSIONS = {
     "/": "GET read",
     "/chores/{chore_id}": "GET read",
     "/chores/{chore_id}/again": "POST submit",
@@ -260,12 +260,12 @@ ROUTES = {
 }
 
 
-def asked(method: str, template: str) -> Asks:
+def required_permission(method: str, template: str) -> Permission:
     """Return what a route asks for.
 
     Raises:
         KeyError: the route is not in the table.
 
     """
-    rows = dict(one.split(" ") for one in ROUTES[template].split(", "))
-    return Asks(rows[method])
+    rows = dict(one.split(" ") for one in ROUTE_PERMISSIONS[template].split(", "))
+    return Permission(rows[method])

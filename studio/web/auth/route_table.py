@@ -11,25 +11,25 @@ from starlette.routing import BaseRoute, Route, compile_path
 
 from studio.services.accounts.owners import TABLES_BY_PATH
 from studio.web.auth import permissions
-from studio.web.auth.permissions import Asks
-from studio.web.auth.security_headers import SAFE
+from studio.web.auth.permissions import Permission
+from studio.web.auth.security_headers import SAFE_METHODS
 
-API = "/api/v1"
+API_PREFIX = "/api/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RouteInfo:
     """A route, and what it asks for."""
 
     template: str
     method: str
-    asks: Asks
+    asks: Permission
     pattern: re.Pattern[str]
 
     @property
     def noun(self) -> str:
         """What its address names a row of, as `runs`; nothing if it names none."""
-        noun, _, row = self.template.removeprefix(API).removeprefix("/").partition("/{")
+        noun, _, row = self.template.removeprefix(API_PREFIX).removeprefix("/").partition("/{")
         return noun if noun in TABLES_BY_PATH and row else ""
 
     def subject(self, path: str) -> dict[str, str]:
@@ -37,58 +37,60 @@ class Way:
         return found.groupdict() if found else {}
 
 
-def _unknown(method: str) -> Way:
+def _unknown_route(method: str) -> RouteInfo:
     """Return what leads nowhere: only who might do anything there is told so."""
-    asks = Asks.READ if method in SAFE else Asks.ADMIN
-    return Way(template="", method=method, asks=asks, pattern=re.compile(r"$^"))
+    asks = Permission.READ if method in SAFE_METHODS else Permission.ADMIN
+    return RouteInfo(template="", method=method, asks=asks, pattern=re.compile(r"$^"))
 
 
-class Ways:
+class RouteTable:
     """All routes of the studio, by the first part of their addresses."""
 
     def __init__(self, routers: Iterable[APIRouter]) -> None:
-        self._ways: dict[str, list[Way]] = {}
-        schema = Route("/openapi.json", _nothing)  # FastAPI's own
-        for way in _ways([schema, *(route for router in routers for route in router.routes)]):
-            self._ways.setdefault(_first(way.template), []).append(way)
+        self._ways: dict[str, list[RouteInfo]] = {}
+        schema = Route("/openapi.json", _never_called)  # FastAPI's own
+        for way in _iter_routes(
+            [schema, *(route for router in routers for route in router.routes)]
+        ):
+            self._ways.setdefault(_first_segment(way.template), []).append(way)
 
-    def __iter__(self) -> Iterator[Way]:
+    def __iter__(self) -> Iterator[RouteInfo]:
         return (way for ways in self._ways.values() for way in ways)
 
-    def of(self, method: str, path: str) -> Way:
-        found = self._ways.get(_first(path), ())
+    def of(self, method: str, path: str) -> RouteInfo:
+        found = self._ways.get(_first_segment(path), ())
         fitting = (way for way in found if way.method == method and way.pattern.match(path))
-        return next(fitting, None) or _unknown(method)
+        return next(fitting, None) or _unknown_route(method)
 
 
-def _nothing(_request: Request) -> Response:
+def _never_called(_request: Request) -> Response:
     raise NotImplementedError
 
 
-def _ways(routes: Iterable[BaseRoute]) -> Iterator[Way]:
+def _iter_routes(routes: Iterable[BaseRoute]) -> Iterator[RouteInfo]:
     for route in routes:
         if not isinstance(route, Route):
             continue
         pattern, _path, _converters = compile_path(route.path)
         for method in sorted(route.methods or ()):
-            yield Way(
+            yield RouteInfo(
                 template=route.path,
                 method=method,
-                asks=_asked(method, route.path),
+                asks=_required_permission(method, route.path),
                 pattern=pattern,
             )
 
 
-def _asked(method: str, template: str) -> Asks:
+def _required_permission(method: str, template: str) -> Permission:
     try:
-        return permissions.asked(method, template)
+        return permissions.required_permission(method, template)
     except KeyError as error:
         raise LookupError(
             f"{method} {template} has no row in studio/web/auth/permissions.py"
         ) from error
 
 
-def _first(path: str) -> str:
+def _first_segment(path: str) -> str:
     """Return what addresses are sorted by: `/runs.csv` and `/runs/3` stand under `runs`."""
-    parts = path.removeprefix(API).split("/")
+    parts = path.removeprefix(API_PREFIX).split("/")
     return parts[1].split(".")[0] if len(parts) > 1 else ""

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from studio.services.accounts import owners
 from studio.web.auth.identity import Identity
-from studio.web.auth.permissions import Asks
-from studio.web.auth.route_table import Ways
+from studio.web.auth.permissions import Permission
+from studio.web.auth.route_table import RouteTable
 
 
 class Owned(Protocol):
@@ -17,22 +17,22 @@ class Owned(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Visit:
+class _Viewer:
     who: Identity | None
-    ways: Ways
+    ways: RouteTable
 
 
-_VISIT: ContextVar[_Visit | None] = ContextVar("visit", default=None)
+_VIEWER: ContextVar[_Viewer | None] = ContextVar("visit", default=None)
 
 
 @contextmanager
-def visiting(who: Identity | None, ways: Ways) -> Iterator[None]:
+def rendering_for(who: Identity | None, ways: RouteTable) -> Iterator[None]:
     """Draw pages for somebody; None is nobody we know."""
-    before = _VISIT.set(_Visit(who, ways))
+    before = _VIEWER.set(_Viewer(who, ways))
     try:
         yield
     finally:
-        _VISIT.reset(before)
+        _VIEWER.reset(before)
 
 
 def may(method: str, address: str, row: Owned | None = None) -> bool:
@@ -45,12 +45,12 @@ def may(method: str, address: str, row: Owned | None = None) -> bool:
         LookupError: no route has this address, so a page that offers it is wrong.
 
     """
-    visit = _VISIT.get()
+    visit = _VIEWER.get()
     if visit is None:
         return True
     way = visit.ways.of(method, address.partition("?")[0])
     if not way.template:
         raise LookupError(f"{method} {address} leads nowhere")
     if visit.who is None or not visit.who.may(way.asks):
-        return way.asks is Asks.OPEN
+        return way.asks is Permission.OPEN
     return row is None or owners.may_change(row.owner_id)

@@ -7,48 +7,48 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from studio.services.compare.compare import Comparison
 
-MOST_SMOOTHING = 0.98
-KEY = r"^[\w./-]{0,100}$"
+MAX_SMOOTHING = 0.98
+KEY_PATTERN = r"^[\w./-]{0,100}$"
 
 
-def _split(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
+def _split_list(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
     """Read numbers and names apart: `1,2` and `1` beside `2` are the same."""
     parts = [given] if isinstance(given, str) else given
     return [word for part in parts for word in str(part).split(",") if word.strip()]
 
 
-def _numbers(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
-    return list(dict.fromkeys(int(word) for word in _split(given) if word.strip().isdecimal()))
+def _parse_ids(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
+    return list(dict.fromkeys(int(word) for word in _split_list(given) if word.strip().isdecimal()))
 
 
-Numbers = Annotated[list[int], BeforeValidator(_numbers)]
-Names = Annotated[list[str], BeforeValidator(_split)]
-Switch = Literal["linear", "log"]
+IdList = Annotated[list[int], BeforeValidator(_parse_ids)]
+NameList = Annotated[list[str], BeforeValidator(_split_list)]
+AxisScale = Literal["linear", "log"]
 
 
-class View(BaseModel):
+class ComparisonQuery(BaseModel):
     """What the address says. What is not said is as it comes."""
 
-    runs: Numbers = []
-    run: Numbers = []
+    runs: IdList = []
+    run: IdList = []
     """Runs ticked in a list, to be added."""
     base: int | None = None
-    x: Annotated[str, Field(pattern=KEY)] = "step"
-    y: Switch = "linear"
-    xscale: Switch = "linear"
-    smooth: Annotated[float, Field(ge=0, le=MOST_SMOOTHING)] = 0.6
+    x: Annotated[str, Field(pattern=KEY_PATTERN)] = "step"
+    y: AxisScale = "linear"
+    xscale: AxisScale = "linear"
+    smooth: Annotated[float, Field(ge=0, le=MAX_SMOOTHING)] = 0.6
     clip: bool = False
-    m: Names = []
+    m: NameList = []
     """Metrics drawn; empty for the usual ones."""
-    group: Annotated[str, Field(pattern=KEY)] = ""
-    hide: Numbers = []
+    group: Annotated[str, Field(pattern=KEY_PATTERN)] = ""
+    hide: IdList = []
     zoom: Annotated[str, Field(max_length=60)] = ""
     """A part of the x axis, as `10..20`."""
     all: bool = False
     noise: bool = False
     """Whether seed and name count as differences."""
     plot: Literal["", "parallel", "scatter"] = ""
-    axes: Names = []
+    axes: NameList = []
     """Of the plot; empty for as many as differ."""
     brush: Annotated[str, Field(max_length=2000)] = ""
     """Parts of axes, as `eval_loss:1..2;precision:bf16|fp32`."""
@@ -66,7 +66,7 @@ class View(BaseModel):
     @property
     def span(self) -> tuple[float, float] | None:
         """The part of the x axis that is shown; None for all of it."""
-        return _span(self.zoom)
+        return _parse_range(self.zoom)
 
     @property
     def address(self) -> str:
@@ -75,41 +75,45 @@ class View(BaseModel):
     def query(self, **changed: object) -> str:
         """Write the view as it stands in an address, with some of it changed."""
         kept = self.model_copy(update=changed).model_dump(exclude_defaults=True, exclude={"run"})
-        return urlencode([(name, _written(value)) for name, value in kept.items()], safe=",:;|.")
+        return urlencode(
+            [(name, _format_value(value)) for name, value in kept.items()], safe=",:;|."
+        )
 
 
-def parse(query: str) -> View:
+def parse_query(query: str) -> ComparisonQuery:
     """Read an address that was saved. What it says twice counts as its last."""
-    return View.model_validate(
+    return ComparisonQuery.model_validate(
         {name: values if name == "m" else values[-1] for name, values in parse_qs(query).items()}
     )
 
 
-def brushed(made: Comparison, brush: str) -> set[int]:
+def runs_outside_brush(made: Comparison, brush: str) -> set[int]:
     """Return the runs that a brush leaves out."""
     places = {run.id or 0: place for place, run in enumerate(made.runs)}
     wanted = [part.partition(":") for part in brush.split(";") if ":" in part]
     return {
         number
         for number, place in places.items()
-        if not all(_is_inside(_value(made, key, place), said) for key, _colon, said in wanted)
+        if not all(
+            _is_in_range(_axis_value(made, key, place), said) for key, _colon, said in wanted
+        )
     }
 
 
-def _value(made: Comparison, key: str, place: int) -> Any:  # noqa: ANN401 -- a setting or a number
+def _axis_value(made: Comparison, key: str, place: int) -> Any:  # noqa: ANN401 -- a setting or a number
     if key in made.metrics:
         return made.metrics[key][place].value
     return made.settings[key][place] if key in made.settings else None
 
 
-def _is_inside(value: Any, said: str) -> bool:  # noqa: ANN401 -- a setting or a number
-    span = _span(said)
+def _is_in_range(value: Any, said: str) -> bool:  # noqa: ANN401 -- a setting or a number
+    span = _parse_range(said)
     if span is None:
         return str(value) in said.split("|")
     return isinstance(value, int | float) and span[0] <= value <= span[1]
 
 
-def _span(said: str) -> tuple[float, float] | None:
+def _parse_range(said: str) -> tuple[float, float] | None:
     low, dots, high = said.partition("..")
     try:
         return (float(low), float(high)) if dots else None
@@ -117,7 +121,7 @@ def _span(said: str) -> tuple[float, float] | None:
         return None
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

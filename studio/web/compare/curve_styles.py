@@ -17,7 +17,7 @@ HUES, DASHES = 8, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CurveStyle:
     """How a run's curves are drawn."""
 
     id: int
@@ -31,7 +31,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Along:
+class CurveAxis:
     """What curves are drawn along, and what makes one line of several runs."""
 
     x: str = "step"
@@ -41,50 +41,52 @@ class Along:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class StyledCurve:
     """A line and one metric of it."""
 
-    line: Line
+    line: CurveStyle
     series: Series
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class CurveSet:
     """Curves laid over each other."""
 
     curves: Curves
-    lines: dict[int, Line]
+    lines: dict[int, CurveStyle]
     series: dict[str, dict[int, Series]]
     """By metric, then by the number of the line."""
 
-    def drawn(self, key: str, lines: Mapping[int, Line]) -> list[Drawn]:
+    def drawn(self, key: str, lines: Mapping[int, CurveStyle]) -> list[StyledCurve]:
         """Return the lines that have something to draw of a metric."""
         found = self.series[key]
-        return [Drawn(line, found[number]) for number, line in lines.items() if number in found]
+        return [
+            StyledCurve(line, found[number]) for number, line in lines.items() if number in found
+        ]
 
 
-def of_runs(chosen: Sequence[Run]) -> dict[int, Line]:
-    return _numbered((number, label, 1) for number, label in label_runs(chosen).items())
+def run_styles(chosen: Sequence[Run]) -> dict[int, CurveStyle]:
+    return _assign_styles((number, label, 1) for number, label in label_runs(chosen).items())
 
 
-def of_groups(groups: Sequence[CurveGroup]) -> dict[int, Line]:
+def group_styles(groups: Sequence[CurveGroup]) -> dict[int, CurveStyle]:
     """Return a line for each group. Its first run's number is its own, and it keeps its colour."""
-    return _numbered((min(group.runs), group.label, len(group.runs)) for group in groups)
+    return _assign_styles((min(group.runs), group.label, len(group.runs)) for group in groups)
 
 
-def _numbered(named: Iterable[tuple[int, str, int]]) -> dict[int, Line]:
+def _assign_styles(named: Iterable[tuple[int, str, int]]) -> dict[int, CurveStyle]:
     seen: Counter[int] = Counter()
-    lines: dict[int, Line] = {}
+    lines: dict[int, CurveStyle] = {}
     for number, label, n in sorted(named):
         hue = number % HUES
-        lines[number] = Line(id=number, label=label, hue=hue, dash=seen[hue] % DASHES, n=n)
+        lines[number] = CurveStyle(id=number, label=label, hue=hue, dash=seen[hue] % DASHES, n=n)
         seen[hue] += 1
     return lines
 
 
-def laid(
-    db: Session, chosen: Sequence[Run], keys: Sequence[str], along: Along, buckets: int = 1000
-) -> Laid:
+def load_curves(
+    db: Session, chosen: Sequence[Run], keys: Sequence[str], along: CurveAxis, buckets: int = 1000
+) -> CurveSet:
     """Read metrics of runs along one axis, each run as a line, or each group of them."""
     ids = [run.id or 0 for run in chosen]
     found = metrics.load_curves(db, ids, keys, x=along.x, buckets=buckets, part=along.part)
@@ -92,14 +94,16 @@ def laid(
         series: dict[str, dict[int, Series]] = {key: {} for key in keys}
         for (run_id, key), one in found.series.items():
             series[key][run_id] = one
-        return Laid(found, of_runs(chosen), series)
+        return CurveSet(found, run_styles(chosen), series)
     made = curve_groups.group_runs(chosen, along.group)
     numbers = [min(group.runs) for group in made]
     gathered = curve_groups.merge_curves(found, made, keys)
     by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in gathered.items()}
-    return Laid(found, of_groups(made), by_key)
+    return CurveSet(found, group_styles(made), by_key)
 
 
-def hidden(lines: Mapping[int, Line], without: Collection[int]) -> dict[int, Line]:
+def without_hidden(
+    lines: Mapping[int, CurveStyle], without: Collection[int]
+) -> dict[int, CurveStyle]:
     """Return the lines that are left."""
     return {number: line for number, line in lines.items() if number not in without}

@@ -9,7 +9,7 @@ from studio.services.compare.recipe_differences import IGNORED_KEYS
 from studio.web.i18n import formatting
 
 
-def axes(made: Comparison) -> list[dict[str, Any]]:
+def build_axes(made: Comparison) -> list[dict[str, Any]]:
     """Return an axis for each setting and each final number in which the runs differ.
 
     An axis has a value for each run, None where there is none; numbers are drawn to scale, all
@@ -21,7 +21,7 @@ def axes(made: Comparison) -> list[dict[str, Any]]:
         if key not in IGNORED_KEYS
     ]
     finals = [
-        _axis(name, formatting.metric(name), [_finite(cell.value) for cell in cells])
+        _axis(name, formatting.metric_title(name), [_finite(cell.value) for cell in cells])
         for name, cells in made.metrics.items()
     ]
     return settings + [one for one in finals if len({*one["values"]} - {None}) > 1]

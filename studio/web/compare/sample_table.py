@@ -9,10 +9,10 @@ from studio.db.tables import Run, Sample
 from studio.services.samples import sample_diff, sample_ratings
 from studio.services.samples.sample_diff import AnswerScore, DiffPiece
 
-LENGTH = 320
+EXCERPT_CHARS = 320
 """Letters of an answer that are shown at once."""
 
-MOST_CELLS, LEAST_ROWS = 240, 5
+MAX_CELLS, MIN_ROWS = 240, 5
 """How much of a table is drawn at first: of few runs many prompts, of many runs few."""
 
 Prompt = tuple[str, str]
@@ -59,7 +59,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SampleFilter:
     """Which prompts are shown, and whether the runs' names are."""
 
     differs: bool = False
@@ -70,44 +70,46 @@ class Wanted:
     """A seed to shuffle by; None names the runs and marks what differs."""
 
 
-def beside(
-    runs: Sequence[Run], samples: Sequence[Sample], scores: Mapping[int, int], wanted: Wanted
+def table_across_runs(
+    runs: Sequence[Run], samples: Sequence[Sample], scores: Mapping[int, int], wanted: SampleFilter
 ) -> Table:
     """Lay what runs said last to each prompt side by side; the first of them is the baseline."""
     last: dict[Prompt, dict[int, Sample]] = {}
     for one in samples:
         last.setdefault((one.prompt, one.reference), {})[one.run_id] = one
-    found = [(prompt, said) for prompt, said in last.items() if _is_wanted(prompt, said, wanted)]
-    most = len(found) if wanted.whole else max(LEAST_ROWS, MOST_CELLS // len(runs))
-    rows = [_row(prompt, runs, said, scores) for prompt, said in found[:most]]
+    found = [(prompt, said) for prompt, said in last.items() if _matches(prompt, said, wanted)]
+    most = len(found) if wanted.whole else max(MIN_ROWS, MAX_CELLS // len(runs))
+    rows = [_run_row(prompt, runs, said, scores) for prompt, said in found[:most]]
     heads = [run.name for run in runs]
-    tallies = [_tally(said.get(run.id or 0) for said in last.values()) for run in runs]
+    tallies = [_count_correct(said.get(run.id or 0) for said in last.values()) for run in runs]
     if wanted.blind is not None:
-        heads = [f"Answer {_letter(place)}" for place in range(len(runs))]
+        heads = [f"Answer {_column_letter(place)}" for place in range(len(runs))]
         rows = [_shuffled(row, wanted.blind) for row in rows]
         tallies = []
     return Table(heads=heads, rows=rows, found=len(found), total=len(last), tallies=tallies)
 
 
-def along(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
+def table_across_steps(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
     """Lay what one run said to each prompt along its steps, each beside the answer before it."""
-    moments = list(dict.fromkeys((one.stage, one.step) for one in sorted(samples, key=_moment)))
+    moments = list(
+        dict.fromkeys((one.stage, one.step) for one in sorted(samples, key=_sample_order))
+    )
     said: dict[int, dict[tuple[str, int], Sample]] = {}
     for one in samples:
         said.setdefault(one.position, {})[one.stage, one.step] = one
-    rows = [_course(moments, found, scores) for found in said.values()]
-    heads = [_when(*moment) for moment in moments]
-    tallies = [_tally(found.get(moment) for found in said.values()) for moment in moments]
+    rows = [_step_row(moments, found, scores) for found in said.values()]
+    heads = [_step_label(*moment) for moment in moments]
+    tallies = [_count_correct(found.get(moment) for found in said.values()) for moment in moments]
     return Table(heads=heads, rows=rows, found=len(rows), total=len(rows), tallies=tallies)
 
 
-def _tally(samples: Iterable[Sample | None]) -> AnswerScore:
+def _count_correct(samples: Iterable[Sample | None]) -> AnswerScore:
     return sample_diff.count_correct(
         sample_diff.is_correct(one.answer, one.reference) for one in samples if one
     )
 
 
-def _row(
+def _run_row(
     prompt: Prompt, runs: Sequence[Run], said: Mapping[int, Sample], scores: Mapping[int, int]
 ) -> Row:
     base = said.get(runs[0].id or 0)
@@ -115,7 +117,7 @@ def _row(
     return Row(prompt=prompt[0], wanted=prompt[1], cells=cells)
 
 
-def _course(
+def _step_row(
     moments: Sequence[tuple[str, int]],
     found: Mapping[tuple[str, int], Sample],
     scores: Mapping[int, int],
@@ -141,7 +143,7 @@ def _cell(
         sample_diff.diff_words(sample.answer, against.answer) if against and has_other else plain
     )
     is_rewritten = has_other and sample_diff.is_rewritten(pieces)
-    shown, rest = sample_diff.split_pieces(plain if is_rewritten else pieces, LENGTH)
+    shown, rest = sample_diff.split_pieces(plain if is_rewritten else pieces, EXCERPT_CHARS)
     is_final = sample.stage == sample_ratings.FINAL_STAGE
     return Cell(
         run_id=sample.run_id,
@@ -153,12 +155,12 @@ def _cell(
         is_rewritten=is_rewritten,
         can_be_rated=is_final,
         score=scores.get(sample.id or 0),
-        when="" if is_final else _when(sample.stage, sample.step),
+        when="" if is_final else _step_label(sample.stage, sample.step),
         computed_in=sample.computed_in,
     )
 
 
-def _is_wanted(prompt: Prompt, said: Mapping[int, Sample], wanted: Wanted) -> bool:
+def _matches(prompt: Prompt, said: Mapping[int, Sample], wanted: SampleFilter) -> bool:
     text = "\n".join([*prompt, *(one.answer for one in said.values())])
     words = wanted.find.casefold().split()
     differs = len({tuple(one.answer.split()) for one in said.values()}) > 1
@@ -167,14 +169,14 @@ def _is_wanted(prompt: Prompt, said: Mapping[int, Sample], wanted: Wanted) -> bo
 
 def _shuffled(row: Row, seed: int) -> Row:
     """Put a row's answers into an order of its own, without a mark that gives the baseline away."""
-    cells = [_plain(cell) for cell in row.cells]
+    cells = [_without_marks(cell) for cell in row.cells]
     random.Random(f"{seed} {row.prompt}").shuffle(cells)  # noqa: S311 -- an order, no secret
     return Row(prompt=row.prompt, wanted=row.wanted, cells=cells)
 
 
-def _plain(cell: Cell) -> Cell:
+def _without_marks(cell: Cell) -> Cell:
     text = "".join(piece.text for piece in (*cell.shown, *cell.rest) if piece.kind != "gone")
-    shown, rest = sample_diff.split_pieces([DiffPiece("same", text)] if text else [], LENGTH)
+    shown, rest = sample_diff.split_pieces([DiffPiece("same", text)] if text else [], EXCERPT_CHARS)
     return Cell(
         run_id=cell.run_id,
         sample_id=cell.sample_id,
@@ -185,17 +187,17 @@ def _plain(cell: Cell) -> Cell:
     )
 
 
-def _letter(place: int) -> str:
+def _column_letter(place: int) -> str:
     """Name a place: A to Z, then AA and on."""
     many, one = divmod(place, len(ascii_uppercase))
     return ascii_uppercase[many - 1 : many] * bool(many) + ascii_uppercase[one]
 
 
-def _moment(one: Sample) -> tuple[int, bool, bool]:
+def _sample_order(one: Sample) -> tuple[int, bool, bool]:
     return one.step, one.stage == sample_ratings.FINAL_STAGE, one.stage != "before"
 
 
-def _when(stage: str, step: int) -> str:
+def _step_label(stage: str, step: int) -> str:
     if stage == "before":
         return "Before training"
     return "After training" if stage == sample_ratings.FINAL_STAGE else f"Step {step}"

@@ -7,41 +7,48 @@ from fastapi.responses import Response
 
 from studio.services.compare import comparisons
 from studio.web.compare import comparison_export
-from studio.web.compare.comparison_url import parse
+from studio.web.compare.comparison_url import parse_query
 from studio.web.http.deps import DB
-from studio.web.rendering.render import go
+from studio.web.rendering.render import redirect
 
 router = APIRouter(prefix="/comparisons", include_in_schema=False)
 
-Said = Annotated[str, Form()]
+FormText = Annotated[str, Form()]
 
 
 @router.get("/{number}")
 def show(request: Request, number: int, db: DB) -> Response:
     saved = comparisons.get(db, number)
-    return go(request, parse(saved.query).model_copy(update={"saved": number}).address)
+    return redirect(request, parse_query(saved.query).model_copy(update={"saved": number}).address)
 
 
 @router.get("/{number}/export")
 def export(number: int, db: DB) -> Response:
-    return comparison_export.answer(db, comparisons.get(db, number))
+    return comparison_export.zip_response(db, comparisons.get(db, number))
 
 
 @router.post("")
-def save(request: Request, db: DB, name: Said = "", text: Said = "", query: Said = "") -> Response:
+def save(
+    request: Request, db: DB, name: FormText = "", text: FormText = "", query: FormText = ""
+) -> Response:
     made = comparisons.save(db, name, text, query)
-    return go(request, f"/comparisons/{made.id}")
+    return redirect(request, f"/comparisons/{made.id}")
 
 
 @router.post("/{number}")
 def change(
-    request: Request, number: int, db: DB, name: Said = "", text: Said = "", query: Said = ""
+    request: Request,
+    number: int,
+    db: DB,
+    name: FormText = "",
+    text: FormText = "",
+    query: FormText = "",
 ) -> Response:
     comparisons.update(db, number, name=name, text=text, query=query)
-    return go(request, f"/comparisons/{number}")
+    return redirect(request, f"/comparisons/{number}")
 
 
 @router.post("/{number}/delete")
 def delete(request: Request, number: int, db: DB) -> Response:
     comparisons.delete(db, number)
-    return go(request, "/compare")
+    return redirect(request, "/compare")

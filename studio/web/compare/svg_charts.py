@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from studio.web.compare.curve_styles import Drawn
+from studio.web.compare.curve_styles import StyledCurve
 from studio.web.i18n import formatting
 
 WIDTH, HEIGHT = 960, 400
@@ -15,15 +15,15 @@ COLOURS = (
     *("#0072b2", "#c04d00", "#007a5a", "#a8467f", "#7a6000", "#6a3d9a", "#56616d", "#b3192b"),
 )
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
-TICKS = 6
-MOST_BANDS = 4
+TARGET_TICKS = 6
+MAX_BANDS = 4
 """With more lines than these, bands only hide each other."""
-OUTLIERS = 0.02
+OUTLIER_SHARE = 0.02
 """The share of values at each end that a clipped axis leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ChartOptions:
     """How curves are to be drawn."""
 
     title: str
@@ -59,10 +59,12 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        return _decades(self.low, self.high) if self.is_log else _round(self.low, self.high)
+        return (
+            _log_ticks(self.low, self.high) if self.is_log else _linear_ticks(self.low, self.high)
+        )
 
 
-def svg(x: Sequence[float], drawn: Sequence[Drawn], look: Look) -> str:
+def render_svg(x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOptions) -> str:
     """Draw curves, with axes, a legend, and marks where a number was not finite."""
     rows = math.ceil(len(drawn) / COLUMNS)
     height = HEIGHT + rows * ROW
@@ -70,19 +72,23 @@ def svg(x: Sequence[float], drawn: Sequence[Drawn], look: Look) -> str:
     inner = (LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
     box = 'x="{}" y="{}" width="{}" height="{}"'.format(*inner)
     body = [
-        _opening(height, look.title),
+        _svg_header(height, look.title),
         *_axes(across, up, look),
         f'<clipPath id="inside"><rect {box}/></clipPath><g clip-path="url(#inside)" fill="none">',
-        *(part for one in drawn for part in _curve(x, one, (across, up), look, len(drawn))),
+        *(part for one in drawn for part in _draw_curve(x, one, (across, up), look, len(drawn))),
         "</g>",
-        *(_mark(across.at(place)) for place in _broken(drawn) if across.holds(place)),
-        *(_key(one, place) for place, one in enumerate(drawn)),
+        *(
+            _nonfinite_marker(across.at(place))
+            for place in _nonfinite_positions(drawn)
+            if across.holds(place)
+        ),
+        *(_legend_entry(one, place) for place, one in enumerate(drawn)),
         "</svg>",
     ]
     return "\n".join(body)
 
 
-def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
+def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:
     """Return the exponential moving average, corrected for its start; gaps stay gaps."""
     mean = mass = 0.0
     made: list[float | None] = []
@@ -94,7 +100,7 @@ def smoothed(values: Sequence[float | None], weight: float) -> list[float | None
     return made
 
 
-def _opening(height: float, title: str) -> str:
+def _svg_header(height: float, title: str) -> str:
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" '
@@ -105,9 +111,11 @@ def _opening(height: float, title: str) -> str:
     )
 
 
-def _scales(x: Sequence[float], drawn: Sequence[Drawn], look: Look) -> tuple[Scale, Scale]:
+def _scales(
+    x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOptions
+) -> tuple[Scale, Scale]:
     shown = [place for place in x if place > 0 or not look.is_x_log]
-    low, high = look.span or _ends(shown)
+    low, high = look.span or _value_range(shown)
     if look.is_x_log:
         low, high = max(low, min(shown, default=1)), max(high, low)
     values = sorted(
@@ -117,9 +125,9 @@ def _scales(x: Sequence[float], drawn: Sequence[Drawn], look: Look) -> tuple[Sca
         if value is not None and low <= place <= high and (value > 0 or not look.is_log)
     )
     if look.is_clipped and values:
-        cut = math.floor(len(values) * OUTLIERS)
+        cut = math.floor(len(values) * OUTLIER_SHARE)
         values = values[cut : len(values) - cut]
-    bottom, top = _ends(values)
+    bottom, top = _value_range(values)
     if not look.is_log:
         room = (top - bottom) * 0.05
         bottom, top = bottom - room, top + room
@@ -133,45 +141,53 @@ def _scale(low: float, high: float, start: float, end: float, *, is_log: bool) -
     return Scale(low=low, high=high, start=start, end=end, is_log=is_log)
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
+def _value_range(values: Sequence[float]) -> tuple[float, float]:
     return (min(values), max(values)) if values else (1.0, 2.0)
 
 
-def _axes(across: Scale, up: Scale, look: Look) -> Iterator[str]:
+def _axes(across: Scale, up: Scale, look: ChartOptions) -> Iterator[str]:
     for tick in up.ticks:
         y = up.at(tick)
         yield f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e2e4e8"/>'
-        yield _words(LEFT - 8, y + 4, formatting.number(tick), "end")
+        yield _text_label(LEFT - 8, y + 4, formatting.number(tick), "end")
     for tick in across.ticks:
         at = across.at(tick)
         yield f'<path d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#e2e4e8"/>'
-        yield _words(at, HEIGHT - BOTTOM + 16, formatting.place(tick, look.unit), "middle")
-    yield _words((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, formatting.axis(look.unit), "middle")
+        yield _text_label(
+            at, HEIGHT - BOTTOM + 16, formatting.axis_value(tick, look.unit), "middle"
+        )
+    yield _text_label(
+        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, formatting.axis_title(look.unit), "middle"
+    )
 
 
-def _words(x: float, y: float, said: str, anchor: str) -> str:
+def _text_label(x: float, y: float, said: str, anchor: str) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#4b525c">{escape(said)}</text>'
     )
 
 
-def _curve(
-    x: Sequence[float], one: Drawn, scales: tuple[Scale, Scale], look: Look, count: int
+def _draw_curve(
+    x: Sequence[float],
+    one: StyledCurve,
+    scales: tuple[Scale, Scale],
+    look: ChartOptions,
+    count: int,
 ) -> Iterator[str]:
     colour, series = COLOURS[one.line.hue], one.series
-    if one.line.n > 1 or count <= MOST_BANDS:
-        there = list(_spots(x, series.min, scales))
-        back = list(_spots(x, series.max, scales))[::-1]
+    if one.line.n > 1 or count <= MAX_BANDS:
+        there = list(_points(x, series.min, scales))
+        back = list(_points(x, series.max, scales))[::-1]
         yield f'<path d="{_path([*there, *back])}Z" fill="{colour}" fill-opacity=".13"/>'
     dash = f' stroke-dasharray="{DASHES[one.line.dash]}"' if one.line.dash else ""
     if look.weight:
-        raw = _path(_spots(x, series.mean, scales))
+        raw = _path(_points(x, series.mean, scales))
         yield f'<path d="{raw}" stroke="{colour}" stroke-opacity=".3"{dash}/>'
-    line = _path(_spots(x, smoothed(series.mean, look.weight), scales))
+    line = _path(_points(x, smooth(series.mean, look.weight), scales))
     yield f'<path d="{line}" stroke="{colour}" stroke-width="1.75"{dash}/>'
 
 
-def _spots(
+def _points(
     x: Sequence[float], values: Sequence[float | None], scales: tuple[Scale, Scale]
 ) -> Iterator[tuple[float, float]]:
     across, up = scales
@@ -185,16 +201,16 @@ def _path(spots: Iterable[tuple[float, float]]) -> str:
     return "M" + ("L".join(f"{x:.1f} {y:.1f}" for x, y in spots) or "0 0")
 
 
-def _broken(drawn: Sequence[Drawn]) -> list[float]:
+def _nonfinite_positions(drawn: Sequence[StyledCurve]) -> list[float]:
     return sorted({place for one in drawn for place in one.series.non_finite})
 
 
-def _mark(x: float) -> str:
+def _nonfinite_marker(x: float) -> str:
     shape = f"M{x - 5:.1f} {TOP - 8}h10l-5 9z"
     return f'<path d="{shape}" fill="#b3192b"><title>not finite</title></path>'
 
 
-def _key(one: Drawn, place: int) -> str:
+def _legend_entry(one: StyledCurve, place: int) -> str:
     x = LEFT + place % COLUMNS * (WIDTH - LEFT) / COLUMNS
     y = HEIGHT + place // COLUMNS * ROW + 4
     line = one.line
@@ -206,19 +222,19 @@ def _key(one: Drawn, place: int) -> str:
     )
 
 
-def _round(low: float, high: float) -> list[float]:
+def _linear_ticks(low: float, high: float) -> list[float]:
     """Return multiples of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / TICKS
+    rough = (high - low) / TARGET_TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def _decades(low: float, high: float) -> list[float]:
+def _log_ticks(low: float, high: float) -> list[float]:
     """Return powers of ten, or what lies between them where there are too few."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    times = (1, 2, 5) if len(powers) <= TICKS // 2 + 1 else (1,)
+    times = (1, 2, 5) if len(powers) <= TARGET_TICKS // 2 + 1 else (1,)
     found = [time * 10.0**power for power in powers for time in times]
     inside = [tick for tick in found if low <= tick <= high]
     return inside if len(inside) > 1 else [low, high]

@@ -20,16 +20,16 @@ from studio.intake.rows.paging import Page
 from studio.services.datasets import data_quality, dataset_builds, pending_datasets, versions
 from studio.services.datasets.versions import Part, RowQuery
 from studio.settings import Settings
-from studio.web.http.multipart_upload import limits_of
+from studio.web.http.multipart_upload import read_limits
 
-ROWS = 10
+PAGE_ROWS = 10
 """On one page, each folded to a few lines where it is longer."""
 _SHORT_TEXT, _SHORT_LINES, _SHORT_TURNS = 200, 3, 2
-_MOST = 100
+_MAX_ROW_NUMBERS = 100
 """Rows that can be asked for by number at once."""
 
 
-class Asked(BaseModel):
+class DatasetQuery(BaseModel):
     """What of a data set is to be shown, by the page's address."""
 
     model_config = ConfigDict(extra="ignore")
@@ -55,13 +55,13 @@ class Asked(BaseModel):
             part=self.split,
             after=self.after,
             words=self.q.strip(),
-            numbers=_numbers(self.rows),
+            numbers=_parse_numbers(self.rows),
             finding=self.finding,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class VersionEntry:
     """A version in the list of all."""
 
     version: DatasetVersion
@@ -70,19 +70,21 @@ class Entry:
     runs: int
 
 
-def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[str, Any]:
+def build_context(
+    db: Session, config: Settings, dataset: Dataset, asked: DatasetQuery
+) -> dict[str, Any]:
     """Return everything that the page says of a data set."""
     number = asked.version or dataset.version
     version = versions.get(db, dataset.id or 0, number) if number else None
     found = versions.list_versions(db, dataset.id or 0)
     mapping = Mapping.model_validate(version.mapping) if version else None
     which, where = asked.which(), config.datasets
-    rows = versions.load_rows(where, version, which, limit=ROWS) if version else None
+    rows = versions.load_rows(where, version, which, limit=PAGE_ROWS) if version else None
     rows = rows or Page(rows=[], has_more=False)
     return {
         "dataset": dataset,
         "version": version,
-        "entries": _entries(found, versions.count_runs(db, dataset.id or 0)),
+        "entries": _version_entries(found, versions.count_runs(db, dataset.id or 0)),
         "words": mapping_text.describe_mapping(mapping) if mapping else "",
         "split_words": mapping_text.describe_split(mapping.split) if mapping else "",
         "lesson": mapping_text.TRAINED_ON[mapping.kind] if mapping else "",
@@ -91,13 +93,13 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "place": ROW_UNITS.get(dataset.format, "row"),
         "asked": asked,
         "rows": rows,
-        "page_size": ROWS,
+        "page_size": PAGE_ROWS,
         "folded": {one.number for one in rows.rows if is_long(one.row)},
         "spots": data_quality.locate_spans(where, version, which, rows) if version else {},
-        "original": _original(config, dataset, asked, mapping),
+        "original": _original_rows(config, dataset, asked, mapping),
         "chore": dataset_builds.latest_task(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
-        "findings": _findings(version, mapping) if version and mapping else None,
+        "findings": _quality_findings(version, mapping) if version and mapping else None,
         "kept": MAX_LISTED_ROWS,
         "looking": data_quality.latest_scan(db, version)
         if version and version.findings is None
@@ -115,12 +117,12 @@ def is_long(row: Values[str, Any]) -> bool:
     return is_wide or len(turns) > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
 
 
-def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entry]:
+def _version_entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[VersionEntry]:
     """Tell each version, newest first, by what it does otherwise than the one before."""
     readings = [Mapping.model_validate(one.mapping) for one in found]
     before = [*readings, None][1:]
     return [
-        Entry(
+        VersionEntry(
             version=one,
             changes=mapping_text.describe_changes(old, new)
             if old
@@ -131,7 +133,7 @@ def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entr
     ]
 
 
-def _findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]] | None:
+def _quality_findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]] | None:
     """Tell what is suspicious, and what can be done about it; None until somebody has looked."""
     if version.findings is None:
         return None
@@ -145,18 +147,18 @@ def _findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]]
     ]
 
 
-def _original(
-    config: Settings, dataset: Dataset, asked: Asked, mapping: Mapping | None
+def _original_rows(
+    config: Settings, dataset: Dataset, asked: DatasetQuery, mapping: Mapping | None
 ) -> dict[str, Any] | None:
     """Return the rows that were asked for as they stand in the file that was brought."""
-    numbers = _numbers(asked.original)
+    numbers = _parse_numbers(asked.original)
     if not numbers:
         return None
     source = pending_datasets.original_source(config.datasets, dataset)
     source = replace(source, options=mapping.file) if mapping else source
     if asked.split == "validation":
         source = pending_datasets.validation_source(config.datasets, dataset) or source
-    found = file_preview.find_rows(source, limits_of(config), numbers)
+    found = file_preview.find_rows(source, read_limits(config), numbers)
     rows = [
         {
             "place": row.place,
@@ -177,6 +179,10 @@ def _can_edit(config: Settings, dataset: Dataset) -> bool:
     return True
 
 
-def _numbers(written: str) -> frozenset[int]:
-    parts = [part.strip() for part in written.split(",")]
-    return frozenset(int(part) for part in parts[:_MOST] if part.isdecimal() and len(part) < 16)  # noqa: PLR2004 -- no file has more rows
+def _parse_numbers(written: str) -> frozenset[int]:
+    parts = [part.strip() for part in written.split(",")][:_MAX_ROW_NUMBERS]
+    return frozenset(
+        int(part)
+        for part in parts
+        if part.isdecimal() and len(part) < 16  # noqa: PLR2004 -- no file has more rows
+    )

@@ -18,7 +18,7 @@ UPLOAD = "upload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bringing:
+class ImportForm:
     offers: list[SourceOption]
     way: str
     """The kind of source that is chosen."""
@@ -38,18 +38,18 @@ class Bringing:
         return self.values.get(name, "")
 
 
-def of(
+def build_form(
     db: Session,
     config: Settings,
     way: str = UPLOAD,
     at: str = "",
     values: Mapping[str, str] | None = None,
-) -> Bringing:
+) -> ImportForm:
     """Return the ways to bring data, one of them chosen."""
     offers = import_sources.list_sources(config)
     known = way if way in {one.kind for one in offers} else UPLOAD
     listed = known == "path" and bool(config.import_folders)
-    return Bringing(
+    return ImportForm(
         offers=offers,
         way=known,
         at=at if listed else "",
@@ -60,7 +60,7 @@ def of(
     )
 
 
-def read(posted: Mapping[str, Any]) -> Source:
+def parse_source(posted: Mapping[str, Any]) -> Source:
     """Return the source that a form names.
 
     Raises:

@@ -9,31 +9,31 @@ from studio.errors import ConflictError, InvalidError, NotFoundError, Unavailabl
 from studio.services.datasets import import_sources
 from studio.services.tasks import tasks
 from studio.web.datasets import dataset_page, import_form
-from studio.web.http.deps import DB, Config, Posted
-from studio.web.queue.task_page import ChoreId
-from studio.web.rendering.render import form_again, go
+from studio.web.http.deps import DB, Config, PostedForm
+from studio.web.queue.task_page import TaskId
+from studio.web.rendering.render import redirect, refused_form
 
 router = APIRouter(prefix="/datasets/imports", include_in_schema=False)
 
-_REFUSED = (ConflictError, InvalidError, NotFoundError, UnavailableError)
+_FORM_ERRORS = (ConflictError, InvalidError, NotFoundError, UnavailableError)
 
 
 @router.post("")
-def bring(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+def start_import(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Have a file fetched, and show how far it is."""
     name = str(posted.get("name", ""))
     try:
-        chore = import_sources.enqueue_import(db, config, import_form.read(posted), name)
-    except _REFUSED as error:
-        again: dict[str, Any] = dataset_page.listed(db, config, name=name, problem=error)
+        chore = import_sources.enqueue_import(db, config, import_form.parse_source(posted), name)
+    except _FORM_ERRORS as error:
+        again: dict[str, Any] = dataset_page.list_context(db, config, name=name, problem=error)
         way = str(posted.get("kind", ""))
-        shown = again | {"bring": import_form.of(db, config, way, values=posted)}
-        return form_again(request, "datasets/list.html", **shown)
-    return go(request, f"/chores/{chore.id}?then=/datasets/imports/{chore.id}/done")
+        shown = again | {"bring": import_form.build_form(db, config, way, values=posted)}
+        return refused_form(request, "datasets/list.html", **shown)
+    return redirect(request, f"/chores/{chore.id}?then=/datasets/imports/{chore.id}/done")
 
 
 @router.get("/{chore_id}/done")
-def done(request: Request, chore_id: ChoreId, db: DB) -> Response:
+def show_imported(request: Request, chore_id: TaskId, db: DB) -> Response:
     """Go to the data set that a chore has brought."""
     dataset_id = tasks.get(db, chore_id).result.get("dataset_id")
-    return go(request, f"/datasets/{dataset_id}" if dataset_id else "/datasets")
+    return redirect(request, f"/datasets/{dataset_id}" if dataset_id else "/datasets")

@@ -16,9 +16,9 @@ from studio.intake.conversion.file_preview import FilePreview
 from studio.intake.mapping import KIND_BY_SHAPE, FileOptions, Mapping, Split
 from studio.schemas.validation_errors import field_errors
 
-COLUMNS = 60
+MAX_COLUMNS = 60
 """Columns that can be chosen on a page; a file with more is read over REST."""
-FILTERS = 20
+MAX_FILTERS = 20
 
 JOINERS: dict[str, str] = {
     json.dumps("\n\n"): "an empty line",
@@ -27,9 +27,9 @@ JOINERS: dict[str, str] = {
     json.dumps(", "): "a comma",
     json.dumps(""): "nothing",
 }
-_CLASSES = frozenset({"label", "number"})
+_CLASS_ROLES = frozenset({"label", "number"})
 """Roles whose values may be written in other words."""
-_ALIKE: tuple[frozenset[str], ...] = (
+_SIMILAR_ROLES: tuple[frozenset[str], ...] = (
     frozenset({"instruction", "prompt", "text"}),
     frozenset({"output", "completion", "answer", "label", "number", "chosen"}),
     frozenset({"messages", "conversations"}),
@@ -37,7 +37,7 @@ _ALIKE: tuple[frozenset[str], ...] = (
 )
 """Roles that say nearly the same in different shapes."""
 
-_TITLES = {
+_FIELD_TITLES = {
     "sample": "Rows to draw",
     "exclude": "Rows to leave out",
     "system": "System prompt",
@@ -89,14 +89,14 @@ class MappingForm:
     @property
     def classes(self) -> list[str]:
         """Return the columns whose values can be written in other words."""
-        chosen = [column for column, role in self.roles.items() if role in _CLASSES]
+        chosen = [column for column, role in self.roles.items() if role in _CLASS_ROLES]
         return list(dict.fromkeys([*chosen, *self.values]))
 
     def mapping(self) -> Mapping:
         """Return what the form says.
 
         Raises:
-            ValidationError: a field holds what it may not; see `problems_of`.
+            ValidationError: a field holds what it may not; see `field_problems`.
 
         """
         roles: dict[str, list[str]] = {}
@@ -109,26 +109,28 @@ class MappingForm:
                 "roles": roles,
                 "joiner": json.loads(self.joiner),
                 "system": self.system,
-                "values": _changed(self.values),
+                "values": _changed_values(self.values),
                 "keep": [asdict(one) for one in self.keep if one.column or one.value],
                 "sample": self.sample or None,
                 "media": self.media,
                 "deduplicate": self.deduplicate,
-                "split": _split(self.split),
-                "exclude": _words(self.exclude),
+                "split": _parse_split(self.split),
+                "exclude": _parse_list(self.exclude),
                 "seed": self.seed,
                 "file": {name: value for name, value in self.file.items() if value},
             }
         )
 
 
-def shown(mapping: Mapping, seen: FilePreview) -> MappingForm:
+def form_from_mapping(mapping: Mapping, seen: FilePreview) -> MappingForm:
     """Return the form of a mapping, with every column of the file."""
-    columns = dict.fromkeys([*mapping.columns, *seen.columns][: max(COLUMNS, len(mapping.columns))])
+    columns = dict.fromkeys(
+        [*mapping.columns, *seen.columns][: max(MAX_COLUMNS, len(mapping.columns))]
+    )
     played = {column: role for role, named in mapping.roles.items() for column in named}
     form = MappingForm(
         shape=mapping.shape,
-        roles={column: played.get(column, "") for column in _in_order(columns, seen.columns)},
+        roles={column: played.get(column, "") for column in _sort_columns(columns, seen.columns)},
         joiner=json.dumps(mapping.joiner),
         system=mapping.system,
         values={column: dict(found) for column, found in mapping.values.items()},
@@ -136,72 +138,74 @@ def shown(mapping: Mapping, seen: FilePreview) -> MappingForm:
         sample=str(mapping.sample or ""),
         media=mapping.media,
         deduplicate=mapping.deduplicate,
-        split=_split_shown(mapping),
+        split=_split_fields(mapping),
         exclude=", ".join(map(str, mapping.exclude)),
         seed=str(mapping.seed),
-        file=file_shown(mapping.file),
+        file=file_fields(mapping.file),
     )
-    return with_classes(form, seen)
+    return add_class_values(form, seen)
 
 
-def file_shown(options: FileOptions) -> dict[str, str]:
+def file_fields(options: FileOptions) -> dict[str, str]:
     """Return how a file is read as the form carries it: only what is not left to be detected."""
     return {name: str(value) for name, value in options.model_dump(exclude_defaults=True).items()}
 
 
-def empty(seen: FilePreview, options: FileOptions) -> MappingForm:
+def empty_form(seen: FilePreview, options: FileOptions) -> MappingForm:
     """Return the form of a file in which nothing was recognised."""
     return MappingForm(
         shape="prompt_completion",
-        roles=dict.fromkeys(seen.columns[:COLUMNS], ""),
-        split=_split_shown(None),
-        file=file_shown(options),
+        roles=dict.fromkeys(seen.columns[:MAX_COLUMNS], ""),
+        split=_split_fields(None),
+        file=file_fields(options),
     )
 
 
-def posted(sent: Values[str, Any]) -> MappingForm:
+def parse_form(sent: Values[str, Any]) -> MappingForm:
     """Return the form as it was sent."""
-    columns, roles = _group(sent, "column"), _group(sent, "role")
+    columns, roles = _nested_values(sent, "column"), _nested_values(sent, "role")
     return MappingForm(
-        shape=_text(sent, "shape"),
+        shape=_text_value(sent, "shape"),
         roles={str(name): str(roles.get(key, "")) for key, name in columns.items()},
-        joiner=_json(_text(sent, "joiner")) or json.dumps("\n\n"),
-        system=_text(sent, "system").replace("\r\n", "\n"),
-        values=dict(_values(_group(sent, "value"))),
+        joiner=_json_string(_text_value(sent, "joiner")) or json.dumps("\n\n"),
+        system=_text_value(sent, "system").replace("\r\n", "\n"),
+        values=dict(_parse_values(_nested_values(sent, "value"))),
         keep=[
-            Filter(**{name: _text(one, name) for name in ("column", "op", "value")})
-            for one in _group(sent, "keep").values()
+            Filter(**{name: _text_value(one, name) for name in ("column", "op", "value")})
+            for one in _nested_values(sent, "keep").values()
             if isinstance(one, dict)
-        ][:FILTERS],
-        sample=_text(sent, "sample").strip(),
-        media=_text(sent, "media") or "refuse",
-        deduplicate=_text(sent, "deduplicate") or "none",
-        split={name: str(value) for name, value in _group(sent, "split").items()},
-        exclude=_text(sent, "exclude"),
-        seed=_text(sent, "seed").strip() or "42",
-        file={name: str(value) for name, value in _group(sent, "file").items()},
+        ][:MAX_FILTERS],
+        sample=_text_value(sent, "sample").strip(),
+        media=_text_value(sent, "media") or "refuse",
+        deduplicate=_text_value(sent, "deduplicate") or "none",
+        split={name: str(value) for name, value in _nested_values(sent, "split").items()},
+        exclude=_text_value(sent, "exclude"),
+        seed=_text_value(sent, "seed").strip() or "42",
+        file={name: str(value) for name, value in _nested_values(sent, "file").items()},
     )
 
 
-def in_shape(form: MappingForm) -> MappingForm:
+def convert_roles(form: MappingForm) -> MappingForm:
     """Let each column keep its part in the shape that is chosen, or one like it."""
     known = [role.name for role in form.choices]
-    return replace(form, roles={column: _like(role, known) for column, role in form.roles.items()})
+    return replace(
+        form, roles={column: _similar_role(role, known) for column, role in form.roles.items()}
+    )
 
 
-def changed(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
+def apply_action(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
     """Return the form after a press of one of its own buttons, or another shape."""
-    if "add" in sent and len(form.keep) < FILTERS:
+    if "add" in sent and len(form.keep) < MAX_FILTERS:
         return replace(form, keep=[*form.keep, Filter(column=next(iter(form.roles), ""))])
-    if removed := _text(sent, "remove"):
+    if removed := _text_value(sent, "remove"):
         kept = [one for i, one in enumerate(form.keep) if str(i) != removed]
         return replace(form, keep=kept)
     known = {role.name for role in form.choices}
     fits = all(role in known for role in form.roles.values() if role)
-    return form if fits else in_shape(form)
+    return form if fits else convert_roles(form)
 
 
-def with_classes(form: MappingForm, seen: FilePreview) -> MappingForm:
+def add_class_values(form: MappingForm, seen: FilePreview) -> MappingForm:
     """Offer every value that a column of classes has to be written in other words."""
     values = {
         column: {raw: raw for raw in seen.values.get(column, {})} | form.values.get(column, {})
@@ -210,34 +214,34 @@ def with_classes(form: MappingForm, seen: FilePreview) -> MappingForm:
     return replace(form, values={column: found for column, found in values.items() if found})
 
 
-def problems_of(error: ValidationError) -> dict[str, str]:
+def field_problems(error: ValidationError) -> dict[str, str]:
     """Map each field that holds what it may not to what is wrong with it."""
     return {field.param: field.message for field in field_errors(error.errors(), Mapping)}
 
 
-def title(name: str) -> str:
+def field_title(name: str) -> str:
     """Return what a person calls a field."""
     first, _, rest = name.partition(".")
     if first == "keep":
         return f"Filter {int(rest.partition('.')[0]) + 1}"
-    return _TITLES.get(name) or _TITLES.get(first) or first.capitalize()
+    return _FIELD_TITLES.get(name) or _FIELD_TITLES.get(first) or first.capitalize()
 
 
-def _like(role: str, known: Sequence[str]) -> str:
+def _similar_role(role: str, known: Sequence[str]) -> str:
     if role in known:
         return role
-    alike = next((roles for roles in _ALIKE if role in roles), frozenset[str]())
+    alike = next((roles for roles in _SIMILAR_ROLES if role in roles), frozenset[str]())
     return next((name for name in known if name in alike), "")
 
 
-def _in_order(columns: Values[str, None], order: Sequence[str]) -> list[str]:
+def _sort_columns(columns: Values[str, None], order: Sequence[str]) -> list[str]:
     return [
         *(one for one in order if one in columns),
         *(one for one in columns if one not in order),
     ]
 
 
-def _split_shown(mapping: Mapping | None) -> dict[str, str]:
+def _split_fields(mapping: Mapping | None) -> dict[str, str]:
     split = mapping.split if mapping else Split()
     return {
         "kind": split.kind,
@@ -249,32 +253,32 @@ def _split_shown(mapping: Mapping | None) -> dict[str, str]:
     }
 
 
-def _split(sent: Values[str, str]) -> dict[str, Any]:
+def _parse_split(sent: Values[str, str]) -> dict[str, Any]:
     """Return only what the chosen kind of split needs: what is hidden must not be refused."""
     kind = sent.get("kind", "none")
     match kind:
         case "share":
-            return {"kind": kind, "share": _share(sent.get("share", ""))}
+            return {"kind": kind, "share": _parse_share(sent.get("share", ""))}
         case "column":
-            parts = {name: _words(sent.get(name, "")) for name in ("train", "validation")}
+            parts = {name: _parse_list(sent.get(name, "")) for name in ("train", "validation")}
             return {"kind": kind, "column": sent.get("column", ""), **parts}
         case "dataset":
             return {"kind": kind, "dataset": sent.get("dataset", "")}
     return {"kind": kind}
 
 
-def _share(percent: str) -> float | str:
+def _parse_share(percent: str) -> float | str:
     try:
         return float(percent.strip().removesuffix("%")) / 100
     except ValueError:
         return percent
 
 
-def _words(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _changed(values: Values[str, Values[str, str]]) -> dict[str, dict[str, str]]:
+def _changed_values(values: Values[str, Values[str, str]]) -> dict[str, dict[str, str]]:
     found = {
         column: {raw: word for raw, word in words.items() if word != raw}
         for column, words in values.items()
@@ -282,7 +286,7 @@ def _changed(values: Values[str, Values[str, str]]) -> dict[str, dict[str, str]]
     return {column: words for column, words in found.items() if words}
 
 
-def _values(sent: Values[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
+def _parse_values(sent: Values[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
     for one in sent.values():
         if isinstance(one, dict):
             pairs = (pair for pair in one.values() if isinstance(pair, dict))
@@ -290,17 +294,17 @@ def _values(sent: Values[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
             yield str(one.get("column", "")), words
 
 
-def _group(sent: Values[str, Any], name: str) -> dict[str, Any]:
+def _nested_values(sent: Values[str, Any], name: str) -> dict[str, Any]:
     found = sent.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def _text(sent: Values[str, Any], name: str) -> str:
+def _text_value(sent: Values[str, Any], name: str) -> str:
     found = sent.get(name, "")
     return found if isinstance(found, str) else ""
 
 
-def _json(written: str) -> str:
+def _json_string(written: str) -> str:
     """Return a text in JSON as it is, and anything else as nothing."""
     try:
         return written if isinstance(json.loads(written), str) else ""

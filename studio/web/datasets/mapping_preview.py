@@ -11,13 +11,13 @@ from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.row_formats.sft_view import to_sft_example
 
-LOOKED_AT = 300
+SAMPLE_ROWS = 300
 """Rows that are tried: as many as take no time to."""
-SHOWN = 5
+SHOWN_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class MappingPreview:
     looked_at: int = 0
     kept: int = 0
     is_whole: bool = False
@@ -45,23 +45,23 @@ class Outcome:
         return self.looked_at - self.kept
 
 
-def of(source: SourceFile, mapping: Mapping, limits: Limits) -> Outcome:
+def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> MappingPreview:
     """Try a mapping on the first rows."""
     try:
-        found = preview_rows(source, mapping, limits, rows=LOOKED_AT)
+        found = preview_rows(source, mapping, limits, rows=SAMPLE_ROWS)
     except InvalidError as error:
-        return Outcome(refused=error)
+        return MappingPreview(refused=error)
     kept = [one for one in found if one.row is not None]
     dropped = [one for one in found if one.row is None]
     reasons: dict[str, list[str]] = {}
     for one in dropped:
         reasons.setdefault(one.problem or "", []).append(one.place)
-    return Outcome(
+    return MappingPreview(
         looked_at=len(found),
         kept=len(kept),
-        is_whole=len(found) < LOOKED_AT,
-        rows=kept[:SHOWN],
-        dropped=dropped[:SHOWN],
+        is_whole=len(found) < SAMPLE_ROWS,
+        rows=kept[:SHOWN_ROWS],
+        dropped=dropped[:SHOWN_ROWS],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
         lesson=mapping_text.TRAINED_ON[mapping.kind],
         not_learnt=mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),

@@ -27,15 +27,15 @@ from studio.services.datasets import dataset_builds, datasets, pending_datasets,
 from studio.settings import Settings
 from studio.web.datasets import mapping_form, mapping_preview
 from studio.web.datasets.mapping_form import MappingForm
-from studio.web.datasets.mapping_preview import Outcome
-from studio.web.http.multipart_upload import limits_of
+from studio.web.datasets.mapping_preview import MappingPreview
+from studio.web.http.multipart_upload import read_limits
 
-FIRST = 5
+PREVIEW_ROWS = 5
 """Rows that the table of the file shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _DetectedFile:
     """What is seen in a file that is read in one way."""
 
     detected: DetectedMapping | None
@@ -50,11 +50,11 @@ class _Found:
         return [self.detected.mapping, *self.detected.alternatives] if self.detected else []
 
 
-class Screen:
+class MappingView:
     """A data set whose mapping is being chosen."""
 
     def __init__(self, db: Session, config: Settings, dataset: Dataset) -> None:
-        self.db, self.dataset, self.limits = db, dataset, limits_of(config)
+        self.db, self.dataset, self.limits = db, dataset, read_limits(config)
         self.folder = config.datasets
         self.source = pending_datasets.original_source(config.datasets, dataset)
 
@@ -71,13 +71,13 @@ class Screen:
         readings = found.readings
         seen = self._glance(found.options)
         if chosen is not None and chosen < len(readings):
-            form = mapping_form.shown(readings[chosen], seen)
+            form = mapping_form.form_from_mapping(readings[chosen], seen)
         elif mapping is not None and mapping.file == found.options:
-            form = mapping_form.shown(mapping, seen)
+            form = mapping_form.form_from_mapping(mapping, seen)
         elif readings:
-            form = mapping_form.shown(self._with_file(readings[0]), seen)
+            form = mapping_form.form_from_mapping(self._with_file(readings[0]), seen)
         else:
-            form = mapping_form.empty(seen, found.options)
+            form = mapping_form.empty_form(seen, found.options)
         return self._shown(form, found, seen)
 
     def show(
@@ -87,18 +87,18 @@ class Screen:
         options = FileOptions.model_validate(form.file)
         return self._shown(form, self._detected(options), self._glance(options), error)
 
-    def outcome(self, form: MappingForm) -> Outcome:
+    def outcome(self, form: MappingForm) -> MappingPreview:
         """Return what a form makes of the first rows, or why nothing can be said yet."""
         try:
             mapping = form.mapping()
         except ValidationError as error:
-            return Outcome(refused=_refusal(error))
-        return mapping_preview.of(self.source, mapping, self.limits)
+            return MappingPreview(refused=_invalid_mapping(error))
+        return mapping_preview.preview_mapping(self.source, mapping, self.limits)
 
     def _shown(
         self,
         form: MappingForm,
-        found: "_Found",
+        found: "_DetectedFile",
         seen: FilePreview,
         error: ValidationError | InvalidError | None = None,
     ) -> dict[str, Any]:
@@ -109,19 +109,19 @@ class Screen:
             "detected": found.detected,
             "unseen": found.why,
             "readings": [mapping_text.describe_mapping(one) for one in found.readings],
-            "chosen": _chosen(found, form),
+            "chosen": _chosen_index(found, form),
             "file": found.options,
-            "file_query": _query(found.options),
+            "file_query": _options_query(found.options),
             "encodings": found.encodings,
             "sheets": found.sheets,
             "all_encodings": ENCODINGS,
             "is_text": self.dataset.format in TEXT_FORMATS,
-            "form": mapping_form.with_classes(form, seen),
+            "form": mapping_form.add_class_values(form, seen),
             "glance": seen,
-            "first": [_first(row) for row in seen.rows[:FIRST]],
+            "first": [_preview_row(row) for row in seen.rows[:PREVIEW_ROWS]],
             "problems": _problems(error),
             "is_open": _is_open,
-            "outcome": Outcome(refused=error)
+            "outcome": MappingPreview(refused=error)
             if isinstance(error, InvalidError)
             else self.outcome(form),
             "others": self._others(),
@@ -136,7 +136,7 @@ class Screen:
     def _glance(self, options: FileOptions) -> FilePreview:
         return file_preview.preview_file(replace(self.source, options=options), self.limits)
 
-    def _detected(self, options: FileOptions) -> "_Found":
+    def _detected(self, options: FileOptions) -> "_DetectedFile":
         """Return what was seen in the file when it came; if it is read otherwise, what is now."""
         limits = self.limits.at_once()
         try:
@@ -146,8 +146,8 @@ class Screen:
         except (InvalidError, TooLargeError) as error:
             kind = detect_format(self.source.path, self.source.filename)
             file = detect_options(self.source.path, kind, limits, options)
-            return _Found(None, error.message, file.options, file.encodings, file.sheets)
-        return _Found(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
+            return _DetectedFile(None, error.message, file.options, file.encodings, file.sheets)
+        return _DetectedFile(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
 
     def _with_file(self, mapping: Mapping) -> Mapping:
         if pending_datasets.validation_source(self.folder, self.dataset) is None:
@@ -170,18 +170,18 @@ class Screen:
         return brought + named
 
 
-def _query(options: FileOptions) -> str:
+def _options_query(options: FileOptions) -> str:
     """Return options as the rest of an address."""
     chosen = options.model_dump(exclude_defaults=True)
     return f"&{urlencode(chosen)}" if chosen else ""
 
 
-def _first(row: RawRow) -> dict[str, Any]:
+def _preview_row(row: RawRow) -> dict[str, Any]:
     cells = {column: file_preview.shorten_value(value) for column, value in row.values.items()}
     return {"number": row.number, "cells": cells}
 
 
-def _chosen(found: _Found, form: MappingForm) -> int | None:
+def _chosen_index(found: _DetectedFile, form: MappingForm) -> int | None:
     """Return which of the readings that were seen the form shows, if any."""
     roles: dict[str, list[str]] = {}
     for column, role in form.roles.items():
@@ -196,18 +196,18 @@ def _chosen(found: _Found, form: MappingForm) -> int | None:
 def _problems(error: ValidationError | InvalidError | None) -> dict[str, str]:
     match error:
         case ValidationError():
-            return mapping_form.problems_of(error)
+            return mapping_form.field_problems(error)
         case InvalidError():
             return {error.param or "shape": f"{error.message} {error.hint}".strip()}
     return {}
 
 
-def _refusal(error: ValidationError) -> InvalidError:
-    name, words = next(iter(mapping_form.problems_of(error).items()))
-    return InvalidError(f"{mapping_form.title(name)}: {words.rstrip('.')}.")
+def _invalid_mapping(error: ValidationError) -> InvalidError:
+    name, words = next(iter(mapping_form.field_problems(error).items()))
+    return InvalidError(f"{mapping_form.field_title(name)}: {words.rstrip('.')}.")
 
 
-_FIELDS = {
+_PART_FIELDS = {
     "texts": ("system", "joiner"),
     "rows": ("media", "keep", "sample", "deduplicate", "seed", "exclude"),
     "split": ("split",),
@@ -216,7 +216,7 @@ _FIELDS = {
 
 def _is_open(part: str, form: MappingForm, problems: Values[str, str]) -> bool:
     """Whether a folded part must stand open: something in it is set, or wrong."""
-    if any(name.split(".")[0] in _FIELDS[part] for name in problems):
+    if any(name.split(".")[0] in _PART_FIELDS[part] for name in problems):
         return True
     match part:
         case "texts":

@@ -12,10 +12,10 @@ from studio.intake.rows.paging import NumberedRow, Page
 from studio.services.datasets import versions
 from studio.services.datasets.versions import Part, RowQuery
 
-Step = Literal["", "first", "back", "on"]
+Direction = Literal["", "first", "back", "on"]
 
 
-class Turned(BaseModel):
+class RowStep(BaseModel):
     """Which row to show, as an address holds it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -23,12 +23,12 @@ class Turned(BaseModel):
     split: Part = "train"
     row: int = Field(default=1, ge=1, lt=2**53)
     q: str = Field(default="", max_length=200)
-    step: Step = ""
+    step: Direction = ""
     """Which row to go to from there: the first that holds the words, or the one before or after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class RowView:
     version: DatasetVersion
     part: Part
     words: str
@@ -38,57 +38,57 @@ class Leaf:
     """Where one is."""
     row: NumberedRow | None = None
     notice: str = ""
-    further: Step = ""
+    further: Direction = ""
     """Where to look on, if there was no time to look at all rows."""
 
 
-def read(asked: Mapping[str, Any]) -> Turned:
+def parse_query(asked: Mapping[str, Any]) -> RowStep:
     """Read what an address says; nonsense is the first row."""
     try:
-        return Turned.model_validate({name: value for name, value in asked.items() if value != ""})
+        return RowStep.model_validate({name: value for name, value in asked.items() if value != ""})
     except ValidationError:
-        return Turned()
+        return RowStep()
 
 
-def turn(folder: Path, version: DatasetVersion, asked: Turned) -> Leaf:
+def find_row(folder: Path, version: DatasetVersion, asked: RowStep) -> RowView:
     """Go from one row to another."""
     total = version.train_rows if asked.split == "train" else version.validation_rows
     at = min(asked.row, max(1, total))
-    here = Leaf(version=version, part=asked.split, words=asked.q.strip(), total=total, number=at)
+    here = RowView(version=version, part=asked.split, words=asked.q.strip(), total=total, number=at)
     if not here.words:
         at = min(max(1, at + {"back": -1, "on": 1}.get(asked.step, 0)), max(1, total))
-        return replace(here, number=at, row=_row(folder, here, at))
-    page = _sought(folder, here, asked.step)
+        return replace(here, number=at, row=_read_row(folder, here, at))
+    page = _search_rows(folder, here, asked.step)
     if page.rows:
         return replace(here, number=page.rows[0].number, row=page.rows[0])
     if page.looked_to is not None:
-        return _paused(here, page.looked_to, asked.step)
+        return _unfinished_search(here, page.looked_to, asked.step)
     if asked.step in {"back", "on"}:
         told = (
             f"No row before row {at:,} has “{here.words}”."
             if asked.step == "back"
             else f"No row after row {at:,} has “{here.words}”."
         )
-        return replace(here, row=_row(folder, here, at), notice=told)
+        return replace(here, row=_read_row(folder, here, at), notice=told)
     told = f"No row from {at:,} on has “{here.words}”."
     if asked.step == "first" or at == 1:
         told = f"No row has “{here.words}”."
     return replace(here, notice=told)
 
 
-def _paused(here: Leaf, looked_to: int, step: Step) -> Leaf:
-    further: Step = "back" if step == "back" else "on"
+def _unfinished_search(here: RowView, looked_to: int, step: Direction) -> RowView:
+    further: Direction = "back" if step == "back" else "on"
     to = f"back to row {looked_to:,}" if step == "back" else f"up to row {looked_to:,}"
     told = f"No row with “{here.words}” {to} so far."
     return replace(here, number=max(1, looked_to), notice=told, further=further)
 
 
-def _row(folder: Path, here: Leaf, number: int) -> NumberedRow | None:
+def _read_row(folder: Path, here: RowView, number: int) -> NumberedRow | None:
     which = RowQuery(part=here.part, numbers=frozenset({number}))
     return next(iter(versions.load_rows(folder, here.version, which).rows), None)
 
 
-def _sought(folder: Path, here: Leaf, step: Step) -> Page:
+def _search_rows(folder: Path, here: RowView, step: Direction) -> Page:
     which = RowQuery(part=here.part, words=here.words)
     if step == "back":
         which = replace(which, before=here.number)

@@ -27,11 +27,11 @@ from studio.settings import Settings
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 
-_NAMED = 12
+_MAX_NAMED_ROWS = 12
 """How many rows are named that share an example."""
 
 
-class Wanted(BaseModel):
+class PreviewQuery(BaseModel):
     """Which row to show, for which model and settings: as a form holds them."""
 
     model_config = ConfigDict(frozen=True)
@@ -53,7 +53,7 @@ class Wanted(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class TokenSpan:
     """Tokens beside each other that have the same fate."""
 
     learnt: bool
@@ -64,16 +64,16 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class TokenTurn:
     role: str
-    stretches: list[Stretch]
+    stretches: list[TokenSpan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class TokenPanel:
     place: RowPosition | None = None
     tokens: TokenPreview | None = None
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[TokenTurn] = field(default_factory=list)
     problem: StudioError | None = None
     templates: TemplatePreviews | None = None
     """What to choose from, where the model has no template of its own."""
@@ -110,8 +110,8 @@ class Sight:
             "Shares an example with rows %(rows)s: %(full)s.",
             len(others),
         )
-        more = ["…"] if len(others) > _NAMED else []
-        rows = ", ".join([*map(formatting.number, others[:_NAMED]), *more])
+        more = ["…"] if len(others) > _MAX_NAMED_ROWS else []
+        rows = ", ".join([*map(formatting.number, others[:_MAX_NAMED_ROWS]), *more])
         return told % {"rows": rows, "full": full}
 
     @property
@@ -129,17 +129,19 @@ class Sight:
         return [one for one in rows if is_there(one.number, self.place.number)]
 
 
-def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight:
+def load_preview(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> TokenPanel:
     """Look at a row. No lock is held while the desk is asked."""
     try:
-        known = Wanted.model_validate(wanted)
+        known = PreviewQuery.model_validate(wanted)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0]).replace("_", " ")
-        return Sight(problem=InvalidError(f"The {name} is not what it may be.", hint="Mend it."))
+        return TokenPanel(
+            problem=InvalidError(f"The {name} is not what it may be.", hint="Mend it.")
+        )
     where: RowPosition | None = None
     try:
         with read_session(engine) as db:
-            where = _place(db, known)
+            where = _find_row(db, known)
             row = token_preview.read_row(settings.datasets, where)
             asked = token_preview.tokens_request(
                 db,
@@ -151,12 +153,12 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
         if known.packing:
             drawn = known.validation_share, known.seed
             asked = token_preview.with_packing_window(asked, settings.datasets, where, *drawn)
-        return _seen(settings, where, asked)
+        return _tokenize_row(settings, where, asked)
     except StudioError as error:
-        return Sight(place=where, problem=error)
+        return TokenPanel(place=where, problem=error)
 
 
-def _place(db: Session, wanted: Wanted) -> RowPosition:
+def _find_row(db: Session, wanted: PreviewQuery) -> RowPosition:
     dataset = datasets.require(db, wanted.dataset)
     if wanted.step == "random":
         return token_preview.random_row(db, dataset, wanted.split, wanted.version)
@@ -164,20 +166,20 @@ def _place(db: Session, wanted: Wanted) -> RowPosition:
     return token_preview.nearest_row(db, dataset, wanted.split, wanted.row + steps, wanted.version)
 
 
-def _seen(settings: Settings, where: RowPosition, asked: TokenizerRequest) -> Sight:
+def _tokenize_row(settings: Settings, where: RowPosition, asked: TokenizerRequest) -> TokenPanel:
     try:
         found = tokenizer_client.tokenize_row(settings, asked)
     except InvalidError as error:
         if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
             raise
-        return Sight(place=where, problem=error, templates=_choices(settings, asked))
-    return Sight(place=where, tokens=found, turns=_turns(found))
+        return TokenPanel(place=where, problem=error, templates=_template_choices(settings, asked))
+    return TokenPanel(place=where, tokens=found, turns=_token_turns(found))
 
 
 _TEMPLATES = {"kind": "templates", "window": None}
 
 
-def _choices(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews | None:
+def _template_choices(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews | None:
     """Return the templates that could write the row; none where they cannot be told either."""
     try:
         return tokenizer_client.render_templates(settings, asked.model_copy(update=_TEMPLATES))
@@ -185,14 +187,16 @@ def _choices(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews | 
         return None
 
 
-def _turns(found: TokenPreview) -> list[Turn]:
-    turns: list[Turn] = []
+def _token_turns(found: TokenPreview) -> list[TokenTurn]:
+    turns: list[TokenTurn] = []
     was_cut = False
     for number, tokens in groupby(found.tokens, key=lambda token: token.turn):
-        stretches: list[Stretch] = []
+        stretches: list[TokenSpan] = []
         for (learnt, cut), some in groupby(tokens, key=lambda token: (token.learnt, token.cut)):
             begins, was_cut = cut and not was_cut, cut
-            stretches.append(Stretch(learnt=learnt, cut=cut, begins_cut=begins, tokens=list(some)))
+            stretches.append(
+                TokenSpan(learnt=learnt, cut=cut, begins_cut=begins, tokens=list(some))
+            )
         role = found.roles[number] if number < len(found.roles) else "text"
-        turns.append(Turn(role=role, stretches=stretches))
+        turns.append(TokenTurn(role=role, stretches=stretches))
     return turns

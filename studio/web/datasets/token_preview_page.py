@@ -10,8 +10,8 @@ from studio.db.session import read_session
 from studio.services.datasets import datasets
 from studio.web.datasets import token_preview
 from studio.web.forms import choices
-from studio.web.http.deps import Config, Posted
-from studio.web.rendering.render import asked_by_htmx, block, page
+from studio.web.http.deps import Config, PostedForm
+from studio.web.rendering.render import block, page, wants_fragment
 
 router = APIRouter(include_in_schema=False)
 
@@ -19,15 +19,15 @@ DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.post("/new/sight")
-def of_form(request: Request, posted: Posted, config: Config) -> Response:
+def preview_form_row(request: Request, posted: PostedForm, config: Config) -> Response:
     """Show a row of the form's data set as its model will see it; nothing is written."""
-    wanted = _wanted(posted)
-    found = token_preview.look(request.app.state.engine, config, wanted)
+    wanted = _preview_query(posted)
+    found = token_preview.load_preview(request.app.state.engine, config, wanted)
     return block(request, "experiments/new.html", "sight", sight=found, wanted=wanted)
 
 
 @router.get("/datasets/{dataset_id}/sight")
-def of_dataset(
+def preview_dataset_row(
     request: Request,
     dataset_id: DatasetId,
     config: Config,
@@ -37,7 +37,7 @@ def of_dataset(
         dataset = datasets.get(db, dataset_id)
         known = choices.model_names(db)
         name, version = dataset.name, dataset.version
-        base, why = ("", "") if model else choices.base_model_for(db, name)
+        base, why = ("", "") if model else choices.default_base_model(db, name)
     values = {
         "max_length": "1024",
         "chat_template": "model",
@@ -51,16 +51,16 @@ def of_dataset(
         "models": known,
         "why_model": why,
         "values": values,
-        "sight": token_preview.look(request.app.state.engine, config, values),
+        "sight": token_preview.load_preview(request.app.state.engine, config, values),
     }
-    if asked_by_htmx(request):
+    if wants_fragment(request):
         return block(request, "datasets/token_preview.html", "sight", **context)
     return page(request, "datasets/token_preview.html", **context)
 
 
-def _wanted(posted: Mapping[str, Any]) -> dict[str, Any]:
+def _preview_query(posted: Mapping[str, Any]) -> dict[str, Any]:
     """Read what is wanted from a form of a recipe."""
-    data, look, knobs = (_part(posted, name) for name in ("data", "look", "optimisation"))
+    data, look, knobs = (_form_section(posted, name) for name in ("data", "look", "optimisation"))
     given = {
         "model": posted.get("base_model"),
         "dataset": posted.get("dataset"),
@@ -75,6 +75,6 @@ def _wanted(posted: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, "")}
 
 
-def _part(posted: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _form_section(posted: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = posted.get(name)
     return found if isinstance(found, dict) else {}

@@ -17,7 +17,7 @@ from studio.protocols.tokenizer_service import TemplateSource
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import StatsRequest
 
-ROLES = {
+ROLE_TITLES = {
     "system": "System",
     "user": "User",
     "assistant": "Assistant",
@@ -27,7 +27,7 @@ ROLES = {
 }
 
 
-class Wanted(BaseModel):
+class StatsQuery(BaseModel):
     """What is counted and how it is cut: as an address or a form holds it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
@@ -45,7 +45,7 @@ class Wanted(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class PartView:
     """All that is drawn of one part of a data set."""
 
     part: str
@@ -65,8 +65,8 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    sides: list[Side]
+class StatsFigures:
+    sides: list[PartView]
     lost: Truncation
     """Of all parts."""
     sentence: str
@@ -77,27 +77,27 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    wanted: Wanted | None = None
+class StatsView:
+    wanted: StatsQuery | None = None
     chore: Task | None = None
     """What counts, where that is still going on, or has failed."""
-    figures: Figures | None = None
+    figures: StatsFigures | None = None
     problem: StudioError | None = None
 
 
-def look(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> Shown:
+def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> StatsView:
     """Return what there is to show; nothing is counted here."""
     try:
-        wanted = read(asked)
-        chore = token_stats.latest_task(db, which(db, dataset, wanted))
+        wanted = parse_query(asked)
+        chore = token_stats.latest_task(db, stats_selection(db, dataset, wanted))
     except StudioError as error:
-        return Shown(problem=error)
+        return StatsView(problem=error)
     found = token_stats.parse_result(chore) if chore else None
-    figures = drawn(found, wanted.max_length) if found else None
-    return Shown(wanted=wanted, chore=None if found else chore, figures=figures)
+    figures = build_figures(found, wanted.max_length) if found else None
+    return StatsView(wanted=wanted, chore=None if found else chore, figures=figures)
 
 
-def read(asked: Mapping[str, Any]) -> Wanted:
+def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
     """Read what is wanted from an address or a form.
 
     Raises:
@@ -105,7 +105,9 @@ def read(asked: Mapping[str, Any]) -> Wanted:
 
     """
     try:
-        return Wanted.model_validate({name: value for name, value in asked.items() if value != ""})
+        return StatsQuery.model_validate(
+            {name: value for name, value in asked.items() if value != ""}
+        )
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         what = {"max_length": "longest example"}.get(name, name.replace("_", " "))
@@ -116,7 +118,7 @@ def read(asked: Mapping[str, Any]) -> Wanted:
         ) from error
 
 
-def which(db: Session, dataset: Dataset, wanted: Wanted) -> StatsRequest:
+def stats_selection(db: Session, dataset: Dataset, wanted: StatsQuery) -> StatsRequest:
     """Say what to count.
 
     Raises:
@@ -125,11 +127,11 @@ def which(db: Session, dataset: Dataset, wanted: Wanted) -> StatsRequest:
         NotFoundError: there is no such version.
 
     """
-    found = version(db, dataset, wanted.version)
+    found = find_version(db, dataset, wanted.version)
     return token_stats.build_request(db, found, wanted.model, wanted.chat_template)
 
 
-def version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:
+def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:
     """Return a version by its number, or the one in use.
 
     Raises:
@@ -145,41 +147,41 @@ def version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion
     return versions.get(db, dataset.id or 0, number)
 
 
-def drawn(found: TokenStats, at: int) -> Figures:
+def build_figures(found: TokenStats, at: int) -> StatsFigures:
     parts = found.parts
     lost, bars = (
         counts.measure_truncation(list(parts.values()), at),
         counts.build_bars(list(parts.values()), at),
     )
-    return Figures(
+    return StatsFigures(
         sides=[
-            _side(name, tally, drawn, at)
+            _part_stats(name, tally, drawn, at)
             for (name, tally), drawn in zip(parts.items(), bars, strict=True)
         ],
         lost=lost,
         sentence=token_stats.describe_truncation(lost),
-        place=_place(bars[0], at),
+        place=_cut_position(bars[0], at),
         roles={
             name: title
-            for name, title in ROLES.items()
+            for name, title in ROLE_TITLES.items()
             if any(tally.roles[name] for tally in parts.values())
         },
     )
 
 
-def _side(name: str, tally: PartStats, bars: list[HistogramBar], at: int) -> Side:
-    return Side(
+def _part_stats(name: str, tally: PartStats, bars: list[HistogramBar], at: int) -> PartView:
+    return PartView(
         part=name,
         label=token_stats.PART_NAMES[name].capitalize(),
         tally=tally,
         lost=counts.measure_truncation([tally], at),
         bars=bars,
-        lengths=_lengths(tally),
+        lengths=_length_summary(tally),
         cut_rows=[row.number for row in tally.longest if row.tokens > at],
     )
 
 
-def _lengths(tally: PartStats) -> dict[str, int]:
+def _length_summary(tally: PartStats) -> dict[str, int]:
     """Return what lengths there are, in tokens: the least, the greatest, and between."""
     if not tally.rows:
         return {}
@@ -193,7 +195,7 @@ def _lengths(tally: PartStats) -> dict[str, int]:
     }
 
 
-def _place(bars: list[HistogramBar], at: int) -> float:
+def _cut_position(bars: list[HistogramBar], at: int) -> float:
     """Return where among the bars, each as wide as the other, the cut stands."""
     for number, bar in enumerate(bars):
         if at <= bar.last:

@@ -13,8 +13,8 @@ from studio.settings import Settings
 from studio.web.datasets import row_browser
 from studio.web.datasets import token_stats as shown
 from studio.web.forms import choices
-from studio.web.http.deps import DB, Config, Posted
-from studio.web.rendering.render import asked_by_htmx, block, go, page
+from studio.web.http.deps import DB, Config, PostedForm
+from studio.web.rendering.render import block, page, redirect, wants_fragment
 
 router = APIRouter(prefix="/datasets/{dataset_id}/stats", include_in_schema=False)
 
@@ -24,8 +24,8 @@ DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("")
 def show(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> Response:
     """Show what was counted, or how to have it counted. Another cut needs no other counting."""
-    context = _context(db, config, datasets.get(db, dataset_id), request)
-    if not asked_by_htmx(request):
+    context = _page_context(db, config, datasets.get(db, dataset_id), request)
+    if not wants_fragment(request):
         return page(request, "datasets/token_stats.html", **context)
     answer = block(request, "datasets/token_stats.html", "stats", **context)
     answer.headers["HX-Replace-Url"] = f"{request.url.path}?{urlencode(context['values'])}"
@@ -33,21 +33,23 @@ def show(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> Res
 
 
 @router.get("/counted")
-def counted(request: Request, dataset_id: DatasetId) -> Response:
+def after_count(request: Request, dataset_id: DatasetId) -> Response:
     """Come here when a chore has counted: the page is another one now."""
-    return go(request, f"/datasets/{dataset_id}/stats?{request.url.query}")
+    return redirect(request, f"/datasets/{dataset_id}/stats?{request.url.query}")
 
 
 @router.post("")
-def count(
-    request: Request, dataset_id: DatasetId, posted: Posted, db: DB, config: Config
+def count_tokens(
+    request: Request, dataset_id: DatasetId, posted: PostedForm, db: DB, config: Config
 ) -> Response:
-    wanted = shown.read(posted)
-    token_stats.enqueue(db, config, shown.which(db, datasets.get(db, dataset_id), wanted))
-    return go(request, f"/datasets/{dataset_id}/stats?{wanted.query}")
+    wanted = shown.parse_query(posted)
+    token_stats.enqueue(db, config, shown.stats_selection(db, datasets.get(db, dataset_id), wanted))
+    return redirect(request, f"/datasets/{dataset_id}/stats?{wanted.query}")
 
 
-def _context(db: Session, config: Settings, dataset: Dataset, request: Request) -> dict[str, Any]:
+def _page_context(
+    db: Session, config: Settings, dataset: Dataset, request: Request
+) -> dict[str, Any]:
     known = choices.model_names(db)
     values = {
         "version": str(dataset.version or ""),
@@ -56,12 +58,12 @@ def _context(db: Session, config: Settings, dataset: Dataset, request: Request) 
         "chat_template": "model",
         **request.query_params,
     }
-    base, why = ("", "") if values["model"] else choices.base_model_for(db, dataset.name)
+    base, why = ("", "") if values["model"] else choices.default_base_model(db, dataset.name)
     values["model"] = values["model"] or base
-    found = shown.look(db, dataset, values)
+    found = shown.load_stats(db, dataset, values)
     number = found.wanted.version if found.wanted else None
-    row = row_browser.turn(
-        config.datasets, shown.version(db, dataset, number), row_browser.read(values)
+    row = row_browser.find_row(
+        config.datasets, shown.find_version(db, dataset, number), row_browser.parse_query(values)
     )
     values |= {"split": row.part, "row": str(row.number), "q": row.words}
     values.pop("step", None)

@@ -23,22 +23,22 @@ class Change:
     """What takes it back: fields by their dotted names, as JSON."""
 
 
-def changes(form: Fieldset) -> list[Change]:
+def form_changes(form: Fieldset) -> list[Change]:
     """Return what differs, in the order of the form. Alternatives not chosen do not count."""
-    return list(_changes(form))
+    return list(_iter_changes(form))
 
 
-def between(recipe: AnyRecipe, parent: AnyRecipe) -> list[Change]:
+def recipe_changes(recipe: AnyRecipe, parent: AnyRecipe) -> list[Change]:
     """Return what a recipe says otherwise than the one it was made from."""
-    return changes(fieldset(type(recipe), recipe.model_dump(), base=parent.model_dump()))
+    return form_changes(fieldset(type(recipe), recipe.model_dump(), base=parent.model_dump()))
 
 
-def taken_back(found: list[Change]) -> str:
+def revert_values(found: list[Change]) -> str:
     """Return what takes all of them back, as JSON."""
     return json.dumps({name: old for one in found for name, old in json.loads(one.values).items()})
 
 
-def _changes(form: Fieldset) -> Iterator[Change]:
+def _iter_changes(form: Fieldset) -> Iterator[Change]:
     for one in form.inputs:
         if one.is_changed:
             yield Change(
@@ -60,4 +60,4 @@ def _changes(form: Fieldset) -> Iterator[Change]:
             values=json.dumps({f"{form.name}.kind": form.base_kind}),
         )
     for part in (*form.inner, *(one for one in form.kinds if one.kind == form.kind)):
-        yield from _changes(part)
+        yield from _iter_changes(part)

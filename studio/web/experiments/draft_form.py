@@ -16,19 +16,19 @@ from studio.recipe.precision import AUTO
 from studio.services import experiments
 from studio.services.datasets import datasets
 from studio.services.runs import recipe_parents
-from studio.web.experiments.yaml_paste import pour
-from studio.web.forms.controls import is_same
-from studio.web.forms.recipe_form import fieldset, problems_in, tidy
+from studio.web.experiments.yaml_paste import parse_recipe
+from studio.web.forms.controls import is_same_value
+from studio.web.forms.recipe_form import field_problems, fieldset, parse_posted
 
-DEFAULT = next(iter(METHODS))
+DEFAULT_METHOD = next(iter(METHODS))
 VIEWS = ("simple", "all", "yaml", "curl", "python", "openai")
-_OWN = ("name", "notes", "preset", "view", "paste")
-_ASIDE = {*_OWN, "from", "look", "do"}
+_OWN_FIELDS = ("name", "notes", "preset", "view", "paste")
+_NON_RECIPE_FIELDS = {*_OWN_FIELDS, "from", "look", "do"}
 """What a form posts beside its recipe: which row is looked at is no part of what is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class ExperimentDraft:
     """An experiment as far as it is filled in."""
 
     method: Method
@@ -54,7 +54,9 @@ class Draft:
             ValidationError: it is not filled in, or a value is none that a recipe may have.
 
         """
-        return RECIPE_ADAPTER.validate_python(tidy(self.method.recipe, self.values), strict=False)
+        return RECIPE_ADAPTER.validate_python(
+            parse_posted(self.method.recipe, self.values), strict=False
+        )
 
     @property
     def parent(self) -> str:
@@ -66,17 +68,17 @@ class Draft:
         return any(one.is_study for one in self.method.presets if one.name == self.preset)
 
 
-def fresh(db: Session, method: Method, preset: str) -> Draft:
+def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDraft:
     """Begin with a preset, in the precision that is recommended here."""
-    start = _preset(method, preset) or method.presets[0]
+    start = _find_preset(method, preset) or method.presets[0]
     last = next(iter(experiments.newest(db, limit=1)), None)
     number = (last.id or 0) + 1 if last else 1
     values = {"precision": AUTO, **start.values}
     name = f"{start.name}-{number}"
-    return Draft(method=method, preset=start.name, name=name, values=values, base=values)
+    return ExperimentDraft(method=method, preset=start.name, name=name, values=values, base=values)
 
 
-def copied(db: Session, source: str) -> Draft:
+def draft_from_source(db: Session, source: str) -> ExperimentDraft:
     """Begin with the recipe of a run or an experiment, or with a data set: `run:12`.
 
     Raises:
@@ -85,16 +87,18 @@ def copied(db: Session, source: str) -> Draft:
     """
     kind, _colon, number = source.partition(":")
     if kind == "dataset" and number.isdecimal():
-        begun = fresh(db, method_of(DEFAULT), "")
+        begun = draft_from_preset(db, get_method(DEFAULT_METHOD), "")
         values = {**begun.values, "dataset": datasets.get(db, int(number)).name}
         return replace(begun, source=source, values=values, base=values)
     found = recipe_parents.find(db, source)
     values = found.recipe.model_dump()
     method = METHODS[found.recipe.method]
-    return Draft(method=method, source=source, name=_next(found.name), values=values, base=values)
+    return ExperimentDraft(
+        method=method, source=source, name=_copy_name(found.name), values=values, base=values
+    )
 
 
-def changed(draft: Draft, flat: Mapping[str, str]) -> Draft:
+def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentDraft:
     """Lay values over a draft by their dotted names; what is no setting is passed over."""
     form = fieldset(draft.method.recipe, draft.values)
     known = {one.name for one in form.all_inputs()}
@@ -103,55 +107,64 @@ def changed(draft: Draft, flat: Mapping[str, str]) -> Draft:
     return replace(draft, values=merge(draft.values, wanted))
 
 
-def posted(db: Session, sent: Mapping[str, Any]) -> Draft:
+def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
     """Read what a form sends. What it began with may be gone by now: nothing typed is lost."""
-    method, source = method_of(str(sent.get("method", DEFAULT))), str(sent.get("from", ""))
-    own = {name: str(sent.get(name, "")).strip() for name in _OWN}
+    method, source = get_method(str(sent.get("method", DEFAULT_METHOD))), str(sent.get("from", ""))
+    own = {name: str(sent.get(name, "")).strip() for name in _OWN_FIELDS}
     own["view"] = own["view"] if own["view"] in VIEWS else VIEWS[0]
     try:
-        base = copied(db, source).base if source else fresh(db, method, own["preset"]).base
+        base = (
+            draft_from_source(db, source).base
+            if source
+            else draft_from_preset(db, method, own["preset"]).base
+        )
     except NotFoundError:
-        base, source = fresh(db, method, own["preset"]).base, ""
-    values = {name: value for name, value in sent.items() if name not in _ASIDE}
-    return Draft(method=method, source=source, values=values, base=base, **own)
+        base, source = draft_from_preset(db, method, own["preset"]).base, ""
+    values = {name: value for name, value in sent.items() if name not in _NON_RECIPE_FIELDS}
+    return ExperimentDraft(method=method, source=source, values=values, base=base, **own)
 
 
-def anew(db: Session, draft: Draft, wish: str) -> tuple[Draft, dict[str, str]]:
+def apply_action(
+    db: Session, draft: ExperimentDraft, wish: str
+) -> tuple[ExperimentDraft, dict[str, str]]:
     """Begin anew as is wished: with a preset, a setting taken back, a text poured in.
 
     What is wrong with it is told by the names of fields.
     """
     verb, _colon, name = wish.partition(":")
     if verb == "preset":
-        return _with_preset(db, draft, name), {}
+        return _switch_preset(db, draft, name), {}
     if verb == "reset":
-        return _taken_back(draft, name), {}
-    return _poured(draft) if verb == "paste" else (draft, {})
+        return _reset_values(draft, name), {}
+    return _paste_recipe(draft) if verb == "paste" else (draft, {})
 
 
-def problems_of(draft: Draft) -> dict[str, str]:
+def find_problems(draft: ExperimentDraft) -> dict[str, str]:
     """Say what is wrong with a draft's settings, by their names."""
     try:
         _ = draft.recipe
     except ValidationError as error:
-        return problems_in(error, draft.method.recipe)
+        return field_problems(error, draft.method.recipe)
     return {}
 
 
-def method_of(name: str) -> Method:
+def get_method(name: str) -> Method:
     if name not in METHODS:
         raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
     return METHODS[name]
 
 
-def _with_preset(db: Session, draft: Draft, name: str) -> Draft:
+def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
     """Take all from a preset, but the model, the data and the precision that a person chose."""
-    begun, before = fresh(db, draft.method, name), _preset(draft.method, draft.preset)
+    begun, before = (
+        draft_from_preset(db, draft.method, name),
+        _find_preset(draft.method, draft.preset),
+    )
     old = {"precision": AUTO, **(before.values if before else {})}
     kept = {
         name: value
-        for name, value in _own_choices(draft).items()
-        if not is_same(str(value), str(old.get(name, "")))
+        for name, value in _required_choices(draft).items()
+        if not is_same_value(str(value), str(old.get(name, "")))
     }
     is_ours = draft.preset and re.fullmatch(re.escape(draft.preset) + r"-\d+", draft.name)
     return replace(
@@ -163,7 +176,7 @@ def _with_preset(db: Session, draft: Draft, name: str) -> Draft:
     )
 
 
-def _taken_back(draft: Draft, name: str) -> Draft:
+def _reset_values(draft: ExperimentDraft, name: str) -> ExperimentDraft:
     """Give one setting the value it began with; without a name, all of them."""
     if not name:
         return replace(draft, values=draft.base)
@@ -171,38 +184,40 @@ def _taken_back(draft: Draft, name: str) -> Draft:
     if leaf == "kind":
         return replace(draft, values={**draft.values, group: draft.base.get(group, {})})
     form = fieldset(draft.method.recipe, draft.values, base=draft.base)
-    return changed(draft, {one.name: one.base for one in form.all_inputs() if one.name == name})
+    return apply_values(
+        draft, {one.name: one.base for one in form.all_inputs() if one.name == name}
+    )
 
 
-def _poured(draft: Draft) -> tuple[Draft, dict[str, str]]:
+def _paste_recipe(draft: ExperimentDraft) -> tuple[ExperimentDraft, dict[str, str]]:
     if not draft.paste:
         return draft, {"paste": "Paste the text of a recipe first."}
     try:
-        found = pour(draft.paste, draft.method)
+        found = parse_recipe(draft.paste, draft.method)
     except InvalidError as error:
         return draft, {"paste": f"{error.message} {error.hint}".strip()}
     # A text without a model or data leaves those of the form, and so a precision chosen there.
-    kept = _own_choices(draft)
+    kept = _required_choices(draft)
     view = draft.view if draft.view == "simple" else "all"
     filled = replace(draft, method=found.method, values={**kept, **found.values}, view=view)
-    problems = problems_of(filled)
+    problems = find_problems(filled)
     if found.problems:
         problems["paste"] = " ".join(found.problems)
     return filled if problems else replace(filled, paste=""), problems
 
 
-def _own_choices(draft: Draft) -> dict[str, Any]:
+def _required_choices(draft: ExperimentDraft) -> dict[str, Any]:
     """Return the values that only a person can choose, as far as the draft has them."""
     fields = draft.method.recipe.model_fields
     required = [name for name, info in fields.items() if info.is_required()]
     return {name: draft.values[name] for name in (*required, "precision") if name in draft.values}
 
 
-def _preset(method: Method, name: str) -> Preset | None:
+def _find_preset(method: Method, name: str) -> Preset | None:
     return next((one for one in method.presets if one.name == name), None)
 
 
-def _next(name: str) -> str:
+def _copy_name(name: str) -> str:
     """Return what to call a copy: `tone`, then `tone 2`."""
     stem, number = re.fullmatch(r"(.*?)(?: (\d{1,6}))?", name).groups()  # type: ignore[union-attr] # all texts match
     return f"{stem} {int(number or 1) + 1}"[: experiments.NAME_LIMIT]

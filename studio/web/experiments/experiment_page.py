@@ -13,7 +13,7 @@ from studio.services.workers import workers
 from studio.web.experiments import config_diff
 from studio.web.forms import choices
 from studio.web.http.deps import DB
-from studio.web.rendering.render import go, page
+from studio.web.rendering.render import page, redirect
 
 router = APIRouter(include_in_schema=False)
 
@@ -27,10 +27,10 @@ def show(request: Request, experiment_id: int, db: DB) -> Response:
         "experiments/show.html",
         experiment=experiment,
         runs=runs.list_for_experiment(db, experiment_id),
-        precisions=choices.precisions(workers.training_hardware(db)),
+        precisions=choices.precision_options(workers.training_hardware(db)),
         recipe=yaml.dump(experiment.recipe),
         parent=parent,
-        changes=config_diff.between(experiment.recipe, parent.recipe) if parent else [],
+        changes=config_diff.recipe_changes(experiment.recipe, parent.recipe) if parent else [],
         progress_of=run_progress.measure,
     )
 
@@ -47,7 +47,7 @@ def change(
     cleaned = [tag.strip() for tag in tags.split(",") if tag.strip()]
     changes = experiments.ExperimentChanges(name=name, notes=notes.strip(), tags=cleaned)
     experiments.update(db, experiment_id, changes)
-    return go(request, f"/experiments/{experiment_id}")
+    return redirect(request, f"/experiments/{experiment_id}")
 
 
 @router.post("/experiments/{experiment_id}/runs")
@@ -62,10 +62,10 @@ def run_again(
     if seed is not None:
         changes["optimisation"] = {"seed": seed}
     run = runs.submit(db, experiments.get(db, experiment_id), changes)
-    return go(request, f"/runs/{run.id}")
+    return redirect(request, f"/runs/{run.id}")
 
 
 @router.post("/experiments/{experiment_id}/delete")
 def delete(request: Request, experiment_id: int, db: DB) -> Response:
     experiments.delete(db, experiment_id)
-    return go(request, "/")
+    return redirect(request, "/")

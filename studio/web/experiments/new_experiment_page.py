@@ -21,149 +21,154 @@ from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.workers import workers
 from studio.web.experiments import draft_form, recipe_preview, submission_summary
-from studio.web.experiments.draft_form import Draft
+from studio.web.experiments.draft_form import ExperimentDraft
 from studio.web.forms import choices
 from studio.web.forms.recipe_form import Problems, fieldset
-from studio.web.http.deps import DB, Config, Posted, Reads
-from studio.web.rendering.render import block, go, page
+from studio.web.http.deps import DB, Config, PostedForm, ReadDB
+from studio.web.rendering.render import block, page, redirect
 
 router = APIRouter(prefix="/new", include_in_schema=False)
 
-_OWN = {"method", "preset", "model", "from"}
+_OWN_PARAMS = {"method", "preset", "model", "from"}
 
 
 @router.get("")
 def new(
     request: Request,
     db: DB,
-    method: str = draft_form.DEFAULT,
+    method: str = draft_form.DEFAULT_METHOD,
     preset: str = "",
     model: Annotated[str, Query(max_length=4096)] = "",
     source: Annotated[str, Query(alias="from", max_length=50)] = "",
 ) -> Response:
     """Begin; any setting may be named in the address: `/new?from=run:12&precision=fp32`."""
-    fresh = draft_form.fresh(db, draft_form.method_of(method), preset)
-    draft = draft_form.copied(db, source) if source else fresh
-    wanted = {name: one for name, one in request.query_params.items() if name not in _OWN}
+    fresh = draft_form.draft_from_preset(db, draft_form.get_method(method), preset)
+    draft = draft_form.draft_from_source(db, source) if source else fresh
+    wanted = {name: one for name, one in request.query_params.items() if name not in _OWN_PARAMS}
     if model:
         wanted["base_model"] = model
-    return _form(request, db, draft_form.changed(draft, wanted), {})
+    return _form_page(request, db, draft_form.apply_values(draft, wanted), {})
 
 
 @router.post("")
-def create(request: Request, posted: Posted, db: DB) -> Response:
-    return _made(request, db, draft_form.posted(db, posted), _submit)
+def create(request: Request, posted: PostedForm, db: DB) -> Response:
+    return _create(request, db, draft_form.parse_draft(db, posted), _submit_run)
 
 
 @router.post("/sweep")
-def create_to_sweep(request: Request, posted: Posted, db: DB) -> Response:
+def create_for_sweep(request: Request, posted: PostedForm, db: DB) -> Response:
     """Keep the form as an experiment without a run, for its knobs to be varied."""
-    return _made(request, db, draft_form.posted(db, posted), _vary)
+    return _create(request, db, draft_form.parse_draft(db, posted), _begin_sweep)
 
 
 @router.get("/draft")
-def again() -> Response:
+def redirect_to_form() -> Response:
     """Lead who loads a form anew, that was begun anew, to one that can be."""
     return RedirectResponse("/new", status_code=303)
 
 
 @router.post("/draft")
-def anew(request: Request, posted: Posted, db: Reads) -> Response:
+def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
     """Draw the form anew: with another preset, a setting taken back, a text poured in."""
     wish = str(posted.get("do", ""))
-    draft, problems = draft_form.anew(db, draft_form.posted(db, posted), wish)
-    answer = _form(request, db, draft, problems)
+    draft, problems = draft_form.apply_action(db, draft_form.parse_draft(db, posted), wish)
+    answer = _form_page(request, db, draft, problems)
     place = f"/new?from={draft.source}" if draft.source else f"/new?preset={draft.preset}"
     answer.headers["HX-Push-Url"] = place
     return answer
 
 
 @router.post("/advice")
-def advise(request: Request, posted: Posted, config: Config) -> Response:
+def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Response:
     """Say what is to be said of a form as it stands; nothing is written, so nobody waits."""
     with read_session(request.app.state.engine) as db:
-        draft = draft_form.posted(db, posted)
-        told = recipe_preview.of(db, draft.method, draft.values)
+        draft = draft_form.parse_draft(db, posted)
+        told = recipe_preview.build_preview(db, draft.method, draft.values)
         form = fieldset(draft.method.recipe, draft.values, base=draft.base)
-        beside = submission_summary.outline(db, config, draft, form, str(request.base_url))
+        beside = submission_summary.summarize(db, config, draft, form, str(request.base_url))
     return page(request, "experiments/preview.html", preview=told, outline=beside)
 
 
 @router.post("/calibrate")
-def calibrate(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+def start_calibration(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Train a few steps of the form as it stands, for its estimate to go by."""
-    chore = calibrations.enqueue(db, _filled(db, posted), config)
+    chore = calibrations.enqueue(db, _startable_recipe(db, posted), config)
     return block(request, "experiments/new.html", "calibration", chore=chore)
 
 
 @router.get("/calibrated")
-def calibrated(request: Request) -> Response:
+def after_calibration(request: Request) -> Response:
     """Have the form ask anew: there is more to go by now."""
     return block(request, "experiments/new.html", "calibrated")
 
 
 @router.post("/measure")
-def measure(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+def start_dry_run(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Go through a step of the form as it stands, for its estimate to be exact."""
-    chore = dry_runs.enqueue(db, _filled(db, posted), config)
+    chore = dry_runs.enqueue(db, _startable_recipe(db, posted), config)
     return block(request, "experiments/new.html", "measurement", dry=chore)
 
 
 @router.post("/lengths")
-def count(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Count the tokens of the form's rows, as its model sees them, for its estimate to go by."""
     chore = token_stats.enqueue(
-        db, config, token_lengths.build_stats_request(db, _recipe(db, posted))
+        db, config, token_lengths.build_stats_request(db, _parse_recipe(db, posted))
     )
     return block(request, "experiments/new.html", "counting", count=chore)
 
 
 @router.get("/measured")
-def measured(request: Request) -> Response:
+def after_measurement(request: Request) -> Response:
     """Have the form ask anew: its memory is counted now."""
     return block(request, "experiments/new.html", "measured")
 
 
-def _made(
-    request: Request, db: Session, draft: Draft, then: Callable[[Session, Draft], str]
+def _create(
+    request: Request,
+    db: Session,
+    draft: ExperimentDraft,
+    then: Callable[[Session, ExperimentDraft], str],
 ) -> Response:
     # All that can be refused is looked at before anything is written.
-    if problems := submission_summary.problems_of(db, draft):
-        return _form(request, db, draft, problems)
-    return go(request, then(db, draft))
+    if problems := submission_summary.find_problems(db, draft):
+        return _form_page(request, db, draft, problems)
+    return redirect(request, then(db, draft))
 
 
-def _submit(db: Session, draft: Draft) -> str:
+def _submit_run(db: Session, draft: ExperimentDraft) -> str:
     """Queue a run, or lead on to what a study still asks. Return where to go."""
-    experiment = _experiment(db, draft)
+    experiment = _create_experiment(db, draft)
     if draft.is_study:
         return f"/reports/precision/new?from=experiment:{experiment.id}"
     return f"/runs/{runs.submit(db, experiment).id}"
 
 
-def _vary(db: Session, draft: Draft) -> str:
-    return f"/sweeps/new?from=experiment:{_experiment(db, draft).id}"
+def _begin_sweep(db: Session, draft: ExperimentDraft) -> str:
+    return f"/sweeps/new?from=experiment:{_create_experiment(db, draft).id}"
 
 
-def _experiment(db: Session, draft: Draft) -> Experiment:
+def _create_experiment(db: Session, draft: ExperimentDraft) -> Experiment:
     return experiments.create(db, draft.name, draft.recipe, notes=draft.notes, parent=draft.parent)
 
 
-def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+def _startable_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     """Return the recipe of a form that could be started as it stands."""
-    recipe = recommendation.resolve_precision(db, _recipe(db, posted)).recipe
+    recipe = recommendation.resolve_precision(db, _parse_recipe(db, posted)).recipe
     runs.check(db, recipe)
     return recipe
 
 
-def _recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+def _parse_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     try:
-        return draft_form.posted(db, posted).recipe
+        return draft_form.parse_draft(db, posted).recipe
     except ValidationError as error:
         raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
 
 
-def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Response:
+def _form_page(
+    request: Request, db: Session, draft: ExperimentDraft, problems: Problems
+) -> Response:
     if problems and draft.view not in ("simple", "all"):
         draft = replace(draft, view="all")
     form = fieldset(draft.method.recipe, draft.values, problems, draft.base)
@@ -176,12 +181,12 @@ def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Re
         form=form,
         name={"value": draft.name, "problem": problems.get("name", "")},
         paste={"value": draft.paste, "problem": problems.get("paste", "")},
-        problems=submission_summary.listed(form, problems),
-        preview=recipe_preview.of(db, draft.method, draft.values),
-        outline=submission_summary.outline(db, settings, draft, form, address),
+        problems=submission_summary.list_problems(form, problems),
+        preview=recipe_preview.build_preview(db, draft.method, draft.values),
+        outline=submission_summary.summarize(db, settings, draft, form, address),
         sight=None,
-        precisions=choices.precisions(workers.training_hardware(db)),
-        choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
+        precisions=choices.precision_options(workers.training_hardware(db)),
+        choices={"dataset": choices.dataset_options(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},
         more={"base_model": ("/models", "Models here, and on the hub")},
         ahead=len(queue.list_waiting(db))

@@ -24,12 +24,12 @@ from studio.services.precision import number_formats, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.precision.number_formats import DTypePlan
 from studio.services.runs import base_model_check, start_checks
-from studio.web.forms.recipe_form import tidy
+from studio.web.forms.recipe_form import parse_posted
 from studio.web.i18n import formatting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class FormFix:
     """A change of the form that one click makes."""
 
     label: str
@@ -38,7 +38,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class RecipePreview:
     mode: str = ""
     """The precision we would choose; empty while nothing can be said."""
     sentence: str
@@ -47,12 +47,12 @@ class Preview:
     refusals: tuple[Refusal, ...] = ()
     noted: DataNotice | None = None
     """What to look at in the data."""
-    repair: Repair | None = None
+    repair: FormFix | None = None
     plan: DTypePlan | None = None
     needed: RunEstimate | None = None
-    smallest: Repair | None = None
+    smallest: FormFix | None = None
     """What would make it fit."""
-    largest: Repair | None = None
+    largest: FormFix | None = None
     """The largest batch there is room for."""
     unfollowed: str = ""
     """Why no dry run could count the memory; empty if one can."""
@@ -60,40 +60,40 @@ class Preview:
     """Whether its rows should be counted, for the estimate to go by."""
     rows: str = ""
     """Names what would be counted: an id in the page."""
-    parts: Mapping[str, str] = field(default_factory=lambda: formatting.PARTS)
+    parts: Mapping[str, str] = field(default_factory=lambda: formatting.MEMORY_PART_TITLES)
 
 
-def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
+def build_preview(db: Session, method: Method, values: Mapping[str, Any]) -> RecipePreview:
     """Look at a form as far as it is filled in."""
     try:
-        recipe = RECIPE_ADAPTER.validate_python(tidy(method.recipe, values), strict=False)
-        return _of(db, recipe)
+        recipe = RECIPE_ADAPTER.validate_python(parse_posted(method.recipe, values), strict=False)
+        return _build_preview(db, recipe)
     except ValidationError:
-        return Preview(sentence="Advice follows once every field holds what it may.")
+        return RecipePreview(sentence="Advice follows once every field holds what it may.")
     except InvalidError as error:
-        return Preview(sentence=f"{error.message} {error.hint}".strip())
+        return RecipePreview(sentence=f"{error.message} {error.hint}".strip())
 
 
-def _of(db: Session, asked: AnyRecipe) -> Preview:
+def _build_preview(db: Session, asked: AnyRecipe) -> RecipePreview:
     facts, recipe = (
         recommendation.load_model_facts(db, asked.base_model),
         recommendation.resolve_precision(db, asked).recipe,
     )
     advised = recommendation.recommend_for_machine(db, asked, facts)
     refused = start_checks.check(db, recipe, facts)
-    return Preview(
+    return RecipePreview(
         mode=advised.mode.title,
         sentence=advised.sentence,
         warnings=(*token_stats.list_warnings(db, recipe), *advised.warnings),
         refusals=tuple(refused),
         noted=data_quality.build_notice(db, recipe),
-        repair=_mend(recipe, refused[0]) if refused else _switch(recipe, advised),
+        repair=_refusal_fix(recipe, refused[0]) if refused else _precision_fix(recipe, advised),
         plan=None if refused else number_formats.plan_dtypes(recipe, facts),
-        **({} if refused else _needs(db, recipe)),
+        **({} if refused else _estimate(db, recipe)),
     )
 
 
-def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
+def _estimate(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     """Estimate memory and time, and offer what makes the recipe fit."""
     known = estimates.load_inputs(db)
     found, needed = (
@@ -103,14 +103,14 @@ def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     is_guessed = known.lengths(recipe) is None
     return {
         "needed": needed,
-        **(_counting(db, recipe) if is_guessed else {}),
+        **(_token_count_state(db, recipe) if is_guessed else {}),
         "unfollowed": dry_runs.explain_unsupported(recipe),
-        "smallest": _way(found.smallest),
-        "largest": _way(found.largest),
+        "smallest": _suggestion_fix(found.smallest),
+        "largest": _suggestion_fix(found.largest),
     }
 
 
-def _counting(db: Session, recipe: AnyRecipe) -> dict[str, str]:
+def _token_count_state(db: Session, recipe: AnyRecipe) -> dict[str, str]:
     named = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
     return {
         "uncounted": token_lengths.suggest_count(db, recipe),
@@ -118,25 +118,25 @@ def _counting(db: Session, recipe: AnyRecipe) -> dict[str, str]:
     }
 
 
-def _way(way: RecipeChange | None) -> Repair | None:
-    return _repair(way.title, way.change) if way else None
+def _suggestion_fix(way: RecipeChange | None) -> FormFix | None:
+    return _form_fix(way.title, way.change) if way else None
 
 
-def _mend(recipe: AnyRecipe, refused: Refusal) -> Repair | None:
+def _refusal_fix(recipe: AnyRecipe, refused: Refusal) -> FormFix | None:
     """Offer the change that lets it run; where the model could not be had, another try."""
     if refused.link == base_model_check.MODELS_PAGE:
-        return _repair("Try again", {"base_model": recipe.base_model})
-    return _repair(refused.hint, refused.repair)
+        return _form_fix("Try again", {"base_model": recipe.base_model})
+    return _form_fix(refused.hint, refused.repair)
 
 
-def _switch(recipe: AnyRecipe, advised: recommendation.Recommendation) -> Repair | None:
+def _precision_fix(recipe: AnyRecipe, advised: recommendation.Recommendation) -> FormFix | None:
     """Offer the recommended precision to those who chose another."""
     if advised.mode.name == recipe.precision:
         return None
-    return _repair(f"Use {advised.mode.title}.", {"precision": AUTO})
+    return _form_fix(f"Use {advised.mode.title}.", {"precision": AUTO})
 
 
-def _repair(hint: str, change: Mapping[str, Any]) -> Repair | None:
+def _form_fix(hint: str, change: Mapping[str, Any]) -> FormFix | None:
     if not change:
         return None
-    return Repair(label=hint.rstrip("."), values=json.dumps(flatten(change)))
+    return FormFix(label=hint.rstrip("."), values=json.dumps(flatten(change)))

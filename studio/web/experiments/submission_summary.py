@@ -18,14 +18,14 @@ from studio.settings import Settings
 from studio.web.experiments import config_diff, draft_form
 from studio.web.experiments.code_snippets import Submission
 from studio.web.experiments.config_diff import Change
-from studio.web.experiments.draft_form import Draft
+from studio.web.experiments.draft_form import ExperimentDraft
 from studio.web.forms.controls import Fieldset
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
-from studio.web.i18n.translation import said
+from studio.web.i18n.translation import translate
 
 
-class Lack(NamedTuple):
+class FormProblem(NamedTuple):
     """Something without which it does not start."""
 
     id: str
@@ -35,7 +35,7 @@ class Lack(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class SubmissionSummary:
     sentence: str
     """What will run; empty while nobody can tell."""
     parent: RecipeParent | None
@@ -44,7 +44,7 @@ class Outline:
     changes: list[Change]
     taken_back: str
     """What takes all changes back: fields by their dotted names, as JSON."""
-    lacks: list[Lack]
+    lacks: list[FormProblem]
     button: str
     """What the Start button says: what is missing, if something is."""
     row: Mapping[str, Any] | None
@@ -55,18 +55,23 @@ class Outline:
     """None while it could not be started."""
 
 
-def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, address: str) -> Outline:
-    problems = problems_of(db, draft)
-    lacks, recipe = listed(form, problems), None if draft_form.problems_of(draft) else draft.recipe
-    found, parent = config_diff.changes(form), recipe_parents.find_or_none(db, draft.parent)
-    return Outline(
-        sentence=_sentence(db, recipe) if recipe else "",
+def summarize(
+    db: Session, settings: Settings, draft: ExperimentDraft, form: Fieldset, address: str
+) -> SubmissionSummary:
+    problems = find_problems(db, draft)
+    lacks, recipe = (
+        list_problems(form, problems),
+        None if draft_form.find_problems(draft) else draft.recipe,
+    )
+    found, parent = config_diff.form_changes(form), recipe_parents.find_or_none(db, draft.parent)
+    return SubmissionSummary(
+        sentence=_summary_sentence(db, recipe) if recipe else "",
         parent=parent,
-        began=parent.title if parent else _began(draft),
+        began=parent.title if parent else _preset_title(draft),
         changes=found,
-        taken_back=config_diff.taken_back(found),
+        taken_back=config_diff.revert_values(found),
         lacks=lacks,
-        button=_button(draft, lacks),
+        button=_button_label(draft, lacks),
         row=_first_row(db, settings, form.input("dataset").value),
         unusual=sum(not one.is_default for one in form.in_force() if one.default),
         submission=_submission(db, settings, draft, recipe, address)
@@ -75,9 +80,9 @@ def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, addre
     )
 
 
-def problems_of(db: Session, draft: Draft) -> dict[str, str]:
+def find_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
     """Say all that keeps a draft from being started, by the names of fields."""
-    problems = draft_form.problems_of(draft)
+    problems = draft_form.find_problems(draft)
     try:
         if not problems:
             runs.check(db, draft.recipe)
@@ -90,16 +95,16 @@ def problems_of(db: Session, draft: Draft) -> dict[str, str]:
     return problems
 
 
-def listed(form: Fieldset, problems: Mapping[str, str]) -> list[Lack]:
+def list_problems(form: Fieldset, problems: Mapping[str, str]) -> list[FormProblem]:
     """Return each problem with its field's id and label, in the order of the form."""
     places = {"paste": ("paste", "The pasted text"), "name": ("name", "Name")}
     places |= {one.name: (one.id, one.knob.label) for one in form.all_inputs()}
     order = [*places, *(name for name in problems if name not in places)]
     found = [name for name in order if name in problems]
-    return [Lack(*places.get(name, ("", "")), problems[name]) for name in found]
+    return [FormProblem(*places.get(name, ("", "")), problems[name]) for name in found]
 
 
-def _button(draft: Draft, lacks: list[Lack]) -> str:
+def _button_label(draft: ExperimentDraft, lacks: list[FormProblem]) -> str:
     if not lacks:
         return "Next: choose precisions" if draft.is_study else "Start"
     if len(lacks) > 1:
@@ -107,20 +112,20 @@ def _button(draft: Draft, lacks: list[Lack]) -> str:
     return f"To start, mend {lacks[0].label or 'the recipe'}"
 
 
-def _began(draft: Draft) -> str:
+def _preset_title(draft: ExperimentDraft) -> str:
     titles = {one.name: one.title for one in draft.method.presets}
     return titles.get(draft.preset, "the defaults")
 
 
-def _sentence(db: Session, recipe: AnyRecipe) -> str:
+def _summary_sentence(db: Session, recipe: AnyRecipe) -> str:
     try:
         resolved = recommendation.resolve_precision(db, recipe).recipe
     except InvalidError:
         return ""  # There is no such model to recommend a precision for.
-    return gettext(", ").join(_parts(resolved)) + gettext(".")
+    return gettext(", ").join(_summary_parts(resolved)) + gettext(".")
 
 
-def _parts(recipe: AnyRecipe) -> Iterator[str]:
+def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
     adapter, much = recipe.adapter, recipe.optimisation
     named = {"model": recipe.base_model, "dataset": recipe.dataset}
     if adapter.kind == "full":
@@ -141,7 +146,7 @@ def _parts(recipe: AnyRecipe) -> Iterator[str]:
         # A part of an epoch is written as several are.
         count = 1 if much.num_train_epochs == 1 else 2
         yield ngettext("%(epochs)s epoch", "%(epochs)s epochs", count) % {"epochs": epochs}
-    yield gettext("in %(precision)s") % {"precision": said(PRECISIONS[recipe.precision].title)}
+    yield gettext("in %(precision)s") % {"precision": translate(PRECISIONS[recipe.precision].title)}
 
 
 def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:
@@ -153,7 +158,7 @@ def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] 
 
 
 def _submission(
-    db: Session, settings: Settings, draft: Draft, recipe: AnyRecipe, address: str
+    db: Session, settings: Settings, draft: ExperimentDraft, recipe: AnyRecipe, address: str
 ) -> Submission:
     """Return what would be started. Programs of one's own machine find a token in the home."""
     named = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""

@@ -13,14 +13,14 @@ from studio.methods.base import Method
 from studio.recipe import yaml
 from studio.recipe.fields import Section, section_types
 from studio.recipe.upgrade import upgrade
-from studio.web.forms.recipe_form import written
+from studio.web.forms.recipe_form import format_value
 
-LONGEST = 100_000
+MAX_CHARS = 100_000
 """Characters. A recipe with all its comments has less than ten thousand."""
 
 
 @dataclass(slots=True)
-class Poured:
+class PastedRecipe:
     method: Method
     values: dict[str, Any]
     """As a form posts them."""
@@ -28,7 +28,7 @@ class Poured:
     """What could not be poured, a sentence each."""
 
 
-def pour(text: str, method: Method) -> Poured:
+def parse_recipe(text: str, method: Method) -> PastedRecipe:
     """Read a recipe's text as far as it is one.
 
     The walk goes along the recipe, never along the text: however deep and often that refers to
@@ -38,11 +38,13 @@ def pour(text: str, method: Method) -> Poured:
         InvalidError: it is no YAML, or too long; nothing of it can be used.
 
     """
-    if len(text) > LONGEST:
-        raise InvalidError(f"A recipe has at most {LONGEST:,} characters.", hint="Paste one alone.")
+    if len(text) > MAX_CHARS:
+        raise InvalidError(
+            f"A recipe has at most {MAX_CHARS:,} characters.", hint="Paste one alone."
+        )
     given = yaml.load(text)
     named = given.pop("method", method.name)
-    poured = Poured(method=METHODS.get(str(named), method), values={})
+    poured = PastedRecipe(method=METHODS.get(str(named), method), values={})
     if str(named) not in METHODS:
         poured.problems.append(f"There is no method called {str(named)[:50]!r}.")
     try:
@@ -50,11 +52,11 @@ def pour(text: str, method: Method) -> Poured:
     except (ValueError, TypeError, KeyError):
         poured.problems.append("The version is none that this studio knows.")
     given.pop("version", None)
-    poured.values = _section(poured.method.recipe, given, "", poured.problems)
+    poured.values = _parse_section(poured.method.recipe, given, "", poured.problems)
     return poured
 
 
-def _section(
+def _parse_section(
     section: type[BaseModel], given: Mapping[Any, Any], prefix: str, problems: list[str]
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
@@ -63,36 +65,38 @@ def _section(
         info = section.model_fields.get(name)
         inside = section_types(info.annotation) if info else []
         if info is None:
-            problems.append(f"There is no setting called {dotted}.{_hint(section, name)}")
+            problems.append(f"There is no setting called {dotted}.{_suggest_name(section, name)}")
         elif inside and isinstance(value, Mapping):
-            values[name] = _section(_chosen(inside, value), value, f"{dotted}.", problems)
+            values[name] = _parse_section(
+                _chosen_variant(inside, value), value, f"{dotted}.", problems
+            )
         elif inside or isinstance(value, Mapping | list | tuple | set):
             wanted = "settings of its own" if inside else "one value"
             problems.append(f"{dotted} takes {wanted}.")
         else:
-            values[name] = written(value)
+            values[name] = format_value(value)
     return values
 
 
-def _chosen(sections: list[type[Section]], given: Mapping[Any, Any]) -> type[Section]:
+def _chosen_variant(sections: list[type[Section]], given: Mapping[Any, Any]) -> type[Section]:
     """Return the alternative that is named, or the first."""
     kinds = {one.model_fields["kind"].default: one for one in sections if len(sections) > 1}
     kind = given.get("kind")
     return kinds.get(kind if isinstance(kind, str) else "", sections[0])
 
 
-def _hint(section: type[BaseModel], name: str) -> str:
+def _suggest_name(section: type[BaseModel], name: str) -> str:
     """Name the setting that was probably meant: one of the section's, or the same elsewhere."""
     here = get_close_matches(name, list(section.model_fields), n=1, cutoff=0.6)
-    everywhere = [dotted for one in METHODS.values() for dotted in _names(one.recipe, "")]
+    everywhere = [dotted for one in METHODS.values() for dotted in _field_names(one.recipe, "")]
     there = [dotted for dotted in everywhere if dotted.rpartition(".")[2] == name]
     return f" Did you mean {(there or here)[0]}?" if here or there else ""
 
 
-def _names(section: type[BaseModel], prefix: str) -> Iterator[str]:
+def _field_names(section: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, info in section.model_fields.items():
         inside = section_types(info.annotation)
         for one in inside:
-            yield from _names(one, f"{prefix}{name}.")
+            yield from _field_names(one, f"{prefix}{name}.")
         if not inside:
             yield prefix + name

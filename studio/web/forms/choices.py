@@ -13,12 +13,12 @@ from studio.services.search import query_fields
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 
-_RUNS_LOOKED_AT = 20
+_RECENT_RUNS = 20
 """Of the newest: the models of the others may be gone as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class PrecisionOption:
     """A precision, and what this machine makes of it."""
 
     mode: Precision
@@ -28,9 +28,9 @@ class Option:
     """What to know before choosing it here, or nothing."""
 
 
-def precisions(hardware: Hardware) -> list[Option]:
+def precision_options(hardware: Hardware) -> list[PrecisionOption]:
     return [
-        Option(mode=mode, refusal=mode.refusal(hardware), caution=mode.caution(hardware))
+        PrecisionOption(mode=mode, refusal=mode.refusal(hardware), caution=mode.caution(hardware))
         for mode in PRECISIONS.values()
     ]
 
@@ -39,7 +39,7 @@ def model_names(db: Session) -> list[str]:
     return [model.name for model in models.newest(db)]
 
 
-def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
+def default_base_model(db: Session, dataset: str) -> tuple[str, str]:
     """Return the model whose tokens are shown of a data set unless one is named, and why that one.
 
     It is what the newest run on the data set started from, else the newest model that no run made:
@@ -48,7 +48,7 @@ def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
     known = models.newest(db)
     names = {model.name for model in known}
     query = select(Run).where(query_fields.recipe_fields()["dataset"].value == dataset)
-    for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RUNS_LOOKED_AT)):
+    for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RECENT_RUNS)):
         if run.recipe.base_model in names:
             why = gettext("The base model of run #%(run)s, the newest on this data set.")
             return run.recipe.base_model, why % {"run": run.id}
@@ -57,13 +57,15 @@ def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
     return base, why if base else ""
 
 
-def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:
+def dataset_options(db: Session, chosen: str) -> list[tuple[str, str]]:
     """Return each data set's name with a label; the chosen one is among them even if it is gone."""
     brought = datasets.newest(db)
     rows = {
         number: one.train_rows for number, one in versions.current_by_dataset(db, brought).items()
     }
-    found = {one.name: f"{one.name} ({_size(rows[one.id])})" for one in brought if one.id in rows}
+    found = {
+        one.name: f"{one.name} ({_row_count(rows[one.id])})" for one in brought if one.id in rows
+    }
     known = (
         found
         if not chosen or chosen in found
@@ -72,5 +74,5 @@ def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:
     return list(known.items())
 
 
-def _size(rows: int) -> str:
+def _row_count(rows: int) -> str:
     return ngettext("%(rows)s row", "%(rows)s rows", rows) % {"rows": formatting.number(rows)}

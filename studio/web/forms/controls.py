@@ -32,11 +32,11 @@ class Input:
 
     @property
     def is_changed(self) -> bool:
-        return not is_same(self.value, self.base)
+        return not is_same_value(self.value, self.base)
 
     @property
     def is_default(self) -> bool:
-        return is_same(self.value, self.default)
+        return is_same_value(self.value, self.default)
 
     def titled(self, value: str) -> str:
         """Return a value as a person reads it."""
@@ -87,7 +87,7 @@ class Fieldset:
         return next(item for item in self.inputs if item.name == name)
 
 
-def is_same(one: str, other: str) -> bool:
+def is_same_value(one: str, other: str) -> bool:
     """Whether two texts of a control mean the same: 2e-4 is 0.0002."""
     one, other = one.strip(), other.strip()
     try:

@@ -21,16 +21,16 @@ Problems = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _FormState:
     """What a section is laid out with."""
 
     values: Mapping[str, Any]
     base: Mapping[str, Any]
     problems: Problems
 
-    def inside(self, name: str) -> "_Given":
-        values, base = _group(self.values, name), _group(self.base, name)
-        return _Given(values=values, base=base, problems=self.problems)
+    def inside(self, name: str) -> "_FormState":
+        values, base = _nested_values(self.values, name), _nested_values(self.base, name)
+        return _FormState(values=values, base=base, problems=self.problems)
 
 
 def fieldset(
@@ -43,18 +43,20 @@ def fieldset(
 
     `base` is where the form began, to tell what was changed since; without it nothing was.
     """
-    given = _Given(values=values, base=values if base is None else base, problems=problems or {})
+    given = _FormState(
+        values=values, base=values if base is None else base, problems=problems or {}
+    )
     return _fieldset(section, given, "")
 
 
-def _fieldset(section: type[BaseModel], given: _Given, prefix: str) -> Fieldset:
+def _fieldset(section: type[BaseModel], given: _FormState, prefix: str) -> Fieldset:
     return Fieldset(
         name=prefix.rstrip("."),
-        title=section.model_config.get("title") or _titled(prefix.rstrip(".")),
+        title=section.model_config.get("title") or _title_from_name(prefix.rstrip(".")),
         intro=_intro(section),
         inputs=tuple(_inputs(section, given, prefix)),
         inner=tuple(
-            _part(
+            _subsection(
                 info,
                 field_descriptions(section).get(name, ""),
                 given.inside(name),
@@ -66,15 +68,17 @@ def _fieldset(section: type[BaseModel], given: _Given, prefix: str) -> Fieldset:
     )
 
 
-def tidy(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[str, Any]:
+def parse_posted(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a posted form means.
 
     An empty field that may be empty is None; fields of alternatives not chosen are dropped.
     """
-    return {name: _meant(section.model_fields.get(name), value) for name, value in posted.items()}
+    return {
+        name: _parse_value(section.model_fields.get(name), value) for name, value in posted.items()
+    }
 
 
-def problems_in(error: ValidationError, section: type[BaseModel]) -> dict[str, str]:
+def field_problems(error: ValidationError, section: type[BaseModel]) -> dict[str, str]:
     """Map each bad field's dotted name to what is wrong with it."""
     # A kind is chosen by the switch of its group, which has the group's name.
     return {
@@ -83,7 +87,7 @@ def problems_in(error: ValidationError, section: type[BaseModel]) -> dict[str, s
     }
 
 
-def _meant(info: FieldInfo | None, value: object) -> object:
+def _parse_value(info: FieldInfo | None, value: object) -> object:
     if info is None:
         return value
     if value == "" and NoneType in get_args(info.annotation):
@@ -91,31 +95,31 @@ def _meant(info: FieldInfo | None, value: object) -> object:
     sections = _sections_in(info.annotation)
     if not sections or not isinstance(value, Mapping):
         return value
-    chosen = _chosen(sections, info, value)
+    chosen = _chosen_variant(sections, info, value)
     known = {name for section in sections for name in section.model_fields}
     foreign = known - chosen.model_fields.keys()
-    return tidy(chosen, {name: one for name, one in value.items() if name not in foreign})
+    return parse_posted(chosen, {name: one for name, one in value.items() if name not in foreign})
 
 
-def _part(info: FieldInfo, intro: str, given: _Given, prefix: str) -> Fieldset:
+def _subsection(info: FieldInfo, intro: str, given: _FormState, prefix: str) -> Fieldset:
     sections = _sections_in(info.annotation)
     if len(sections) == 1:
         return _fieldset(sections[0], given, prefix)
     return Fieldset(
         name=prefix.rstrip("."),
-        title=_titled(prefix.rstrip(".")),
+        title=_title_from_name(prefix.rstrip(".")),
         intro=intro,
-        kind=_kind(_chosen(sections, info, given.values), info),
-        kinds=tuple(_alternative(one, info, given, prefix) for one in sections),
-        base_kind=_kind(_chosen(sections, info, given.base), info),
+        kind=_variant_name(_chosen_variant(sections, info, given.values), info),
+        kinds=tuple(_variant(one, info, given, prefix) for one in sections),
+        base_kind=_variant_name(_chosen_variant(sections, info, given.base), info),
     )
 
 
-def _alternative(section: type[BaseModel], info: FieldInfo, given: _Given, prefix: str) -> Fieldset:
-    kind = _kind(section, info)
+def _variant(section: type[BaseModel], info: FieldInfo, given: _FormState, prefix: str) -> Fieldset:
+    kind = _variant_name(section, info)
     return Fieldset(
         name=prefix.rstrip("."),
-        title=section.model_config.get("title") or _titled(kind),
+        title=section.model_config.get("title") or _title_from_name(kind),
         intro=_intro(section),
         inputs=tuple(_inputs(section, given, prefix)),
         kind=kind,
@@ -123,20 +127,20 @@ def _alternative(section: type[BaseModel], info: FieldInfo, given: _Given, prefi
     )
 
 
-def _chosen(
+def _chosen_variant(
     sections: Sequence[type[BaseModel]], info: FieldInfo, values: Mapping[str, Any]
 ) -> type[BaseModel]:
     """Return the alternative that the values name, or the first."""
     named = values.get(str(info.discriminator))
-    return next((one for one in sections if _kind(one, info) == named), sections[0])
+    return next((one for one in sections if _variant_name(one, info) == named), sections[0])
 
 
-def _kind(section: type[BaseModel], info: FieldInfo) -> str:
+def _variant_name(section: type[BaseModel], info: FieldInfo) -> str:
     tag = section.model_fields.get(str(info.discriminator))
     return str(tag.default) if tag else ""
 
 
-def _inputs(section: type[BaseModel], given: _Given, prefix: str) -> Iterator[Input]:
+def _inputs(section: type[BaseModel], given: _FormState, prefix: str) -> Iterator[Input]:
     for name, info in section.model_fields.items():
         knob = field_spec(info)
         if knob is None:
@@ -147,10 +151,10 @@ def _inputs(section: type[BaseModel], given: _Given, prefix: str) -> Iterator[In
             widget=_widget(info.annotation),
             knob=knob,
             help=field_descriptions(section).get(name, ""),
-            value=written(given.values.get(name, default)),
+            value=format_value(given.values.get(name, default)),
             problem=given.problems.get(prefix + name, ""),
-            base=written(given.base.get(name, default)),
-            default=written(default),
+            base=format_value(given.base.get(name, default)),
+            default=format_value(default),
             choices=_choices(info.annotation),
         )
 
@@ -167,7 +171,7 @@ def _choices(annotation: object) -> tuple[str, ...]:
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
-def written(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value so that reading it gives the same value."""
     if value is None:
         return ""
@@ -176,7 +180,7 @@ def written(value: object) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _group(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _nested_values(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     group = values.get(name)
     return group if isinstance(group, Mapping) else {}
 
@@ -186,7 +190,7 @@ def _intro(section: type[BaseModel]) -> str:
     return (section.__doc__ or "").partition("\n\n")[0].strip()
 
 
-def _titled(name: str) -> str:
+def _title_from_name(name: str) -> str:
     return name.rpartition(".")[2].replace("_", " ").capitalize()
 
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_SHAPES = "#/components/schemas/"
+_SCHEMAS = "#/components/schemas/"
 _PARAMETERS = "#/components/parameters/"
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ValueType:
     """What a value is: words, and the shape they name, if there is one."""
 
     words: str
@@ -19,135 +19,137 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class ApiField:
     name: str
     place: str
     """path, query, header, or body; nothing in a shape."""
-    kind: Kind
+    kind: ValueType
     is_required: bool
     about: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Endpoint:
     method: str
     path: str
     title: str
     about: str
-    takes: tuple[Field, ...]
-    answers: tuple[tuple[str, Kind], ...]
+    takes: tuple[ApiField, ...]
+    answers: tuple[tuple[str, ValueType], ...]
     """What it answers when all is well, by status."""
 
     @property
     def anchor(self) -> str:
-        return f"{self.method.lower()}{self.path}".translate(_PLAIN)
+        return f"{self.method.lower()}{self.path}".translate(_ANCHOR_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Schema:
     name: str
     about: str
-    fields: tuple[Field, ...]
+    fields: tuple[ApiField, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    groups: Mapping[str, tuple[Call, ...]]
+class ApiReference:
+    groups: Mapping[str, tuple[Endpoint, ...]]
     """By what they are about."""
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Schema, ...]
 
 
-_PLAIN = str.maketrans({"/": "-", "{": "", "}": "", ":": "-"})
+_ANCHOR_CHARS = str.maketrans({"/": "-", "{": "", "}": "", ":": "-"})
 
 
-def read(document: Document) -> Reference:
+def parse_document(document: Document) -> ApiReference:
     """Return what an OpenAPI document says of calls and shapes."""
-    calls: dict[str, list[Call]] = {}
+    calls: dict[str, list[Endpoint]] = {}
     for path, there in document["paths"].items():
         for method, operation in there.items():
             group = operation.get("tags", ["other"])[0].capitalize()
-            calls.setdefault(group, []).append(_call(document, method, path, operation))
+            calls.setdefault(group, []).append(_endpoint(document, method, path, operation))
     shapes = document["components"]["schemas"]
-    return Reference(
+    return ApiReference(
         groups={group: tuple(made) for group, made in calls.items()},
-        shapes=tuple(_shape(name, shapes[name]) for name in sorted(shapes)),
+        shapes=tuple(_schema(name, shapes[name]) for name in sorted(shapes)),
     )
 
 
-def _call(document: Document, method: str, path: str, operation: Mapping[str, Any]) -> Call:
-    return Call(
+def _endpoint(document: Document, method: str, path: str, operation: Mapping[str, Any]) -> Endpoint:
+    return Endpoint(
         method=method.upper(),
         path=path,
         title=operation.get("summary", ""),
         about=operation.get("description", ""),
         takes=(*_parameters(document, operation), *_body(document, operation)),
         answers=tuple(
-            (status, _content(answer))
+            (status, _response_type(answer))
             for status, answer in operation["responses"].items()
             if status.startswith("2")
         ),
     )
 
 
-def _parameters(document: Document, operation: Mapping[str, Any]) -> Iterator[Field]:
+def _parameters(document: Document, operation: Mapping[str, Any]) -> Iterator[ApiField]:
     for written in operation.get("parameters", ()):
         name = written.get("$ref", "").removeprefix(_PARAMETERS)
         one = document["components"]["parameters"][name] if name else written
-        yield Field(
+        yield ApiField(
             name=one["name"],
             place=one["in"],
-            kind=_kind(one["schema"]),
+            kind=_value_type(one["schema"]),
             is_required=one.get("required", False),
             about=one.get("description", ""),
         )
 
 
-def _body(document: Document, operation: Mapping[str, Any]) -> Iterator[Field]:
+def _body(document: Document, operation: Mapping[str, Any]) -> Iterator[ApiField]:
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         schema = content["schema"]
-        name = schema.get("$ref", "").removeprefix(_SHAPES)
+        name = schema.get("$ref", "").removeprefix(_SCHEMAS)
         whole = document["components"]["schemas"][name] if name else schema
         yield from _fields(whole, "form" if media.startswith("multipart/") else "body")
 
 
-def _shape(name: str, schema: Mapping[str, Any]) -> Shape:
-    return Shape(name=name, about=schema.get("description", ""), fields=tuple(_fields(schema, "")))
+def _schema(name: str, schema: Mapping[str, Any]) -> Schema:
+    return Schema(name=name, about=schema.get("description", ""), fields=tuple(_fields(schema, "")))
 
 
-def _fields(schema: Mapping[str, Any], place: str) -> Iterator[Field]:
+def _fields(schema: Mapping[str, Any], place: str) -> Iterator[ApiField]:
     required = set(schema.get("required", ()))
     for name, one in schema.get("properties", {}).items():
-        yield Field(
+        yield ApiField(
             name=name,
             place=place,
-            kind=_kind(one),
+            kind=_value_type(one),
             is_required=name in required,
             about=one.get("description", ""),
         )
 
 
-def _content(answer: Mapping[str, Any]) -> Kind:
+def _response_type(answer: Mapping[str, Any]) -> ValueType:
     for media, content in answer.get("content", {}).items():
         if media == "application/json":
-            return _kind(content.get("schema", {}))
-        return Kind(words=media)
-    return Kind(words="nothing")
+            return _value_type(content.get("schema", {}))
+        return ValueType(words=media)
+    return ValueType(words="nothing")
 
 
-def _kind(schema: Mapping[str, Any]) -> Kind:
+def _value_type(schema: Mapping[str, Any]) -> ValueType:
     """Put a schema into a few words; of what is named, its name."""
     if "$ref" in schema:
-        name = schema["$ref"].removeprefix(_SHAPES)
-        return Kind(words=name, shape=name)
+        name = schema["$ref"].removeprefix(_SCHEMAS)
+        return ValueType(words=name, shape=name)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
-        kinds = [_kind(one) for one in choices]
+        kinds = [_value_type(one) for one in choices]
         shape = next((kind.shape for kind in kinds if kind.shape), "")
-        return Kind(words=" or ".join(dict.fromkeys(kind.words for kind in kinds)), shape=shape)
+        return ValueType(
+            words=" or ".join(dict.fromkeys(kind.words for kind in kinds)), shape=shape
+        )
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
-        return Kind(words=", ".join(map(str, values)))
+        return ValueType(words=", ".join(map(str, values)))
     if schema.get("type") == "array":
-        inner = _kind(schema.get("items", {}))
-        return Kind(words=f"list of {inner.words}", shape=inner.shape)
-    return Kind(words=str(schema.get("format") or schema.get("type", "anything")))
+        inner = _value_type(schema.get("items", {}))
+        return ValueType(words=f"list of {inner.words}", shape=inner.shape)
+    return ValueType(words=str(schema.get("format") or schema.get("type", "anything")))

@@ -11,7 +11,7 @@ from studio.methods import METHODS
 from studio.recipe.dotted_keys import nest
 from studio.recipe.field_reference import FieldReference, field_references
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.web.i18n.translation import said
+from studio.web.i18n.translation import translate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
+class HelpMatches:
     """What of the help fits some words; all of it without any."""
 
     chapters: Sequence[Chapter]
@@ -38,32 +38,34 @@ class Pages:
 
 
 @lru_cache(maxsize=1)
-def knobs() -> dict[str, FieldReference]:
+def recipe_fields() -> dict[str, FieldReference]:
     """Return every knob there is, by dotted name, in the order of the recipe."""
     found = (entry for method in METHODS.values() for entry in field_references(method.recipe))
     return {entry.name: entry for entry in found}
 
 
-def pages(query: str) -> Pages:
+def search_help(query: str) -> HelpMatches:
     words = query.casefold().split()
-    return Pages(
-        chapters=_chapters(
+    return HelpMatches(
+        chapters=_group_by_section(
             entry
-            for entry in knobs().values()
-            if entry.matches(words) or _has(words, entry.label, entry.help)
+            for entry in recipe_fields().values()
+            if entry.matches(words) or _contains_all(words, entry.label, entry.help)
         ),
         precisions=[
-            mode for mode in PRECISIONS.values() if _has(words, mode.name, mode.title, mode.summary)
+            mode
+            for mode in PRECISIONS.values()
+            if _contains_all(words, mode.name, mode.title, mode.summary)
         ],
         failures=[
             kind
             for kind in FAILURE_CODES.values()
-            if _has(words, kind.code, kind.title, kind.meaning, kind.remedy)
+            if _contains_all(words, kind.code, kind.title, kind.meaning, kind.remedy)
         ],
     )
 
 
-def examples(entry: FieldReference) -> list[tuple[str, str]]:
+def usage_examples(entry: FieldReference) -> list[tuple[str, str]]:
     """Return how it is set in a recipe, on the command line and over REST, each with a title."""
     value = next((one for one in entry.choices if one != entry.default), entry.default)
     value = "starter" if entry.required else value
@@ -78,21 +80,23 @@ def examples(entry: FieldReference) -> list[tuple[str, str]]:
     ]
 
 
-def siblings(entry: FieldReference) -> list[FieldReference]:
+def section_fields(entry: FieldReference) -> list[FieldReference]:
     """Return the other knobs of the same section."""
-    return [one for one in knobs().values() if one.group == entry.group and one is not entry]
+    return [
+        one for one in recipe_fields().values() if one.group == entry.group and one is not entry
+    ]
 
 
-def title_of(entry: FieldReference) -> str:
+def section_title(entry: FieldReference) -> str:
     """Return what the entry's section is called on a page."""
     group = entry.group.rpartition(".")[2].replace("_", " ").capitalize()
     return entry.section.model_config.get("title") or group or "What to train"
 
 
-def _chapters(found: Iterable[FieldReference]) -> list[Chapter]:
+def _group_by_section(found: Iterable[FieldReference]) -> list[Chapter]:
     by_title: dict[str, list[FieldReference]] = {}
     for entry in found:
-        by_title.setdefault(title_of(entry), []).append(entry)
+        by_title.setdefault(section_title(entry), []).append(entry)
     return [
         Chapter(title=title, intro=_intro(held[0]) if held[0].group else "", entries=held)
         for title, held in by_title.items()
@@ -103,7 +107,7 @@ def _intro(entry: FieldReference) -> str:
     return (entry.section.__doc__ or "").partition("\n\n")[0].strip()
 
 
-def _has(words: list[str], *texts: str) -> bool:
+def _contains_all(words: list[str], *texts: str) -> bool:
     """Whether words are in texts, as they are in English or on the page."""
-    whole = " ".join((*texts, *map(said, texts))).casefold()
+    whole = " ".join((*texts, *map(translate, texts))).casefold()
     return all(word in whole for word in words)

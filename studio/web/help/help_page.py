@@ -13,12 +13,14 @@ from studio.web.rendering.render import block, page
 
 router = APIRouter(prefix="/help", include_in_schema=False)
 
-Words = Annotated[str, Query(max_length=200)]
+SearchText = Annotated[str, Query(max_length=200)]
 
 
 @router.get("")
-def index(request: Request, q: Words = "") -> Response:
-    return page(request, "help/index.html", q=q, found=help_index.pages(q), shortcuts=SHORTCUTS)
+def index(request: Request, q: SearchText = "") -> Response:
+    return page(
+        request, "help/index.html", q=q, found=help_index.search_help(q), shortcuts=SHORTCUTS
+    )
 
 
 @router.get("/shortcuts")
@@ -33,8 +35,8 @@ def tour(request: Request) -> Response:
 
 
 @router.get("/knobs/{name}")
-def knob(request: Request, name: str) -> Response:
-    known = help_index.knobs()
+def recipe_field(request: Request, name: str) -> Response:
+    known = help_index.recipe_fields()
     entry = known.get(name)
     if entry is None:
         raise NotFoundError(
@@ -44,8 +46,8 @@ def knob(request: Request, name: str) -> Response:
         request,
         "help/setting.html",
         entry=entry,
-        chapter=help_index.title_of(entry),
-        siblings=help_index.siblings(entry),
+        chapter=help_index.section_title(entry),
+        siblings=help_index.section_fields(entry),
         related=related_fields(entry, known),
-        examples=help_index.examples(entry),
+        examples=help_index.usage_examples(entry),
     )

@@ -22,7 +22,7 @@ from studio.web.rendering.render import page
 
 router = APIRouter(prefix="/style", include_in_schema=False)
 
-_TOKEN = re.compile(r"^\s*--([\w-]+): (.+);$", re.MULTILINE)
+_CSS_VARIABLE = re.compile(r"^\s*--([\w-]+): (.+);$", re.MULTILINE)
 
 
 @router.get("")
@@ -33,21 +33,21 @@ def show(request: Request, config: Config) -> Response:
     return page(
         request,
         "style/show.html",
-        tokens=_tokens(),
+        tokens=_css_variables(),
         statuses=list(RunStatus),
-        fields=_fields(),
+        fields=_sample_form(),
         moments=[now - timedelta(minutes=1) * 9**power for power in range(5)],
-        curves=_curves(),
+        curves=_sample_curves(),
     )
 
 
-def _tokens() -> dict[str, str]:
+def _css_variables() -> dict[str, str]:
     """Return every name that style sheets may use, with its value, as the sheet declares it."""
     sheet = (resources.static_dir() / "css" / "tokens.css").read_text(encoding="utf-8")
-    return dict(_TOKEN.findall(sheet))
+    return dict(_CSS_VARIABLE.findall(sheet))
 
 
-def _fields() -> Fieldset:
+def _sample_form() -> Fieldset:
     """Lay out a real section with one value that is refused."""
     refused = {"optimisation.learning_rate": "This is not a number."}
     given = {"optimisation": {"learning_rate": "fast"}}
@@ -55,16 +55,19 @@ def _fields() -> Fieldset:
     return next(one for one in laid_out.inner if one.name == "optimisation")
 
 
-def _curves() -> dict[str, Any]:
+def _sample_curves() -> dict[str, Any]:
     """Return curves as the server cuts them: one with a broken place, one without."""
     steps = list(range(1, 121))
     losses = [0.6 + 2.4 * math.exp(-step / 30) + 0.08 * math.sin(step * 1.7) for step in steps]
     checked = [0.7 + 2.3 * math.exp(-step / 28) for step in steps]
     return {
         "x": steps,
-        "series": {"loss": _drawn(losses, broken=[64]), "eval_loss": _drawn(checked, broken=[])},
+        "series": {
+            "loss": _sample_series(losses, broken=[64]),
+            "eval_loss": _sample_series(checked, broken=[]),
+        },
     }
 
 
-def _drawn(values: list[float], broken: list[int]) -> dict[str, list[Any]]:
+def _sample_series(values: list[float], broken: list[int]) -> dict[str, list[Any]]:
     return {"mean": values, "min": values, "max": values, "non_finite": broken}

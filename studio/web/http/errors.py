@@ -28,13 +28,13 @@ from studio.errors import (
     UnavailableError,
 )
 from studio.schemas.validation_errors import FieldError, field_errors
-from studio.web.auth.security_headers import HEADERS
+from studio.web.auth.security_headers import SECURITY_HEADERS
 from studio.web.http import openai_errors
-from studio.web.rendering.render import asked_by_htmx, block, page
+from studio.web.rendering.render import block, page, wants_fragment
 
 log = logging.getLogger(__name__)
 
-STATUS: dict[type[StudioError], int] = {
+STATUS_CODES: dict[type[StudioError], int] = {
     UnauthorizedError: 401,
     ForbiddenError: 403,
     NotFoundError: 404,
@@ -50,19 +50,19 @@ STATUS: dict[type[StudioError], int] = {
 RETRY_SECONDS = 5
 """When to come back after a 503. Asked sooner, a busy database is only busier."""
 
-HEADERS_OF: dict[int, dict[str, str]] = {
+STATUS_HEADERS: dict[int, dict[str, str]] = {
     HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
     HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": "60"},
     HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": str(RETRY_SECONDS)},
 }
 
-UNEXPECTED = StudioError(
+UNEXPECTED_ERROR = StudioError(
     "Something went wrong in the studio itself.",
     hint="Nothing was changed. The studio's log has the details.",
 )
 
 
-_HTTP = {
+_HTTP_MESSAGES = {
     HTTPStatus.BAD_REQUEST: (
         "The body of this request could not be read.",
         "Send JSON in UTF-8 with Content-Type: application/json, or a complete form.",
@@ -79,14 +79,14 @@ _HTTP = {
 """What errors of the HTTP layer say: a message and a hint."""
 
 
-def install(app: FastAPI) -> None:
-    app.add_exception_handler(StudioError, _expected)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unexpected)
+def install_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(StudioError, _handle_studio_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
+    app.add_exception_handler(Exception, _handle_unexpected_error)
 
 
-def body(error: StudioError, errors: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def error_body(error: StudioError, errors: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the one shape in which the API tells of errors."""
     told: dict[str, Any] = {
         "code": error.code,
@@ -97,79 +97,79 @@ def body(error: StudioError, errors: list[dict[str, Any]] | None = None) -> dict
     return {"error": told | ({"errors": errors} if errors else {})}
 
 
-def status_of(error: StudioError) -> int:
-    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+def status_for(error: StudioError) -> int:
+    return next((STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES), 500)
 
 
-async def _expected(request: Request, error: Exception) -> Response:
+async def _handle_studio_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StudioError)  # noqa: S101 -- registered for nothing else
-    return told(request, error)
+    return error_response(request, error)
 
 
-def told(request: Request, error: StudioError) -> Response:
+def error_response(request: Request, error: StudioError) -> Response:
     """Answer with an error: a page for people, JSON for programs."""
-    status = status_of(error)
-    return _answer(request, error, status, HEADERS_OF.get(status))
+    status = status_for(error)
+    return _respond(request, error, status, STATUS_HEADERS.get(status))
 
 
-async def _malformed(request: Request, error: Exception) -> Response:
+async def _handle_validation_error(request: Request, error: Exception) -> Response:
     """Tell of each bad field. The input is not echoed: it may hold what JSON cannot say."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for nothing else
     fields = list(_field_errors(request, error))
     first = fields[0]
     told = InvalidError(f"{first.param or 'The body'}: {first.message}", param=first.param)
     if request.url.path.startswith("/api/"):
-        return JSONResponse(body(told, [asdict(field) for field in fields]), 422)
-    return _answer(request, told, 422)
+        return JSONResponse(error_body(told, [asdict(field) for field in fields]), 422)
+    return _respond(request, told, 422)
 
 
 def _field_errors(request: Request, error: RequestValidationError) -> Iterator[FieldError]:
     """Yield the errors of each part of a request: its path, query, headers and body."""
     route = request.scope.get("route")
-    models = accepted(route) if isinstance(route, APIRoute) else {}
+    models = request_models(route) if isinstance(route, APIRoute) else {}
     for part, errors in groupby(error.errors(), lambda item: item["loc"][0]):
         inner = [item | {"loc": item["loc"][1:]} for item in errors]
         yield from field_errors(inner, models.get(part))
 
 
-def accepted(route: APIRoute) -> dict[str, Any]:
+def request_models(route: APIRoute) -> dict[str, Any]:
     """Return what each part of a request to a route may hold, as `field_errors` takes it."""
     given = {field.alias: field.field_info for field in get_flat_params(route.dependant)}
     body_info = route.body_field.field_info if route.body_field else None
     return dict.fromkeys(("path", "query", "header", "cookie"), given) | {"body": body_info}
 
 
-async def _http(request: Request, error: Exception) -> Response:
+async def _handle_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 -- registered for nothing else
     status, path = HTTPStatus(error.status_code), request.scope["path"]
-    message, hint = _HTTP.get(status, ("{phrase}: {path}.", ""))
+    message, hint = _HTTP_MESSAGES.get(status, ("{phrase}: {path}.", ""))
     written = message.format(phrase=status.phrase, path=path, method=request.method)
     told = StudioError(written, hint=hint)
     told.code = status.name.lower()
-    return _answer(request, told, error.status_code, error.headers)
+    return _respond(request, told, error.status_code, error.headers)
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _handle_unexpected_error(request: Request, error: Exception) -> Response:
     # This handler stands outside of the layers that add the id, and the headers of safety.
     known = request.state.request_id
     about = {"path": request.scope["path"], "request_id": known}
     log.error("request_failed", exc_info=error, extra=about)
-    answer = _answer(request, UNEXPECTED, 500)
-    answer.headers.update(HEADERS | {"X-Request-ID": known})
+    answer = _respond(request, UNEXPECTED_ERROR, 500)
+    answer.headers.update(SECURITY_HEADERS | {"X-Request-ID": known})
     return answer
 
 
-def _answer(
+def _respond(
     request: Request,
     error: StudioError,
     status: int,
     headers: Any = None,  # noqa: ANN401 -- as Starlette has it
 ) -> Response:
-    if openai_errors.is_wanted(request.scope["path"]):
-        return openai_errors.answer(error, status, headers)
+    if openai_errors.is_openai_path(request.scope["path"]):
+        return openai_errors.openai_error_response(error, status, headers)
     if request.scope["path"].startswith("/api/"):
-        return JSONResponse(body(error), status, headers=headers)
-    draw = block if asked_by_htmx(request) else None
+        return JSONResponse(error_body(error), status, headers=headers)
+    draw = block if wants_fragment(request) else None
     if draw:
         drawn = block(request, "error.html", "message", status=status, error=error)
     else:

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.commit_watcher import watch_commits
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 """How often the database is asked whether anything was committed; one pragma, microseconds."""
 
 HEARTBEAT_SECONDS = 15.0
@@ -26,7 +26,7 @@ HEARTBEAT_SECONDS = 15.0
 T = TypeVar("T")
 
 
-class Hub:
+class EventHub:
     """Tells streams that something was committed, and when to end."""
 
     def __init__(self, engine: Engine) -> None:
@@ -81,7 +81,7 @@ class Hub:
             while not self._closing:
                 if changes.happened():
                     await self._tell()
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _tell(self) -> None:
         async with self._changed:

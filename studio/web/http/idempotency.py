@@ -16,40 +16,40 @@ from starlette.concurrency import run_in_threadpool
 from studio.db.idempotency_keys import IdempotencyKey
 from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import idempotency_keys
-from studio.web.auth.identity import of_request
+from studio.web.auth.identity import require_identity
 
 if TYPE_CHECKING:
     from sqlmodel import Session
 
 Handler = Callable[[Request], Awaitable[Response]]
 
-REPLAY = "Idempotent-Replay"
-_KEPT_HEADERS = ("content-type", "location", "etag")
+REPLAY_HEADER = "Idempotent-Replay"
+_STORED_HEADERS = ("content-type", "location", "etag")
 
 
-class Replayed(Exception):  # noqa: N818 -- no error: it carries the answer past what would be done
+class IdempotentReplay(Exception):  # noqa: N818 -- no error: it carries the answer past what would be done
     """The request was answered before."""
 
     def __init__(self, receipt: IdempotencyKey) -> None:
         self.receipt = receipt
 
 
-async def answered(request: Request, handle: Handler) -> Response:
+async def respond_once(request: Request, handle: Handler) -> Response:
     """Answer a request that makes something; under a known key, as it was answered before."""
     if idempotency_keys.HEADER not in request.headers:
         return await handle(request)
     try:
         if not _is_form(request):
-            await recall(request, await request.body())
+            await raise_if_answered(request, await request.body())
         response = await handle(request)
-    except Replayed as known:
-        headers = known.receipt.headers | {REPLAY: "true"}
+    except IdempotentReplay as known:
+        headers = known.receipt.headers | {REPLAY_HEADER: "true"}
         return Response(known.receipt.body, known.receipt.status, headers)
-    await run_in_threadpool(_keep, request, response)
+    await run_in_threadpool(_store_response, request, response)
     return response
 
 
-async def recall(request: Request, sent: bytes) -> None:
+async def raise_if_answered(request: Request, sent: bytes) -> None:
     """Look whether this was sent before. Forms are looked for once they have come whole.
 
     Raises:
@@ -59,25 +59,27 @@ async def recall(request: Request, sent: bytes) -> None:
     key = request.headers.get(idempotency_keys.HEADER)
     if key is None:
         return
-    sha256 = hashlib.sha256(f"{request.scope['path']}\n".encode() + _plain(sent)).hexdigest()
-    named = idempotency_keys.scoped_key(key, of_request(request).account_id)
+    sha256 = hashlib.sha256(
+        f"{request.scope['path']}\n".encode() + _canonical_json(sent)
+    ).hexdigest()
+    named = idempotency_keys.scoped_key(key, require_identity(request).account_id)
     request.state.receipt = IdempotencyKey(key=named, sha256=sha256, status=0, body=b"")
-    known = await run_in_threadpool(_known, request)
+    known = await run_in_threadpool(_find_stored, request)
     if known is not None:
-        raise Replayed(known)
+        raise IdempotentReplay(known)
 
 
-def _known(request: Request) -> IdempotencyKey | None:
+def _find_stored(request: Request) -> IdempotencyKey | None:
     with read_session(request.app.state.engine) as db:
         return idempotency_keys.find_answer(
             db, request.state.receipt.key, request.state.receipt.sha256
         )
 
 
-def _keep(request: Request, response: Response) -> None:
+def _store_response(request: Request, response: Response) -> None:
     receipt: IdempotencyKey = request.state.receipt
     receipt.status, receipt.body = response.status_code, bytes(response.body)
-    found = {name: response.headers.get(name) for name in _KEPT_HEADERS}
+    found = {name: response.headers.get(name) for name in _STORED_HEADERS}
     receipt.headers = {name: value for name, value in found.items() if value is not None}
     session: Session | None = getattr(request.state, "unit_of_work", None)
     if session is not None:
@@ -87,7 +89,7 @@ def _keep(request: Request, response: Response) -> None:
         idempotency_keys.store_answer(db, receipt)
 
 
-def _plain(sent: bytes) -> bytes:
+def _canonical_json(sent: bytes) -> bytes:
     """Return JSON in one spelling: what means the same is the same."""
     try:
         meant: Any = json.loads(sent)

@@ -27,39 +27,41 @@ from studio.services.storage import atomic_dirs
 from studio.settings import Settings
 from studio.web.http import idempotency
 from studio.web.http.deps import Config
-from studio.web.http.upload_writer import Arrived, Incoming
+from studio.web.http.upload_writer import ReceivedFile, UploadWriter
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-_AT_ONCE = 2**20
-_FIELD_BYTES = 10_000
+_CHUNK_BYTES = 2**20
+_MAX_FIELD_BYTES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class UploadedForm:
     """What was sent. A control left empty is as if it had not been sent."""
 
     fields: dict[str, str]
-    files: dict[str, Arrived]
+    files: dict[str, ReceivedFile]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class FormFields:
     """What a form may have; anything else is refused."""
 
     fields: frozenset[str]
     files: frozenset[str]
 
 
-_DATASET = Names(
+_DATASET_FIELDS = FormFields(
     fields=frozenset({"name", "mapping", "draft", *FileOptions.model_fields}),
     files=frozenset({"file", "validation_file"}),
 )
 
 
 @asynccontextmanager
-async def received(request: Request, parent: Path, names: Names) -> AsyncIterator[Form]:
+async def receive_form(
+    request: Request, parent: Path, names: FormFields
+) -> AsyncIterator[UploadedForm]:
     """Read a form with files, which are gone afterwards unless they were moved.
 
     Raises:
@@ -69,34 +71,34 @@ async def received(request: Request, parent: Path, names: Names) -> AsyncIterato
 
     """
     with atomic_dirs.staging_dir(parent) as stage:
-        writer = _Writer(stage, names)
+        writer = _FormWriter(stage, names)
         try:
-            await _feed(request, writer)
+            await _feed_parser(request, writer)
         finally:
             writer.drop()
         yield writer.form()
 
 
-async def _feed(request: Request, writer: "_Writer") -> None:
-    write = _parser(request, writer)
+async def _feed_parser(request: Request, writer: "_FormWriter") -> None:
+    write = _make_parser(request, writer)
     failure: StudioError | None = None
-    async for data in _in_pieces(request):
+    async for data in _read_chunks(request):
         # Once it has failed, the rest is still read: a browser in the middle of sending would take
         # an early answer for a lost connection.
-        failure = failure or await run_in_threadpool(_try, write, data)
+        failure = failure or await run_in_threadpool(_try_write, write, data)
     if failure is not None:
         raise failure
     if not writer.ended:
         raise InvalidError("The upload ended too early.", hint="Try again.", param="file")
 
 
-async def _in_pieces(request: Request) -> AsyncIterator[bytes]:
+async def _read_chunks(request: Request) -> AsyncIterator[bytes]:
     """Yield the body in pieces large enough to be worth a change of threads."""
     waiting = bytearray()
     try:
         async for chunk in request.stream():
             waiting += chunk
-            if len(waiting) >= _AT_ONCE:
+            if len(waiting) >= _CHUNK_BYTES:
                 yield bytes(waiting)
                 waiting.clear()
     except ClientDisconnect as error:
@@ -104,11 +106,11 @@ async def _in_pieces(request: Request) -> AsyncIterator[bytes]:
     yield bytes(waiting)
 
 
-def _parser(request: Request, writer: "_Writer") -> Callable[[bytes], int]:
+def _make_parser(request: Request, writer: "_FormWriter") -> Callable[[bytes], int]:
     kind, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
     if kind != b"multipart/form-data" or not boundary:
-        raise _misunderstood()
+        raise _invalid_upload()
     callbacks: MultipartCallbacks = {
         "on_part_begin": writer.begin,
         "on_header_field": writer.header_name,
@@ -122,42 +124,42 @@ def _parser(request: Request, writer: "_Writer") -> Callable[[bytes], int]:
     return MultipartParser(boundary, callbacks).write
 
 
-def _try(write: Callable[[bytes], int], data: bytes) -> StudioError | None:
+def _try_write(write: Callable[[bytes], int], data: bytes) -> StudioError | None:
     try:
         with atomic_dirs.explain_disk_full():
             write(data)
     except StudioError as error:
         return error
     except FormParserError:
-        return _misunderstood()
+        return _invalid_upload()
     return None
 
 
-def _misunderstood() -> InvalidError:
+def _invalid_upload() -> InvalidError:
     return InvalidError(
         "The upload was not understood.", hint="Send it as multipart/form-data.", param="file"
     )
 
 
 @dataclass(slots=True)
-class _Writer:
+class _FormWriter:
     """Takes the parser's calls, one part after the other, and writes files as they come."""
 
     folder: Path
-    names: Names
+    names: FormFields
     ended: bool = False
     fields: dict[str, bytearray] = field(default_factory=dict)
-    files: dict[str, Arrived] = field(default_factory=dict)
+    files: dict[str, ReceivedFile] = field(default_factory=dict)
     _name: str = ""
-    _file: Incoming | None = None
+    _file: UploadWriter | None = None
     _header: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
     _disposition: bytes = b""
 
-    def form(self) -> Form:
+    def form(self) -> UploadedForm:
         fields = {name: value.decode("utf-8", "replace") for name, value in self.fields.items()}
         # Browsers send a file control that was left empty as a file without a name.
         files = {name: file for name, file in self.files.items() if file.filename}
-        return Form(fields=fields, files=files)
+        return UploadedForm(fields=fields, files=files)
 
     def begin(self) -> None:
         self._disposition = b""
@@ -188,7 +190,7 @@ class _Writer:
         if self._name not in self.names.files or self._name in self.files:
             raise InvalidError(f"No file is expected as {self._name}.", param=self._name)
         path = self.folder / self._name
-        self._file = Incoming.open(path, filename)
+        self._file = UploadWriter.open(path, filename)
 
     def data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
@@ -196,7 +198,7 @@ class _Writer:
             return
         value = self.fields[self._name]
         value += data[start:end]
-        if len(value) > _FIELD_BYTES:
+        if len(value) > _MAX_FIELD_BYTES:
             raise InvalidError("This is too long.", param=self._name)
 
     def close(self) -> None:
@@ -213,13 +215,16 @@ class _Writer:
         self.ended = True
 
 
-async def new_dataset(request: Request, config: Config) -> AsyncIterator[Upload]:
-    async with received(request, config.datasets, _DATASET) as form:
+async def receive_dataset(request: Request, config: Config) -> AsyncIterator[Upload]:
+    async with receive_form(request, config.datasets, _DATASET_FIELDS) as form:
         file, validation = form.files.get("file"), form.files.get("validation_file")
         if file is None:
             raise InvalidError("No file was chosen.", hint="Choose a file to upload.", param="file")
-        await idempotency.recall(request, _meant(form))
-        options, mapping = file_options(form.fields), _mapping(form.fields.get("mapping", ""))
+        await idempotency.raise_if_answered(request, _form_fingerprint(form))
+        options, mapping = (
+            parse_file_options(form.fields),
+            _parse_mapping(form.fields.get("mapping", "")),
+        )
         yield Upload(
             path=file.path,
             filename=file.filename,
@@ -227,25 +232,25 @@ async def new_dataset(request: Request, config: Config) -> AsyncIterator[Upload]
             validation=validation.path if validation else None,
             validation_filename=validation.filename if validation else "",
             options=options,
-            mapping=mapping and _with_options(mapping, options),
+            mapping=mapping and _with_file_options(mapping, options),
             is_draft=form.fields.get("draft", "") in {"true", "1"},
-            limits=limits_of(config),
+            limits=read_limits(config),
             sha256=file.sha256,
         )
 
 
-def _meant(form: Form) -> bytes:
+def _form_fingerprint(form: UploadedForm) -> bytes:
     """Return what a form says, however its parts are parted."""
     files = {name: (file.filename, file.sha256) for name, file in form.files.items()}
     return json.dumps([form.fields, files]).encode()
 
 
-def limits_of(config: Settings) -> Limits:
+def read_limits(config: Settings) -> Limits:
     """Return what a file may cost here."""
     return Limits(row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes)
 
 
-def file_options(fields: dict[str, str]) -> FileOptions:
+def parse_file_options(fields: dict[str, str]) -> FileOptions:
     """Return what a form says of how to read a file.
 
     Raises:
@@ -260,12 +265,12 @@ def file_options(fields: dict[str, str]) -> FileOptions:
         raise InvalidError(first.message, param=first.param) from error
 
 
-def _with_options(mapping: Mapping, options: FileOptions) -> Mapping:
+def _with_file_options(mapping: Mapping, options: FileOptions) -> Mapping:
     chosen = options.model_dump(exclude_defaults=True)
     return mapping.model_copy(update={"file": mapping.file.model_copy(update=chosen)})
 
 
-def _mapping(written: str) -> Mapping | None:
+def _parse_mapping(written: str) -> Mapping | None:
     if not written:
         return None
     try:
@@ -279,5 +284,5 @@ def _mapping(written: str) -> Mapping | None:
         ) from error
 
 
-NewUpload = Annotated[Upload, Depends(new_dataset)]
+NewUpload = Annotated[Upload, Depends(receive_dataset)]
 """A data set's file that has come whole, with what its owner says of it."""

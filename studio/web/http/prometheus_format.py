@@ -6,8 +6,8 @@ from typing import Literal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Kind = Literal["counter", "gauge", "histogram"]
-_ESCAPED = {ord("\\"): r"\\", ord("\n"): r"\n", ord('"'): r"\""}
+MetricType = Literal["counter", "gauge", "histogram"]
+_ESCAPES = {ord("\\"): r"\\", ord("\n"): r"\n", ord('"'): r"\""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Family:
     """One metric with all its samples."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     help: str
     samples: Sequence[Sample]
 
@@ -31,13 +31,15 @@ def gauge(name: str, about: str, value: float) -> Family:
     return Family(name, "gauge", about, [Sample(value)])
 
 
-def by(name: str, kind: Kind, about: str, label: str, values: Mapping[str, float]) -> Family:
+def labelled_metric(
+    name: str, kind: MetricType, about: str, label: str, values: Mapping[str, float]
+) -> Family:
     """Make a metric with one label."""
     samples = [Sample(value, {label: key}) for key, value in values.items()]
     return Family(name, kind, about, samples)
 
 
-def buckets(
+def histogram_samples(
     bounds: Sequence[float],
     within: Sequence[int],
     count: int,
@@ -47,13 +49,13 @@ def buckets(
     """Make the samples of one histogram; `within` counts what is at most each bound."""
     known = dict(labels or {})
     for bound, so_many in zip(bounds, within, strict=True):
-        yield Sample(so_many, known | {"le": _number(bound)}, "_bucket")
+        yield Sample(so_many, known | {"le": _format_number(bound)}, "_bucket")
     yield Sample(count, known | {"le": "+Inf"}, "_bucket")
     yield Sample(total, known, "_sum")
     yield Sample(count, known, "_count")
 
 
-def text(families: Iterable[Family]) -> str:
+def render_text(families: Iterable[Family]) -> str:
     return "".join(line + "\n" for family in families for line in _lines(family))
 
 
@@ -62,12 +64,12 @@ def _lines(family: Family) -> Iterator[str]:
     yield f"# TYPE {family.name} {family.kind}"
     for one in family.samples:
         labels = ",".join(
-            f'{key}="{value.translate(_ESCAPED)}"' for key, value in one.labels.items()
+            f'{key}="{value.translate(_ESCAPES)}"' for key, value in one.labels.items()
         )
         braces = f"{{{labels}}}" if labels else ""
-        yield f"{family.name}{one.suffix}{braces} {_number(one.value)}"
+        yield f"{family.name}{one.suffix}{braces} {_format_number(one.value)}"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     """Write a number without losing any of it; whole ones plainly."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))

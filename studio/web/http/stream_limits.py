@@ -8,16 +8,16 @@ from fastapi import Depends, Request
 
 from studio.errors import UnavailableError
 from studio.web.auth import identity
-from studio.web.auth.identity import Visitor
+from studio.web.auth.identity import OptionalIdentity
 
-MOST, MOST_OF_ONE = 1000, 100
+MAX_STREAMS, MAX_STREAMS_PER_VIEWER = 1000, 100
 """In all, and of one person; without accounts, of one address."""
 
 
-class Viewers:
+class StreamLimiter:
     """The streams that are open, and whose they are. Only the event loop asks."""
 
-    def __init__(self, most: int = MOST, most_of_one: int = MOST_OF_ONE) -> None:
+    def __init__(self, most: int = MAX_STREAMS, most_of_one: int = MAX_STREAMS_PER_VIEWER) -> None:
         self._most = most
         self._most_of_one = most_of_one
         self._open: Counter[str] = Counter()
@@ -42,13 +42,13 @@ class Viewers:
             self._open += Counter()  # Who has none left is forgotten.
 
 
-async def _seated(request: Request, visitor: Visitor) -> AsyncIterator[None]:
-    viewers: Viewers = request.app.state.viewers
+async def _hold_stream_slot(request: Request, visitor: OptionalIdentity) -> AsyncIterator[None]:
+    viewers: StreamLimiter = request.app.state.viewers
     account = visitor.account_id if visitor else None
-    whose = f"account {account}" if account is not None else identity.address(request.scope)
+    whose = f"account {account}" if account is not None else identity.client_address(request.scope)
     with viewers.seat(whose):
         yield
 
 
-Seated = Depends(_seated)
+StreamSlot = Depends(_hold_stream_slot)
 """A stream of the studio's own asks for it; it is given back when the stream ends."""

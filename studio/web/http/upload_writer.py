@@ -7,7 +7,7 @@ from typing import BinaryIO, Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class ReceivedFile:
     """A file that has come whole."""
 
     path: Path
@@ -16,7 +16,7 @@ class Arrived:
 
 
 @dataclass(slots=True)
-class Incoming:
+class UploadWriter:
     path: Path
     filename: str
     _file: BinaryIO
@@ -30,6 +30,6 @@ class Incoming:
         self._file.write(data)
         self._digest.update(data)
 
-    def close(self) -> Arrived:
+    def close(self) -> ReceivedFile:
         self._file.close()
-        return Arrived(path=self.path, filename=self.filename, sha256=self._digest.hexdigest())
+        return ReceivedFile(path=self.path, filename=self.filename, sha256=self._digest.hexdigest())

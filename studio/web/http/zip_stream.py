@@ -5,28 +5,28 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PIECE = 2**20
+CHUNK_BYTES = 2**20
 """Bytes read at once."""
 
 
-def stream(folder: Path, name: str) -> Iterator[bytes]:
+def stream_zip(folder: Path, name: str) -> Iterator[bytes]:
     """Yield a zip of a folder's files, which lie in it under a folder of that name.
 
     They are stored as they are: weights do not get smaller, and packing them would take minutes.
     """
-    sent = _Sent()
+    sent = _ZipBuffer()
     with zipfile.ZipFile(sent, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             inside = f"{name}/{path.relative_to(folder).as_posix()}"
             entry = zipfile.ZipInfo.from_file(path, inside)
             with path.open("rb") as source, archive.open(entry, "w") as target:
-                while piece := source.read(PIECE):
+                while piece := source.read(CHUNK_BYTES):
                     target.write(piece)
                     yield sent.take()
     yield sent.take()
 
 
-class _Sent(io.RawIOBase):
+class _ZipBuffer(io.RawIOBase):
     """What was written since it was last taken. It cannot go back, so the zip never asks it to."""
 
     def __init__(self) -> None:

@@ -20,21 +20,21 @@ from studio.db.states import RunStatus
 from studio.protocols.events import PHASES
 
 ENGLISH = "en"
-TONGUES: dict[str, str] = {ENGLISH: "English", "zh-Hans": "\u4e2d\u6587"}
+LANGUAGES: dict[str, str] = {ENGLISH: "English", "zh-Hans": "\u4e2d\u6587"}
 """What pages can be written in: the language's tag, and its name in its own words."""
 
-COOKIE = "language"
+LANGUAGE_COOKIE = "language"
 """Says what was chosen by hand; it comes before what the browser asks for."""
 
-PHRASE = re.compile(r'\bphrase\(\s*"([^"]+)"')
+PHRASE_CALL = re.compile(r'\bphrase\(\s*"([^"]+)"')
 """How a script asks for a sentence."""
 
 _LOCALE = Path(__file__).resolve().parents[2] / "locale"
 _CHINESE = re.compile(r"zh(-(hans|cn|sg|my)(-.*)?)?", re.IGNORECASE)
-_spoken: ContextVar[str] = ContextVar("spoken", default=ENGLISH)
+_language: ContextVar[str] = ContextVar("spoken", default=ENGLISH)
 
 
-class Tongue:
+class LocaleMiddleware:
     """Choose the language of each page before anything of it is made."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -43,51 +43,51 @@ class Tongue:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             is_page = not scope["path"].startswith(("/api/", "/v1/"))
-            speak(chosen(_headers(scope)) if is_page else ENGLISH)
+            set_language(choose_language(_headers(scope)) if is_page else ENGLISH)
         await self.app(scope, receive, send)
 
 
-def chosen(headers: Mapping[str, str]) -> str:
+def choose_language(headers: Mapping[str, str]) -> str:
     """Return the language to answer in: as chosen by hand, else as the browser likes best."""
-    kept = _cookie(headers.get("cookie", ""))
-    return kept if kept in TONGUES else _accepted(headers.get("accept-language", ""))
+    kept = _language_cookie(headers.get("cookie", ""))
+    return kept if kept in LANGUAGES else _negotiate_language(headers.get("accept-language", ""))
 
 
-def speak(tag: str) -> None:
+def set_language(tag: str) -> None:
     """Write in that language from here on, in this request."""
-    _spoken.set(tag)
+    _language.set(tag)
 
 
-def spoken() -> str:
+def current_language() -> str:
     """Return the tag of the language of this request, as HTML wants it."""
-    return _spoken.get()
+    return _language.get()
 
 
-def locale() -> str:
+def babel_locale() -> str:
     """Return the language of this request as Babel calls it."""
-    return spoken().replace("-", "_")
+    return current_language().replace("-", "_")
 
 
 def is_english() -> bool:
-    return spoken() == ENGLISH
+    return current_language() == ENGLISH
 
 
 def gettext(message: str) -> str:
     # The empty message is the head of a catalogue.
-    return catalogue(spoken()).gettext(message) if message else message
+    return catalog(current_language()).gettext(message) if message else message
 
 
 def ngettext(one: str, many: str, number: int) -> str:
-    return catalogue(spoken()).ngettext(one, many, number)
+    return catalog(current_language()).ngettext(one, many, number)
 
 
-def phrases() -> dict[str, str]:
+def script_translations() -> dict[str, str]:
     """Return what scripts say, each with its translation; nothing for a page in English."""
-    return {} if is_english() else {text: gettext(text) for text in _scripted()}
+    return {} if is_english() else {text: gettext(text) for text in _script_messages()}
 
 
-@lru_cache(maxsize=len(TONGUES))
-def catalogue(tag: str) -> NullTranslations:
+@lru_cache(maxsize=len(LANGUAGES))
+def catalog(tag: str) -> NullTranslations:
     if tag == ENGLISH:
         return NullTranslations()
     folder = _LOCALE / tag.replace("-", "_") / "LC_MESSAGES"
@@ -95,17 +95,17 @@ def catalogue(tag: str) -> NullTranslations:
     if compiled.exists():
         with compiled.open("rb") as file:
             return GNUTranslations(file)
-    return GNUTranslations(io.BytesIO(_compiled(folder / "studio.po")))
+    return GNUTranslations(io.BytesIO(_compile_catalog(folder / "studio.po")))
 
 
 @lru_cache(maxsize=1)
-def _scripted() -> list[str]:
+def _script_messages() -> list[str]:
     sources = (path.read_text("utf-8") for path in (resources.static_dir() / "js").rglob("*.js"))
-    found = {text for source in sources for text in PHRASE.findall(source)}
+    found = {text for source in sources for text in PHRASE_CALL.findall(source)}
     return sorted(found | {state.value for state in RunStatus} | set(PHASES))
 
 
-def _compiled(path: Path) -> bytes:
+def _compile_catalog(path: Path) -> bytes:
     from babel.messages.mofile import write_mo  # noqa: PLC0415 -- heavy import
     from babel.messages.pofile import read_po  # noqa: PLC0415 -- heavy import
 
@@ -120,21 +120,25 @@ def _headers(scope: Scope) -> dict[str, str]:
     return {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
 
 
-def _cookie(header: str) -> str:
+def _language_cookie(header: str) -> str:
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        found = SimpleCookie(header).get(LANGUAGE_COOKIE)
     except CookieError:
         return ""
     return found.value if found else ""
 
 
-def _accepted(header: str) -> str:
+def _negotiate_language(header: str) -> str:
     """Return the first of our languages in the order of a browser's likings."""
-    wishes = sorted(filter(None, map(_wish, header[:1000].split(","))), key=lambda one: -one[1])
-    return next((tag for name, weight in wishes if weight and (tag := _ours(name))), ENGLISH)
+    wishes = sorted(
+        filter(None, map(_parse_preference, header[:1000].split(","))), key=lambda one: -one[1]
+    )
+    return next(
+        (tag for name, weight in wishes if weight and (tag := _supported_language(name))), ENGLISH
+    )
 
 
-def _wish(part: str) -> tuple[str, float] | None:
+def _parse_preference(part: str) -> tuple[str, float] | None:
     name, _semicolon, weight = part.strip().partition(";")
     if not name:
         return None
@@ -145,7 +149,7 @@ def _wish(part: str) -> tuple[str, float] | None:
         return None
 
 
-def _ours(name: str) -> str:
+def _supported_language(name: str) -> str:
     if name == "*" or name.lower().split("-")[0] == ENGLISH:
         return ENGLISH
     return "zh-Hans" if _CHINESE.fullmatch(name) else ""

@@ -12,50 +12,52 @@ from studio.web.i18n import locale
 _SHORT = {"day": "d", "hour": "h", "minute": "min", "second": "s"}
 
 
-def grouped(value: float) -> str:
+def format_integer(value: float) -> str:
     """Write a whole number with its thousands apart."""
     if locale.is_english():
         return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     from babel.numbers import format_decimal  # noqa: PLC0415 -- heavy import
 
-    return format_decimal(round(value), locale=locale.locale())
+    return format_decimal(round(value), locale=locale.babel_locale())
 
 
-def percent(digits: str) -> str:
+def format_percent(digits: str) -> str:
     """Write hundredths that are already rounded."""
     return f"{digits} %" if locale.is_english() else f"{digits}%"
 
 
-def inside(title: str) -> str:
+def within_sentence(title: str) -> str:
     """Write a title within a sentence."""
     return title.lower() if locale.is_english() else title
 
 
-def span(parts: Sequence[tuple[str, str]]) -> str:
+def format_duration(parts: Sequence[tuple[str, str]]) -> str:
     """Write how long something takes: amounts, each with its unit."""
     if locale.is_english():
         return " ".join(f"{amount} {_SHORT[unit]}" for amount, unit in parts)
     from babel.units import format_unit  # noqa: PLC0415 -- heavy import
 
     return " ".join(
-        format_unit(float(amount), f"duration-{unit}", "short", locale=locale.locale())
+        format_unit(float(amount), f"duration-{unit}", "short", locale=locale.babel_locale())
         for amount, unit in parts
     )
 
 
-def exact(at: datetime) -> str:
+def format_datetime_full(at: datetime) -> str:
     """Write a moment to the second."""
     if locale.is_english():
         return f"{at:%Y-%m-%d %H:%M:%S} UTC"
     from babel.dates import format_datetime  # noqa: PLC0415 -- heavy import
 
-    return format_datetime(at, "long", locale=locale.locale())
+    return format_datetime(at, "long", locale=locale.babel_locale())
 
 
-def minute(at: datetime) -> str:
+def format_day_and_time(at: datetime) -> str:
     """Write a day and a time of it, without the year."""
     if locale.is_english():
         return f"{at:%d %b %H:%M}"
     from babel.dates import format_skeleton  # noqa: PLC0415 -- heavy import
 
-    return " ".join(format_skeleton(one, at, locale=locale.locale()) for one in ("MMMd", "Hm"))
+    return " ".join(
+        format_skeleton(one, at, locale=locale.babel_locale()) for one in ("MMMd", "Hm")
+    )

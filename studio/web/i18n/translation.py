@@ -8,12 +8,12 @@ import re
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
-from studio.web.i18n.locale import ENGLISH, TONGUES, catalogue, is_english, spoken
+from studio.web.i18n.locale import ENGLISH, LANGUAGES, catalog, current_language, is_english
 
-JOINTS = ((": ", ": %s", ""), (" (", " (%s)", ")"))
+SENTENCE_JOINS = ((": ", ": %s", ""), (" (", " (%s)", ")"))
 """How what is ours goes on with what may be anybody's."""
 
-LISTS = ("%s, %s", "%s and %s", "%s and %s more")
+LIST_PATTERNS = ("%s, %s", "%s and %s", "%s and %s more")
 """How several things stand in a sentence: a, b and c; or a, b and 3 more."""
 
 _HOLE = re.compile(r"\{(\w+)\}")
@@ -38,11 +38,11 @@ _OURS = frozenset(
         "become",
         "label",
         "language",
+        "not_ready_reasons",
         "part",
-        "parts",
+        "part_names",
         "phase",
         "share",
-        "stages",
         "status",
         "switch",
         "title",
@@ -53,11 +53,16 @@ _OURS = frozenset(
     }
 )
 """Values that are words of ours even where one stands alone: a column may be called `text`."""
-_SEVERAL = frozenset({"aside", "join", "listed", "listed_rows", "names", "of", "shown"})
+_SEVERAL = frozenset(
+    {
+        *("aside", "join", "listed", "listed_rows", "names", "of", "shown"),
+        *("describe_columns", "join_columns", "join_names", "names_assigned_to", "shown_names"),
+    }
+)
 """How the values are called that hold several things."""
 
 
-class _Known(NamedTuple):
+class _MessagePattern(NamedTuple):
     pattern: re.Pattern[str]
     translation: str
     is_short: bool
@@ -65,18 +70,18 @@ class _Known(NamedTuple):
     """The value that it ends with, if any; that may be a full stop, too."""
 
 
-def said(text: str) -> str:
+def translate(text: str) -> str:
     """Return what a part of the studio without a language said, in the language of this request."""
     if is_english() or not text:
         return text
-    told = _said(spoken(), str(text))
+    told = _said(current_language(), str(text))
     # As it came, where nothing is known: it may be markup, and safe.
     return text if told == text else told
 
 
-def shown(value: object) -> object:
+def translate_value(value: object) -> object:
     """Return what a template shows of a value: words in the language of this request."""
-    return said(value) if isinstance(value, str) else value
+    return translate(value) if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=4096)
@@ -93,17 +98,17 @@ def _said(tag: str, text: str) -> str:
 
 def _headed(tag: str, text: str) -> str:
     """Return what stands before a colon or a full stop, if that is ours, and the rest as it is."""
-    stop = catalogue(tag).gettext(".")
+    stop = catalog(tag).gettext(".")
     if text.endswith(".") and (whole := _sentence(tag, text[:-1])) is not None:
         return whole + stop
     if (two := _two(tag, text)) is not None:
         return two
-    for opens, between, closes in JOINTS:
+    for opens, between, closes in SENTENCE_JOINS:
         head, found, rest = text.removesuffix(closes).partition(opens)
         if found and (told := _sentence(tag, head)) is not None:
             if (tail := _sentence(tag, text.removeprefix(head))) is not None:
                 return told + tail
-            return told + catalogue(tag).gettext(between) % _rest(tag, rest)
+            return told + catalog(tag).gettext(between) % _rest(tag, rest)
     return text
 
 
@@ -114,7 +119,7 @@ def _rest(tag: str, rest: str) -> str:
 
 def _stopped(tag: str, told: str) -> str:
     """Return what ends a sentence, with the full stop of the language."""
-    return told.removesuffix(".") + catalogue(tag).gettext(".") if _STOP.search(told) else told
+    return told.removesuffix(".") + catalog(tag).gettext(".") if _STOP.search(told) else told
 
 
 def _two(tag: str, text: str) -> str | None:
@@ -124,12 +129,12 @@ def _two(tag: str, text: str) -> str | None:
     why = _sentence(tag, text.removesuffix(".").removeprefix(f"{who} ")) if whose else None
     if why is None:
         return None
-    return f"{whose}{why}" + (catalogue(tag).gettext(".") if text.endswith(".") else "")
+    return f"{whose}{why}" + (catalog(tag).gettext(".") if text.endswith(".") else "")
 
 
 def _sentence(tag: str, text: str) -> str | None:
     for same in (text, text[:1].lower() + text[1:]) if text else ():
-        if (exact := catalogue(tag).gettext(same)) != same:
+        if (exact := catalog(tag).gettext(same)) != same:
             return exact
     for one in _patterns(tag):
         if found := one.pattern.fullmatch(text):
@@ -143,12 +148,12 @@ def _sentence(tag: str, text: str) -> str | None:
     return None
 
 
-def _filled(tag: str, known: _Known, told: dict[str, str]) -> str:
+def _filled(tag: str, known: _MessagePattern, told: dict[str, str]) -> str:
     """Return a sentence with its values. A full stop that its last value took ends all of it."""
     if not known.last or not _STOP.search(told[known.last]):
         return known.translation.format_map(told)
     bare = told | {known.last: told[known.last].removesuffix(".")}
-    return known.translation.format_map(bare) + catalogue(tag).gettext(".")
+    return known.translation.format_map(bare) + catalog(tag).gettext(".")
 
 
 def _is_foreign(value: str, told: str) -> bool:
@@ -166,7 +171,7 @@ def _value(tag: str, name: str, value: str) -> str:
 
 
 def _listed(tag: str, value: str) -> str:
-    two, last_of, many = map(catalogue(tag).gettext, LISTS)
+    two, last_of, many = map(catalog(tag).gettext, LIST_PATTERNS)
     first, found, last = value.rpartition(" and ")
     told = reduce(lambda one, other: two % (one, other), (first if found else value).split(", "))
     if more := re.fullmatch(r"([\d,]+) more", last):
@@ -174,17 +179,19 @@ def _listed(tag: str, value: str) -> str:
     return last_of % (told, last) if found else told
 
 
-@lru_cache(maxsize=len(TONGUES))
-def _patterns(tag: str) -> list[_Known]:
+@lru_cache(maxsize=len(LANGUAGES))
+def _patterns(tag: str) -> list[_MessagePattern]:
     """Return the sentences with values, those first that say most themselves."""
-    known = catalogue(tag)._catalog if tag != ENGLISH else {}  # type: ignore[attr-defined]  # noqa: SLF001 -- the one way to list them
+    known = catalog(tag)._catalog if tag != ENGLISH else {}  # type: ignore[attr-defined]  # noqa: SLF001 -- the one way to list them
     found = [
         (one, to)
         for one, to in known.items()
         if isinstance(one, str) and _HOLE.search(one) and _letters(one) >= _LEAST and to
     ]
     found.sort(key=lambda pair: -len(_HOLE.sub("", pair[0])))
-    return [_Known(_pattern(one), to, _letters(one) < _FEW, _last(one)) for one, to in found]
+    return [
+        _MessagePattern(_pattern(one), to, _letters(one) < _FEW, _last(one)) for one, to in found
+    ]
 
 
 def _last(message: str) -> str:

@@ -25,37 +25,37 @@ from studio.services.runs import base_model_check
 from studio.settings import Settings
 from studio.web.auth import identity, template_permissions
 from studio.web.auth.identity import Identity
-from studio.web.auth.permissions import Asks
-from studio.web.auth.route_table import Ways
-from studio.web.auth.security_headers import SAFE
+from studio.web.auth.permissions import Permission
+from studio.web.auth.route_table import RouteTable
+from studio.web.auth.security_headers import SAFE_METHODS
 from studio.web.http import errors
-from studio.web.middleware.request_metrics import is_stream
+from studio.web.middleware.request_metrics import is_event_stream
 from studio.web.rendering import render
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 10.0
+RECHECK_SECONDS = 10.0
 """How often a live stream asks whether its viewer may still look; less than between heartbeats."""
 
-_HOW = {
+_SIGN_IN_HINTS = {
     "link": "`studio link` prints a link for your browser. Programs show the token in the "
     "file api_token of the studio's folder: Authorization: Bearer <token>.",
     "accounts": "Sign in, or show a token of yours: Authorization: Bearer <token>.",
 }
 
-_NEEDS = {
-    Asks.OWN: "speak for oneself",
-    Asks.READ: "look",
-    Asks.SUBMIT: "begin something new",
-    Asks.MANAGE: "change what is there",
-    Asks.ADMIN: "administer the studio",
+_PERMISSION_NAMES = {
+    Permission.OWN: "speak for oneself",
+    Permission.READ: "look",
+    Permission.SUBMIT: "begin something new",
+    Permission.MANAGE: "change what is there",
+    Permission.ADMIN: "administer the studio",
 }
 
 
-class Door:
+class AuthMiddleware:
     """Let those in who may, and write down what they change."""
 
-    def __init__(self, app: ASGIApp, ways: Ways, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, ways: RouteTable, settings: Settings) -> None:
         self.app = app
         self.ways = ways
         self.settings = settings
@@ -64,7 +64,7 @@ class Door:
         if scope["type"] != "http" or scope["path"].startswith("/static/"):
             await self.app(scope, receive, send)
             return
-        visit = _Visit(self.settings, scope, self.ways)
+        visit = _AuthenticatedRequest(self.settings, scope, self.ways)
         refusal = await visit.refusal()
         try:
             if refusal is not None:
@@ -75,10 +75,10 @@ class Door:
             await visit.end()
 
 
-class _Visit:
+class _AuthenticatedRequest:
     """One request, and who makes it."""
 
-    def __init__(self, settings: Settings, scope: Scope, ways: Ways) -> None:
+    def __init__(self, settings: Settings, scope: Scope, ways: RouteTable) -> None:
         self._settings = settings
         self._scope = scope
         self._ways = ways
@@ -96,19 +96,19 @@ class _Visit:
         except UnauthorizedError as error:
             return self._turned_away(error)
         except StudioError as error:
-            with template_permissions.visiting(self._who, self._ways):
-                return errors.told(Request(self._scope), error)
+            with template_permissions.rendering_for(self._who, self._ways):
+                return errors.error_response(Request(self._scope), error)
         return None
 
     async def let_in(self, app: ASGIApp, receive: Receive, send: Send) -> None:
-        known = self._who or identity.LOCAL
+        known = self._who or identity.LOCAL_IDENTITY
         state = self._scope["app"].state
         pause: float = state.look_again_seconds
-        watched = _Watched(self.noted(send), self._still_holds, pause)
+        watched = _RevocableStream(self.noted(send), self._still_holds, pause)
         try:
             with (
                 acting_as(known.actor),
-                template_permissions.visiting(self._who, self._ways),
+                template_permissions.rendering_for(self._who, self._ways),
                 base_model_check.enable_hub_checks(self._settings, state.hub_answers),
             ):
                 await app(self._scope, receive, watched.send)
@@ -131,34 +131,36 @@ class _Visit:
         deed = self._deed()
         try:
             if self._who is not None and self._who.is_due:
-                await run_in_threadpool(identity.note, self._engine, self._who)
+                await run_in_threadpool(identity.record_seen, self._engine, self._who)
             if deed is not None:
-                await run_in_threadpool(_keep, self._engine, deed)
+                await run_in_threadpool(_save_audit_entry, self._engine, deed)
         except StudioError as error:
             # The answer has left: what it says was done, whether it could be written down or not.
             log.warning("deed_lost", extra={"reason": error.message})
 
     async def _recognised(self) -> Identity | None:
         if self._settings.sign_in == "none":
-            return identity.LOCAL
+            return identity.LOCAL_IDENTITY
         return await run_in_threadpool(
-            identity.recognise, self._engine, self._settings, dict(self._scope)
+            identity.identify, self._engine, self._settings, dict(self._scope)
         )
 
     async def _check(self) -> None:
         asks = self._way.asks
-        if asks is Asks.OPEN:
+        if asks is Permission.OPEN:
             return
         if self._who is None:
             raise UnauthorizedError(
-                "This studio does not know who you are.", hint=_HOW[self._settings.sign_in]
+                "This studio does not know who you are.",
+                hint=_SIGN_IN_HINTS[self._settings.sign_in],
             )
         if not self._who.may(asks):
             raise ForbiddenError(
-                f"This needs the right to {_NEEDS[asks]}, which {self._who.name} has not.",
+                f"This needs the right to {_PERMISSION_NAMES[asks]}, "
+                f"which {self._who.name} has not.",
                 hint="An administrator can give it; a token has only what it was made with.",
             )
-        if asks is Asks.MANAGE and self._who.actor.is_limited and self._way.noun:
+        if asks is Permission.MANAGE and self._who.actor.is_limited and self._way.noun:
             await run_in_threadpool(self._check_owner)
 
     def _check_owner(self) -> None:
@@ -172,16 +174,16 @@ class _Visit:
         """Show programs how to prove who they are, and send people to where they can."""
         request = Request(self._scope)
         shows_token = bool(identity.header(self._scope, b"authorization"))
-        if shows_token or is_for_programs(self._scope["path"]):
-            return errors.told(request, error)
-        if render.asked_by_htmx(request):
+        if shows_token or is_api_path(self._scope["path"]):
+            return errors.error_response(request, error)
+        if render.wants_fragment(request):
             here = urlsplit(request.headers.get("HX-Current-URL", "")).path or "/"
             return Response(status_code=401, headers={"HX-Redirect": sign_in_url(here)})
         if self._settings.sign_in == "link":
             return render.page(request, "accounts/link.html", status=401, problem=None)
         here = self._scope["path"]
         query = self._scope["query_string"].decode("latin-1")
-        is_shown = self._scope["method"] in SAFE
+        is_shown = self._scope["method"] in SAFE_METHODS
         there = sign_in_url(f"{here}?{query}" if query else here) if is_shown else "/login"
         return RedirectResponse(there, 303)
 
@@ -189,11 +191,11 @@ class _Visit:
         """Return what is to be written down: each change, and each try to sign in."""
         asks, method = self._way.asks, self._scope["method"]
         known = self._scope.get("state", {}).get("deed") or (self._who and self._who.name)
-        if method in SAFE and "deed" not in self._scope.get("state", {}):
+        if method in SAFE_METHODS and "deed" not in self._scope.get("state", {}):
             return None
         if self._settings.sign_in == "none" or not known or not self._way.template:
             return None
-        if asks is Asks.READ:
+        if asks is Permission.READ:
             return None
         found = self._way.subject(self._scope["path"])
         return AuditEntry(
@@ -203,22 +205,22 @@ class _Visit:
             subject=", ".join(f"{name}={value}"[:100] for name, value in found.items()),
             permission=asks.value,
             status=self._status or 500,
-            address=identity.address(self._scope),
+            address=identity.client_address(self._scope),
         )
 
     async def _still_holds(self) -> bool:
         """Whether who was let in would be again."""
-        if self._way.asks is Asks.OPEN or self._settings.sign_in == "none":
+        if self._way.asks is Permission.OPEN or self._settings.sign_in == "none":
             return True
         now = await self._recognised()
         return now is not None and now.may(self._way.asks)
 
 
-class _RevokedError(OSError):
+class _AccessRevokedError(OSError):
     """Ends a stream as a viewer does who leaves."""
 
 
-class _Watched:
+class _RevocableStream:
     """What is sent to a visitor; a stream ends once they may look no more."""
 
     def __init__(
@@ -233,12 +235,12 @@ class _Watched:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._is_stream = is_stream(message.get("headers", []))
+            self._is_stream = is_event_stream(message.get("headers", []))
         elif self._is_stream and time.monotonic() - self._looked > self._pause:
             self._looked = time.monotonic()
             if not await self._still_holds():
                 self.is_over = True
-                raise _RevokedError
+                raise _AccessRevokedError
         await self._send(message)
 
 
@@ -246,10 +248,10 @@ def sign_in_url(there: str) -> str:
     return "/login" if there == "/" else f"/login?next={quote(there, safe='/')}"
 
 
-def is_for_programs(path: str) -> bool:
+def is_api_path(path: str) -> bool:
     return path.startswith(("/api/", "/v1/")) or path in {"/metrics", "/openapi.json"}
 
 
-def _keep(engine: Engine, deed: AuditEntry) -> None:
+def _save_audit_entry(engine: Engine, deed: AuditEntry) -> None:
     with unit_of_work(engine) as db:
         audit_log.record(db, deed)

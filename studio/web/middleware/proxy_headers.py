@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from studio.errors import InvalidError
 from studio.settings import Settings
 
-FOR, PROTO = b"x-forwarded-for", b"x-forwarded-proto"
+FORWARDED_FOR, FORWARDED_PROTO = b"x-forwarded-for", b"x-forwarded-proto"
 
 
-class Behind:
+class ProxyHeadersMiddleware:
     """Tell from what listed proxies add where a request came from, how, and from whom."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -36,10 +36,10 @@ class Behind:
     def _as_told(self, scope: Scope) -> Scope:
         told = dict(scope["headers"])
         changed = {**scope, "state": {**scope.get("state", {})}}
-        proto = told.get(PROTO, b"").decode("latin-1")
+        proto = told.get(FORWARDED_PROTO, b"").decode("latin-1")
         if proto in {"http", "https"}:
             changed["scheme"] = proto
-        if came_from := self._visitor(told.get(FOR, b"").decode("latin-1")):
+        if came_from := self._visitor(told.get(FORWARDED_FOR, b"").decode("latin-1")):
             changed["client"] = (came_from, 0)
         if self.header and (name := told.get(self.header, b"").decode("utf-8", "replace")):
             changed["state"]["named_by_proxy"] = name.strip().lower()

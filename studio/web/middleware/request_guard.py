@@ -14,21 +14,23 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from studio.errors import StudioError
-from studio.web.auth.security_headers import HEADERS, SAFE
+from studio.web.auth.security_headers import SAFE_METHODS, SECURITY_HEADERS
 from studio.web.http import openai_errors
-from studio.web.http.errors import body
+from studio.web.http.errors import error_body
 
-_SAFETY = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_RAW_SECURITY_HEADERS = [
+    (name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()
+]
 BODY_LIMIT = 4 * 2**20
 """Recipes, notes and forms are far smaller; only uploads are let through larger."""
 
-HEAD_LIMIT = 32 * 2**10
+HEADERS_LIMIT = 32 * 2**10
 """All headers of a request; the server itself sets no limit to what comes in one piece."""
 
-_UPLOADS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
+_UPLOAD_PATHS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
 
 
-class Gate:
+class RequestGuard:
     """Refuse foreign hosts, cross-site writes and oversized bodies; add the headers of safety."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], upload_limit: int) -> None:
@@ -43,24 +45,24 @@ class Gate:
         limit = self._limit(scope)
         refusal = self._refusal(scope, limit)
         if refusal is not None:
-            await refusal(scope, receive, _guarded(send))
+            await refusal(scope, receive, _with_security_headers(send))
             return
-        await self.app(scope, _counted(receive, limit), _guarded(send))
+        await self.app(scope, _limited_receive(receive, limit), _with_security_headers(send))
 
     def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
-        hosts = _header(scope, b"host")
-        if len(hosts) != 1 or _name(hosts[0]) not in self.hosts:
+        hosts = _header_values(scope, b"host")
+        if len(hosts) != 1 or _hostname(hosts[0]) not in self.hosts:
             return _refuse(
                 scope, HTTPStatus.MISDIRECTED_REQUEST, "This studio has another address."
             )
-        if scope["method"] not in SAFE and not _from_here(scope, hosts[0]):
+        if scope["method"] not in SAFE_METHODS and not _is_same_origin(scope, hosts[0]):
             return _refuse(
                 scope, HTTPStatus.FORBIDDEN, "Another site may not change anything here."
             )
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_LIMIT:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_LIMIT:
             message = "The headers of this request are more than is read here."
             return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
-        length = (_header(scope, b"content-length") or ["0"])[0]
+        length = (_header_values(scope, b"content-length") or ["0"])[0]
         if length.isdecimal() and int(length) > limit:
             message = "This is more than is taken here."
             return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
@@ -68,8 +70,8 @@ class Gate:
 
     def _limit(self, scope: Scope) -> int:
         path = scope["path"].rstrip("/")
-        is_upload = path in _UPLOADS or path.startswith("/api/v1/uploads/")
-        is_json = _header(scope, b"content-type")[:1] == ["application/json"]
+        is_upload = path in _UPLOAD_PATHS or path.startswith("/api/v1/uploads/")
+        is_json = _header_values(scope, b"content-type")[:1] == ["application/json"]
         return self.upload_limit if is_upload and not is_json else BODY_LIMIT
 
 
@@ -77,34 +79,34 @@ def _refuse(scope: Scope, status: HTTPStatus, message: str) -> JSONResponse:
     error = StudioError(message)
     error.code = status.name.lower()
     headers = {"Connection": "close"}
-    if openai_errors.is_wanted(scope["path"]):
-        return openai_errors.answer(error, status, headers)
-    return JSONResponse(body(error), status, headers=headers)
+    if openai_errors.is_openai_path(scope["path"]):
+        return openai_errors.openai_error_response(error, status, headers)
+    return JSONResponse(error_body(error), status, headers=headers)
 
 
-def _from_here(scope: Scope, host: str) -> bool:
+def _is_same_origin(scope: Scope, host: str) -> bool:
     """Whether an unsafe request comes from our own page, or from a program.
 
     Browsers name the site they speak for; programs send neither header.
     """
-    site = _header(scope, b"sec-fetch-site")
+    site = _header_values(scope, b"sec-fetch-site")
     if site:
         return site[0] in {"same-origin", "none"}
-    origin = _header(scope, b"origin")
+    origin = _header_values(scope, b"origin")
     return not origin or urlsplit(origin[0]).netloc.lower() == host.lower()
 
 
-def _header(scope: Scope, name: bytes) -> list[str]:
+def _header_values(scope: Scope, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
-def _name(host: str) -> str:
+def _hostname(host: str) -> str:
     """Return a Host header's name in small letters, without its port."""
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdecimal() else host.lower()
 
 
-def _counted(receive: Receive, limit: int) -> Receive:
+def _limited_receive(receive: Receive, limit: int) -> Receive:
     seen = 0
 
     async def count() -> Message:
@@ -119,10 +121,10 @@ def _counted(receive: Receive, limit: int) -> Receive:
     return count
 
 
-def _guarded(send: Send) -> Send:
+def _with_security_headers(send: Send) -> Send:
     async def guard(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *_SAFETY]
+            message["headers"] = [*message.get("headers", []), *_RAW_SECURITY_HEADERS]
         await send(message)
 
     return guard

@@ -15,42 +15,42 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from studio import logs
-from studio.web.auth.security_headers import SAFE
-from studio.web.http.prometheus_format import Family, Sample, buckets
+from studio.web.auth.security_headers import SAFE_METHODS
+from studio.web.http.prometheus_format import Family, Sample, histogram_samples
 
 log = logging.getLogger(__name__)
 
-HEADER = b"x-request-id"
-GIVEN = re.compile(r"[\w.-]{1,64}", re.ASCII)
+REQUEST_ID_HEADER = b"x-request-id"
+REQUEST_ID_PATTERN = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """Which ids are taken over from a proxy or a program; any other is replaced."""
 
-METHODS = SAFE | {"POST", "PUT", "PATCH", "DELETE"}
+KNOWN_METHODS = SAFE_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
 OTHER = "other"
 FIRST_ERROR = 400
 
-LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds in seconds, until an answer begins: a stream's end says nothing of the studio."""
 
 
 @dataclass(slots=True)
-class Tally:
+class RouteStats:
     """How many answers of one kind there were, and how long they took."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCIES) + 1))
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
-class Traffic:
+class RequestMetrics:
     """What was counted since the process began. Only the event loop writes it."""
 
-    tallies: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
+    tallies: dict[tuple[str, str, str], RouteStats] = field(default_factory=dict)
     viewers: int = 0
     """Open streams of server-sent events."""
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        tally = self.tallies.setdefault((method, route, str(status)), Tally())
-        tally.counts[bisect_left(LATENCIES, seconds)] += 1
+        tally = self.tallies.setdefault((method, route, str(status)), RouteStats())
+        tally.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
         tally.seconds += seconds
 
     def families(self) -> list[Family]:
@@ -64,14 +64,16 @@ class Traffic:
     def _samples(self) -> Iterator[Sample]:
         for (method, route, status), tally in sorted(self.tallies.items()):
             labels = {"method": method, "route": route, "status": status}
-            within = [sum(tally.counts[: k + 1]) for k in range(len(LATENCIES))]
-            yield from buckets(LATENCIES, within, sum(tally.counts), tally.seconds, labels)
+            within = [sum(tally.counts[: k + 1]) for k in range(len(LATENCY_BUCKETS))]
+            yield from histogram_samples(
+                LATENCY_BUCKETS, within, sum(tally.counts), tally.seconds, labels
+            )
 
 
-class Counter:
+class RequestMetricsMiddleware:
     """The layer that every request passes first."""
 
-    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
+    def __init__(self, app: ASGIApp, traffic: RequestMetrics) -> None:
         self.app = app
         self.traffic = traffic
 
@@ -79,9 +81,9 @@ class Counter:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = _given(scope) or secrets.token_hex(8)
+        request_id = _incoming_request_id(scope) or secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
-        passing = _Passing(self.traffic, scope, send, request_id)
+        passing = _RequestRecorder(self.traffic, scope, send, request_id)
         with logs.log_context(request_id=request_id):
             try:
                 await self.app(scope, receive, passing.send)
@@ -89,10 +91,10 @@ class Counter:
                 passing.end()
 
 
-class _Passing:
+class _RequestRecorder:
     """One request on its way."""
 
-    def __init__(self, traffic: Traffic, scope: Scope, send: Send, request_id: str) -> None:
+    def __init__(self, traffic: RequestMetrics, scope: Scope, send: Send, request_id: str) -> None:
         self._traffic = traffic
         self._scope = scope
         self._send = send
@@ -104,8 +106,8 @@ class _Passing:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = message.get("headers", [])
-            self._note(message["status"], is_stream=is_stream(headers))
-            message["headers"] = [*headers, (HEADER, self._id)]
+            self._note(message["status"], is_stream=is_event_stream(headers))
+            message["headers"] = [*headers, (REQUEST_ID_HEADER, self._id)]
         await self._send(message)
 
     def end(self) -> None:
@@ -119,9 +121,9 @@ class _Passing:
         self._status, self._is_stream = status, is_stream
         self._traffic.viewers += is_stream
         asked = self._scope["method"]
-        method, route = asked if asked in METHODS else OTHER, _route(self._scope)
+        method, route = asked if asked in KNOWN_METHODS else OTHER, _route_template(self._scope)
         self._traffic.count(method, route, status, seconds)
-        if method not in SAFE or status >= FIRST_ERROR:
+        if method not in SAFE_METHODS or status >= FIRST_ERROR:
             self._log({"method": method, "route": route, "status": status}, seconds)
 
     def _log(self, facts: dict[str, object], seconds: float) -> None:
@@ -130,17 +132,19 @@ class _Passing:
         log.info("request_answered", extra=about | {"ms": round(1000 * seconds, 1)})
 
 
-def _given(scope: Scope) -> str:
-    found = [value.decode("latin-1") for name, value in scope["headers"] if name == HEADER]
-    return found[0] if len(found) == 1 and GIVEN.fullmatch(found[0]) else ""
+def _incoming_request_id(scope: Scope) -> str:
+    found = [
+        value.decode("latin-1") for name, value in scope["headers"] if name == REQUEST_ID_HEADER
+    ]
+    return found[0] if len(found) == 1 and REQUEST_ID_PATTERN.fullmatch(found[0]) else ""
 
 
-def _route(scope: Scope) -> str:
+def _route_template(scope: Scope) -> str:
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else OTHER
 
 
-def is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+def is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(
         name.lower() == b"content-type" and value.startswith(b"text/event-stream")
         for name, value in headers

@@ -23,15 +23,15 @@ from studio.services.queue.wait_reasons import Wait
 from studio.services.runs import artifacts, runs
 from studio.services.runs.artifacts import ArtifactFile
 from studio.web.http.deps import DB, Config
-from studio.web.rendering.render import block, go
+from studio.web.rendering.render import block, redirect
 
 router = APIRouter(prefix="/runs/{run_id}/exports", include_in_schema=False)
 
-_CHOSEN = TypeAdapter(tuple[ExportKind, DType])
+_EXPORT_CHOICE = TypeAdapter(tuple[ExportKind, DType])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ExportRow:
     """An export as its row shows it."""
 
     export: Export
@@ -49,38 +49,40 @@ class Shown:
 @router.get("")
 def listing(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
-    made = shown(db, run, config.runs)
+    made = list_exports(db, run, config.runs)
     return block(request, "runs/show.html", "exports", run=run, exports=made)
 
 
 @router.post("")
-def ask(
+def request_export(
     request: Request, run_id: int, db: DB, config: Config, model: Annotated[str, Form()] = ""
 ) -> Response:
     """Queue an export; `model` is its kind and its format, parted by a space."""
-    kind, dtype = _chosen(model)
+    kind, dtype = _parse_choice(model)
     exports.create(db, run_id, dtype, kind, config.runs)
-    return go(request, f"/runs/{run_id}#exports")
+    return redirect(request, f"/runs/{run_id}#exports")
 
 
 @router.post("/{export_id}/delete")
 def delete(request: Request, run_id: int, export_id: int, db: DB, config: Config) -> Response:
     exports.delete(db, run_id, export_id, config.runs)
-    return go(request, f"/runs/{run_id}#exports")
+    return redirect(request, f"/runs/{run_id}#exports")
 
 
 @router.post("/{export_id}/model")
-def offer(request: Request, run_id: int, export_id: int, db: DB, config: Config) -> Response:
+def add_to_models(
+    request: Request, run_id: int, export_id: int, db: DB, config: Config
+) -> Response:
     exports.register_model(db, run_id, export_id, config.runs)
-    return go(request, f"/runs/{run_id}#exports")
+    return redirect(request, f"/runs/{run_id}#exports")
 
 
-def shown(db: Session, run: Run, run_folders: Path) -> list[Shown]:
+def list_exports(db: Session, run: Run, run_folders: Path) -> list[ExportRow]:
     """Return a run's exports as its page shows them, newest first."""
     folder = RunDir(run_folders / str(run.id))
     bases = exports.registered_models(db, run.id or 0)
     return [
-        Shown(
+        ExportRow(
             export=one,
             files=artifacts.list_files(folder.export(one.id or 0).files),
             base=bases.get(str(folder.export(one.id or 0).files), ""),
@@ -90,7 +92,7 @@ def shown(db: Session, run: Run, run_folders: Path) -> list[Shown]:
     ]
 
 
-def choices(db: Session, run: Run, run_folders: Path) -> list[ExportOption]:
+def format_choices(db: Session, run: Run, run_folders: Path) -> list[ExportOption]:
     """Return what can be exported of a run: nothing before it has succeeded."""
     folder = RunDir(run_folders / str(run.id)).artifacts
     if run.status is not RunStatus.SUCCEEDED or not folder.is_dir():
@@ -98,8 +100,8 @@ def choices(db: Session, run: Run, run_folders: Path) -> list[ExportOption]:
     return list(export_formats.list_options(db, run, folder))
 
 
-def _chosen(model: str) -> tuple[ExportKind, DType]:
+def _parse_choice(model: str) -> tuple[ExportKind, DType]:
     try:
-        return _CHOSEN.validate_python(tuple(model.split(" ")))
+        return _EXPORT_CHOICE.validate_python(tuple(model.split(" ")))
     except ValidationError as error:
         raise InvalidError("Choose a format to export in.", param="model") from error

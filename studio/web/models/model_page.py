@@ -13,46 +13,54 @@ from studio.services.estimates import estimates
 from studio.services.models import downloads, models, remote_code_trust
 from studio.services.precision import recommendation
 from studio.settings import Settings
-from studio.web.http.deps import DB, Config, Keyed
-from studio.web.rendering.render import asked_by_htmx, block, form_again, go, page
+from studio.web.http.deps import DB, Config, ConfigWithSecrets
+from studio.web.rendering.render import block, page, redirect, refused_form, wants_fragment
 from studio.weights import family_limits, model_metadata
 
 router = APIRouter(prefix="/models", include_in_schema=False)
 
 ModelId = Annotated[int, Path(ge=1, lt=2**63)]
-Words = Annotated[str, Query(max_length=200)]
-Text = Annotated[str, Form(max_length=4096)]
+SearchText = Annotated[str, Query(max_length=200)]
+FormText = Annotated[str, Form(max_length=4096)]
 
 
 @router.get("")
-def listing(request: Request, config: Keyed, q: Words = "") -> Response:
-    found = _searched(config, q)
+def listing(request: Request, config: ConfigWithSecrets, q: SearchText = "") -> Response:
+    found = _search_hub(config, q)
     with read_session(request.app.state.engine) as db:
-        hits = _hits(db, config, q, found)
-        if asked_by_htmx(request):
+        hits = _search_context(db, config, q, found)
+        if wants_fragment(request):
             return block(request, "models/list.html", "hits", **hits)
-        return page(request, "models/list.html", **_list(db), **hits)
+        return page(request, "models/list.html", **_list_context(db), **hits)
 
 
 @router.get("/landed")
-def landed() -> Response:
+def after_download() -> Response:
     """Have the list shown anew once a download has ended."""
     return Response(status_code=204, headers={"HX-Redirect": "/models"})
 
 
 @router.post("/folder")
-def bring(request: Request, db: DB, config: Config, folder: Text = "", name: Text = "") -> Response:
+def add_folder(
+    request: Request, db: DB, config: Config, folder: FormText = "", name: FormText = ""
+) -> Response:
     try:
         model = models.add_folder(db, folder.strip(), name.strip())
     except StudioError as error:
-        again = _list(db, folder=folder, name=name, problem=error) | _hits(db, config, "", None)
-        return form_again(request, "models/list.html", **again)
-    return go(request, f"/models/{model.id}")
+        again = _list_context(db, folder=folder, name=name, problem=error) | _search_context(
+            db, config, "", None
+        )
+        return refused_form(request, "models/list.html", **again)
+    return redirect(request, f"/models/{model.id}")
 
 
 @router.post("/download")
 def download(
-    request: Request, config: Keyed, repo: Text = "", revision: Text = "", name: Text = ""
+    request: Request,
+    config: ConfigWithSecrets,
+    repo: FormText = "",
+    revision: FormText = "",
+    name: FormText = "",
 ) -> Response:
     """Begin to fetch a model. The hub may be slow, so the database is asked after it."""
     engine = request.app.state.engine
@@ -63,52 +71,52 @@ def download(
     except StudioError as error:
         wish = {"repo": repo, "revision": revision, "refusal": error}
         with read_session(engine) as db:
-            told = _list(db, wish=wish) | _hits(db, config, "", None)
-        if asked_by_htmx(request):
+            told = _list_context(db, wish=wish) | _search_context(db, config, "", None)
+        if wants_fragment(request):
             return block(request, "models/list.html", "wish", status=422, **told)
         return page(request, "models/list.html", status=422, **told)
-    return go(request, "/models")
+    return redirect(request, "/models")
 
 
 @router.get("/{model_id}")
 def show(request: Request, model_id: ModelId, db: DB, config: Config) -> Response:
     model = models.get(db, model_id)
-    return page(request, "models/show.html", **_show(db, config, model))
+    return page(request, "models/show.html", **_model_context(db, config, model))
 
 
 @router.get("/{model_id}/code")
-def come(model_id: ModelId) -> Response:
+def after_code_download(model_id: ModelId) -> Response:
     """Have the model shown anew once its code has come."""
     return Response(status_code=204, headers={"HX-Redirect": f"/models/{model_id}"})
 
 
 @router.post("/{model_id}/consent")
-def allow(request: Request, model_id: ModelId, db: DB, revision: Text = "") -> Response:
+def trust_code(request: Request, model_id: ModelId, db: DB, revision: FormText = "") -> Response:
     model = models.get(db, model_id)
     remote_code_trust.grant(db, model, revision)
     downloads.enqueue_code(db, model)
-    return go(request, f"/models/{model_id}#code")
+    return redirect(request, f"/models/{model_id}#code")
 
 
 @router.post("/{model_id}/consent/revoke")
-def revoke(request: Request, model_id: ModelId, db: DB) -> Response:
+def revoke_trust(request: Request, model_id: ModelId, db: DB) -> Response:
     remote_code_trust.revoke(models.get(db, model_id))
-    return go(request, f"/models/{model_id}#code")
+    return redirect(request, f"/models/{model_id}#code")
 
 
 @router.post("/{model_id}/remove")
 def remove(request: Request, model_id: ModelId, db: DB, config: Config) -> Response:
     models.remove(db, model_id, config.models)
-    return go(request, "/models")
+    return redirect(request, "/models")
 
 
-def _searched(config: Settings, words: str) -> downloads.HubSearch | None:
+def _search_hub(config: Settings, words: str) -> downloads.HubSearch | None:
     if len(words.strip()) < downloads.MIN_QUERY_LETTERS:
         return None
     return downloads.try_search_hub(config, words.strip())
 
 
-def _hits(
+def _search_context(
     db: Session, config: Settings, words: str, found: downloads.HubSearch | None
 ) -> dict[str, Any]:
     return {
@@ -120,7 +128,7 @@ def _hits(
     }
 
 
-def _list(
+def _list_context(
     db: Session,
     *,
     folder: str = "",
@@ -135,17 +143,17 @@ def _list(
         "name": name,
         "problem": problem,
         "wish": wish or {"repo": "", "revision": "", "refusal": None},
-        **_misses(db),
+        **_estimate_errors(db),
     }
 
 
-def _misses(db: Session, model: str | None = None) -> dict[str, Any]:
+def _estimate_errors(db: Session, model: str | None = None) -> dict[str, Any]:
     """Gather how far estimates were off over all runs, or those of one model."""
     misses = estimates.list_errors(db, model)
     return {"misses": misses, "missed": estimates.median_error(misses)}
 
 
-def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
+def _model_context(db: Session, config: Settings, model: Model) -> dict[str, Any]:
     """Gather what is known of a model; where its files cannot be read, why."""
     told: dict[str, Any] = {
         "model": model,
@@ -161,7 +169,7 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
         "warning": remote_code_trust.WARNING,
         "fetching": downloads.latest_code_task(db, model),
         "link": f"{downloads.hub_client(config).endpoint}/{model.repo}" if model.repo else "",
-        **_misses(db, model.name),
+        **_estimate_errors(db, model.name),
     }
     if not told["is_here"]:
         return told

@@ -11,7 +11,7 @@ from studio.services.queue import background_overview, queue, queue_eta
 from studio.services.runs import run_commands, runs
 from studio.services.workers import workers
 from studio.web.http.deps import DB
-from studio.web.rendering.render import block, go, page
+from studio.web.rendering.render import block, page, redirect
 
 router = APIRouter(prefix="/queue", include_in_schema=False)
 
@@ -35,28 +35,28 @@ def show(request: Request, db: DB) -> Response:
 
 
 @router.get("/others")
-def others(request: Request, db: DB) -> Response:
+def background_tasks(request: Request, db: DB) -> Response:
     """Show what is done besides runs; they are told of live, this is asked for."""
     return block(request, "queue/show.html", "others", others=background_overview.list_work(db))
 
 
 @router.post("/loaded/stop")
-def stop(request: Request, db: DB) -> Response:
+def unload_model(request: Request, db: DB) -> Response:
     """Have the model that is loaded to answer leave."""
     loaded_model.request_unload(db)
-    return go(request, "/queue")
+    return redirect(request, "/queue")
 
 
 @router.post("/{run_id}/move")
 def move(request: Request, run_id: int, db: DB, place: Annotated[int, Form(ge=1)]) -> Response:
     queue.move(db, run_id, place)
-    return go(request, "/queue")
+    return redirect(request, "/queue")
 
 
 @router.post("/{run_id}/hold")
 def hold(request: Request, run_id: int, db: DB, held: Annotated[bool, Form()]) -> Response:
     queue.hold(db, run_id, held=held)
-    return go(request, "/queue")
+    return redirect(request, "/queue")
 
 
 @router.post("/{run_id}/priority")
@@ -64,10 +64,10 @@ def prioritise(
     request: Request, run_id: int, db: DB, priority: Annotated[int, Form(ge=-100, le=100)]
 ) -> Response:
     queue.set_priority(db, run_id, priority)
-    return go(request, "/queue")
+    return redirect(request, "/queue")
 
 
 @router.post("/{run_id}/cancel")
 def cancel(request: Request, run_id: int, db: DB) -> Response:
     run_commands.cancel(db, run_id)
-    return go(request, "/queue")
+    return redirect(request, "/queue")

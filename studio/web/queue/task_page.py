@@ -10,48 +10,48 @@ from studio.db.tasks import Task
 from studio.services.queue import task_results, wait_reasons
 from studio.services.tasks import tasks
 from studio.web.http.deps import DB
-from studio.web.rendering.render import asked_by_htmx, block, go, page
+from studio.web.rendering.render import block, page, redirect, wants_fragment
 
 router = APIRouter(prefix="/chores", include_in_schema=False)
 
-ChoreId = Annotated[int, Path(ge=1, lt=2**63)]
-Then = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
+TaskId = Annotated[int, Path(ge=1, lt=2**63)]
+ReturnUrl = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
 """An address of ours, or nothing."""
 
 
 @router.get("/{chore_id}")
-def show(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
+def show(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
     chore = tasks.get(db, chore_id)
-    if asked_by_htmx(request):
-        return block(request, "queue/task.html", "chore", **_about(db, chore, then))
-    return page(request, "queue/task.html", **_about(db, chore, then))
+    if wants_fragment(request):
+        return block(request, "queue/task.html", "chore", **_task_context(db, chore, then))
+    return page(request, "queue/task.html", **_task_context(db, chore, then))
 
 
 @router.post("/{chore_id}/cancel")
-def cancel(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
+def cancel(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
     chore = task_results.cancel(db, chore_id)
-    return _shown(request, db, chore, then)
+    return _respond(request, db, chore, then)
 
 
 @router.post("/{chore_id}/again")
-def again(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
+def retry(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
     chore = tasks.get(db, chore_id)
     tasks.retry(chore)
-    return _shown(request, db, chore, then)
+    return _respond(request, db, chore, then)
 
 
-def _shown(request: Request, db: DB, chore: Task, then: str) -> Response:
+def _respond(request: Request, db: DB, chore: Task, then: str) -> Response:
     """Show a chore anew: in its place where the page is to stay, else on the page one was on."""
-    if asked_by_htmx(request):
-        return block(request, "queue/task.html", "chore", **_about(db, chore, then))
-    return go(request, _back(request, chore.id or 0))
+    if wants_fragment(request):
+        return block(request, "queue/task.html", "chore", **_task_context(db, chore, then))
+    return redirect(request, _referring_page(request, chore.id or 0))
 
 
-def _about(db: DB, chore: Task, then: str) -> dict[str, Any]:
+def _task_context(db: DB, chore: Task, then: str) -> dict[str, Any]:
     return {"chore": chore, "then": then, "wait": wait_reasons.explain_work_wait(db, chore)}
 
 
-def _back(request: Request, chore_id: int) -> str:
+def _referring_page(request: Request, chore_id: int) -> str:
     """Return the page that the browser was on; only ever one of ours."""
     path = urlsplit(request.headers.get("referer", "")).path.lstrip("/")
     return f"/{path}" if path else f"/chores/{chore_id}"

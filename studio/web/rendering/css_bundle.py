@@ -5,9 +5,9 @@ from functools import cache
 from studio.web.rendering import static_files
 from studio.web.rendering.static_files import StaticFile
 
-NAME = "studio.css"
+BUNDLE_NAME = "studio.css"
 
-ORDER = (
+STYLESHEETS = (
     "vendor/uPlot.min.css",
     "css/tokens.css",
     "css/base.css",
@@ -25,11 +25,11 @@ ORDER = (
 """What comes later wins over what came before, within a layer."""
 
 
-def joined() -> bytes:
-    return file().content
+def bundle_content() -> bytes:
+    return bundle_file().content
 
 
 @cache
-def file() -> StaticFile:
-    sheets = map(static_files.shared().content, ORDER)
-    return static_files.static_file(NAME, b"\n".join(sheets))
+def bundle_file() -> StaticFile:
+    sheets = map(static_files.shared_folder().content, STYLESHEETS)
+    return static_files.make_static_file(BUNDLE_NAME, b"\n".join(sheets))

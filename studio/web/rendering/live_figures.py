@@ -15,12 +15,12 @@ from studio.db.tables import Run
 from studio.services.estimates import run_progress
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
-from studio.web.i18n.translation import said
+from studio.web.i18n.translation import translate
 
-UNKNOWN = "\N{HORIZONTAL ELLIPSIS}"
+UNKNOWN_STEPS = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for the number of steps until the trainer knows it."""
 
-TILES = ("loss", "eval_loss", "tokens_per_second", "peak_memory_bytes")
+METRIC_TILES = ("loss", "eval_loss", "tokens_per_second", "peak_memory_bytes")
 """Metrics that a run's page shows from its submission on, with a dash until there is a value."""
 
 RESULT_TILES = ("best_eval_loss", "rating", "train_seconds")
@@ -29,20 +29,20 @@ RESULT_TILES = ("best_eval_loss", "rating", "train_seconds")
 
 def figure(run: Run, name: str) -> Markup:
     """Return a figure in an element that the event stream keeps up to date."""
-    return Markup('<span data-put="{}">{}</span>').format(name, text(run, name))
+    return Markup('<span data-put="{}">{}</span>').format(name, format_figure(run, name))
 
 
-def text(run: Run, name: str) -> str:
+def format_figure(run: Run, name: str) -> str:
     """Write a figure as it stands in the database now."""
     write = FIGURES.get(name)
-    return write(run) if write else formatting.measure(run.metrics.get(name), name)
+    return write(run) if write else formatting.metric_value(run.metrics.get(name), name)
 
 
-def _total(run: Run) -> str:
-    return formatting.number(run.total_steps) if run.total_steps else UNKNOWN
+def _total_steps(run: Run) -> str:
+    return formatting.number(run.total_steps) if run.total_steps else UNKNOWN_STEPS
 
 
-def _share(run: Run) -> str:
+def _percent_done(run: Run) -> str:
     # Rounded down: 100 % is shown at the last step only.
     share = run_progress.measure(run).share
     return "" if share is None else formatting.percent(floor(share * 100) / 100)
@@ -57,12 +57,12 @@ def _time_left(run: Run) -> str:
 
 FIGURES: Mapping[str, Callable[[Run], str]] = {
     "step": lambda run: formatting.number(run.step),
-    "total": _total,
-    "share": _share,
+    "total": _total_steps,
+    "share": _percent_done,
     "epoch": lambda run: formatting.number(run.epoch),
     "tokens": lambda run: formatting.number(run.tokens),
     "eta": _time_left,
     "duration": lambda run: formatting.duration(run_progress.measure(run).total_seconds),
-    "phase": lambda run: said(run.phase),
+    "phase": lambda run: translate(run.phase),
 }
 """Figures that are no metrics."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NavItem:
     """A page of the menu."""
 
     href: str
@@ -19,23 +19,25 @@ class Place:
         return path == self.href or path.startswith(self.under)
 
 
-PLACES = (
-    Place(href="/", label="Runs", icon="runs", key="r", under=("/runs", "/experiments")),
-    Place(href="/new", label="New experiment", icon="new", key="n"),
-    Place(href="/compare", label="Compare", icon="compare", key="c", under=("/comparisons",)),
-    Place(href="/sweeps", label="Sweeps", icon="sweeps", key="w", under=("/sweeps/",)),
-    Place(
+NAV_ITEMS = (
+    NavItem(href="/", label="Runs", icon="runs", key="r", under=("/runs", "/experiments")),
+    NavItem(href="/new", label="New experiment", icon="new", key="n"),
+    NavItem(href="/compare", label="Compare", icon="compare", key="c", under=("/comparisons",)),
+    NavItem(href="/sweeps", label="Sweeps", icon="sweeps", key="w", under=("/sweeps/",)),
+    NavItem(
         href="/reports/precision",
         label="Precision",
         icon="precision",
         key="p",
         under=("/reports/",),
     ),
-    Place(href="/datasets", label="Data sets", icon="datasets", key="d", under=("/datasets/",)),
-    Place(href="/models", label="Models", icon="models", key="m", under=("/models/",)),
-    Place(href="/queue", label="Queue", icon="queue", key="q"),
-    Place(href="/settings", label="Settings", icon="settings", key="s"),
-    Place(href="/help", label="Help", icon="help", key="h", under=("/help/", "/failures", "/docs")),
+    NavItem(href="/datasets", label="Data sets", icon="datasets", key="d", under=("/datasets/",)),
+    NavItem(href="/models", label="Models", icon="models", key="m", under=("/models/",)),
+    NavItem(href="/queue", label="Queue", icon="queue", key="q"),
+    NavItem(href="/settings", label="Settings", icon="settings", key="s"),
+    NavItem(
+        href="/help", label="Help", icon="help", key="h", under=("/help/", "/failures", "/docs")
+    ),
 )
 
 
@@ -49,5 +51,5 @@ SHORTCUTS = (
     Shortcut(("Ctrl", "K"), "Search pages, runs, data, models and settings, or do something"),
     Shortcut(("/",), "Search on this page"),
     Shortcut(("?",), "Show these shortcuts"),
-    *(Shortcut(("g", place.key), f"Go to {place.label}") for place in PLACES),
+    *(Shortcut(("g", place.key), f"Go to {place.label}") for place in NAV_ITEMS),
 )

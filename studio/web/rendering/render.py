@@ -20,13 +20,13 @@ from studio.web.i18n import formatting, locale, translation
 from studio.web.rendering import css_bundle, live_figures, navigation, static_files
 from studio.web.rendering.worker_banner import worker_status
 
-VARY = {"Vary": "HX-Request, Accept-Language, Cookie"}
+VARY_HEADERS = {"Vary": "HX-Request, Accept-Language, Cookie"}
 """What the same address answers differently to."""
 
 
 def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- whatever the template names
-    html = _jinja().get_template(template).render(request=request, **context)
-    return HTMLResponse(html, status, headers=VARY)
+    html = _environment().get_template(template).render(request=request, **context)
+    return HTMLResponse(html, status, headers=VARY_HEADERS)
 
 
 def block(
@@ -38,36 +38,36 @@ def block(
     status: int = 200,
     **context: Any,  # noqa: ANN401 -- whatever the block names
 ) -> HTMLResponse:
-    html = render_block(_jinja(), template, name, request=request, **context)
-    return HTMLResponse(html, status, headers=VARY)
+    html = render_block(_environment(), template, name, request=request, **context)
+    return HTMLResponse(html, status, headers=VARY_HEADERS)
 
 
-def form_again(request: Request, template: str, /, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- see `page`
+def refused_form(request: Request, template: str, /, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- see `page`
     """Show a refused form: in place if htmx asked, else as the whole page."""
-    if asked_by_htmx(request):
+    if wants_fragment(request):
         return block(request, template, "form", status=422, **context)
     return page(request, template, status=422, **context)
 
 
-def go(request: Request, url: str) -> Response:
+def redirect(request: Request, url: str) -> Response:
     """Send the browser on. Htmx would follow a 303 by itself and swap the new page into the old."""
-    if asked_by_htmx(request):
+    if wants_fragment(request):
         return Response(status_code=204, headers={"HX-Redirect": url})
     return RedirectResponse(url, status_code=303)
 
 
-def asked_by_htmx(request: Request) -> bool:
+def wants_fragment(request: Request) -> bool:
     """Whether a part of a page is wanted; a boosted link wants the whole of it."""
     return request.headers.get("HX-Request-Type") == "partial"
 
 
-def keep_compiled(folder: Path) -> None:
+def cache_compiled_templates(folder: Path) -> None:
     """Keep what templates compile to: an eighth of a second of the first page, every time."""
     folder.mkdir(parents=True, exist_ok=True)
-    _jinja().bytecode_cache = Kept(str(folder))
+    _environment().bytecode_cache = TemplateCache(str(folder))
 
 
-class Kept(FileSystemBytecodeCache):
+class TemplateCache(FileSystemBytecodeCache):
     """Compiled templates in a folder, as long as there is one with room."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
@@ -76,7 +76,7 @@ class Kept(FileSystemBytecodeCache):
 
 
 @lru_cache(maxsize=1)
-def _jinja() -> Environment:
+def _environment() -> Environment:
     jinja = Environment(
         loader=FileSystemLoader(resources.templates_dir()),
         autoescape=True,
@@ -88,19 +88,19 @@ def _jinja() -> Environment:
     jinja.policies["ext.i18n.trimmed"] = True
     # The extension brings this method along, and no type for it.
     jinja.install_gettext_callables(locale.gettext, locale.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
-    jinja.filters.update(formatting.FILTERS, dotted=flatten, said=translation.shown)
+    jinja.filters.update(formatting.FILTERS, dotted=flatten, said=translation.translate_value)
     jinja.globals.update(
         static=static_url,
         now=lambda: datetime.now(UTC),
-        menu=navigation.PLACES,
+        menu=navigation.NAV_ITEMS,
         may=template_permissions.may,
         figure=live_figures.figure,
-        tiles=live_figures.TILES,
+        tiles=live_figures.METRIC_TILES,
         result_tiles=live_figures.RESULT_TILES,
         worker_status=worker_status,
-        spoken=locale.spoken,
-        phrases=locale.phrases,
-        tongues=locale.TONGUES,
+        spoken=locale.current_language,
+        phrases=locale.script_translations,
+        tongues=locale.LANGUAGES,
     )
     return jinja
 
@@ -109,6 +109,8 @@ def _jinja() -> Environment:
 def static_url(name: str) -> str:
     """Return the address of a static file; it changes with the content, so it may be kept."""
     content = (
-        css_bundle.joined() if name == css_bundle.NAME else static_files.shared().content(name)
+        css_bundle.bundle_content()
+        if name == css_bundle.BUNDLE_NAME
+        else static_files.shared_folder().content(name)
     )
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"

@@ -10,18 +10,20 @@ from starlette.types import Receive, Scope, Send
 from studio.web.rendering import css_bundle, static_files
 from studio.web.rendering.static_files import StaticFile, StaticFolder
 
-_YEAR = "public, max-age=31536000, immutable"
+_IMMUTABLE = "public, max-age=31536000, immutable"
 
 
-class Kept:
+class CachedStaticFiles:
     def __init__(self, folder: StaticFolder | None = None) -> None:
-        self._folder = folder or static_files.shared()
+        self._folder = folder or static_files.shared_folder()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
             raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
         name = scope["path"].removeprefix(scope.get("root_path", "")).lstrip("/")
-        file = css_bundle.file() if name == css_bundle.NAME else self._folder.find(name)
+        file = (
+            css_bundle.bundle_file() if name == css_bundle.BUNDLE_NAME else self._folder.find(name)
+        )
         if file is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         await _response(file, scope)(scope, receive, send)
@@ -31,7 +33,7 @@ def _response(file: StaticFile, scope: Scope) -> Response:
     asked = Headers(scope=scope)
     hashed = scope["query_string"].startswith(b"v=")
     headers = {
-        "Cache-Control": _YEAR if hashed else "no-cache",
+        "Cache-Control": _IMMUTABLE if hashed else "no-cache",
         "ETag": file.etag,
         "Vary": "Accept-Encoding",
     }

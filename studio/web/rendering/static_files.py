@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from studio import resources
 
-_UNPACKED_BYTES = 1000
+_MIN_GZIP_BYTES = 1000
 """A smaller file is not worth packing."""
 
 
@@ -53,7 +53,7 @@ class StaticFolder:
                 return known
             if not stat.S_ISREG(status.st_mode):
                 return known
-            self._files[name] = known = static_file(path.name, path.read_bytes(), version)
+            self._files[name] = known = make_static_file(path.name, path.read_bytes(), version)
         except (OSError, ValueError):
             pass
         return known
@@ -83,8 +83,8 @@ class StaticFolder:
         return path
 
 
-def static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0)) -> StaticFile:
-    packed = gzip.compress(content, 9, mtime=0) if len(content) >= _UNPACKED_BYTES else b""
+def make_static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0)) -> StaticFile:
+    packed = gzip.compress(content, 9, mtime=0) if len(content) >= _MIN_GZIP_BYTES else b""
     return StaticFile(
         content=content,
         gzipped=packed if len(packed) < len(content) else b"",
@@ -96,7 +96,7 @@ def static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0)) ->
 
 
 @cache
-def shared() -> StaticFolder:
+def shared_folder() -> StaticFolder:
     """Return the studio's own files."""
     folder = StaticFolder(resources.static_dir())
     folder.load()

@@ -40,23 +40,23 @@ MEANINGS: dict[str, str] = {
 }
 """The signals in the order in which they are shown."""
 
-CHARTED = (
+CHARTED_SIGNALS = (
     "grad_underflow_share",
     "lost_update_share",
     "update_ratio",
     "activation_max",
     "logit_max",
 )
-COUNTED = frozenset({"nonfinite_losses", "nonfinite_grads"})
+COUNT_SIGNALS = frozenset({"nonfinite_losses", "nonfinite_grads"})
 """Shown as a number: a curve of them is a line at zero."""
 
 
-def signals(run: Run) -> list[Signal]:
+def list_signals(run: Run) -> list[Signal]:
     """Return the newest value of whatever the run has told of its numbers."""
     return [
         Signal(
-            name=formatting.metric(name),
-            value=formatting.measure(run.metrics[name], name),
+            name=formatting.metric_title(name),
+            value=formatting.metric_value(run.metrics[name], name),
             meaning=meaning,
         )
         for name, meaning in MEANINGS.items()

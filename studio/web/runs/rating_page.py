@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from studio.services.runs import runs
 from studio.services.samples import sample_ratings
 from studio.web.http.deps import DB
-from studio.web.rendering.render import asked_by_htmx, go, page
+from studio.web.rendering.render import page, redirect, wants_fragment
 
 router = APIRouter(include_in_schema=False)
 
@@ -27,8 +27,8 @@ def rate(
     sample = sample_ratings.get_rateable_sample(db, sample_id)
     before = sample_ratings.rate(db, sample, score or None)
     run_id = sample.run_id
-    if not asked_by_htmx(request):
-        return go(request, _back(request) or f"/runs/{run_id}")
+    if not wants_fragment(request):
+        return redirect(request, _referring_page(request) or f"/runs/{run_id}")
     return page(
         request,
         "compare/rating.html",
@@ -41,7 +41,7 @@ def rate(
     )
 
 
-def _back(request: Request) -> str:
+def _referring_page(request: Request) -> str:
     """Return the page the answer was rated on, of this studio and no other."""
     there = urlsplit(request.headers.get("referer", ""))
     path = "/" + there.path.lstrip("/")

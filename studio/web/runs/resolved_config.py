@@ -8,7 +8,7 @@ from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import PRECISIONS
 from studio.web.i18n import formatting
 
-NAMES = (
+FACT_NAMES = (
     *("Attention", "Attention kernel", "Autocast", "Compute", "Device", "Device name"),
     *("Dropped rows", "Effective batch size", "Embedding", "Gradients", "Kept in float32"),
     *("Linear", "Longest answer", "Longest example", "Master", "Matmul", "Matmul emulated"),
@@ -29,15 +29,15 @@ class Fact:
     differs: bool
 
 
-def of(run: Run) -> list[Fact]:
+def list_facts(run: Run) -> list[Fact]:
     """List what was asked for beside what ran; where the run was audited, plan beside audit."""
     told = dict(run.resolved)
-    asked = _asked(run) | told.pop("plan", {})
+    asked = _requested(run) | told.pop("plan", {})
     ran = told | told.pop("audit", {})
     return [_fact(name, asked, value) for name, value in flatten(ran).items()]
 
 
-def _asked(run: Run) -> dict[str, Any]:
+def _requested(run: Run) -> dict[str, Any]:
     """Return what the recipe asks for, under the names by which a run tells what it found."""
     steps = run.recipe.optimisation
     batch = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
@@ -48,7 +48,7 @@ def _asked(run: Run) -> dict[str, Any]:
 def _fact(name: str, asked: dict[str, Any], ran: object) -> Fact:
     wanted = asked.get(name)
     return Fact(
-        name=name.rpartition(".")[2] if "." in name else formatting.metric(name),
+        name=name.rpartition(".")[2] if "." in name else formatting.metric_title(name),
         asked=formatting.setting(wanted),
         ran=formatting.size(ran)
         if isinstance(ran, int) and name.endswith("_bytes")

@@ -12,12 +12,12 @@ from studio.services.estimates import run_progress
 from studio.services.runs import attempts, run_events, runs
 from studio.services.runs.attempts import LOST
 
-SHOWN = 200
+MAX_EVENTS = 200
 """How much of a long history is read; the rest is had over REST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class EventLine:
     """One thing that happened, or several alike that followed each other."""
 
     at: datetime
@@ -27,7 +27,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Go:
+class AttemptRow:
     """One attempt, as it is shown."""
 
     attempt: Attempt
@@ -36,52 +36,52 @@ class Go:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    lines: list[Line]
+class RunHistory:
+    lines: list[EventLine]
     last_id: int
     """The newest happening that is known here: a stream goes on after it."""
     is_cut: bool
-    goes: list[Go]
+    goes: list[AttemptRow]
 
 
-def of(db: Session, run: Run) -> Past:
+def load_history(db: Session, run: Run) -> RunHistory:
     run_id = run.id or 0
-    found = runs.list_newest_events(db, run_id, limit=SHOWN)
-    return Past(
-        lines=_lines(found),
+    found = runs.list_newest_events(db, run_id, limit=MAX_EVENTS)
+    return RunHistory(
+        lines=_event_lines(found),
         last_id=(found[0].id or 0) if found else 0,
-        is_cut=len(found) == SHOWN,
-        goes=[_go(run, one) for one in attempts.list_attempts(db, run_id)],
+        is_cut=len(found) == MAX_EVENTS,
+        goes=[_attempt_row(run, one) for one in attempts.list_attempts(db, run_id)],
     )
 
 
-def _lines(found: Sequence[RunEvent]) -> list[Line]:
+def _event_lines(found: Sequence[RunEvent]) -> list[EventLine]:
     """Put into words, newest first. Checkpoints in a row are one line: the newest is the news."""
-    lines: list[Line] = []
+    lines: list[EventLine] = []
     for row in found:
         before = lines[-1] if lines else None
         if before and before.kind == row.kind == "checkpointed":
             lines[-1] = replace(before, times=before.times + 1)
         else:
-            lines.append(Line(at=row.at, kind=row.kind, words=run_events.to_event(row).words))
+            lines.append(EventLine(at=row.at, kind=row.kind, words=run_events.to_event(row).words))
     return lines
 
 
-def _go(run: Run, attempt: Attempt) -> Go:
+def _attempt_row(run: Run, attempt: Attempt) -> AttemptRow:
     end = attempt.ended_at
     seconds = run_progress.elapsed_seconds(attempt.began_at, end) if end else None
-    ended = _ended(attempt) if end else _unended(run, attempt)
-    return Go(attempt=attempt, seconds=seconds, ended=ended)
+    ended = _end_reason(attempt) if end else _unfinished_state(run, attempt)
+    return AttemptRow(attempt=attempt, seconds=seconds, ended=ended)
 
 
-def _unended(run: Run, attempt: Attempt) -> str:
+def _unfinished_state(run: Run, attempt: Attempt) -> str:
     if attempt.number != run.attempt:
         return "its end was not written down"
     # Its last word is known a moment before its process is gone.
     return "goes on" if run.status.is_live else run.status.value
 
 
-def _ended(attempt: Attempt) -> str:
+def _end_reason(attempt: Attempt) -> str:
     code = attempt.exit_code
     if attempt.outcome != LOST:
         return attempt.outcome

@@ -25,32 +25,35 @@ from studio.services.search.run_table import NEWEST_FIRST, TableRow, TableView
 from studio.web.http.deps import DB
 from studio.web.rendering.render import page
 from studio.web.runs import run_table as shown
-from studio.web.runs.run_table import Asked, Row, address
+from studio.web.runs.run_table import Row, TableQuery, table_url
 
 router = APIRouter(include_in_schema=False)
 
-PAGE = 50
+PAGE_SIZE = 50
 
 
 @router.get("/runs")
 @router.get("/")
-def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response:
+def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Response:
     view = asked.view
     wrong: InvalidError | None = None
     try:
-        found = _found(db, view, asked)
+        found = _table_context(db, view, asked)
     except QueryError as error:
-        found, wrong = _found(db, TableView(query="is:trashed -is:trashed"), Asked()), error
+        found, wrong = (
+            _table_context(db, TableView(query="is:trashed -is:trashed"), TableQuery()),
+            error,
+        )
     except InvalidError as error:
-        found, wrong = _found(db, replace(view, sort=NEWEST_FIRST), asked), error
+        found, wrong = _table_context(db, replace(view, sort=NEWEST_FIRST), asked), error
     answer = page(
         request,
         "runs/list.html",
         view=view,
         wrong=wrong,
-        here=address(view, open=asked.open),
-        address=address,
-        chips=_chips(view),
+        here=table_url(view, open=asked.open),
+        address=table_url,
+        chips=_query_chips(view),
         live=runs.list_live(db),
         progress_of=run_progress.measure,
         saved=saved_views.list_all(db),
@@ -64,64 +67,65 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
     return answer
 
 
-def baseline(
+def load_baseline(
     db: Session, view: TableView, columns: Sequence[query_fields.Field]
 ) -> TableRow | None:
     found = run_table.load_rows(db, [view.base], columns) if view.base else []
     return found[0] if found else None
 
 
-def _found(db: Session, view: TableView, asked: Asked) -> dict[str, Any]:
+def _table_context(db: Session, view: TableView, asked: TableQuery) -> dict[str, Any]:
     grouped = table_groups.group_runs(db, view)
     if grouped:
-        base = baseline(db, view, grouped.columns)
+        base = load_baseline(db, view, grouped.columns)
         opened = {
-            one: _rows(db, replace(view, query=f"{view.query} {one}"), base) for one in asked.open
+            one: _group_rows(db, replace(view, query=f"{view.query} {one}"), base)
+            for one in asked.open
         }
         return {
-            "heads": shown.heads(view, grouped.columns),
-            "bunches": shown.bunches(view, grouped, asked.open, opened),
-            "grouped": shown.title(grouped.field),
+            "heads": shown.column_heads(view, grouped.columns),
+            "bunches": shown.group_rows(view, grouped, asked.open, opened),
+            "grouped": shown.column_title(grouped.field),
             "rows": [],
             "base": None,
             "next": "",
             "total": grouped.total,
-            "any_runs": grouped.total or _any(db),
+            "any_runs": grouped.total or _has_runs(db),
         }
-    found = run_table.load_page(db, view, limit=PAGE, after=asked.after)
-    base = baseline(db, view, found.columns)
+    found = run_table.load_page(db, view, limit=PAGE_SIZE, after=asked.after)
+    base = load_baseline(db, view, found.columns)
     pinned = base and asked.after is None
     return {
-        "heads": shown.heads(view, found.columns),
+        "heads": shown.column_heads(view, found.columns),
         "bunches": None,
         "grouped": "",
         "rows": [
-            shown.row(line, found.columns, base)
+            shown.table_row(line, found.columns, base)
             for line in found.lines
             if not base or line.run.id != base.run.id
         ],
-        "base": shown.row(base, found.columns, base) if base and pinned else None,
-        "next": address(view, after=found.lines[-1].run.id) if found.has_more else "",
+        "base": shown.table_row(base, found.columns, base) if base and pinned else None,
+        "next": table_url(view, after=found.lines[-1].run.id) if found.has_more else "",
         "total": found.total,
-        "any_runs": found.total or _any(db),
+        "any_runs": found.total or _has_runs(db),
     }
 
 
-def _rows(db: Session, view: TableView, base: TableRow | None) -> list[Row]:
-    found = run_table.load_page(db, view, limit=PAGE)
-    return [shown.row(line, found.columns, base) for line in found.lines]
+def _group_rows(db: Session, view: TableView, base: TableRow | None) -> list[Row]:
+    found = run_table.load_page(db, view, limit=PAGE_SIZE)
+    return [shown.table_row(line, found.columns, base) for line in found.lines]
 
 
-def _any(db: Session) -> bool:
+def _has_runs(db: Session) -> bool:
     return bool(runs.newest(db, runs.RunFilter(archived=True), limit=1))
 
 
-def _chips(view: TableView) -> list[tuple[str, str]]:
+def _query_chips(view: TableView) -> list[tuple[str, str]]:
     """Return each term of the query, and where the table is without it."""
     return [
         (
             view.query[term.start : term.end],
-            address(replace(view, query=query_parser.remove_term(view.query, term))),
+            table_url(replace(view, query=query_parser.remove_term(view.query, term))),
         )
         for term in query_filters.parse_or_empty(view.query)
     ]

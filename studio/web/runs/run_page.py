@@ -29,15 +29,15 @@ from studio.services.samples import sample_ratings
 from studio.services.workers import workers
 from studio.web.compare import sample_table
 from studio.web.forms import choices
-from studio.web.http.deps import DB, Config, Posted
+from studio.web.http.deps import DB, Config, PostedForm
 from studio.web.i18n import formatting
 from studio.web.models import export_page
-from studio.web.rendering.render import block, go, page
+from studio.web.rendering.render import block, page, redirect
 from studio.web.runs import health_signals, resolved_config, run_history
 
 router = APIRouter(prefix="/runs", include_in_schema=False)
 
-FIRST_LINES = 100
+FIRST_EVENTS = 100
 """Of what a run told: its phases and answers before the first step are among them."""
 
 
@@ -54,7 +54,7 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MemoryFigures:
     """What is said of a run's memory and time; nothing where it is not known."""
 
     estimated: str
@@ -63,17 +63,20 @@ class Memory:
     measured: str
 
 
-USUAL = (
+DEFAULT_PLOTS = (
     Plot(title="Loss", keys=("loss", "eval_loss"), hue=0, noisy="loss"),
     Plot(title="Learning rate", keys=("learning_rate",), hue=2),
     Plot(title="Gradient norm", keys=("grad_norm",), hue=5),
     Plot(title="Tokens per second", keys=("tokens_per_second",), hue=4),
 )
-PAIRED = (
+OPTIONAL_PLOTS = (
     Plot(title="Token accuracy", keys=("mean_token_accuracy", "eval_mean_token_accuracy"), hue=0),
     Plot(title="Loss scale", keys=("loss_scale",), hue=3),
     Plot(title="Skipped steps", keys=("skipped_steps",), hue=7),
-    *(Plot(title=formatting.metric(key), keys=(key,), hue=1) for key in health_signals.CHARTED),
+    *(
+        Plot(title=formatting.metric_title(key), keys=(key,), hue=1)
+        for key in health_signals.CHARTED_SIGNALS
+    ),
 )
 
 
@@ -81,87 +84,89 @@ PAIRED = (
 def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
     folder = RunDir(config.runs / str(run.id))
-    precisions = choices.precisions(workers.training_hardware(db))
+    precisions = choices.precision_options(workers.training_hardware(db))
     return page(
         request,
         "runs/show.html",
         run=run,
         made=run_progress.measure(run),
-        memory=_memory(run),
-        beginning=run_progress.startup_phases(run, folder.events.beginning(FIRST_LINES)),
+        memory=_memory_figures(run),
+        beginning=run_progress.startup_phases(run, folder.events.beginning(FIRST_EVENTS)),
         position=queue.position(db, run),
         wait=queue_eta.estimate_wait(db, run),
         precisions=precisions,
         shrunk=oom_retry.list_shrinks(db, run_id),
-        **_failure(db, run, folder),
-        **_numerics(db, run),
+        **_failure_context(db, run, folder),
+        **_health_context(db, run),
         plots=_plots(metrics.list_keys(db, [run_id])),
-        said=sample_table.along(
+        said=sample_table.table_across_steps(
             compare.list_samples(db, [run_id]), sample_ratings.load_scores(db, [run_id])
         ),
         rated=sample_ratings.count_rated(db, [run_id]),
-        resolved=resolved_config.of(run),
+        resolved=resolved_config.list_facts(run),
         files=artifacts.list_files(folder.artifacts),
-        exports=export_page.shown(db, run, config.runs),
-        choices=export_page.choices(db, run, config.runs),
+        exports=export_page.list_exports(db, run, config.runs),
+        choices=export_page.format_choices(db, run, config.runs),
         recipe=yaml.dump(run.recipe),
-        past=run_history.of(db, run),
+        past=run_history.load_history(db, run),
     )
 
 
 @router.get("/{run_id}/history")
-def past(request: Request, run_id: int, db: DB) -> Response:
+def history_block(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
-    return block(request, "runs/show.html", "history", run=run, past=run_history.of(db, run))
+    return block(
+        request, "runs/show.html", "history", run=run, past=run_history.load_history(db, run)
+    )
 
 
 @router.get("/{run_id}/wait")
-def wait(request: Request, run_id: int, db: DB) -> Response:
+def wait_block(request: Request, run_id: int, db: DB) -> Response:
     """Show why a run waits, and nothing more once it has begun."""
     run = runs.get(db, run_id)
     return block(request, "runs/show.html", "wait", run=run, wait=queue_eta.estimate_wait(db, run))
 
 
 @router.get("/{run_id}/row")
-def row(request: Request, run_id: int, db: DB) -> Response:
+def row_block(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
     return block(request, "runs/summary_row.html", "row", run=run, progress_of=run_progress.measure)
 
 
 @router.get("/{run_id}/numerics")
-def health(request: Request, run_id: int, db: DB) -> Response:
+def health_block(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
-    return block(request, "runs/show.html", "numerics", run=run, **_numerics(db, run))
+    return block(request, "runs/show.html", "numerics", run=run, **_health_context(db, run))
 
 
 @router.post("/{run_id}/again")
-def again(request: Request, run_id: int, db: DB, posted: Posted) -> Response:
+def run_again(request: Request, run_id: int, db: DB, posted: PostedForm) -> Response:
     """Run the same recipe once more, with whatever values are posted in place of its own."""
-    return go(request, f"/runs/{runs.resubmit(db, run_id, posted).id}")
+    return redirect(request, f"/runs/{runs.resubmit(db, run_id, posted).id}")
 
 
 @router.post("/{run_id}/trash")
-def throw_away(request: Request, run_id: int, db: DB) -> Response:
+def move_to_trash(request: Request, run_id: int, db: DB) -> Response:
     trash.move_to_trash(db, [runs.get(db, run_id).id or 0])
-    return go(request, f"/runs/{run_id}")
+    return redirect(request, f"/runs/{run_id}")
 
 
 @router.post("/{run_id}/restore")
-def take_back(request: Request, run_id: int, db: DB) -> Response:
+def restore(request: Request, run_id: int, db: DB) -> Response:
     trash.restore(db, [run_id])
-    return go(request, f"/runs/{run_id}")
+    return redirect(request, f"/runs/{run_id}")
 
 
 @router.post("/{run_id}/delete")
 def delete(request: Request, run_id: int, db: DB, config: Config) -> Response:
     runs.delete(db, run_id, config.runs)
-    return go(request, "/")
+    return redirect(request, "/")
 
 
-def _asking(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
+def _command_handler(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
     def asked(request: Request, run_id: int, db: DB) -> Response:
         ask(db, run_id)
-        return go(request, f"/runs/{run_id}")
+        return redirect(request, f"/runs/{run_id}")
 
     return asked
 
@@ -174,10 +179,10 @@ for verb, ask in {
     "retry": run_commands.retry,
     "restart": run_commands.restart,
 }.items():
-    router.add_api_route(f"/{{run_id}}/{verb}", _asking(ask), methods=["POST"])
+    router.add_api_route(f"/{{run_id}}/{verb}", _command_handler(ask), methods=["POST"])
 
 
-def _failure(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
+def _failure_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     """Gather what explains a failure, and what may mend it."""
     why = failure_report.explain(db, run)
     if why is None:
@@ -193,28 +198,34 @@ def _failure(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     }
 
 
-def _numerics(db: DB, run: Run) -> dict[str, Any]:
+def _health_context(db: DB, run: Run) -> dict[str, Any]:
     """Gather what the section on numerics shows. What mends a failure stands beside that."""
     alarms = runs.list_alarms(db, run.id or 0)
     offered = (fixes.list_fixes(db, one.data["code"], run.recipe) for one in alarms)
     mends = {} if run.error_code else {one.title: one for some in offered for one in some}
-    return {"signals": health_signals.signals(run), "alarms": alarms, "mends": list(mends.values())}
+    return {
+        "signals": health_signals.list_signals(run),
+        "alarms": alarms,
+        "mends": list(mends.values()),
+    }
 
 
-def _memory(run: Run) -> Memory:
+def _memory_figures(run: Run) -> MemoryFigures:
     """Say what was estimated when the run was submitted, and how that beside it was measured."""
     guess, found = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
     timing = run.estimate.get("timing", {})
     took = run_progress.measure(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
-    return Memory(
-        estimated=formatting.guessed(guess["total"], memory.measured_peak(run)) if guess else "",
-        lengths=_lengths(guess["length"], run) if guess else "",
-        seconds=formatting.awaited(timing.get("seconds"), took),
-        measured=formatting.how_measured(run.resolved) if found else "",
+    return MemoryFigures(
+        estimated=formatting.estimated_size(guess["total"], memory.measured_peak(run))
+        if guess
+        else "",
+        lengths=_length_note(guess["length"], run) if guess else "",
+        seconds=formatting.estimated_duration(timing.get("seconds"), took),
+        measured=formatting.memory_measure_sentence(run.resolved) if found else "",
     )
 
 
-def _lengths(expected: int, run: Run) -> str:
+def _length_note(expected: int, run: Run) -> str:
     """Say so if the examples turned out to be shorter than they might have been."""
     found = run.resolved.get("longest_example", expected)
     if found == expected:
@@ -227,14 +238,18 @@ def _lengths(expected: int, run: Run) -> str:
 
 def _plots(told: Sequence[str]) -> list[Plot]:
     """Return the usual charts, then those that some runs have, then one for each other metric."""
-    hidden = [_hidden(plot, told) for plot in PAIRED]
-    named = {key for plot in (*USUAL, *PAIRED) for key in plot.keys} | health_signals.COUNTED
+    hidden = [_hide_unreported(plot, told) for plot in OPTIONAL_PLOTS]
+    named = {
+        key for plot in (*DEFAULT_PLOTS, *OPTIONAL_PLOTS) for key in plot.keys
+    } | health_signals.COUNT_SIGNALS
     others = [
-        Plot(title=formatting.metric(key), keys=(key,), hue=6) for key in told if key not in named
+        Plot(title=formatting.metric_title(key), keys=(key,), hue=6)
+        for key in told
+        if key not in named
     ]
-    return [*USUAL, *hidden, *others]
+    return [*DEFAULT_PLOTS, *hidden, *others]
 
 
-def _hidden(plot: Plot, told: Sequence[str]) -> Plot:
+def _hide_unreported(plot: Plot, told: Sequence[str]) -> Plot:
     absent = not set(plot.keys) & set(told)
     return Plot(title=plot.title, keys=plot.keys, hue=plot.hue, is_hidden=absent)

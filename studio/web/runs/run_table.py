@@ -15,10 +15,10 @@ from studio.services.search.run_table import DEFAULT_COLUMNS, NEWEST_FIRST, Tabl
 from studio.services.search.table_groups import GroupedRuns, GroupStats, RunGroup
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
-from studio.web.i18n.translation import said
+from studio.web.i18n.translation import translate
 from studio.web.rendering.live_figures import FIGURES
 
-FORMS = {
+AGGREGATE_SUFFIXES = {
     "last": "",
     "best": ", best",
     "min": ", least",
@@ -30,10 +30,10 @@ FORMS = {
 }
 """What a form of a metric adds to its name."""
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
+_SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-class Asked(BaseModel):
+class TableQuery(BaseModel):
     """What stands in the address of the page."""
 
     q: Annotated[str, Field(max_length=1000)] = ""
@@ -62,7 +62,7 @@ class Asked(BaseModel):
         )
 
 
-def address(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- whatever an address holds
+def table_url(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- whatever an address holds
     """Return where a view is shown: what it leaves as it is by default is not told."""
     told = {
         "q": view.query,
@@ -76,7 +76,7 @@ def address(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class ColumnHead:
     name: str
     title: str
     numeric: bool
@@ -115,11 +115,11 @@ class Row:
     cells: Sequence[Cell]
 
 
-def heads(view: TableView, columns: Sequence[query_fields.Field]) -> list[Head]:
-    return [_head(view, columns, place) for place in range(len(columns))]
+def column_heads(view: TableView, columns: Sequence[query_fields.Field]) -> list[ColumnHead]:
+    return [_column_head(view, columns, place) for place in range(len(columns))]
 
 
-def _head(view: TableView, columns: Sequence[query_fields.Field], place: int) -> Head:
+def _column_head(view: TableView, columns: Sequence[query_fields.Field], place: int) -> ColumnHead:
     names, one = [column.name for column in columns], columns[place]
     falls = view.sort == f"-{one.name}"
     risen = view.sort == one.name
@@ -134,24 +134,24 @@ def _head(view: TableView, columns: Sequence[query_fields.Field], place: int) ->
     if place > 1:
         moved[place - 1 : place + 1] = [names[place], names[place - 1]]
     rest = tuple(name for name in names if name != one.name)
-    return Head(
+    return ColumnHead(
         name=one.name,
-        title=title(one),
+        title=column_title(one),
         numeric=is_numeric(one),
-        sort="" if one.kind in {"curve", "tags"} else address(replace(view, sort=following)),
+        sort="" if one.kind in {"curve", "tags"} else table_url(replace(view, sort=following)),
         sorted="descending" if falls else "ascending" if risen else "",
-        left=address(replace(view, columns=tuple(moved))) if place > 1 else "",
-        without=address(replace(view, columns=rest)) if place else "",
+        left=table_url(replace(view, columns=tuple(moved))) if place > 1 else "",
+        without=table_url(replace(view, columns=rest)) if place else "",
     )
 
 
-def row(line: TableRow, columns: Sequence[query_fields.Field], base: TableRow | None) -> Row:
+def table_row(line: TableRow, columns: Sequence[query_fields.Field], base: TableRow | None) -> Row:
     return Row(run=line.run, cells=[_cell(line, one, base) for one in columns])
 
 
 def _cell(line: TableRow, field: query_fields.Field, base: TableRow | None) -> Cell:
     value = line.value(field)
-    plain = Cell(field=field, value=value, text=text(field, value))
+    plain = Cell(field=field, value=value, text=format_value(field, value))
     if base is None or base.run.id == line.run.id or field.kind == "curve":
         return plain
     against = base.value(field)
@@ -164,27 +164,27 @@ def _cell(line: TableRow, field: query_fields.Field, base: TableRow | None) -> C
     return replace(plain, delta=formatting.change(value - against, field.key))
 
 
-def title(field: query_fields.Field) -> str:
+def column_title(field: query_fields.Field) -> str:
     """Return what a column is called."""
     if not field.key:
-        return said(field.title)
-    return formatting.metric(field.key) + gettext(FORMS[field.form])
+        return translate(field.title)
+    return formatting.metric_title(field.key) + gettext(AGGREGATE_SUFFIXES[field.form])
 
 
 def is_numeric(field: query_fields.Field) -> bool:
     return field.kind in {"number", "span", "moment"}
 
 
-def text(field: query_fields.Field, value: Any) -> str:  # noqa: ANN401 -- as fields are
+def format_value(field: query_fields.Field, value: Any) -> str:  # noqa: ANN401 -- as fields are
     """Write a value as the table shows it."""
     if value is None or value == "":
-        return formatting.NOTHING
+        return formatting.NO_VALUE
     if field.kind == "number" and field.key:
-        return formatting.measure(value, field.key)
-    return _WRITERS.get(field.kind, formatting.setting)(value)
+        return formatting.metric_value(value, field.key)
+    return _FORMATTERS.get(field.kind, formatting.setting)(value)
 
 
-def raw(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
+def raw_value(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
     """Return a value for programs: numbers bare, moments as ISO writes them."""
     if isinstance(value, MetricSummary):
         return value.curve
@@ -193,32 +193,32 @@ def raw(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def spread(field: query_fields.Field, one: GroupStats | None) -> str:
+def format_spread(field: query_fields.Field, one: GroupStats | None) -> str:
     """Write a mean with its spread, as the table shows it."""
     if one is None:
-        return formatting.NOTHING
+        return formatting.NO_VALUE
     if field.kind == "span":
         return formatting.duration(one.mean)
-    write = formatting.measure(one.mean, field.key)
+    write = formatting.metric_value(one.mean, field.key)
     return (
         write
         if one.deviation is None
-        else f"{write} ± {formatting.measure(one.deviation, field.key)}"
+        else f"{write} ± {formatting.metric_value(one.deviation, field.key)}"
     )
 
 
-def blocks(curve: Sequence[float]) -> str:
+def text_sparkline(curve: Sequence[float]) -> str:
     """Draw a curve with the blocks that any text can hold."""
     if not curve:
-        return formatting.NOTHING
+        return formatting.NO_VALUE
     low, high = min(curve), max(curve)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0
+    scale = (len(_SPARK_BLOCKS) - 1) / (high - low) if high > low else 0
     step = max(1, len(curve) // 12)
-    return "".join(_BLOCKS[round((value - low) * scale)] for value in curve[::step])
+    return "".join(_SPARK_BLOCKS[round((value - low) * scale)] for value in curve[::step])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bunch:
+class GroupRow:
     """A group on screen, with its runs if it is open."""
 
     group: RunGroup
@@ -230,33 +230,33 @@ class Bunch:
     rows: Sequence[Row] | None
 
 
-def bunches(
+def group_rows(
     view: TableView, grouped: GroupedRuns, opened: Iterable[str], rows: Mapping[str, Sequence[Row]]
-) -> list[Bunch]:
+) -> list[GroupRow]:
     shown = [one for one in opened if one]
     return [
-        Bunch(
+        GroupRow(
             group=one,
-            title=text(grouped.field, one.value),
+            title=format_value(grouped.field, one.value),
             cells=[
-                spread(column, one.spreads.get(column.name)) if column.is_number else ""
+                format_spread(column, one.spreads.get(column.name)) if column.is_number else ""
                 for column in grouped.columns[1:]
             ],
-            toggle=address(view, open=_toggled(shown, one.term)),
-            alone=address(replace(view, group="", query=f"{view.query} {one.term}".strip())),
+            toggle=table_url(view, open=_toggle_group(shown, one.term)),
+            alone=table_url(replace(view, group="", query=f"{view.query} {one.term}".strip())),
             rows=rows.get(one.term),
         )
         for one in grouped.groups
     ]
 
 
-def _toggled(opened: list[str], term: str) -> list[str]:
+def _toggle_group(opened: list[str], term: str) -> list[str]:
     return [one for one in opened if one != term] if term in opened else [*opened, term]
 
 
-_WRITERS: Mapping[str, Callable[[Any], str]] = {
+_FORMATTERS: Mapping[str, Callable[[Any], str]] = {
     "span": formatting.duration,
     "moment": lambda value: f"{value:%Y-%m-%d %H:%M}",
-    "tags": lambda value: ", ".join(value) or formatting.NOTHING,
-    "curve": lambda value: blocks(value.curve),
+    "tags": lambda value: ", ".join(value) or formatting.NO_VALUE,
+    "curve": lambda value: text_sparkline(value.curve),
 }

@@ -18,16 +18,16 @@ from studio.services.runs.bulk_actions import BulkAction
 from studio.services.search import run_table, saved_views
 from studio.web.http.deps import DB, Config
 from studio.web.i18n.locale import gettext
-from studio.web.rendering.render import asked_by_htmx, block, go
+from studio.web.rendering.render import block, redirect, wants_fragment
 from studio.web.runs import run_table as shown
 from studio.web.runs import table_export
-from studio.web.runs.run_list_page import baseline
-from studio.web.runs.run_table import Asked, address
-from studio.web.study_conclusions import plural
+from studio.web.runs.run_list_page import load_baseline
+from studio.web.runs.run_table import TableQuery, table_url
+from studio.web.study_conclusions import format_count
 
 router = APIRouter(include_in_schema=False)
 
-DONE: dict[str, str] = {
+ACTION_LABELS: dict[str, str] = {
     "archive": "put into the archive",
     "unarchive": "taken out of the archive",
     "trash": "moved to the trash",
@@ -38,7 +38,7 @@ DONE: dict[str, str] = {
 }
 
 
-class Wanted(BaseModel):
+class BulkRequest(BaseModel):
     """What is to be done, and to which runs."""
 
     act: str = ""
@@ -50,7 +50,7 @@ class Wanted(BaseModel):
     q: Annotated[str, Field(max_length=1000)] = ""
 
 
-class Written(BaseModel):
+class RowEdit(BaseModel):
     """What a person writes into a row."""
 
     name: str = ""
@@ -59,59 +59,61 @@ class Written(BaseModel):
     notes: str = ""
 
 
-Text = Annotated[str, Form()]
-Shown = Annotated[Asked, Query()]
+FormText = Annotated[str, Form()]
+TableParams = Annotated[TableQuery, Query()]
 
 
 @router.get("/runs.{form}")
-def export(form: str, db: DB, asked: Shown) -> Response:
+def export(form: str, db: DB, asked: TableParams) -> Response:
     """Hand out the table as it is shown, all pages of it."""
     if form not in table_export.FORMATS:
         raise NotFoundError(f"There is no format called {form}.", hint="Take csv, json, md or tex.")
     write, kind = table_export.FORMATS[form]
     headers = {"Content-Disposition": f'attachment; filename="runs.{form}"'}
-    return Response(write(table_export.sheet(db, asked.view)), media_type=kind, headers=headers)
+    return Response(
+        write(table_export.load_table(db, asked.view)), media_type=kind, headers=headers
+    )
 
 
 @router.post("/runs/bulk")
-def act(
+def apply_bulk_action(
     request: Request,
     db: DB,
     config: Config,
-    asked: Annotated[Wanted, Form()],
+    asked: Annotated[BulkRequest, Form()],
 ) -> Response:
     """Do something to the ticked runs, or to all that match, and offer to undo it."""
-    chosen = _chosen(db, asked)
+    chosen = _selected_runs(db, asked)
     if asked.act == "compare":
         compared = (str(one.id) for one in compare.load_runs(db, chosen))
-        return go(request, "/compare?runs=" + ",".join(compared))
+        return redirect(request, "/compare?runs=" + ",".join(compared))
     if asked.act == "base":
-        return go(request, _against(request, chosen[0]))
+        return redirect(request, _url_with_baseline(request, chosen[0]))
     what: BulkAction | None = next((one for one in get_args(BulkAction) if one == asked.act), None)
     if what is None:
         raise InvalidError("Say what is to be done with the runs.", param="act")
     changed = bulk_actions.apply_action(db, what, chosen, asked.tag.strip(), config.runs)
-    if not asked_by_htmx(request):
-        return go(request, _back(request))
+    if not wants_fragment(request):
+        return redirect(request, _referring_page(request))
     return _toast(request, what, changed, asked.tag.strip())
 
 
 @router.get("/runs/{run_id}/line")
-def line(request: Request, run_id: int, db: DB, asked: Shown) -> Response:
+def row_block(request: Request, run_id: int, db: DB, asked: TableParams) -> Response:
     """Draw a run's row of the table anew, in the columns of the address."""
-    return _line(request, db, runs.get(db, run_id), asked)
+    return _row_response(request, db, runs.get(db, run_id), asked)
 
 
 @router.get("/runs/{run_id}/words")
-def edit(request: Request, run_id: int, db: DB, asked: Shown) -> Response:
+def edit_row(request: Request, run_id: int, db: DB, asked: TableParams) -> Response:
     run = runs.get(db, run_id)
-    written = Written(name=run.name, tags=", ".join(run.tags), notes=run.notes)
+    written = RowEdit(name=run.name, tags=", ".join(run.tags), notes=run.notes)
     return _editor(request, run, asked, (written, tags_notes.known_tags(db), None))
 
 
 @router.post("/runs/{run_id}/words")
-def rewrite(
-    request: Request, run_id: int, db: DB, asked: Shown, written: Annotated[Written, Form()]
+def save_row(
+    request: Request, run_id: int, db: DB, asked: TableParams, written: Annotated[RowEdit, Form()]
 ) -> Response:
     """Keep what was written into a row; what cannot be kept stays in the row, with the reason."""
     try:
@@ -119,28 +121,28 @@ def rewrite(
             db, run_id, name=written.name, notes=written.notes, tags=written.tags.split(",")
         )
     except InvalidError as error:
-        if not asked_by_htmx(request):
+        if not wants_fragment(request):
             raise
         told = (written, tags_notes.known_tags(db), error)
         return _editor(request, runs.get(db, run_id), asked, told)
-    if not asked_by_htmx(request):
-        return go(request, f"/runs/{run_id}")
-    return _line(request, db, run, asked)
+    if not wants_fragment(request):
+        return redirect(request, f"/runs/{run_id}")
+    return _row_response(request, db, run, asked)
 
 
 @router.post("/views")
-def save(request: Request, db: DB, name: Text = "", query: Text = "") -> Response:
+def save_view(request: Request, db: DB, name: FormText = "", query: FormText = "") -> Response:
     view = saved_views.save(db, name, query)
-    return go(request, f"/?{view.query}")
+    return redirect(request, f"/?{view.query}")
 
 
 @router.post("/views/{view_id}/delete")
-def forget(request: Request, view_id: int, db: DB) -> Response:
+def delete_view(request: Request, view_id: int, db: DB) -> Response:
     saved_views.delete(db, view_id)
-    return go(request, _back(request))
+    return redirect(request, _referring_page(request))
 
 
-def _chosen(db: Session, asked: Wanted) -> list[int]:
+def _selected_runs(db: Session, asked: BulkRequest) -> list[int]:
     """Return the numbers of the runs that something is to be done to, each once."""
     if asked.matching is None:
         numbers = [int(one) for some in asked.run for one in some.split(",")]
@@ -149,7 +151,7 @@ def _chosen(db: Session, asked: Wanted) -> list[int]:
         return list(dict.fromkeys(numbers))
     found = run_table.find_run_ids(db, asked.q)
     if len(found) != asked.matching:
-        message = f"{plural(len(found), 'run')} match by now, not {asked.matching:,}."
+        message = f"{format_count(len(found), 'run')} match by now, not {asked.matching:,}."
         raise ConflictError(message, hint="Look at the table again before all of them change.")
     if len(found) > bulk_actions.MAX_RUNS:
         message = f"At most {bulk_actions.MAX_RUNS:,} runs are changed at once."
@@ -157,7 +159,7 @@ def _chosen(db: Session, asked: Wanted) -> list[int]:
     return found
 
 
-def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
+def _row_response(request: Request, db: DB, run: Run, asked: TableQuery) -> Response:
     view = asked.view
     columns = run_table.resolve_columns(view, metric_summaries.list_keys(db))
     found = run_table.load_rows(db, [run.id or 0], columns)[0]
@@ -165,8 +167,8 @@ def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
         request,
         "runs/table_row.html",
         "row",
-        row=shown.row(found, columns, baseline(db, view, columns)),
-        line_of=_line_of(asked),
+        row=shown.table_row(found, columns, load_baseline(db, view, columns)),
+        line_of=_table_query(asked),
         progress_of=run_progress.measure,
     )
 
@@ -174,8 +176,8 @@ def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
 def _editor(
     request: Request,
     run: Run,
-    asked: Asked,
-    told: tuple[Written, list[str], StudioError | None],
+    asked: TableQuery,
+    told: tuple[RowEdit, list[str], StudioError | None],
 ) -> Response:
     written, known, error = told
     return block(
@@ -188,19 +190,19 @@ def _editor(
         known=known,
         error=error,
         span=len(asked.view.columns) + 2,
-        line_of=_line_of(asked),
+        line_of=_table_query(asked),
     )
 
 
-def _line_of(asked: Asked) -> str:
+def _table_query(asked: TableQuery) -> str:
     """Return what the address of a row ends with, so that it has the columns of the table."""
-    return address(asked.view, "").removeprefix("?")
+    return table_url(asked.view, "").removeprefix("?")
 
 
 def _toast(request: Request, what: BulkAction, changed: list[int], tag: str) -> Response:
     told = gettext("%(runs)s %(done)s.") % {
-        "runs": plural(len(changed), "run"),
-        "done": gettext(DONE[what]),
+        "runs": format_count(len(changed), "run"),
+        "done": gettext(ACTION_LABELS[what]),
     }
     words = told if changed else "They were so already."
     undo = bulk_actions.UNDO.get(what, "") if changed else ""
@@ -211,14 +213,14 @@ def _toast(request: Request, what: BulkAction, changed: list[int], tag: str) -> 
     return answer
 
 
-def _against(request: Request, run_id: int) -> str:
+def _url_with_baseline(request: Request, run_id: int) -> str:
     """Return the table that somebody came from, measured against a run."""
     came = urlsplit(request.headers.get("referer", "")).query
     kept = [pair for pair in parse_qsl(came) if pair[0] not in {"base", "after"}]
     return "/?" + urlencode([*kept, ("base", run_id)], safe=",:<>=./#")
 
 
-def _back(request: Request) -> str:
+def _referring_page(request: Request) -> str:
     """Return the page somebody came from, of this studio."""
     came = urlsplit(request.headers.get("referer", ""))
     return "/" + came.path.lstrip("/") + (f"?{came.query}" if came.query else "")

@@ -8,15 +8,15 @@ from sqlmodel import Session
 from studio.services.search import global_search
 from studio.web.auth import template_permissions
 from studio.web.help import help_index
-from studio.web.i18n.translation import said
-from studio.web.rendering.navigation import PLACES
+from studio.web.i18n.translation import translate
+from studio.web.rendering.navigation import NAV_ITEMS
 
-LIMIT = 6
+MAX_PER_GROUP = 6
 """How many of one kind are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class PaletteItem:
     """One line of the palette."""
 
     label: str
@@ -35,22 +35,24 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PaletteGroup:
     title: str
-    offers: list[Offer]
+    offers: list[PaletteItem]
 
 
 _ACTIONS = (
-    Offer(label="New experiment", href="/new"),
-    Offer(label="Start a quick try", href="/new?preset=quick", about="the starter model and data"),
-    Offer(label="Bring a data set", href="/datasets", asks="POST /datasets"),
-    Offer(label="Compare runs", href="/compare"),
-    Offer(label="Change the theme", does="theme-toggle", about="light or dark"),
-    Offer(label="Show the shortcuts", does="shortcuts", about="?"),
-    Offer(label="Take the tour", does="tour-start"),
+    PaletteItem(label="New experiment", href="/new"),
+    PaletteItem(
+        label="Start a quick try", href="/new?preset=quick", about="the starter model and data"
+    ),
+    PaletteItem(label="Bring a data set", href="/datasets", asks="POST /datasets"),
+    PaletteItem(label="Compare runs", href="/compare"),
+    PaletteItem(label="Change the theme", does="theme-toggle", about="light or dark"),
+    PaletteItem(label="Show the shortcuts", does="shortcuts", about="?"),
+    PaletteItem(label="Take the tour", does="tour-start"),
 )
 
-_KINDS: dict[global_search.HitKind, tuple[str, str]] = {
+_SEARCH_KINDS: dict[global_search.HitKind, tuple[str, str]] = {
     "run": ("Runs", "/runs/"),
     "experiment": ("Experiments", "/experiments/"),
     "study": ("Precision studies", "/reports/precision/"),
@@ -59,36 +61,38 @@ _KINDS: dict[global_search.HitKind, tuple[str, str]] = {
 }
 
 
-def offers(db: Session, query: str) -> list[Group]:
+def find_items(db: Session, query: str) -> list[PaletteGroup]:
     """Return what fits the words, in groups; empty groups are left out."""
     words = query.casefold().split()
-    made: dict[str, list[Offer]] = {}
-    for found in global_search.search(db, query.strip(), limit=LIMIT):
-        title, home = _KINDS[found.kind]
-        about = ", ".join(filter(None, (found.about, said(found.status))))
-        offer = Offer(label=found.name, about=about, href=f"{home}{found.id}")
+    made: dict[str, list[PaletteItem]] = {}
+    for found in global_search.search(db, query.strip(), limit=MAX_PER_GROUP):
+        title, home = _SEARCH_KINDS[found.kind]
+        about = ", ".join(filter(None, (found.about, translate(found.status))))
+        offer = PaletteItem(label=found.name, about=about, href=f"{home}{found.id}")
         made.setdefault(title, []).append(offer)
-    pages = [Offer(label=one.label, href=one.href, about=f"g {one.key}") for one in PLACES]
+    pages = [PaletteItem(label=one.label, href=one.href, about=f"g {one.key}") for one in NAV_ITEMS]
     groups = (
-        ("Do", _fitting(_ACTIONS, words)),
-        ("Go to", _fitting(pages, words)),
+        ("Do", _matching_items(_ACTIONS, words)),
+        ("Go to", _matching_items(pages, words)),
         *made.items(),
-        ("Settings of a recipe", list(_knobs(words))[:LIMIT]),
+        ("Settings of a recipe", list(_recipe_field_items(words))[:MAX_PER_GROUP]),
     )
-    return [Group(title, found) for title, found in groups if found]
+    return [PaletteGroup(title, found) for title, found in groups if found]
 
 
-def _fitting(offered: tuple[Offer, ...] | list[Offer], words: list[str]) -> list[Offer]:
-    return [one for one in offered if one.is_allowed and _is_called(one.label, words)]
+def _matching_items(
+    offered: tuple[PaletteItem, ...] | list[PaletteItem], words: list[str]
+) -> list[PaletteItem]:
+    return [one for one in offered if one.is_allowed and _label_matches(one.label, words)]
 
 
-def _is_called(label: str, words: list[str]) -> bool:
+def _label_matches(label: str, words: list[str]) -> bool:
     """Whether words are in a label, as it is in English or on the page."""
-    return all(word in f"{label} {said(label)}".casefold() for word in words)
+    return all(word in f"{label} {translate(label)}".casefold() for word in words)
 
 
-def _knobs(words: list[str]) -> Iterator[Offer]:
-    for entry in help_index.knobs().values() if words else ():
-        if entry.matches(words) or _is_called(entry.label, words):
+def _recipe_field_items(words: list[str]) -> Iterator[PaletteItem]:
+    for entry in help_index.recipe_fields().values() if words else ():
+        if entry.matches(words) or _label_matches(entry.label, words):
             href = f"/help/knobs/{entry.name}"
-            yield Offer(label=entry.label, about=entry.name, href=href)
+            yield PaletteItem(label=entry.label, about=entry.name, href=href)

@@ -6,13 +6,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from studio.web.http.deps import DB
-from studio.web.rendering.render import asked_by_htmx, page
-from studio.web.search.command_palette import offers
+from studio.web.rendering.render import page, wants_fragment
+from studio.web.search.command_palette import find_items
 
 router = APIRouter(prefix="/palette", include_in_schema=False)
 
 
 @router.get("")
 def show(request: Request, db: DB, q: Annotated[str, Query(max_length=200)] = "") -> Response:
-    template = "search/palette_items.html" if asked_by_htmx(request) else "search/palette.html"
-    return page(request, template, q=q, groups=offers(db, q))
+    template = "search/palette_items.html" if wants_fragment(request) else "search/palette.html"
+    return page(request, template, q=q, groups=find_items(db, q))

@@ -7,25 +7,28 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 
 from studio.errors import InvalidError
-from studio.web.i18n.locale import COOKIE, TONGUES
+from studio.web.i18n.locale import LANGUAGE_COOKIE, LANGUAGES
 
 router = APIRouter(include_in_schema=False)
 
-_YEAR = 365 * 24 * 60 * 60
+_COOKIE_SECONDS = 365 * 24 * 60 * 60
 
 
 @router.post("/language")
-def choose(request: Request, language: Annotated[str, Form()]) -> Response:
-    if language not in TONGUES:
+def choose_language(request: Request, language: Annotated[str, Form()]) -> Response:
+    if language not in LANGUAGES:
         raise InvalidError(
-            "The studio does not speak that language.", hint=f"Choose one of {', '.join(TONGUES)}."
+            "The studio does not speak that language.",
+            hint=f"Choose one of {', '.join(LANGUAGES)}.",
         )
-    answer = RedirectResponse(_back(request), status_code=303)
-    answer.set_cookie(COOKIE, language, max_age=_YEAR, httponly=True, samesite="lax")
+    answer = RedirectResponse(_referring_page(request), status_code=303)
+    answer.set_cookie(
+        LANGUAGE_COOKIE, language, max_age=_COOKIE_SECONDS, httponly=True, samesite="lax"
+    )
     return answer
 
 
-def _back(request: Request) -> str:
+def _referring_page(request: Request) -> str:
     """Return the page of ours that asked, and no other site's."""
     came = urlsplit(request.headers.get("referer", ""))
     is_ours = came.netloc == request.headers.get("host")

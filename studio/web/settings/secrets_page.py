@@ -9,14 +9,14 @@ from sqlmodel import Session
 from studio.errors import StudioError
 from studio.services.accounts import secrets
 from studio.settings import Settings
-from studio.web.auth.identity import Who
+from studio.web.auth.identity import CurrentIdentity
 from studio.web.http.deps import DB, Config
-from studio.web.http.errors import status_of
-from studio.web.rendering.render import go, page
+from studio.web.http.errors import status_for
+from studio.web.rendering.render import page, redirect
 
 router = APIRouter(prefix="/settings/secrets", include_in_schema=False)
 
-HOME = "/settings/secrets"
+PAGE_URL = "/settings/secrets"
 
 
 @router.get("")
@@ -25,25 +25,25 @@ def show(request: Request, db: DB, config: Config) -> Response:
 
 
 @router.post("/{name}")
-def keep(
+def set_secret(
     request: Request,
     name: str,
     db: DB,
     config: Config,
-    who: Who,
+    who: CurrentIdentity,
     value: Annotated[str, Form(max_length=secrets.MAX_LENGTH + 100)] = "",
 ) -> Response:
     try:
         secrets.store(db, config, name, value, who.name)
     except StudioError as error:
         return _page(request, db, config, name, error)
-    return go(request, f"{HOME}#{name}")
+    return redirect(request, f"{PAGE_URL}#{name}")
 
 
 @router.post("/{name}/forget")
-def forget(request: Request, name: str, db: DB) -> Response:
+def delete_secret(request: Request, name: str, db: DB) -> Response:
     secrets.delete(db, name)
-    return go(request, f"{HOME}#{name}")
+    return redirect(request, f"{PAGE_URL}#{name}")
 
 
 def _page(
@@ -53,7 +53,7 @@ def _page(
     refused: str = "",
     problem: StudioError | None = None,
 ) -> Response:
-    status = status_of(problem) if problem else 200
+    status = status_for(problem) if problem else 200
     known = secrets.list_secrets(db, config)
     about = {"known": known, "refused": refused, "problem": problem, "longest": secrets.MAX_LENGTH}
     return page(request, "settings/secrets.html", status=status, **about)

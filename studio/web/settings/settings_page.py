@@ -13,52 +13,52 @@ from studio.services.operations import health_checks
 from studio.services.workers import launcher_status, workers
 from studio.settings import Settings
 from studio.web.forms import choices
-from studio.web.http.deps import DB, Keyed
+from studio.web.http.deps import DB, ConfigWithSecrets
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
-from studio.web.rendering.render import asked_by_htmx, block, go, page
+from studio.web.rendering.render import block, page, redirect, wants_fragment
 
 router = APIRouter(prefix="/settings", include_in_schema=False)
 
-LAST = 10
+RECENT_MESSAGES = 10
 """How many messages are shown."""
 
 
 @router.get("")
-def show(request: Request, db: DB, config: Keyed) -> Response:
+def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
     return page(
         request,
         "settings/show.html",
         machine=[
-            *_machine(workers.training_hardware(db)),
+            *_machine_facts(workers.training_hardware(db)),
             ("Quick start", launcher_status.read(config).told),
         ],
         packages=package_versions(),
-        precisions=choices.precisions(workers.training_hardware(db)),
-        places=_places(config),
+        precisions=choices.precision_options(workers.training_hardware(db)),
+        places=_storage_facts(config),
         checks=list(health_checks.check_home(config)),
-        **_notices(db, config),
+        **_notification_context(db, config),
     )
 
 
 @router.get("/notices")
-def notices(request: Request, db: DB, config: Keyed) -> Response:
-    return block(request, "settings/show.html", "notices", **_notices(db, config))
+def notifications(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
+    return block(request, "settings/show.html", "notices", **_notification_context(db, config))
 
 
 @router.post("/notices/test")
 def send_test(
-    request: Request, db: DB, config: Keyed, channel: Annotated[Channel, Form()]
+    request: Request, db: DB, config: ConfigWithSecrets, channel: Annotated[Channel, Form()]
 ) -> Response:
     channels.send_test(db, config, channel)
-    if asked_by_htmx(request):
-        return block(request, "settings/show.html", "notices", **_notices(db, config))
-    return go(request, "/settings#notices")
+    if wants_fragment(request):
+        return block(request, "settings/show.html", "notices", **_notification_context(db, config))
+    return redirect(request, "/settings#notices")
 
 
-def _notices(db: DB, config: Settings) -> dict[str, Any]:
+def _notification_context(db: DB, config: Settings) -> dict[str, Any]:
     """Gather by which ways people are told, and the last messages with what came of them."""
-    last = deliveries.newest(db, limit=LAST)
+    last = deliveries.newest(db, limit=RECENT_MESSAGES)
     has_worker = bool(workers.list_alive(db))
     waiting = (one for one in last if one.status == DeliveryStatus.WAITING)
     return {
@@ -71,10 +71,10 @@ def _notices(db: DB, config: Settings) -> dict[str, Any]:
     }
 
 
-def _machine(hardware: Hardware) -> list[tuple[str, str]]:
+def _machine_facts(hardware: Hardware) -> list[tuple[str, str]]:
     return [
         ("Runs train on", "GPU" if hardware.device == "cuda" else "the processor"),
-        *((f"GPU {gpu.index}", _gpu(gpu)) for gpu in hardware.gpus),
+        *((f"GPU {gpu.index}", _format_gpu(gpu)) for gpu in hardware.gpus),
         ("Processor", hardware.processor),
         ("Cores", str(hardware.cores)),
         ("Memory", formatting.size(hardware.memory_bytes)),
@@ -87,12 +87,12 @@ def _machine(hardware: Hardware) -> list[tuple[str, str]]:
     ]
 
 
-def _gpu(gpu: Gpu) -> str:
+def _format_gpu(gpu: Gpu) -> str:
     major, minor = gpu.capability
     return f"{gpu.name}, {formatting.size(gpu.memory_bytes)}, compute capability {major}.{minor}"
 
 
-def _hub(config: Settings) -> str:
+def _format_hub(config: Settings) -> str:
     told = (
         gettext("%(address)s, a token is set")
         if config.hub_token
@@ -101,13 +101,13 @@ def _hub(config: Settings) -> str:
     return told % {"address": config.hub_endpoint}
 
 
-def _places(config: Settings) -> list[tuple[str, str]]:
+def _storage_facts(config: Settings) -> list[tuple[str, str]]:
     return [
         ("Studio", studio.__version__),
         ("Database", str(config.database)),
         ("Runs", str(config.runs)),
         ("Data sets", str(config.datasets)),
         ("Models", str(config.models)),
-        ("Hub", _hub(config)),
+        ("Hub", _format_hub(config)),
         ("Largest upload", formatting.size(config.upload_limit_bytes)),
     ]

@@ -15,9 +15,17 @@ from studio.services.studies.study_statistics import (
 )
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
-from studio.web.study_conclusions import brief, memory, plural, share, signed, times, verdict
+from studio.web.study_conclusions import (
+    draw_conclusions,
+    format_count,
+    format_difference,
+    format_memory_ratio,
+    format_ratio,
+    format_share,
+    format_signed,
+)
 
-HEADS = (
+HEADINGS = (
     "Precision",
     "Runs",
     "Validation loss",
@@ -32,22 +40,22 @@ HEADS = (
     "Alarms",
 )
 
-STATES: Mapping[State, str] = {
+STATE_LABELS: Mapping[State, str] = {
     "done": "done",
     "going": "running",
     "waiting": "waiting",
     "failed": "failed",
     "cancelled": "cancelled",
 }
-INCIDENT_HEADS = ("Step", "Precision", "Seed", "What")
-INCIDENTS: Mapping[IncidentKind, str] = {
+INCIDENT_HEADINGS = ("Step", "Precision", "Seed", "What")
+INCIDENT_LABELS: Mapping[IncidentKind, str] = {
     "alarm": "alarm",
     "skipped": "skipped",
     "broken": "with a loss that is no number",
 }
-VERSUS: Mapping[GapVerdict, str] = {
+VERSUS_LABELS: Mapping[GapVerdict, str] = {
     "reference": "reference",
-    "nothing": formatting.NOTHING,
+    "nothing": formatting.NO_VALUE,
     "unknown": "unknown",
     "within": "within",
     "above": "beyond, above",
@@ -55,109 +63,123 @@ VERSUS: Mapping[GapVerdict, str] = {
 }
 
 
-def row(one: PrecisionResult) -> list[str]:
-    """Write a finding as the cells under `HEADS`."""
+def finding_row(one: PrecisionResult) -> list[str]:
+    """Write a finding as the cells under `HEADINGS`."""
     return [
         one.precision,
-        runs(one),
-        loss(one.loss),
-        gap(one.gap),
-        against(one),
-        formatting.NOTHING if one.lost is None else share(one.lost),
-        speed(one),
-        peak(one),
-        guessed(one),
+        format_runs(one),
+        format_loss(one.loss),
+        format_gap(one.gap),
+        format_versus(one),
+        formatting.NO_VALUE if one.lost is None else format_share(one.lost),
+        format_speed(one),
+        format_peak_memory(one),
+        format_memory_estimate(one),
         str(one.skipped_steps),
         str(one.broken_steps),
         str(one.alarms),
     ]
 
 
-def runs(one: PrecisionResult) -> str:
+def format_runs(one: PrecisionResult) -> str:
     told = [
-        f"{one.states[key]} {gettext(word)}" for key, word in STATES.items() if one.states.get(key)
+        f"{one.states[key]} {gettext(word)}"
+        for key, word in STATE_LABELS.items()
+        if one.states.get(key)
     ]
     return ", ".join(told)
 
 
-def loss(found: SampleStats | None) -> str:
+def format_loss(found: SampleStats | None) -> str:
     if found is None:
-        return formatting.NOTHING
-    spread = "" if found.spread is None else f" ± {brief(found.spread)}"
+        return formatting.NO_VALUE
+    spread = "" if found.spread is None else f" ± {format_difference(found.spread)}"
     return f"{formatting.number(found.mean)}{spread} (n = {found.n})"
 
 
-def gap(found: SampleStats | None) -> str:
+def format_gap(found: SampleStats | None) -> str:
     if found is None:
-        return formatting.NOTHING
-    spread = "" if found.spread is None else f" ± {brief(found.spread)}"
-    return f"{signed(found.mean)}{spread} (n = {found.n})"
+        return formatting.NO_VALUE
+    spread = "" if found.spread is None else f" ± {format_difference(found.spread)}"
+    return f"{format_signed(found.mean)}{spread} (n = {found.n})"
 
 
-def against(one: PrecisionResult) -> str:
+def format_versus(one: PrecisionResult) -> str:
     spread = one.noise.spread if one.noise else None
-    told = gettext(VERSUS[one.versus])
-    return told if spread is None or one.versus == "nothing" else f"{told} (±{brief(spread)})"
+    told = gettext(VERSUS_LABELS[one.versus])
+    return (
+        told
+        if spread is None or one.versus == "nothing"
+        else f"{told} (±{format_difference(spread)})"
+    )
 
 
-def speed(one: PrecisionResult) -> str:
+def format_speed(one: PrecisionResult) -> str:
     if one.speed is None:
-        return formatting.NOTHING
+        return formatting.NO_VALUE
     mean = formatting.number(one.speed.mean)
     if one.speed_ratio is None:
         return mean
-    return f"{mean} ({times(one.speed_ratio)} \N{MULTIPLICATION SIGN})"
+    return f"{mean} ({format_ratio(one.speed_ratio)} \N{MULTIPLICATION SIGN})"
 
 
-def peak(one: PrecisionResult) -> str:
+def format_peak_memory(one: PrecisionResult) -> str:
     if one.memory is None:
-        return formatting.NOTHING
+        return formatting.NO_VALUE
     if one.memory_ratio is None:
-        return formatting.measure(one.memory, "_bytes")
-    return f"{formatting.measure(one.memory, '_bytes')} ({memory(one.memory_ratio)})"
+        return formatting.metric_value(one.memory, "_bytes")
+    return (
+        f"{formatting.metric_value(one.memory, '_bytes')} ({format_memory_ratio(one.memory_ratio)})"
+    )
 
 
-def guessed(one: PrecisionResult) -> str:
+def format_memory_estimate(one: PrecisionResult) -> str:
     if one.memory_estimate is None:
         return gettext("not known")
-    return formatting.guessed(one.memory_estimate, one.memory)
+    return formatting.estimated_size(one.memory_estimate, one.memory)
 
 
-def incident(one: Incident) -> list[str]:
-    """Write what befell a run as the cells under `INCIDENT_HEADS`."""
+def incident_row(one: Incident) -> list[str]:
+    """Write what befell a run as the cells under `INCIDENT_HEADINGS`."""
     place = str(one.first) if one.first == one.last else f"{one.first} to {one.last}"
-    told = one.text or f"{plural(one.count, 'step')} {gettext(INCIDENTS[one.kind])}"
+    told = one.text or f"{format_count(one.count, 'step')} {gettext(INCIDENT_LABELS[one.kind])}"
     return [place, one.precision, str(one.seed), told]
 
 
-def markdown(report: StudyReport) -> str:
+def to_markdown(report: StudyReport) -> str:
     """Write the report as a Markdown document."""
     study = report.study
     about = f"Seeds {', '.join(map(str, study.seeds))}; " + (
         f"{study.max_steps} steps." if study.max_steps else "as many steps as the recipe says."
     )
-    parts = [f"# Precision study: {_plain(study.name)}", about]
-    parts.append("\n".join(f"* {_plain(sentence)}" for sentence in verdict(report)))
-    parts.append(_table(HEADS, [row(one) for one in report.findings]))
+    parts = [f"# Precision study: {_escape_markdown(study.name)}", about]
+    parts.append(
+        "\n".join(f"* {_escape_markdown(sentence)}" for sentence in draw_conclusions(report))
+    )
+    parts.append(_markdown_table(HEADINGS, [finding_row(one) for one in report.findings]))
     if report.answers and report.answers.by_mode:
         differing = report.answers.by_mode.items()
         rows = [[mode, f"{count} of {report.answers.prompts}"] for mode, count in differing]
-        parts.append(_table(("Precision", f"Answers unlike {REFERENCE}'s"), rows))
+        parts.append(_markdown_table(("Precision", f"Answers unlike {REFERENCE}'s"), rows))
     if report.timeline.incidents:
-        parts.append(_table(INCIDENT_HEADS, [incident(one) for one in report.timeline.incidents]))
+        parts.append(
+            _markdown_table(
+                INCIDENT_HEADINGS, [incident_row(one) for one in report.timeline.incidents]
+            )
+        )
     return "\n\n".join(parts) + "\n"
 
 
-def table(report: StudyReport) -> str:
+def to_csv(report: StudyReport) -> str:
     """Write the findings as CSV, numbers bare."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(_bare(one) for one in report.findings)
+    writer.writerow(_CSV_COLUMNS)
+    writer.writerows(_csv_row(one) for one in report.findings)
     return file.getvalue()
 
 
-_COLUMNS = (
+_CSV_COLUMNS = (
     "precision",
     "runs",
     "failed",
@@ -184,15 +206,15 @@ _COLUMNS = (
 )
 
 
-def _bare(one: PrecisionResult) -> list[object]:
+def _csv_row(one: PrecisionResult) -> list[object]:
     return [
         one.precision,
         one.runs,
         one.failed,
         one.cancelled,
         one.step,
-        *_parts(one.loss),
-        *_parts(one.gap),
+        *_estimate_parts(one.loss),
+        *_estimate_parts(one.gap),
         one.noise.spread if one.noise else None,
         one.versus,
         one.lost,
@@ -208,16 +230,16 @@ def _bare(one: PrecisionResult) -> list[object]:
     ]
 
 
-def _parts(found: SampleStats | None) -> Sequence[float | None]:
+def _estimate_parts(found: SampleStats | None) -> Sequence[float | None]:
     return (found.mean, found.spread, found.n) if found else (None, None, None)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(map(_plain, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_escape_markdown, line)) + " |" for line in lines)
 
 
-def _plain(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Keep people's own words from being read as markup or as the end of a cell."""
     for sign in "\\|*_`[]<>#":
         text = text.replace(sign, "\\" + sign)

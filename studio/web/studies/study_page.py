@@ -19,25 +19,25 @@ from studio.web.api.experiments.studies import report_out
 from studio.web.forms import choices
 from studio.web.http.deps import DB
 from studio.web.i18n import formatting
-from studio.web.i18n.locale import ENGLISH, speak
-from studio.web.rendering.render import go, page
+from studio.web.i18n.locale import ENGLISH, set_language
+from studio.web.rendering.render import page, redirect
 from studio.web.studies import study_export
-from studio.web.study_conclusions import verdict
+from studio.web.study_conclusions import draw_conclusions
 
 router = APIRouter(prefix="/reports/precision", include_in_schema=False)
 
-RECENT = 100
+MAX_LISTED = 100
 HUES = 8
-USUAL = "bf16"
+DEFAULT_PRECISION = "bf16"
 """What is compared with the reference where every other precision has a caution."""
 
 Source = Annotated[str, Query(alias="from", max_length=50)]
 Format = Annotated[Literal["html", "md", "csv", "json"], Query(alias="format")]
-KINDS = {"md": "text/markdown", "csv": "text/csv", "json": "application/json"}
+MEDIA_TYPES = {"md": "text/markdown", "csv": "text/csv", "json": "application/json"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class StudyDraft:
     """A study as far as it is filled in; what a person typed is kept as it was."""
 
     source: str
@@ -48,7 +48,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PrecisionLine:
     """How a mode is drawn."""
 
     key: str
@@ -59,10 +59,10 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MemoryChart:
     """Bytes of each mode, to be drawn beside each other."""
 
-    rows: Sequence[tuple[Line, float | None, float | None, str]]
+    rows: Sequence[tuple[PrecisionLine, float | None, float | None, str]]
     """With what was estimated, what was measured, and both in words."""
     most: float
     measured: Sequence[str]
@@ -71,12 +71,12 @@ class Memory:
 
 @router.get("")
 def newest(request: Request, db: DB) -> Response:
-    return page(request, "studies/list.html", studies=studies.newest(db, limit=RECENT))
+    return page(request, "studies/list.html", studies=studies.newest(db, limit=MAX_LISTED))
 
 
 @router.get("/new")
 def new(request: Request, db: DB, source: Source = "") -> Response:
-    return _form(request, db, Draft(source=source))
+    return _form(request, db, StudyDraft(source=source))
 
 
 @router.post("/new")
@@ -88,43 +88,43 @@ def create(
     seeds: Annotated[str, Form(max_length=20)] = "",
     max_steps: Annotated[str, Form(max_length=20)] = "",
 ) -> Response:
-    draft = Draft(source=source, modes=modes, seeds=seeds.strip(), max_steps=max_steps.strip())
+    draft = StudyDraft(source=source, modes=modes, seeds=seeds.strip(), max_steps=max_steps.strip())
     experiment, recipe = studies.resolve_source(db, source)
     try:
         plan = studies.StudyPlan(
             modes=[REFERENCE, *modes],
-            seeds=_whole(draft.seeds, "seeds"),
-            max_steps=_whole(draft.max_steps, "max_steps") if draft.max_steps else None,
+            seeds=_parse_count(draft.seeds, "seeds"),
+            max_steps=_parse_count(draft.max_steps, "max_steps") if draft.max_steps else None,
         )
         own = experiments.own_or_copy(db, experiment, parent=source)
         study = studies.create(db, own, plan, recipe)
     except InvalidError as error:
         return _form(request, db, draft, error)
-    return go(request, f"/reports/precision/{study.id}")
+    return redirect(request, f"/reports/precision/{study.id}")
 
 
 @router.get("/{study_id}")
 def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Response:
     if shape == "json":
-        return _file(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
+        return _attachment(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
     report = study_reports.build_report(db, study_id)
     if shape == "md":
         # A file that is handed on is English, as all exports are.
-        speak(ENGLISH)
-        return _file(study_export.markdown(report), "md", study_id)
+        set_language(ENGLISH)
+        return _attachment(study_export.to_markdown(report), "md", study_id)
     if shape == "csv":
-        return _file(study_export.table(report), "csv", study_id)
-    lines = [_line(one.precision) for one in report.findings]
+        return _attachment(study_export.to_csv(report), "csv", study_id)
+    lines = [_precision_line(one.precision) for one in report.findings]
     return page(
         request,
         "studies/show.html",
         report=report,
         study=report.study,
-        verdict=verdict(report),
-        heads=study_export.HEADS,
-        memory=_memory(report, lines),
-        incidents=[study_export.incident(one) for one in report.timeline.incidents],
-        rows=[(one, study_export.row(one)) for one in report.findings],
+        verdict=draw_conclusions(report),
+        heads=study_export.HEADINGS,
+        memory=_memory_chart(report, lines),
+        incidents=[study_export.incident_row(one) for one in report.timeline.incidents],
+        rows=[(one, study_export.finding_row(one)) for one in report.findings],
         lines=lines,
         drawn=json.dumps([asdict(line) for line in lines]),
         reference=REFERENCE,
@@ -135,23 +135,23 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
 def delete(request: Request, study_id: int, db: DB) -> Response:
     experiment_id = studies.get(db, study_id).experiment_id
     studies.delete(db, study_id)
-    return go(request, f"/experiments/{experiment_id}")
+    return redirect(request, f"/experiments/{experiment_id}")
 
 
 def _form(
-    request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
+    request: Request, db: Session, draft: StudyDraft, problem: InvalidError | None = None
 ) -> Response:
     experiment, recipe = studies.resolve_source(db, draft.source)
     hardware = workers.training_hardware(db)
     options = [
-        choices.Option(
+        choices.PrecisionOption(
             mode=mode,
             refusal=studies.explain_refusal(db, recipe, mode.name),
             caution=mode.caution(hardware),
         )
         for mode in PRECISIONS.values()
     ]
-    told = {_field(problem): f"{problem.message} {problem.hint}".strip()} if problem else {}
+    told = {_form_field(problem): f"{problem.message} {problem.hint}".strip()} if problem else {}
     return page(
         request,
         "studies/new.html",
@@ -167,7 +167,7 @@ def _form(
     )
 
 
-def _preselected(options: Sequence[choices.Option]) -> set[str]:
+def _preselected(options: Sequence[choices.PrecisionOption]) -> set[str]:
     """Return the precisions without a caution here, at least one beside the reference.
 
     On a processor that only emulates bfloat16 that one is bf16: its numbers are right, only slow.
@@ -176,15 +176,15 @@ def _preselected(options: Sequence[choices.Option]) -> set[str]:
     sound: set[str] = {
         option.mode.name for option in options if not option.caution and not option.refusal
     }
-    return sound if sound - {REFERENCE} else {REFERENCE, USUAL}
+    return sound if sound - {REFERENCE} else {REFERENCE, DEFAULT_PRECISION}
 
 
-def _field(problem: InvalidError) -> str:
+def _form_field(problem: InvalidError) -> str:
     """Name the field of the form where a refused recipe got its value."""
     return problem.param.rpartition(".")[2]
 
 
-def _whole(text: str, param: str) -> int:
+def _parse_count(text: str, param: str) -> int:
     """Read a number of seeds or steps.
 
     Raises:
@@ -196,24 +196,31 @@ def _whole(text: str, param: str) -> int:
     return int(text)
 
 
-def _line(mode: str) -> Line:
+def _precision_line(mode: str) -> PrecisionLine:
     place = [*map(str, PRECISIONS)].index(mode)
-    return Line(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
+    return PrecisionLine(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
 
 
-def _memory(report: study_reports.StudyReport, lines: Sequence[Line]) -> Memory:
+def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLine]) -> MemoryChart:
     """Lay what was estimated beside what was measured, mode by mode."""
     sizes = [(one.memory_estimate, one.memory) for one in report.findings]
     rows = [
-        (line, *pair, f"{study_export.peak(one)}; estimated {study_export.guessed(one)}")
+        (
+            line,
+            *pair,
+            (
+                f"{study_export.format_peak_memory(one)}; "
+                f"estimated {study_export.format_memory_estimate(one)}"
+            ),
+        )
         for line, pair, one in zip(lines, sizes, report.findings, strict=True)
     ]
-    told = {formatting.how_measured(run.resolved) for run in report.runs if run.resolved}
+    told = {formatting.memory_measure_sentence(run.resolved) for run in report.runs if run.resolved}
     most = max((size for pair in sizes for size in pair if size is not None), default=1)
-    return Memory(rows=rows, most=most, measured=sorted(told))
+    return MemoryChart(rows=rows, most=most, measured=sorted(told))
 
 
-def _file(text: str, ending: str, study_id: int) -> Response:
+def _attachment(text: str, ending: str, study_id: int) -> Response:
     name = f"precision-study-{study_id}.{ending}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(text, media_type=KINDS[ending], headers=headers)
+    return Response(text, media_type=MEDIA_TYPES[ending], headers=headers)

@@ -16,36 +16,41 @@ from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.web.forms.controls import Fieldset, Input
 from studio.web.forms.recipe_form import fieldset
-from studio.web.http.deps import FIELDS
+from studio.web.http.deps import MAX_FORM_FIELDS
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 
 PREFIX = "space."
-METRICS = ("eval_loss", "eval_mean_token_accuracy", "tokens_per_second", "peak_memory_bytes")
+METRIC_NAMES = ("eval_loss", "eval_mean_token_accuracy", "tokens_per_second", "peak_memory_bytes")
 """What a sweep may look for, with what people look for most first."""
-GREATEST = frozenset({"eval_mean_token_accuracy", "tokens_per_second"})
+MAXIMIZED_METRICS = frozenset({"eval_mean_token_accuracy", "tokens_per_second"})
 """Of these, more is better."""
 
-_OWN = {"count": "Runs", "parallel": "At once", "seed": "Seed of the draws", "metric": "Look for"}
+_OWN_FIELDS = {
+    "count": "Runs",
+    "parallel": "At once",
+    "seed": "Seed of the draws",
+    "metric": "Look for",
+}
 """The form's own fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class SweepDraft:
     """A sweep as far as it is filled in; what a person typed is kept as it was."""
 
     source: str = ""
     space: Mapping[str, str] = field(default_factory=dict)
     strategy: str = "grid"
     count: str = str(sweep_preview.DEFAULT_RUNS)
-    metric: str = METRICS[0]
+    metric: str = METRIC_NAMES[0]
     seed: str = "0"
     is_pruning: bool = False
     parallel: str = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FieldRow:
     """One knob on the page."""
 
     input: Input
@@ -69,18 +74,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FormSection:
     """A section of the recipe, with the knobs that may vary."""
 
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[FieldRow]
 
     @property
-    def simple(self) -> list[Row]:
+    def simple(self) -> list[FieldRow]:
         return [row for row in self.rows if not row.input.knob.advanced]
 
     @property
-    def advanced(self) -> list[Row]:
+    def advanced(self) -> list[FieldRow]:
         return [row for row in self.rows if row.input.knob.advanced]
 
     @property
@@ -89,8 +94,8 @@ class Part:
         return any(row.typed or row.problem for row in self.advanced)
 
 
-async def _posted(request: Request) -> Draft:
-    async with request.form(max_fields=FIELDS, max_files=0) as form:
+async def _parse_draft(request: Request) -> SweepDraft:
+    async with request.form(max_fields=MAX_FORM_FIELDS, max_files=0) as form:
         pairs = [(name, str(value).strip()) for name, value in form.multi_items()]
     told = {name: value for name, value in pairs if not name.startswith(PREFIX)}
     typed: dict[str, list[str]] = {}
@@ -102,7 +107,7 @@ async def _posted(request: Request) -> Draft:
         for name in ("strategy", "count", "metric", "seed", "parallel")
         if name in told
     }
-    return Draft(
+    return SweepDraft(
         source=told.get("from", "")[:50],
         space={name: ", ".join(values) for name, values in typed.items()},
         is_pruning=told.get("is_pruning") == "true" and told.get("strategy") == "tpe",
@@ -110,10 +115,10 @@ async def _posted(request: Request) -> Draft:
     )
 
 
-PostedDraft = Annotated[Draft, Depends(_posted)]
+PostedSweepDraft = Annotated[SweepDraft, Depends(_parse_draft)]
 
 
-def plan(draft: Draft) -> SweepPlan:
+def build_plan(draft: SweepDraft) -> SweepPlan:
     """Return what a form means.
 
     Raises:
@@ -122,44 +127,52 @@ def plan(draft: Draft) -> SweepPlan:
     """
     if draft.strategy not in ("grid", "random", "tpe"):
         raise InvalidError("There is no such strategy.", param="strategy")
-    if draft.metric not in METRICS:
+    if draft.metric not in METRIC_NAMES:
         raise InvalidError("There is no such metric.", param="metric")
     return SweepPlan(
-        space=_space(draft),
+        space=_parse_space(draft),
         strategy=draft.strategy,  # type: ignore[arg-type] # just looked at
-        count=None if draft.strategy == "grid" else _whole(draft.count, "count"),
+        count=None if draft.strategy == "grid" else _parse_integer(draft.count, "count"),
         metric=draft.metric,
-        direction="maximise" if draft.metric in GREATEST else "minimise",
-        seed=_whole(draft.seed, "seed"),
+        direction="maximise" if draft.metric in MAXIMIZED_METRICS else "minimise",
+        seed=_parse_integer(draft.seed, "seed"),
         is_pruning=draft.is_pruning,
-        parallel=_whole(draft.parallel, "parallel"),
+        parallel=_parse_integer(draft.parallel, "parallel"),
     )
 
 
-def parts(recipe: AnyRecipe, draft: Draft, problems: Mapping[str, str]) -> list[Part]:
+def form_sections(
+    recipe: AnyRecipe, draft: SweepDraft, problems: Mapping[str, str]
+) -> list[FormSection]:
     """Lay out the knobs of a recipe, with what is typed for each."""
     return [
-        Part(title=title, rows=[_row(one, draft, problems) for one in inputs])
-        for title, inputs in _known(recipe)
+        FormSection(title=title, rows=[_field_row(one, draft, problems) for one in inputs])
+        for title, inputs in _recipe_sections(recipe)
         if inputs
     ]
 
 
-def listed(sections: Sequence[Part], problems: Mapping[str, str]) -> list[tuple[str, str, str]]:
+def list_problems(
+    sections: Sequence[FormSection], problems: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
     """Return each problem with its field's id and label."""
-    known = {name: (name, label) for name, label in _OWN.items()} | {
+    known = {name: (name, label) for name, label in _OWN_FIELDS.items()} | {
         row.input.name: (row.id, row.input.knob.label) for part in sections for row in part.rows
     }
     return [(*known.get(name, ("", "")), message) for name, message in problems.items()]
 
 
-def labels(recipe: AnyRecipe, names: Sequence[str]) -> dict[str, str]:
+def field_labels(recipe: AnyRecipe, names: Sequence[str]) -> dict[str, str]:
     """Return what knobs are called on a page."""
-    known = {one.name: _label(title, one) for title, inputs in _known(recipe) for one in inputs}
+    known = {
+        one.name: _field_label(title, one)
+        for title, inputs in _recipe_sections(recipe)
+        for one in inputs
+    }
     return {name: known.get(name, name) for name in names}
 
 
-def _label(section: str, one: Input) -> str:
+def _field_label(section: str, one: Input) -> str:
     """Return what a knob is called where its section is not beside it."""
     return section if one.name.endswith(".kind") else one.knob.label
 
@@ -167,11 +180,12 @@ def _label(section: str, one: Input) -> str:
 def metric_choices() -> list[tuple[str, str]]:
     how = {True: "the greatest", False: "the least"}
     return [
-        (name, f"{formatting.metric(name)}, {gettext(how[name in GREATEST])}") for name in METRICS
+        (name, f"{formatting.metric_title(name)}, {gettext(how[name in MAXIMIZED_METRICS])}")
+        for name in METRIC_NAMES
     ]
 
 
-def _space(draft: Draft) -> SearchSpace:
+def _parse_space(draft: SweepDraft) -> SearchSpace:
     made: SearchSpace = {}
     for name, text in draft.space.items():
         try:
@@ -192,14 +206,14 @@ def _sections(
             yield from _sections(inner, switches)
             continue
         name = next(one for one in switches if one.rpartition(".")[0] == inner.name)
-        yield inner.title, [_switch(inner, name)]
+        yield inner.title, [_variant_input(inner, name)]
         seen: set[str] = set()
         for kind in inner.kinds:
             yield kind.title, [one for one in kind.inputs if one.name not in seen]
             seen |= {one.name for one in kind.inputs}
 
 
-def _switch(part: Fieldset, name: str) -> Input:
+def _variant_input(part: Fieldset, name: str) -> Input:
     """Return the choice between the kinds of a section as a knob like any other."""
     titles = {kind.kind: kind.title for kind in part.kinds}
     return Input(
@@ -215,16 +229,18 @@ def _switch(part: Fieldset, name: str) -> Input:
     )
 
 
-def _known(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]:
+def _recipe_sections(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]:
     section = METHODS[recipe.method].recipe
     return _sections(fieldset(section, recipe.model_dump()), variants.discriminators(section))
 
 
-def _row(one: Input, draft: Draft, problems: Mapping[str, str]) -> Row:
-    return Row(input=one, typed=draft.space.get(one.name, ""), problem=problems.get(one.name, ""))
+def _field_row(one: Input, draft: SweepDraft, problems: Mapping[str, str]) -> FieldRow:
+    return FieldRow(
+        input=one, typed=draft.space.get(one.name, ""), problem=problems.get(one.name, "")
+    )
 
 
-def _whole(text: str, param: str) -> int:
+def _parse_integer(text: str, param: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) >= 2**31:
         raise InvalidError("A whole number is needed.", param=param)
     return int(text)

@@ -13,33 +13,33 @@ from studio.services.estimates import run_progress
 from studio.services.studies import studies
 from studio.services.sweeps import sweep_preview, sweeps, trials
 from studio.services.sweeps.trials import Trial
-from studio.web.http.deps import DB, Reads
-from studio.web.rendering.render import block, go, page
+from studio.web.http.deps import DB, ReadDB
+from studio.web.rendering.render import block, page, redirect
 from studio.web.sweeps import sweep_form, sweep_scatter
-from studio.web.sweeps.sweep_form import Draft, PostedDraft
+from studio.web.sweeps.sweep_form import PostedSweepDraft, SweepDraft
 
 router = APIRouter(prefix="/sweeps", include_in_schema=False)
 
-RECENT = 100
+MAX_LISTED = 100
 
 Source = Annotated[str, Query(alias="from", max_length=50)]
 
 
 @router.get("")
 def newest(request: Request, db: DB) -> Response:
-    return page(request, "sweeps/list.html", sweeps=sweeps.newest(db, limit=RECENT))
+    return page(request, "sweeps/list.html", sweeps=sweeps.newest(db, limit=MAX_LISTED))
 
 
 @router.get("/new")
 def new(request: Request, db: DB, source: Source = "", experiment: int | None = None) -> Response:
-    return _form(request, db, Draft(source=source or f"experiment:{experiment}"))
+    return _form(request, db, SweepDraft(source=source or f"experiment:{experiment}"))
 
 
 @router.post("/new")
-def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Response:
+def create(request: Request, draft: PostedSweepDraft, seen: ReadDB, db: DB) -> Response:
     _experiment, recipe = studies.resolve_source(seen, draft.source)
     try:
-        plan = sweep_form.plan(draft)
+        plan = sweep_form.build_plan(draft)
         # Looking at hundreds of settings takes a while: the database is held only from here on.
         prospect = sweep_preview.preview(seen, recipe, plan)
     except InvalidError as error:
@@ -47,16 +47,16 @@ def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Respons
     theirs, _recipe = studies.resolve_source(db, draft.source)
     experiment = experiments.own_or_copy(db, theirs, parent=draft.source)
     sweep = sweeps.create(db, experiment, plan, recipe, prospect)
-    return go(request, f"/sweeps/{sweep.id}")
+    return redirect(request, f"/sweeps/{sweep.id}")
 
 
 @router.post("/new/prospect")
-def prospect(request: Request, draft: PostedDraft, db: Reads) -> Response:
+def preview_sweep(request: Request, draft: PostedSweepDraft, db: ReadDB) -> Response:
     """Say what the form as it stands comes to; nothing is written."""
     _experiment, recipe = studies.resolve_source(db, draft.source)
     told: dict[str, Any] = {"prospect": None, "problem": None}
     try:
-        told["prospect"] = sweep_preview.preview(db, recipe, sweep_form.plan(draft))
+        told["prospect"] = sweep_preview.preview(db, recipe, sweep_form.build_plan(draft))
     except InvalidError as error:
         told["problem"] = error
     return block(request, "sweeps/new.html", "prospect", strategy=draft.strategy, **told)
@@ -76,32 +76,32 @@ def show(request: Request, sweep_id: int, db: DB) -> Response:
         ended=sum(one.run.status.is_final for one in made),
         done=sum(one.state == "done" for one in made),
         enough=trials.MIN_TRIALS,
-        labels=sweep_form.labels(sweep.recipe, list(sweep.space)),
-        plots=sweep_scatter.plots(sweep, made, best),
-        left=_left(sweep, made),
+        labels=sweep_form.field_labels(sweep.recipe, list(sweep.space)),
+        plots=sweep_scatter.build_plots(sweep, made, best),
+        left=_seconds_left(sweep, made),
         progress_of=run_progress.measure,
     )
 
 
 @router.post("/{sweep_id}/{verb}")
-def act(request: Request, sweep_id: int, verb: str, db: DB) -> Response:
+def control_sweep(request: Request, sweep_id: int, verb: str, db: DB) -> Response:
     acts = {"pause": sweeps.pause, "resume": sweeps.resume, "stop": sweeps.stop}
     if verb == "delete":
         experiment_id = sweeps.get(db, sweep_id).experiment_id
         sweeps.delete(db, sweep_id)
-        return go(request, f"/experiments/{experiment_id}")
+        return redirect(request, f"/experiments/{experiment_id}")
     if verb not in acts:
         raise InvalidError(f"A sweep cannot {verb}.")
     acts[verb](db, sweep_id)
-    return go(request, f"/sweeps/{sweep_id}")
+    return redirect(request, f"/sweeps/{sweep_id}")
 
 
 def _form(
-    request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
+    request: Request, db: Session, draft: SweepDraft, problem: InvalidError | None = None
 ) -> Response:
     experiment, recipe = studies.resolve_source(db, draft.source)
     told = {problem.param: f"{problem.message} {problem.hint}".strip()} if problem else {}
-    sections = sweep_form.parts(recipe, draft, told)
+    sections = sweep_form.form_sections(recipe, draft, told)
     return page(
         request,
         "sweeps/new.html",
@@ -110,7 +110,7 @@ def _form(
         draft=draft,
         parts=sections,
         problems=told,
-        listed=sweep_form.listed(sections, told),
+        listed=sweep_form.list_problems(sections, told),
         metrics=sweep_form.metric_choices(),
         most=sweep_preview.MAX_RUNS,
         prospect=None,
@@ -119,7 +119,7 @@ def _form(
     )
 
 
-def _left(sweep: Sweep, made: list[Trial]) -> float | None:
+def _seconds_left(sweep: Sweep, made: list[Trial]) -> float | None:
     """Return about how many seconds a sweep still takes, by the runs that have ended."""
     took = [
         seconds

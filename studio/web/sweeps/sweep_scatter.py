@@ -10,7 +10,7 @@ from studio.services.sweeps.trials import Trial
 from studio.web.i18n import formatting
 
 WIDTH, HEIGHT = 320, 150
-EDGE = 10
+MARGIN = 10
 """Left free, so that no mark is cut in half."""
 
 
@@ -39,7 +39,7 @@ class Plot:
     """The ends of the axis at the side."""
 
 
-def plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]:
+def build_plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]:
     """Draw each knob that varies; nothing without two runs to lay beside each other."""
     told = [one for one in made if one.value is not None and one.state != "failed"]
     if len(told) < 2:  # noqa: PLR2004 -- one point shows nothing
@@ -49,11 +49,16 @@ def plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]
     found = []
     for name in sweep.space:
         having = [one for one in told if name in one.settings]
-        places, ticks = _across(sweep, name, [one.settings[name] for one in having])
+        places, ticks = _x_positions(sweep, name, [one.settings[name] for one in having])
         if len(ticks) < 2:  # noqa: PLR2004 -- it does not vary
             continue
         marks = [
-            Mark(x=x, y=_up(one.value or 0, least, most), kind=_kind(one, best), title=_told(one))
+            Mark(
+                x=x,
+                y=_y_position(one.value or 0, least, most),
+                kind=_mark_kind(one, best),
+                title=_mark_title(one),
+            )
             for x, one in zip(places, having, strict=True)
         ]
         ends = {"least": formatting.number(least), "most": formatting.number(most)}
@@ -64,20 +69,22 @@ def plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]
     return found
 
 
-def _across(sweep: Sweep, name: str, values: Sequence[Scalar]) -> tuple[list[float], list[str]]:
+def _x_positions(
+    sweep: Sweep, name: str, values: Sequence[Scalar]
+) -> tuple[list[float], list[str]]:
     space = sweep.space[name]
-    room = WIDTH - 2 * EDGE
+    room = WIDTH - 2 * MARGIN
     if not isinstance(space, Range):
         # Of values each has a column of its own, as far from the next as any other.
         columns = {value_text(one): place for place, one in enumerate(space.values)}
         wide = room / len(columns)
-        at = {word: round(EDGE + (place + 0.5) * wide, 1) for word, place in columns.items()}
+        at = {word: round(MARGIN + (place + 0.5) * wide, 1) for word, place in columns.items()}
         return [at[value_text(one)] for one in values], list(at)
     scale = math.log if space.log else float
     low, high = scale(space.low), scale(space.high)
 
     def across(value: float) -> float:
-        return round(EDGE + room * (scale(value) - low) / (high - low), 1)
+        return round(MARGIN + room * (scale(value) - low) / (high - low), 1)
 
     middle = math.sqrt(space.low * space.high) if space.log else (space.low + space.high) / 2
     ends = (space.low, space.rounded(middle), space.high)
@@ -85,15 +92,15 @@ def _across(sweep: Sweep, name: str, values: Sequence[Scalar]) -> tuple[list[flo
     return places, [formatting.setting(one) for one in ends]
 
 
-def _up(value: float, least: float, most: float) -> float:
+def _y_position(value: float, least: float, most: float) -> float:
     share = (value - least) / (most - least) if most > least else 0.5
-    return round(HEIGHT - EDGE - share * (HEIGHT - 2 * EDGE), 1)
+    return round(HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN), 1)
 
 
-def _kind(one: Trial, best: Trial | None) -> str:
+def _mark_kind(one: Trial, best: Trial | None) -> str:
     return "best" if best is not None and one.number == best.number else one.state
 
 
-def _told(one: Trial) -> str:
+def _mark_title(one: Trial) -> str:
     settings = ", ".join(f"{name}: {value_text(value)}" for name, value in one.settings.items())
     return f"Run {one.run.id}: {formatting.number(one.value)} ({settings})"

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 LONG = 100_000
-DASH = formatting.NOTHING
+DASH = formatting.NO_VALUE
 Figures = dict[str, str]
 
 READ = """places => places.map((place) => Object.fromEntries(
@@ -78,7 +78,7 @@ def expected(studio: Studio, number: int) -> dict[str, list[Figures]]:
         for late in (False, True):
             for key, one in told["series"].items():
                 if (key == "eval_loss") is late and (value := one["mean"][place]) is not None:
-                    known[key] = formatting.measure(value, key)
+                    known[key] = formatting.metric_value(value, key)
             sets.append(dict(known))
         by_step[formatting.number(step)] = sets
     return by_step
@@ -97,7 +97,7 @@ def test_tiles_stand_before_the_first_step_and_move_in_every_place(
     page = context.new_page()
     page.goto(f"/runs/{number}")
     first = page.locator("dl.figures").evaluate_all(READ)[0]
-    assert [*first][: len(live_figures.TILES)] == [*live_figures.TILES]
+    assert [*first][: len(live_figures.METRIC_TILES)] == [*live_figures.METRIC_TILES]
     wait_until(lambda: step_shown(page) >= 3)
     tabs = [(page, "#head")]
     for path, place in places.items():
@@ -130,7 +130,9 @@ def test_tiles_of_a_run_that_waits_are_dashes(
         shown = tab.locator("dl.figures").evaluate_all(READ)[0]
         studio.api.post(f"/runs/{waiting}/cancel").raise_for_status()
 
-    assert [shown[name] for name in live_figures.TILES] == [DASH] * len(live_figures.TILES)
+    assert [shown[name] for name in live_figures.METRIC_TILES] == [DASH] * len(
+        live_figures.METRIC_TILES
+    )
 
 
 def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
@@ -149,11 +151,11 @@ def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
     context.new_page().goto(f"/runs/{number}")
 
     told: dict[str, Any] = get_run(studio, number)["metrics"]
-    names = [*live_figures.TILES, *(one for one in live_figures.RESULT_TILES if one in told)]
+    names = [*live_figures.METRIC_TILES, *(one for one in live_figures.RESULT_TILES if one in told)]
     for tab in context.pages:
         shown = read(tab)
         assert {name: shown[name] for name in names} == {
-            name: formatting.measure(told[name], name) for name in names
+            name: formatting.metric_value(told[name], name) for name in names
         }
 
 
@@ -181,9 +183,9 @@ def test_scripts_and_pages_write_numbers_alike(
     ]
     written = page.evaluate(WRITE, pairs)
     context.close()
-    before = page_locale.spoken()
-    page_locale.speak(tag)
-    wanted = [formatting.measure(value, name) for value, name in pairs]
-    page_locale.speak(before)
+    before = page_locale.current_language()
+    page_locale.set_language(tag)
+    wanted = [formatting.metric_value(value, name) for value, name in pairs]
+    page_locale.set_language(before)
 
     assert written == wanted

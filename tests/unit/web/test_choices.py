@@ -16,12 +16,12 @@ T4 = Hardware(
 
 
 def test_a_precision_that_cannot_run_says_why() -> None:
-    refused = {one.mode.name: one.refusal for one in choices.precisions(T4) if one.refusal}
+    refused = {one.mode.name: one.refusal for one in choices.precision_options(T4) if one.refusal}
 
     assert refused["bf16"] == (
         "needs compute capability 8.0 or newer; Tesla T4 has 7.5, which only emulates it"
     )
-    assert [one.mode.name for one in choices.precisions(T4) if not one.refusal] == [
+    assert [one.mode.name for one in choices.precision_options(T4) if not one.refusal] == [
         "fp16",
         "fp32",
         "fp32_bf16_matmul",
@@ -29,11 +29,11 @@ def test_a_precision_that_cannot_run_says_why() -> None:
 
 
 def test_data_sets_are_offered_with_their_size(db: Session) -> None:
-    assert choices.dataset_names(db, "starter") == [("starter", "starter (40 rows)")]
+    assert choices.dataset_options(db, "starter") == [("starter", "starter (40 rows)")]
 
 
 def test_a_data_set_that_is_gone_is_still_named(db: Session) -> None:
-    assert choices.dataset_names(db, "old") == [
+    assert choices.dataset_options(db, "old") == [
         ("old", "old (missing)"),
         ("starter", "starter (40 rows)"),
     ]

@@ -4,26 +4,26 @@ from sqlmodel import Session
 
 from studio.services.compare import compare
 from studio.services.runs import attempts
-from studio.web.compare.comparison_url import View, brushed, parse
+from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush
 from tests.support.factories import make_running, metrics_event
 
 
 def test_an_address_comes_back_as_it_was() -> None:
     said = "runs=1,2&base=2&x=tokens&y=log&smooth=0.9&clip=1&m=loss,eval_loss&group=seed&hide=2"
 
-    assert parse(said).query() == said
+    assert parse_query(said).query() == said
 
 
 def test_metrics_may_be_named_one_by_one() -> None:
-    assert parse("runs=1&m=loss&m=eval_loss").m == ["loss", "eval_loss"]
+    assert parse_query("runs=1&m=loss&m=eval_loss").m == ["loss", "eval_loss"]
 
 
 def test_nothing_is_said_of_what_is_as_it_comes() -> None:
-    assert View(runs=[1, 2]).address == "/compare?runs=1,2"
+    assert ComparisonQuery(runs=[1, 2]).address == "/compare?runs=1,2"
 
 
 def test_a_part_of_the_axis_is_two_numbers_or_nothing() -> None:
-    assert [View(zoom=said).span for said in ("1..2.5", "1", "a..b", "")] == [
+    assert [ComparisonQuery(zoom=said).span for said in ("1..2.5", "1", "a..b", "")] == [
         (1.0, 2.5),
         None,
         None,
@@ -37,6 +37,6 @@ def test_a_brush_leaves_runs_by_numbers_and_names(db: Session) -> None:
         attempts.apply_events(db, run, [metrics_event(1, loss=loss)], 1)
     made = compare.compare(db, [1, 2, 3])
 
-    assert brushed(made, "loss:1..2.5") == {3}
-    assert brushed(made, "loss:1..2.5;precision:fp32|fp16") == {1, 3}
-    assert brushed(made, "") == set()
+    assert runs_outside_brush(made, "loss:1..2.5") == {3}
+    assert runs_outside_brush(made, "loss:1..2.5;precision:fp32|fp16") == {1, 3}
+    assert runs_outside_brush(made, "") == set()

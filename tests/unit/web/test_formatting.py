@@ -42,7 +42,7 @@ def test_numbers_have_four_digits_and_are_never_zero_by_mistake(
 def test_a_metric_is_written_in_the_unit_of_its_name(
     name: str, value: float | None, text: str
 ) -> None:
-    assert formatting.measure(value, name) == text
+    assert formatting.metric_value(value, name) == text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,9 @@ def test_a_size_is_written_in_the_unit_that_reads_best() -> None:
 def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
     now = datetime.now(UTC)
 
-    assert [formatting.ago(now - timedelta(minutes=minutes)) for minutes in (0, 5, 125, 3000)] == [
+    assert [
+        formatting.relative_time(now - timedelta(minutes=minutes)) for minutes in (0, 5, 125, 3000)
+    ] == [
         "just now",
         "5 min ago",
         "2 h ago",
@@ -113,7 +115,9 @@ def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
 def test_a_moment_to_come_is_told_by_how_soon_it_will_be() -> None:
     now = datetime.now(UTC)
 
-    assert [formatting.ago(now + timedelta(seconds=seconds)) for seconds in (20, 130, 7300)] == [
+    assert [
+        formatting.relative_time(now + timedelta(seconds=seconds)) for seconds in (20, 130, 7300)
+    ] == [
         "in a moment",
         "in 2 min",
         "in 2 h",
@@ -122,7 +126,7 @@ def test_a_moment_to_come_is_told_by_how_soon_it_will_be() -> None:
 
 @pytest.mark.parametrize("at", [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05Z"])
 def test_a_moment_tells_the_exact_time_on_hover(at: datetime | str) -> None:
-    told = formatting.moment(at)
+    told = formatting.time_element(at)
 
     assert told.startswith(
         '<time datetime="2026-01-02T03:04:05+00:00" title="2026-01-02 03:04:05 UTC">'
@@ -130,7 +134,7 @@ def test_a_moment_tells_the_exact_time_on_hover(at: datetime | str) -> None:
 
 
 def test_a_metric_without_a_name_of_its_own_gets_one() -> None:
-    assert [formatting.metric(name) for name in ("eval_loss", "some_other")] == [
+    assert [formatting.metric_title(name) for name in ("eval_loss", "some_other")] == [
         "Validation loss",
         "Some other",
     ]

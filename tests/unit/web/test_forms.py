@@ -7,9 +7,9 @@ from annotated_types import Ge, Gt
 from pydantic import Field, ValidationError
 
 from studio.recipe.fields import FieldSpec, Section
-from studio.web.experiments.config_diff import changes
+from studio.web.experiments.config_diff import form_changes
 from studio.web.forms.controls import Fieldset
-from studio.web.forms.recipe_form import fieldset, problems_in, tidy
+from studio.web.forms.recipe_form import field_problems, fieldset, parse_posted
 
 
 class Sugar(Section):
@@ -46,8 +46,8 @@ def shown(form: Fieldset) -> dict[str, str]:
 
 def problems(**values: object) -> dict[str, str]:
     with pytest.raises(ValidationError) as caught:
-        Tea.model_validate(tidy(Tea, values), strict=False)
-    return problems_in(caught.value, Tea)
+        Tea.model_validate(parse_posted(Tea, values), strict=False)
+    return field_problems(caught.value, Tea)
 
 
 def test_every_knob_has_a_control_with_its_default() -> None:
@@ -150,7 +150,7 @@ def test_changes_are_told_with_what_takes_them_back() -> None:
     base = {"leaf": "mint", "extra": {"kind": "sugar", "spoons": 1}}
     form = fieldset(Tea, {"leaf": "", "extra": {"kind": "milk", "oat": "true"}}, base=base)
 
-    assert [(one.label, one.before, one.after, one.values) for one in changes(form)] == [
+    assert [(one.label, one.before, one.after, one.values) for one in form_changes(form)] == [
         ("Leaf", "mint", "empty", '{"leaf": "mint"}'),
         ("Extra", "Sugar", "Milk, of any kind", '{"extra.kind": "sugar"}'),
         ("Oat milk", "off", "on", '{"extra.oat": "false"}'),
@@ -158,17 +158,17 @@ def test_changes_are_told_with_what_takes_them_back() -> None:
 
 
 def test_an_empty_optional_field_means_none() -> None:
-    assert tidy(Tea, {"leaf": "mint", "cups": ""}) == {"leaf": "mint", "cups": None}
+    assert parse_posted(Tea, {"leaf": "mint", "cups": ""}) == {"leaf": "mint", "cups": None}
 
 
 def test_fields_of_the_alternative_not_chosen_are_dropped() -> None:
     posted = {"extra": {"kind": "milk", "oat": "true", "spoons": "9"}}
 
-    assert tidy(Tea, posted) == {"extra": {"kind": "milk", "oat": "true"}}
+    assert parse_posted(Tea, posted) == {"extra": {"kind": "milk", "oat": "true"}}
 
 
 def test_a_field_nobody_knows_is_kept_to_be_refused() -> None:
-    assert tidy(Tea, {"extra": {"kind": "milk", "salt": "1"}}) == {
+    assert parse_posted(Tea, {"extra": {"kind": "milk", "salt": "1"}}) == {
         "extra": {"kind": "milk", "salt": "1"}
     }
 

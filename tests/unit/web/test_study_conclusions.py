@@ -9,7 +9,7 @@ from studio.services.studies.incidents import Timeline
 from studio.services.studies.study_reports import AnswerComparison, StudyReport
 from studio.services.studies.study_statistics import State, StudyRun
 from studio.web.studies import study_export
-from studio.web.study_conclusions import share, verdict
+from studio.web.study_conclusions import draw_conclusions, format_share
 
 
 def trial(mode: str, seed: int, *losses: float, state: State = "done") -> StudyRun:
@@ -40,7 +40,7 @@ def report(*trials: StudyRun, devices: tuple[str, ...] = ()) -> StudyReport:
 
 
 def said(*trials: StudyRun) -> list[str]:
-    return [sentence.replace("\xa0", " ") for sentence in verdict(report(*trials))]
+    return [sentence.replace("\xa0", " ") for sentence in draw_conclusions(report(*trials))]
 
 
 REFERENCE = (trial("fp32", 0, 3.0, 2.0), trial("fp32", 1, 3.0, 2.1))
@@ -99,13 +99,13 @@ def test_a_loss_that_is_no_number_is_told() -> None:
 
 
 def test_speeds_of_several_devices_are_said_not_to_compare() -> None:
-    told = verdict(report(*REFERENCE, devices=("A100", "T4")))
+    told = draw_conclusions(report(*REFERENCE, devices=("A100", "T4")))
 
     assert told == ["Speeds do not compare: the runs trained on 2 kinds of device: A100, T4."]
 
 
 def test_a_share_is_written_without_a_negative_zero() -> None:
-    assert [share(value) for value in (0.5, 0.004, -0.0001, -0.5)] == [
+    assert [format_share(value) for value in (0.5, 0.004, -0.0001, -0.5)] == [
         "50\xa0%",
         "0.4\xa0%",
         "0\xa0%",
@@ -114,7 +114,7 @@ def test_a_share_is_written_without_a_negative_zero() -> None:
 
 
 def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
-    text = study_export.markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
+    text = study_export.to_markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
 
     lines = text.splitlines()
     assert lines[0] == "# Precision study: a\\|b"
@@ -125,7 +125,7 @@ def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
 
 
 def test_the_csv_holds_bare_numbers() -> None:
-    text = study_export.table(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
+    text = study_export.to_csv(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
     rows = {row["precision"]: row for row in csv.DictReader(text.splitlines())}
 
     assert (rows["bf16"]["gap"], rows["bf16"]["eval_loss_n"], rows["fp32"]["gap"]) == (

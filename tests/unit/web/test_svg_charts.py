@@ -7,8 +7,8 @@ import pytest
 
 from studio.services.metrics.metrics import Series
 from studio.web.compare import svg_charts
-from studio.web.compare.curve_styles import Drawn, Line
-from studio.web.compare.svg_charts import Look
+from studio.web.compare.curve_styles import CurveStyle, StyledCurve
+from studio.web.compare.svg_charts import ChartOptions
 
 X = [1.0, 2.0, 3.0, 4.0]
 
@@ -17,42 +17,49 @@ def tags(drawn: str) -> list[str]:
     return re.findall(r"<(\w+)", drawn)
 
 
-def one(*values: float | None, label: str = "a", **more: int) -> Drawn:
+def one(*values: float | None, label: str = "a", **more: int) -> StyledCurve:
     broken = [place for place, value in zip(X, values, strict=True) if value is None]
-    line = Line(id=1, label=label, hue=0, dash=more.get("dash", 0), n=more.get("n", 1))
-    return Drawn(line, Series(list(values), list(values), list(values), broken))
+    line = CurveStyle(id=1, label=label, hue=0, dash=more.get("dash", 0), n=more.get("n", 1))
+    return StyledCurve(line, Series(list(values), list(values), list(values), broken))
 
 
 @pytest.mark.parametrize("look", [{}, {"is_log": True, "is_x_log": True}, {"is_clipped": True}])
 @pytest.mark.parametrize("values", [(1.0, 2.0, 3.0, 4.0), (5.0,) * 4, (-1.0, None, 0.0, 2.0)])
 def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[str, bool]) -> None:
-    drawn = svg_charts.svg(X, [one(*values)], Look(title="t", unit="step", **look))  # type: ignore[arg-type] # switches only
+    drawn = svg_charts.render_svg(X, [one(*values)], ChartOptions(title="t", unit="step", **look))  # type: ignore[arg-type] # switches only
 
     assert (tags(drawn)[0], tags(drawn).count("path") > 0) == ("svg", True)
     assert "nan" not in drawn
 
 
 def test_what_is_not_finite_is_marked() -> None:
-    drawn = svg_charts.svg(X, [one(1.0, None, None, 2.0)], Look(title="t", unit="step"))
+    drawn = svg_charts.render_svg(
+        X, [one(1.0, None, None, 2.0)], ChartOptions(title="t", unit="step")
+    )
 
     assert drawn.count("not finite") == 2
 
 
 def test_hostile_names_stay_text() -> None:
-    drawn = svg_charts.svg(X, [one(*X, label="<script>")], Look(title="<b>", unit="step"))
+    drawn = svg_charts.render_svg(
+        X, [one(*X, label="<script>")], ChartOptions(title="<b>", unit="step")
+    )
 
     assert "<script>" not in drawn
     assert "<b>" not in drawn
 
 
 def test_nothing_told_is_an_empty_picture() -> None:
-    assert tags(svg_charts.svg([], [], Look(title="t", unit="step")))[:2] == ["svg", "title"]
+    assert tags(svg_charts.render_svg([], [], ChartOptions(title="t", unit="step")))[:2] == [
+        "svg",
+        "title",
+    ]
 
 
 def test_smoothing_is_corrected_for_its_start() -> None:
-    assert svg_charts.smoothed([2.0, None, 2.0], 0.9) == [
+    assert svg_charts.smooth([2.0, None, 2.0], 0.9) == [
         pytest.approx(2.0),
         None,
         pytest.approx(2.0),
     ]
-    assert math.isclose(svg_charts.smoothed([0.0, 1.0], 0.5)[1] or 0, 2 / 3)
+    assert math.isclose(svg_charts.smooth([0.0, 1.0], 0.5)[1] or 0, 2 / 3)

@@ -9,9 +9,15 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from studio.errors import DiskFullError, InvalidError
-from studio.web.http.multipart_upload import Form, Names, _feed, _Writer, received
+from studio.web.http.multipart_upload import (
+    FormFields,
+    UploadedForm,
+    _feed_parser,
+    _FormWriter,
+    receive_form,
+)
 
-NAMES = Names(fields=frozenset({"name"}), files=frozenset({"file"}))
+NAMES = FormFields(fields=frozenset({"name"}), files=frozenset({"file"}))
 BODY = (
     b'--cut\r\nContent-Disposition: form-data; name="name"\r\n\r\npets\r\n'
     b'--cut\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\n'
@@ -32,9 +38,9 @@ def request(chunks: list[bytes], boundary: str = "cut") -> Request:
     return Request(scope, receive)
 
 
-def receive(folder: Path, chunks: list[bytes]) -> tuple[Form, bytes]:
-    async def go() -> tuple[Form, bytes]:
-        async with received(request(chunks), folder, NAMES) as form:
+def receive(folder: Path, chunks: list[bytes]) -> tuple[UploadedForm, bytes]:
+    async def go() -> tuple[UploadedForm, bytes]:
+        async with receive_form(request(chunks), folder, NAMES) as form:
             return form, form.files["file"].path.read_bytes()
 
     return asyncio.run(go())
@@ -94,9 +100,9 @@ def test_a_full_disk_is_told_after_the_rest_was_heard(tmp_path: Path) -> None:
         heard.append(message["body"])
         return message
 
-    writer = _Writer(tmp_path, NAMES)
+    writer = _FormWriter(tmp_path, NAMES)
     with pytest.raises(DiskFullError):
-        asyncio.run(_feed(Request(asked.scope, receive), writer))
+        asyncio.run(_feed_parser(Request(asked.scope, receive), writer))
     writer.drop()
 
     assert heard[-2] == tail

@@ -5,8 +5,8 @@ import pytest
 from studio.errors import InvalidError
 from studio.methods import METHODS, RECIPE_ADAPTER
 from studio.recipe import yaml
-from studio.web.experiments.yaml_paste import LONGEST, pour
-from studio.web.forms.recipe_form import tidy
+from studio.web.experiments.yaml_paste import MAX_CHARS, parse_recipe
+from studio.web.forms.recipe_form import parse_posted
 from tests.support.factories import make_recipe
 
 SFT = METHODS["sft"]
@@ -14,9 +14,9 @@ SFT = METHODS["sft"]
 
 def test_what_a_run_has_written_fits_as_it_is() -> None:
     recipe = make_recipe(optimisation={"learning_rate": 3e-5, "max_steps": 7}, precision="fp32")
-    poured = pour(yaml.dump(recipe), SFT)
+    poured = parse_recipe(yaml.dump(recipe), SFT)
 
-    again = RECIPE_ADAPTER.validate_python(tidy(SFT.recipe, poured.values), strict=False)
+    again = RECIPE_ADAPTER.validate_python(parse_posted(SFT.recipe, poured.values), strict=False)
     assert (again, poured.problems) == (recipe, [])
 
 
@@ -40,26 +40,26 @@ def test_what_a_run_has_written_fits_as_it_is() -> None:
     ],
 )
 def test_what_does_not_fit_is_told(text: str, problem: str) -> None:
-    assert [told.split(" Did you mean adapter")[0] for told in pour(text, SFT).problems] == [
-        problem
-    ]
+    assert [
+        told.split(" Did you mean adapter")[0] for told in parse_recipe(text, SFT).problems
+    ] == [problem]
 
 
 def test_what_fits_is_kept_beside_what_does_not() -> None:
-    poured = pour("precision: fp32\nsped: 2\ndata: {max_length: 64}", SFT)
+    poured = parse_recipe("precision: fp32\nsped: 2\ndata: {max_length: 64}", SFT)
 
     assert poured.values == {"precision": "fp32", "data": {"max_length": "64"}}
 
 
 def test_a_text_that_refers_to_itself_is_walked_once() -> None:
     levels = "".join(f"b{n}: &b{n} [{f'*b{n - 1}, ' * 9}1]\n" for n in range(1, 30))
-    poured = pour(f"b0: &b0 [1]\n{levels}dataset: *b29", SFT)
+    poured = parse_recipe(f"b0: &b0 [1]\n{levels}dataset: *b29", SFT)
 
     assert (poured.values, poured.problems[-1]) == ({}, "dataset takes one value.")
 
 
 def test_a_text_that_is_no_recipe_is_refused_whole() -> None:
     with pytest.raises(InvalidError, match="line 1"):
-        pour("a: b: c", SFT)
+        parse_recipe("a: b: c", SFT)
     with pytest.raises(InvalidError, match="at most"):
-        pour("x" * (LONGEST + 1), SFT)
+        parse_recipe("x" * (MAX_CHARS + 1), SFT)

@@ -10,11 +10,11 @@ from studio.errors import TooManyRequestsError
 from studio.services.accounts import accounts, audit_log, one_time_links, passwords
 from studio.settings import Settings
 from studio.web.auth.login_throttle import (
-    KEPT,
-    MOST_OF_ADDRESS,
-    MOST_OF_BOTH,
+    MAX_ENTRIES,
+    MAX_FOR_ADDRESS,
+    MAX_FOR_BOTH,
     WINDOW_SECONDS,
-    Tries,
+    LoginThrottle,
 )
 from tests.support.page_reader import parse_page
 from tests.support.visitors import PASSWORD, Visitors, make_visitors
@@ -137,8 +137,8 @@ def test_a_password_is_changed_only_by_who_knows_it(home: Visitors, hashed: str)
 
 
 def test_guessing_is_slowed_down(home: Visitors) -> None:
-    home.app.state.tries = Tries(lambda: 0.0)
-    for _ in range(MOST_OF_BOTH):
+    home.app.state.tries = LoginThrottle(lambda: 0.0)
+    for _ in range(MAX_FOR_BOTH):
         home.app.state.tries.begin("ann", "testclient")
 
     answer = home.stranger().post("/login", data={"name": "ann", "password": "x"})
@@ -148,8 +148,8 @@ def test_guessing_is_slowed_down(home: Visitors) -> None:
 
 def test_who_waits_may_try_again() -> None:
     clock = [0.0]
-    tries = Tries(lambda: clock[0])
-    for _ in range(MOST_OF_BOTH):
+    tries = LoginThrottle(lambda: clock[0])
+    for _ in range(MAX_FOR_BOTH):
         tries.begin("ann", "10.0.0.1")
     clock[0] = WINDOW_SECONDS + 1
 
@@ -157,8 +157,8 @@ def test_who_waits_may_try_again() -> None:
 
 
 def test_many_names_from_one_address_are_slowed_down() -> None:
-    tries = Tries(lambda: 0.0)
-    for number in range(MOST_OF_ADDRESS):
+    tries = LoginThrottle(lambda: 0.0)
+    for number in range(MAX_FOR_ADDRESS):
         tries.begin(f"name{number}", "10.0.0.1")
 
     with pytest.raises(TooManyRequestsError):
@@ -166,19 +166,19 @@ def test_many_names_from_one_address_are_slowed_down() -> None:
 
 
 def test_whoever_else_tries_keeps_nobody_out() -> None:
-    tries = Tries(lambda: 0.0)
-    for _ in range(MOST_OF_BOTH):
+    tries = LoginThrottle(lambda: 0.0)
+    for _ in range(MAX_FOR_BOTH):
         tries.begin("ann", "10.6.6.6")
 
     tries.begin("ann", "10.0.0.1")
 
 
 def test_however_many_try_little_is_remembered() -> None:
-    tries = Tries(lambda: 0.0)
-    for number in range(KEPT):
+    tries = LoginThrottle(lambda: 0.0)
+    for number in range(MAX_ENTRIES):
         tries.begin(f"name{number}", f"address{number}")
 
-    assert len(tries) == KEPT
+    assert len(tries) == MAX_ENTRIES
 
 
 def test_what_a_member_makes_is_theirs(home: Visitors) -> None:

@@ -24,15 +24,15 @@ from studio.services.accounts.owners import TABLES_BY_PATH
 from studio.services.operations.home import open_home
 from studio.settings import Settings
 from studio.web.api.routers import ROUTERS as API
-from studio.web.auth.permissions import ROUTES
-from studio.web.auth.route_table import Way, Ways
-from studio.web.middleware.auth_middleware import Door
-from studio.web.middleware.request_metrics import Counter, Traffic
+from studio.web.auth.permissions import ROUTE_PERMISSIONS
+from studio.web.auth.route_table import RouteInfo, RouteTable
+from studio.web.middleware.auth_middleware import AuthMiddleware
+from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from studio.web.page_routers import ROUTERS as PAGES
 from tests.support.factories import make_recipe, make_run
 from tests.support.visitors import Visitors, make_visitors
 
-WAYS = list(Ways((*PAGES, *API)))
+WAYS = list(RouteTable((*PAGES, *API)))
 IN, REFUSED = 204, 403
 
 MAY = {
@@ -55,7 +55,9 @@ def at_the_door(furnished_house: Visitors) -> dict[str, TestClient]:
     async def behind(scope: Asked, receive: Receive, send: Send) -> None:
         await Response(status_code=IN)(scope, receive, send)
 
-    door = Counter(Door(behind, Ways((*PAGES, *API)), home.settings), Traffic())
+    door = RequestMetricsMiddleware(
+        AuthMiddleware(behind, RouteTable((*PAGES, *API)), home.settings), RequestMetrics()
+    )
 
     async def before(scope: Asked, receive: Receive, send: Send) -> None:
         await door({**scope, "app": home.app}, receive, send)
@@ -98,11 +100,11 @@ def furnished_house(
     engine.dispose()
 
 
-def path_of(way: Way) -> str:
+def path_of(way: RouteInfo) -> str:
     return re.sub(r"{[^}]*}", "1", way.template)
 
 
-def expected(who: str, way: Way) -> int:
+def expected(who: str, way: RouteInfo) -> int:
     is_owned = way.asks == "manage" and bool(way.noun)
     if way.asks not in MAY[who] or (who == "other member" and is_owned):
         return REFUSED
@@ -146,7 +148,7 @@ def test_only_little_is_open_to_anybody() -> None:
 
 
 def test_no_row_of_the_table_is_without_a_route() -> None:
-    assert set(ROUTES) == {way.template for way in WAYS}
+    assert set(ROUTE_PERMISSIONS) == {way.template for way in WAYS}
 
 
 BY_NAME = {

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.web.auth.security_headers import HEADERS
+from studio.web.auth.security_headers import SECURITY_HEADERS
 
 BODY = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
@@ -70,8 +70,8 @@ def test_a_fault_of_ours_is_told_with_the_same_care(engine: Engine, settings: Se
 
     for path in ("/", "/api/v1/runs"):
         answer = broken.get(path)
-        kept = {name: value for name, value in answer.headers.items() if name in HEADERS}
-        assert (answer.status_code, kept) == (500, HEADERS)
+        kept = {name: value for name, value in answer.headers.items() if name in SECURITY_HEADERS}
+        assert (answer.status_code, kept) == (500, SECURITY_HEADERS)
 
 
 def test_hashed_files_are_kept_and_others_checked(client: TestClient) -> None:

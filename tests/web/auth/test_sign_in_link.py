@@ -15,8 +15,8 @@ from studio.db.column_types import now
 from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings
-from studio.web.accounts.login_page import local
-from studio.web.auth.route_table import Ways
+from studio.web.accounts.login_page import local_path
+from studio.web.auth.route_table import RouteTable
 from tests.support.page_reader import parse_page
 from tests.support.visitors import Visitors, make_visitors
 
@@ -179,11 +179,11 @@ def test_all_other_browsers_can_be_shown_out(home: Visitors) -> None:
     ["//evil", "https://evil", "/\\evil", "\\\\evil", "javascript:alert(1)", "/a\nb", "runs", ""],
 )
 def test_the_door_leads_nowhere_else(there: str) -> None:
-    assert local(there) == "/"
+    assert local_path(there) == "/"
 
 
 def test_the_door_leads_back() -> None:
-    assert local("/runs/3?tab=log") == "/runs/3?tab=log"
+    assert local_path("/runs/3?tab=log") == "/runs/3?tab=log"
 
 
 def test_programs_of_the_same_user_find_a_token(home: Visitors) -> None:
@@ -232,4 +232,4 @@ def test_a_route_without_a_row_keeps_the_studio_from_starting() -> None:
     router.add_api_route("/forgotten", lambda: None)
 
     with pytest.raises(LookupError, match="GET /forgotten has no row"):
-        Ways([router])
+        RouteTable([router])

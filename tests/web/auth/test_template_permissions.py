@@ -30,15 +30,15 @@ from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.settings import Settings
 from studio.web.api.routers import ROUTERS as API
-from studio.web.auth.route_table import Ways
-from studio.web.middleware.auth_middleware import Door
-from studio.web.middleware.request_metrics import Counter, Traffic
+from studio.web.auth.route_table import RouteTable
+from studio.web.middleware.auth_middleware import AuthMiddleware
+from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from studio.web.page_routers import ROUTERS as PAGES
 from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
 from tests.support.page_reader import Node, parse_page
 from tests.support.visitors import Visitors, make_visitors
 
-WAYS = Ways((*PAGES, *API))
+WAYS = RouteTable((*PAGES, *API))
 Offer = tuple[str, str]
 """A method and an address."""
 Offers = dict[str, dict[Offer, str]]
@@ -132,7 +132,7 @@ def at_the_door(home: Visitors, like: TestClient) -> TestClient:
     async def behind(scope: Asked, receive: Receive, send: Send) -> None:
         await Response(status_code=204)(scope, receive, send)
 
-    door = Counter(Door(behind, WAYS, home.settings), Traffic())
+    door = RequestMetricsMiddleware(AuthMiddleware(behind, WAYS, home.settings), RequestMetrics())
 
     async def before(scope: Asked, receive: Receive, send: Send) -> None:
         await door({**scope, "app": home.app}, receive, send)

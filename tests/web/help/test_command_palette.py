@@ -4,7 +4,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.web.rendering.navigation import PLACES
+from studio.web.rendering.navigation import NAV_ITEMS
 from tests.support.factories import make_finished_run
 from tests.support.page_reader import Node, parse_page
 
@@ -34,7 +34,7 @@ def test_without_words_it_offers_what_one_can_do_and_the_newest_runs(
     found = offered(client, "")
 
     assert list(found) == ["Do", "Go to", "Runs"]
-    assert found["Go to"] == [place.href for place in PLACES]
+    assert found["Go to"] == [place.href for place in NAV_ITEMS]
     assert found["Runs"] == ["/runs/2", "/runs/1"]
 
 

@@ -15,10 +15,10 @@ def facts(page: Node) -> dict[str, str]:
     return {name.text: value.text for name, value in zip(names, values, strict=True)}
 
 
-@pytest.mark.parametrize("name", help_index.knobs())
+@pytest.mark.parametrize("name", help_index.recipe_fields())
 def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
     page = parse_page(client.get(f"/help/knobs/{name}").text)
-    entry = help_index.knobs()[name]
+    entry = help_index.recipe_fields()[name]
 
     assert page.one("h1").text == entry.knob.label
     assert page.one("p", class_="lead").text == " ".join(entry.help.split())
@@ -46,7 +46,7 @@ def test_a_knob_shows_how_to_set_it(client: TestClient) -> None:
 
 
 def test_every_related_knob_exists() -> None:
-    known = help_index.knobs()
+    known = help_index.recipe_fields()
 
     assert [one for entry in known.values() for one in entry.knob.related if one not in known] == []
 
@@ -65,10 +65,10 @@ def test_help_without_words_holds_everything(client: TestClient) -> None:
     found = parse_page(client.get("/help").text).one(id="found")
 
     links = [link.attributes["href"] for link in found.all("a")]
-    assert len(links) == len(help_index.knobs()) + len(FAILURE_CODES) + 1
-    assert help_index.pages("").count == len(help_index.knobs()) + len(FAILURE_CODES) + len(
-        PRECISIONS
-    )
+    assert len(links) == len(help_index.recipe_fields()) + len(FAILURE_CODES) + 1
+    assert help_index.search_help("").count == len(help_index.recipe_fields()) + len(
+        FAILURE_CODES
+    ) + len(PRECISIONS)
 
 
 def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
@@ -76,4 +76,4 @@ def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
 
     hrefs = {link.attributes.get("href", "") for link in page.all("a")}
     linked = {href.removeprefix("/help/knobs/") for href in hrefs if "/help/knobs/" in href}
-    assert linked == help_index.knobs().keys()
+    assert linked == help_index.recipe_fields().keys()

@@ -7,13 +7,13 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.web.api.runs import event_streams
-from studio.web.http.event_hub import Hub
+from studio.web.http.event_hub import EventHub
 from tests.support.factories import make_finished_run, make_run, make_running
 
 
 def test_each_commit_wakes_those_who_wait(engine: Engine) -> None:
     async def watch() -> list[bool]:
-        hub, woken = Hub(engine), []
+        hub, woken = EventHub(engine), []
         async with hub.running():
             seen = await hub.wait(hub.version)
             for name in ("a", "b"):
@@ -32,7 +32,7 @@ def test_each_commit_wakes_those_who_wait(engine: Engine) -> None:
 
 def test_the_end_wakes_everybody(engine: Engine) -> None:
     async def end() -> bool:
-        hub = Hub(engine)
+        hub = EventHub(engine)
         async with hub.running():
             seen = await hub.wait(hub.version)
             waiting = asyncio.create_task(hub.wait(seen, seconds=3600))
@@ -51,7 +51,7 @@ def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> N
         return len(looks)
 
     async def watch() -> list[list[int]]:
-        hub, seen = Hub(engine), []
+        hub, seen = EventHub(engine), []
         async with hub.running():
             version = await hub.wait(hub.version)
             seen.append(await asyncio.gather(*(hub.read("a run", look) for _ in range(50))))
@@ -70,12 +70,12 @@ def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> N
 def test_live_runs_are_followed_however_many_are_newer(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         first, ended = make_running(db, "first").id, make_finished_run(db, "ended").id
-        for place in range(event_streams.RECENT):
+        for place in range(event_streams.RECENT_RUNS):
             make_run(db, f"waits {place}")
 
-    seen = {brief.id for brief in event_streams.recent(engine, frozenset({ended or 0}))}
+    seen = {brief.id for brief in event_streams.read_recent_runs(engine, frozenset({ended or 0}))}
     assert {first, ended} < seen
-    assert len(seen) == event_streams.RECENT + 2
+    assert len(seen) == event_streams.RECENT_RUNS + 2
 
 
 def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:
@@ -87,7 +87,7 @@ def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:
         return "news"
 
     async def watch() -> str:
-        hub = Hub(engine)
+        hub = EventHub(engine)
         async with hub.running():
             first = asyncio.create_task(hub.read("a run", look))
             await asyncio.to_thread(asked.wait, 30)

@@ -17,9 +17,9 @@ from tests.support.visitors import make_visitors
 
 @pytest.fixture
 def in_chinese() -> Iterator[None]:
-    locale.speak("zh-Hans")
+    locale.set_language("zh-Hans")
     yield
-    locale.speak(locale.ENGLISH)
+    locale.set_language(locale.ENGLISH)
 
 
 def language_of(client: TestClient, **headers: str) -> str:
@@ -44,7 +44,7 @@ def language_of(client: TestClient, **headers: str) -> str:
     ],
 )
 def test_the_browser_s_best_liking_is_answered(accepted: str, language: str) -> None:
-    assert locale.chosen({"accept-language": accepted}) == language
+    assert locale.choose_language({"accept-language": accepted}) == language
 
 
 def test_nobody_who_says_nothing_is_answered_in_another_language(client: TestClient) -> None:
@@ -83,7 +83,10 @@ def test_a_language_that_is_not_spoken_is_refused(client: TestClient) -> None:
 
 
 def test_a_cookie_with_anything_else_is_passed_over() -> None:
-    assert locale.chosen({"cookie": "language=../../etc", "accept-language": "zh"}) == "zh-Hans"
+    assert (
+        locale.choose_language({"cookie": "language=../../etc", "accept-language": "zh"})
+        == "zh-Hans"
+    )
 
 
 def test_caches_are_told_what_a_page_hangs_on(client: TestClient) -> None:
@@ -167,13 +170,13 @@ def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: En
     ],
 )
 def test_sentences_with_values_are_known_again(text: str, told: str) -> None:
-    assert translation.said(text) == told
+    assert translation.translate(text) == told
 
 
 @pytest.mark.usefixtures("in_chinese")
 def test_numbers_follow_the_language() -> None:
     assert formatting.number(1234567) == "1,234,567"
-    assert formatting.measure(0.125, "a_share") == "12.5%"
+    assert formatting.metric_value(0.125, "a_share") == "12.5%"
     assert formatting.number(float("inf")) == "无穷大"
     assert formatting.setting(True) == "是"  # noqa: FBT003 -- a value of a recipe
     assert formatting.duration(200) == "3分钟 20秒"
@@ -181,21 +184,24 @@ def test_numbers_follow_the_language() -> None:
 
 @pytest.mark.usefixtures("in_chinese")
 def test_what_a_study_comes_to_follows_the_language() -> None:
-    assert study_conclusions.plural(3, "seed") == "3 个种子"
-    assert study_conclusions.memory(1.5) == "内存多 50\N{NO-BREAK SPACE}%"
+    assert study_conclusions.format_count(3, "seed") == "3 个种子"
+    assert study_conclusions.format_memory_ratio(1.5) == "内存多 50\N{NO-BREAK SPACE}%"
 
 
 @pytest.mark.usefixtures("in_chinese")
 def test_dates_follow_the_language() -> None:
     at = datetime(2026, 11, 21, 9, 5, tzinfo=UTC)
 
-    assert formatting.ago(datetime.now(UTC) - timedelta(hours=3, minutes=5)) == "3小时前"
-    assert formatting.ago(datetime.now(UTC) + timedelta(days=2, minutes=5)) == "2天后"
-    assert number_i18n.exact(at).startswith("2026年11月21日")
-    assert number_i18n.minute(at) == "11月21日 09:05"
+    assert formatting.relative_time(datetime.now(UTC) - timedelta(hours=3, minutes=5)) == "3小时前"
+    assert formatting.relative_time(datetime.now(UTC) + timedelta(days=2, minutes=5)) == "2天后"
+    assert number_i18n.format_datetime_full(at).startswith("2026年11月21日")
+    assert number_i18n.format_day_and_time(at) == "11月21日 09:05"
 
 
 def test_english_keeps_the_house_s_figures() -> None:
     assert formatting.number(1234567) == "1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567"
     assert formatting.duration(200) == "3 min 20 s"
-    assert number_i18n.exact(datetime(2026, 11, 21, 9, 5, tzinfo=UTC)) == "2026-11-21 09:05:00 UTC"
+    assert (
+        number_i18n.format_datetime_full(datetime(2026, 11, 21, 9, 5, tzinfo=UTC))
+        == "2026-11-21 09:05:00 UTC"
+    )

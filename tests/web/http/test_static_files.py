@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from starlette.middleware.gzip import GZipMiddleware
 
 from hatch_build import replace_folder
-from studio.web.rendering.static_app import Kept
+from studio.web.rendering.static_app import CachedStaticFiles
 from studio.web.rendering.static_files import StaticFolder
 
 SCRIPT = b"let chart = 1;\n" * 500
@@ -37,7 +37,7 @@ def client(root: Path) -> Iterator[TestClient]:
     folder.load()
     app = FastAPI()
     app.add_middleware(GZipMiddleware, minimum_size=100)
-    app.mount("/static", Kept(folder))
+    app.mount("/static", CachedStaticFiles(folder))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from jinja2 import DictLoader, Environment
 
-from studio.web.rendering.render import Kept
+from studio.web.rendering.render import TemplateCache
 
 
 def _shown(folder: Path) -> str:
     jinja = Environment(
         loader=DictLoader({"page": "{{ 1 + 1 }}"}),
         autoescape=True,
-        bytecode_cache=Kept(str(folder)),
+        bytecode_cache=TemplateCache(str(folder)),
     )
     return jinja.get_template("page").render()
 

@@ -244,10 +244,10 @@ def test_time_alone_is_no_news(engine: Engine) -> None:
         attempts.apply_events(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0)], 1)
         run_id = run.id or 0
     settings = Settings(home=Path("nowhere"))
-    first, told = event_streams.news(
-        engine, settings, event_streams.Viewer(run_id, event_streams.Place())
+    first, told = event_streams.read_news(
+        engine, settings, event_streams.StreamState(run_id, event_streams.StreamPosition())
     )
-    _second, again = event_streams.news(engine, settings, first)
+    _second, again = event_streams.read_news(engine, settings, first)
 
     assert [event.event for event in told] == ["metrics", "event", "status"]
     assert again == []
@@ -259,13 +259,19 @@ def test_a_line_cut_between_two_events_loses_nothing(engine: Engine, settings: S
     folder = settings.runs / str(run_id)
     folder.mkdir()
     (folder / "log.txt").write_text("one\ntwo\n")
-    _viewer, told = event_streams.news(
-        engine, settings, event_streams.Viewer(run_id, event_streams.Place())
+    _viewer, told = event_streams.read_news(
+        engine, settings, event_streams.StreamState(run_id, event_streams.StreamPosition())
     )
 
     def heard_in_all(cut: int) -> set[str | None]:
-        place = event_streams.place_of(told[cut - 1].id or "") if cut else event_streams.Place()
-        _viewer, rest = event_streams.news(engine, settings, event_streams.Viewer(run_id, place))
+        place = (
+            event_streams.parse_position(told[cut - 1].id or "")
+            if cut
+            else event_streams.StreamPosition()
+        )
+        _viewer, rest = event_streams.read_news(
+            engine, settings, event_streams.StreamState(run_id, place)
+        )
         return {event.raw_data for event in (*told[:cut], *rest)}
 
     whole = heard_in_all(0)

@@ -236,7 +236,7 @@ def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine
         make_run(db, "a")
         make_run(db, "b")
 
-    assert [row.all("td")[2].text for row in waiting(client)] == ["now", formatting.NOTHING]
+    assert [row.all("td")[2].text for row in waiting(client)] == ["now", formatting.NO_VALUE]
 
 
 def test_a_run_waits_as_long_as_its_like_took(client: TestClient, engine: Engine) -> None:

@@ -213,12 +213,12 @@ def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -
 def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_run(db).id or 0
-    viewer, first = event_streams.news(
-        engine, HERE, event_streams.Viewer(run_id, event_streams.Place())
+    viewer, first = event_streams.read_news(
+        engine, HERE, event_streams.StreamState(run_id, event_streams.StreamPosition())
     )
     with unit_of_work(engine) as db:
         queue.set_priority(db, run_id, 5)
-    _viewer, then = event_streams.news(engine, HERE, viewer)
+    _viewer, then = event_streams.read_news(engine, HERE, viewer)
 
     def kinds(told: list[Any]) -> list[str]:
         return [
@@ -232,7 +232,7 @@ def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
 
 
 def test_an_id_of_an_older_page_is_still_understood() -> None:
-    assert event_streams.place_of("7.20") == event_streams.Place(metric=7, log=20)
+    assert event_streams.parse_position("7.20") == event_streams.StreamPosition(metric=7, log=20)
 
 
 def test_every_word_of_the_states_has_a_type() -> None:

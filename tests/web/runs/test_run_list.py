@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.services.runs import attempts, states
-from studio.web.runs.run_list_page import PAGE
+from studio.web.runs.run_list_page import PAGE_SIZE
 from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 from tests.support.page_reader import Node, parse_page
 
@@ -97,7 +97,7 @@ def test_a_search_without_result_says_so(client: TestClient, engine: Engine) -> 
 
 def test_older_runs_are_on_the_next_page(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        for number in range(PAGE + 1):
+        for number in range(PAGE_SIZE + 1):
             make_run(db, f"run {number}")
 
     more = parse_page(client.get("/?q=run").text).one(id="more").one("a").attributes["href"]

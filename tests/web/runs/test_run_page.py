@@ -58,7 +58,8 @@ def test_tiles_stand_before_there_is_a_metric(client: TestClient, engine: Engine
     tiles = shown(client).one("dl", class_="figures").all("div")
 
     assert [tile.text for tile in tiles if "hidden" not in tile.attributes][:4] == [
-        f"{formatting.metric(name)} {formatting.NOTHING}" for name in live_figures.TILES
+        f"{formatting.metric_title(name)} {formatting.NO_VALUE}"
+        for name in live_figures.METRIC_TILES
     ]
 
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request
 from studio.db.accounts import Account, Role
 from studio.services.accounts import accounts
 from studio.web.accounts import password_links
-from studio.web.api.conventions.api_route import NEVER_KEPT, Call
+from studio.web.api.conventions.api_route import NEVER_STORED, ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Name, Out
 from studio.web.http.deps import DB
 
-router = APIRouter(route_class=Call, prefix="/api/v1/accounts", tags=["accounts"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/accounts", tags=["accounts"])
 
 
 class NewAccount(Body):
@@ -31,7 +31,7 @@ class AccountOut(Out):
     created_at: datetime
 
 
-class Invited(AccountOut):
+class InvitedAccountOut(AccountOut):
     link: str
     """By which they choose a password, within a day. It works once."""
 
@@ -46,14 +46,14 @@ def listing(db: DB) -> AccountsOut:
     return AccountsOut(data=[AccountOut.model_validate(one) for one in accounts.list_all(db)])
 
 
-@router.post("", status_code=201, openapi_extra=NEVER_KEPT)
-def add(new: NewAccount, request: Request, db: DB) -> Invited:
+@router.post("", status_code=201, openapi_extra=NEVER_STORED)
+def add(new: NewAccount, request: Request, db: DB) -> InvitedAccountOut:
     """Add somebody, who chooses a password by the link."""
     return _invited(request, db, accounts.add(db, new.name, new.role))
 
 
 @router.post("/{account_id}/link")
-def link(account_id: Id, request: Request, db: DB) -> Invited:
+def link(account_id: Id, request: Request, db: DB) -> InvitedAccountOut:
     """Make a link by which somebody chooses a new password; the one before works no more."""
     return _invited(request, db, accounts.get(db, account_id))
 
@@ -72,6 +72,6 @@ def remove(account_id: Id, db: DB) -> None:
     accounts.remove(db, accounts.get(db, account_id))
 
 
-def _invited(request: Request, db: DB, account: Account) -> Invited:
+def _invited(request: Request, db: DB, account: Account) -> InvitedAccountOut:
     shown = AccountOut.model_validate(account).model_dump()
-    return Invited(**shown, link=password_links.link(request, db, account))
+    return InvitedAccountOut(**shown, link=password_links.create_link(request, db, account))

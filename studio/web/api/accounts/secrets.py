@@ -7,12 +7,12 @@ from fastapi import APIRouter
 from pydantic import Field, SecretStr
 
 from studio.services.accounts import secrets
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Out
-from studio.web.auth.identity import Who
+from studio.web.auth.identity import CurrentIdentity
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["secrets"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["secrets"])
 
 Name = Literal[
     "hub_token",
@@ -55,7 +55,7 @@ def listing(db: DB, config: Config) -> SecretsOut:
 
 
 @router.put("/secrets/{name}", status_code=204)
-def keep(name: Name, body: NewSecret, db: DB, config: Config, who: Who) -> None:
+def keep(name: Name, body: NewSecret, db: DB, config: Config, who: CurrentIdentity) -> None:
     """Set a secret, in place of the one before. It is used from now on."""
     secrets.store(db, config, name, body.value.get_secret_value(), who.name)
 

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from studio.db.accounts import Scope
 from studio.services.accounts import api_tokens
-from studio.web.api.conventions.api_route import NEVER_KEPT, Call
+from studio.web.api.conventions.api_route import NEVER_STORED, ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Out
-from studio.web.auth.identity import Who
+from studio.web.auth.identity import CurrentIdentity
 from studio.web.http.deps import DB
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["tokens"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["tokens"])
 
 
 class NewToken(Body):
@@ -36,7 +36,7 @@ class TokenOut(Out):
     """When it was shown last, to the minute."""
 
 
-class MadeToken(TokenOut):
+class NewTokenOut(TokenOut):
     token: str
     """What to show, as `Authorization: Bearer <token>`. It is told this once."""
 
@@ -46,21 +46,21 @@ class TokensOut(Out):
 
 
 @router.get("/tokens")
-def listing(db: DB, who: Who) -> TokensOut:
+def listing(db: DB, who: CurrentIdentity) -> TokensOut:
     """List your tokens, newest first."""
     mine = api_tokens.list_tokens(db, who.account_id)
     return TokensOut(data=[TokenOut.model_validate(one) for one in mine])
 
 
-@router.post("/tokens", status_code=201, openapi_extra=NEVER_KEPT)
-def make(body: NewToken, db: DB, who: Who) -> MadeToken:
+@router.post("/tokens", status_code=201, openapi_extra=NEVER_STORED)
+def make(body: NewToken, db: DB, who: CurrentIdentity) -> NewTokenOut:
     """Make a token. It may do no more than you do."""
     wish = api_tokens.TokenRequest(body.name, Scope(body.scope), body.days)
     made, secret = api_tokens.create(db, wish, who.account_id, who.level)
-    return MadeToken(**TokenOut.model_validate(made).model_dump(), token=secret)
+    return NewTokenOut(**TokenOut.model_validate(made).model_dump(), token=secret)
 
 
 @router.delete("/tokens/{number}", status_code=204)
-def revoke(number: Id, db: DB, who: Who) -> None:
+def revoke(number: Id, db: DB, who: CurrentIdentity) -> None:
     """Revoke a token at once; live streams that it opened end."""
     api_tokens.revoke(db, number, who.account_id)

@@ -14,21 +14,21 @@ from studio.db.session import read_session
 from studio.db.tables import Run
 from studio.services.compare import compare
 from studio.services.metrics import metrics
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.schemas import PASSING, Out, RunBrief, run_brief
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.schemas import TRANSIENT_FIELDS, Out, RunBrief, run_brief
 from studio.web.api.runs.event_streams import HEARTBEAT
-from studio.web.api.runs.run_results import AxisName, Cut, SeriesOut
-from studio.web.compare.curve_styles import Along, Laid, laid
+from studio.web.api.runs.run_results import AxisName, CurveWindowParams, SeriesOut
+from studio.web.compare.curve_styles import CurveAxis, CurveSet, load_curves
 from studio.web.http.deps import DB, RunIds
-from studio.web.http.stream_limits import Seated
+from studio.web.http.stream_limits import StreamSlot
 
-router = APIRouter(route_class=Call, prefix="/api/v1/compare", tags=["compare"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/compare", tags=["compare"])
 
-Keys = Annotated[str, Query(max_length=1000)]
-Group = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
+MetricKeys = Annotated[str, Query(max_length=1000)]
+GroupKey = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
 """`seed` for all but the seed, or a key of the recipe."""
 
-_ROWS = TypeAdapter(dict[int, list[metrics.MetricRow]])
+_METRIC_ROWS = TypeAdapter(dict[int, list[metrics.MetricRow]])
 _BRIEFS = TypeAdapter(list[RunBrief])
 
 
@@ -74,7 +74,7 @@ class ComparisonOut(Out):
     """By metric, then by run, along the shared x axis."""
 
 
-class LineOut(Out):
+class CurveStyleOut(Out):
     """How a line is named and drawn."""
 
     id: int
@@ -86,11 +86,11 @@ class LineOut(Out):
     """How many runs it is the mean of."""
 
 
-class LaidOut(Out):
+class CurveSetOut(Out):
     """Metrics of several runs along one axis; null where a line has no number at that place."""
 
     x: list[float]
-    lines: list[LineOut]
+    lines: list[CurveStyleOut]
     curves: dict[str, dict[int, SeriesOut]]
     """By metric, then by line. Of a group least and greatest are those of its runs."""
     last_id: int
@@ -104,11 +104,11 @@ def show(
     db: DB,
     runs: RunIds,
     base: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
-    keys: Keys = "loss,eval_loss",
+    keys: MetricKeys = "loss,eval_loss",
     x: AxisName = "step",
 ) -> ComparisonOut:
     made = compare.compare(db, runs, base)
-    found = laid(db, made.runs, keys.split(","), Along(x=x))
+    found = load_curves(db, made.runs, keys.split(","), CurveAxis(x=x))
     return ComparisonOut.model_validate(
         {
             "runs": [run.id or 0 for run in made.runs],
@@ -116,7 +116,7 @@ def show(
             "differing": {key: made.settings[key] for key in made.differing},
             "metrics": made.metrics,
             "x": found.curves.x,
-            "curves": _told(found),
+            "curves": _series_by_metric(found),
         }
     )
 
@@ -125,36 +125,36 @@ def show(
 def curves(
     db: DB,
     runs: RunIds,
-    keys: Keys = "loss,eval_loss",
+    keys: MetricKeys = "loss,eval_loss",
     x: AxisName = "step",
-    group: Group = "",
+    group: GroupKey = "",
     *,
-    cut: Cut,
-) -> LaidOut:
+    cut: CurveWindowParams,
+) -> CurveSetOut:
     """Curves alone, cut into buckets that all runs share, of all or of a part of the axis."""
-    along = Along(x=x, group=group, part=cut.part)
-    found = laid(db, compare.load_runs(db, runs), keys.split(","), along, cut.buckets)
-    return LaidOut.model_validate(
+    along = CurveAxis(x=x, group=group, part=cut.part)
+    found = load_curves(db, compare.load_runs(db, runs), keys.split(","), along, cut.buckets)
+    return CurveSetOut.model_validate(
         {
             "x": found.curves.x,
             "lines": list(found.lines.values()),
-            "curves": _told(found),
+            "curves": _series_by_metric(found),
             "last_id": found.curves.last_id,
             "offsets": found.curves.offsets,
         }
     )
 
 
-def _known(request: Request, runs: RunIds) -> list[int]:
+def _existing_runs(request: Request, runs: RunIds) -> list[int]:
     """Refuse before the stream begins: afterwards there is no status to set."""
     with read_session(request.app.state.engine) as db:
         return [run.id or 0 for run in compare.load_runs(db, runs)]
 
 
-@router.get("/stream", response_class=EventSourceResponse, dependencies=[Seated])
+@router.get("/stream", response_class=EventSourceResponse, dependencies=[StreamSlot])
 async def stream(
     request: Request,
-    runs: Annotated[list[int], Depends(_known)],
+    runs: Annotated[list[int], Depends(_existing_runs)],
     after: Annotated[str, Query(max_length=20)] = "",
     last_event_id: Annotated[str, Header(max_length=20)] = "",
 ) -> AsyncIterator[ServerSentEvent]:
@@ -164,10 +164,10 @@ async def stream(
     last, briefs = int(started) if started.isdecimal() else 0, ""
     while not state.hub.is_closing:
         seen = state.hub.version
-        rows, told, is_over = await run_in_threadpool(_news, state.engine, runs, last)
+        rows, told, is_over = await run_in_threadpool(_read_news, state.engine, runs, last)
         last = max((row.last_id for one in rows.values() for row in one), default=last)
         if rows:
-            data = _ROWS.dump_json(rows).decode()
+            data = _METRIC_ROWS.dump_json(rows).decode()
             yield ServerSentEvent(event="metrics", raw_data=data, id=str(last))
         if told != briefs:
             yield ServerSentEvent(event="runs", raw_data=told)
@@ -179,12 +179,12 @@ async def stream(
             yield HEARTBEAT
 
 
-def _news(
+def _read_news(
     engine: Engine, ids: list[int], last: int
 ) -> tuple[dict[int, list[metrics.MetricRow]], str, bool]:
     with read_session(engine) as db:
         found: list[Run] = compare.load_runs(db, ids)
-        told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": PASSING})
+        told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": TRANSIENT_FIELDS})
         is_over = all(run.status.is_final for run in found)
         return metrics.load_rows_by_run(db, ids, last), told.decode(), is_over
 
@@ -193,7 +193,7 @@ def _briefs(db: Session, found: list[Run]) -> list[RunBrief]:
     return [run_brief(db, run) for run in found]
 
 
-def _told(found: Laid) -> dict[str, dict[int, SeriesOut]]:
+def _series_by_metric(found: CurveSet) -> dict[str, dict[int, SeriesOut]]:
     return {
         key: {
             number: SeriesOut.model_validate(one, from_attributes=True)

@@ -8,32 +8,32 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from studio.services.compare import comparisons
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.preconditions import Conditional, Marked
-from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, page_of
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
+from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, make_page
 from studio.web.compare import comparison_export
 from studio.web.http.deps import DB
 
-router = APIRouter(route_class=Call, prefix="/api/v1/comparisons", tags=["compare"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/comparisons", tags=["compare"])
 
-Text = Annotated[str, Field(max_length=comparisons.MAX_TEXT)]
-Query = Annotated[str, Field(min_length=1, max_length=comparisons.MAX_QUERY)]
+NotesText = Annotated[str, Field(max_length=comparisons.MAX_TEXT)]
+QueryText = Annotated[str, Field(min_length=1, max_length=comparisons.MAX_QUERY)]
 
 
 class NewComparison(Body):
     name: Name
-    text: Text = ""
-    query: Query
+    text: NotesText = ""
+    query: QueryText
     """What the address of the page says, as `runs=1,2&base=1&x=tokens`."""
 
 
 class ChangedComparison(Body):
     name: Name | None = None
-    text: Text | None = None
-    query: Query | None = None
+    text: NotesText | None = None
+    query: QueryText | None = None
 
 
-class SavedOut(Out):
+class SavedComparisonOut(Out):
     id: int
     name: str
     text: str
@@ -43,30 +43,32 @@ class SavedOut(Out):
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
-def save(new: NewComparison, db: DB) -> SavedOut:
-    return SavedOut.model_validate(comparisons.save(db, new.name, new.text, new.query))
+def save(new: NewComparison, db: DB) -> SavedComparisonOut:
+    return SavedComparisonOut.model_validate(comparisons.save(db, new.name, new.text, new.query))
 
 
 @router.get("")
-def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedOut]:
+def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedComparisonOut]:
     rows = comparisons.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, [SavedOut.model_validate(row) for row in rows])
+    return make_page(rows, limit, [SavedComparisonOut.model_validate(row) for row in rows])
 
 
 @router.get("/{number}")
-def show(number: Id, db: DB, etag: Marked) -> SavedOut:
+def show(number: Id, db: DB, etag: EtagResponse) -> SavedComparisonOut:
     found = comparisons.get(db, number)
     etag.tell(found.name, found.text, found.query)
-    return SavedOut.model_validate(found)
+    return SavedComparisonOut.model_validate(found)
 
 
 @router.patch("/{number}")
-def change(number: Id, changed: ChangedComparison, db: DB, etag: Conditional) -> SavedOut:
+def change(
+    number: Id, changed: ChangedComparison, db: DB, etag: EtagPrecondition
+) -> SavedComparisonOut:
     found = comparisons.get(db, number)
     etag.check(found.name, found.text, found.query)
     found = comparisons.update(db, number, **changed.model_dump(exclude_unset=True))
     etag.tell(found.name, found.text, found.query)
-    return SavedOut.model_validate(found)
+    return SavedComparisonOut.model_validate(found)
 
 
 @router.delete("/{number}", status_code=status.HTTP_204_NO_CONTENT)
@@ -77,4 +79,4 @@ def delete(number: Id, db: DB) -> None:
 @router.get("/{number}/export", response_class=Response)
 def export(number: Id, db: DB) -> Response:
     """Return it as Markdown with its curves as pictures, in one zip."""
-    return comparison_export.answer(db, comparisons.get(db, number))
+    return comparison_export.zip_response(db, comparisons.get(db, number))

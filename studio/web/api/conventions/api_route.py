@@ -14,18 +14,18 @@ from studio.web.http import idempotency
 
 CREATED, ACCEPTED = 201, 202
 
-NEVER_KEPT = {"x-never-kept": True}
+NEVER_STORED = {"x-never-kept": True}
 """`openapi_extra` of a route whose answer holds a secret: no Idempotency-Key keeps it."""
 
 
-class Call(APIRoute):
+class ApiRoute(APIRoute):
     """A route of the API."""
 
     @property
     def is_making(self) -> bool:
         """Whether it makes something, and may be sent again under an Idempotency-Key."""
         makes = "POST" in (self.methods or ()) and self.status_code in {CREATED, ACCEPTED}
-        return makes and self.openapi_extra != NEVER_KEPT
+        return makes and self.openapi_extra != NEVER_STORED
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -34,7 +34,7 @@ class Call(APIRoute):
         async def answer(request: Request) -> Response:
             _check_query(request, known)
             if self.is_making:
-                return await idempotency.answered(request, handle)
+                return await idempotency.respond_once(request, handle)
             return await handle(request)
 
         return answer
@@ -46,9 +46,9 @@ def _check_query(request: Request, known: Mapping[str, bool]) -> None:
     `known` tells of each name whether it may be given several times.
     """
     counts = Counter(name for name, _value in request.query_params.multi_items())
-    unknown = [_error("extra_forbidden", name) for name in counts if name not in known]
+    unknown = [_query_error("extra_forbidden", name) for name in counts if name not in known]
     twice = [
-        _error("given_twice", name)
+        _query_error("given_twice", name)
         for name, count in counts.items()
         if count > 1 and not known.get(name, True)
     ]
@@ -56,6 +56,6 @@ def _check_query(request: Request, known: Mapping[str, bool]) -> None:
         raise RequestValidationError(unknown + twice)
 
 
-def _error(kind: str, name: str) -> dict[str, Any]:
+def _query_error(kind: str, name: str) -> dict[str, Any]:
     message = "It is given more than once; give one value."
     return {"type": kind, "loc": ("query", name), "msg": message, "input": None}

@@ -18,10 +18,10 @@ class Etag:
         self._response = response
 
     def tell(self, *facts: Any) -> None:  # noqa: ANN401 -- whatever a thing says of itself
-        self._response.headers["ETag"] = _mark(facts)
+        self._response.headers["ETag"] = _hash_facts(facts)
 
 
-class Condition(Etag):
+class EtagCondition(Etag):
     """The same for a change."""
 
     def __init__(self, response: Response, if_match: IfMatch = None) -> None:
@@ -40,7 +40,7 @@ class Condition(Etag):
             return
         # A proxy that packs an answer may have made the mark a weak one.
         known = {one.strip().removeprefix("W/") for one in self._wanted.split(",")}
-        if _mark(facts) not in known:
+        if _hash_facts(facts) not in known:
             raise StaleError(
                 "This was changed by somebody else meanwhile.",
                 hint="Read it again, and change what it says now.",
@@ -48,10 +48,10 @@ class Condition(Etag):
             )
 
 
-def _mark(facts: tuple[Any, ...]) -> str:
+def _hash_facts(facts: tuple[Any, ...]) -> str:
     text = json.dumps(facts, default=str, sort_keys=True)
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:20]}"'
 
 
-Marked = Annotated[Etag, Depends(Etag)]
-Conditional = Annotated[Condition, Depends(Condition)]
+EtagResponse = Annotated[Etag, Depends(Etag)]
+EtagPrecondition = Annotated[EtagCondition, Depends(EtagCondition)]

@@ -25,7 +25,7 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 After = Annotated[int | None, Query(ge=0, lt=2**63)]
 Id = Annotated[int, Path(ge=1, lt=2**63)]
 """Of a resource, as the database counts them."""
-Known = Annotated[int, Field(ge=1, lt=2**63)]
+BodyId = Annotated[int, Field(ge=1, lt=2**63)]
 """The same, named in a body."""
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Notes = Annotated[str, Field(max_length=100_000)]
@@ -71,17 +71,17 @@ class ErrorOut(Out):
     """The name of the signal that ended the process, or nothing."""
 
 
-class RepairOut(Out):
+class FixOut(Out):
     """A change of the recipe that may mend a run: send it to the run's `again` as `overrides`."""
 
     title: str
     change: dict[str, Any]
 
 
-class WholeErrorOut(ErrorOut):
+class ErrorDetailOut(ErrorOut):
     log: list[str]
     """The last lines that the run printed."""
-    repairs: list[RepairOut]
+    repairs: list[FixOut]
 
 
 class Phases(Out):
@@ -93,7 +93,7 @@ class Phases(Out):
     total_seconds: float | None
 
 
-PASSING = {"eta_seconds", "total_seconds"}
+TRANSIENT_FIELDS = {"eta_seconds", "total_seconds"}
 """Fields of a run that change with time alone, and so are no news."""
 
 
@@ -162,10 +162,10 @@ class WaitingOut(Out):
     """Estimated; null where that is not known."""
 
 
-class FailedRunOut(RunOut):
+class RunDetailOut(RunOut):
     """A run with all that explains its failure, or why it waits."""
 
-    error: WholeErrorOut | None
+    error: ErrorDetailOut | None
     waiting: WaitingOut | None
 
 
@@ -175,7 +175,7 @@ def waiting_out(wait: Wait | None) -> WaitingOut | None:
     return WaitingOut(reason=wait.reason, since=wait.since, starts_in_seconds=wait.seconds)
 
 
-def page_of(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]:
+def make_page(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]:
     """Make a page from one row more than asked for, which only says that there are more."""
     more = len(rows) > limit
     last = rows[limit - 1].id if more else None
@@ -183,7 +183,7 @@ def page_of(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]:
 
 
 def run_brief(db: Session, run: Run) -> RunBrief:
-    return RunBrief.model_validate(_brief(db, run))
+    return RunBrief.model_validate(_brief_fields(db, run))
 
 
 def run_out(db: Session, run: Run) -> RunOut:
@@ -202,7 +202,7 @@ def run_out(db: Session, run: Run) -> RunOut:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
     }
-    return RunOut.model_validate(_brief(db, run) | whole)
+    return RunOut.model_validate(_brief_fields(db, run) | whole)
 
 
 def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
@@ -213,7 +213,7 @@ def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
     )
 
 
-def run_explained(db: Session, run: Run, folder: RunDir) -> FailedRunOut:
+def failed_run_out(db: Session, run: Run, folder: RunDir) -> RunDetailOut:
     why = failure_report.explain(db, run)
     told = run_out(db, run).model_dump()
     told["waiting"] = waiting_out(queue_eta.estimate_wait(db, run))
@@ -222,15 +222,15 @@ def run_explained(db: Session, run: Run, folder: RunDir) -> FailedRunOut:
             "log": failure_report.log_tail(folder),
             "repairs": [asdict(repair) for repair in failure_report.list_fixes(db, run, why)],
         }
-    return FailedRunOut.model_validate(told)
+    return RunDetailOut.model_validate(told)
 
 
-def _error(db: Session, run: Run) -> dict[str, Any] | None:
+def _error_fields(db: Session, run: Run) -> dict[str, Any] | None:
     why = failure_report.explain(db, run)
     return asdict(why) | {"code": why.kind.code} if why else None
 
 
-def _brief(db: Session, run: Run) -> dict[str, Any]:
+def _brief_fields(db: Session, run: Run) -> dict[str, Any]:
     made = run_progress.measure(run)
     return {
         "id": run.id,
@@ -251,5 +251,5 @@ def _brief(db: Session, run: Run) -> dict[str, Any]:
         "priority": run.priority,
         "is_held": run.is_held,
         "metrics": run.metrics,
-        "error": _error(db, run),
+        "error": _error_fields(db, run),
     }

@@ -11,19 +11,19 @@ from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
 from studio.services.datasets import data_quality, datasets, versions
 from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.versions import Part
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Listing
-from studio.web.api.datasets.datasets import ProblemOut, findings_of
+from studio.web.api.datasets.datasets import ProblemOut, findings_out
 from studio.web.api.datasets.versions import BuiltOut, built_out
-from studio.web.api.system.tasks import ChoreOut
-from studio.web.api.system.tasks import out as chore_out
-from studio.web.http.deps import DB, Config, Reads
-from studio.web.http.multipart_upload import limits_of
+from studio.web.api.system.tasks import TaskOut
+from studio.web.api.system.tasks import task_out as chore_out
+from studio.web.http.deps import DB, Config, ReadDB
+from studio.web.http.multipart_upload import read_limits
 
-router = APIRouter(route_class=Call, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
 
 
-class Excluded(Body):
+class RowExclusion(Body):
     """Rows to leave out: by their numbers, or all of a finding."""
 
     rows: Annotated[list[Annotated[int, Ge(1), Lt(2**53)]], Len(0, MAX_LISTED_ROWS)] = Field(
@@ -48,12 +48,12 @@ def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
     """Tell which rows were left out and why, and what is suspicious in those that are kept."""
     version = versions.current(db, datasets.get(db, dataset_id))
     left_out = [ProblemOut.model_validate(one) for one in version.problems] if version else []
-    shown = [*left_out, *(findings_of(version) or [])]
+    shown = [*left_out, *(findings_out(version) or [])]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
 @router.post("/look", status_code=202)
-def look(dataset_id: Id, db: DB, config: Config) -> ChoreOut:
+def look(dataset_id: Id, db: DB, config: Config) -> TaskOut:
     """Have rows looked through that were read before anything was looked for in them."""
     version = versions.current(db, datasets.get(db, dataset_id))
     if version is None:
@@ -66,8 +66,8 @@ def exclude(
     request: Request,
     response: Response,
     dataset_id: Id,
-    wanted: Excluded,
-    db: Reads,
+    wanted: RowExclusion,
+    db: ReadDB,
     config: Config,
 ) -> BuiltOut:
     """Read the file again without some rows, and let new runs learn from that.
@@ -77,8 +77,8 @@ def exclude(
     """
     where = (request.app.state.engine, config.datasets, dataset_id)
     if wanted.finding is None:
-        made = data_quality.exclude_rows(*where, wanted.rows, limits_of(config))
+        made = data_quality.exclude_rows(*where, wanted.rows, read_limits(config))
     else:
         asked = FindingRef(code=wanted.finding, part=wanted.split)
-        made = data_quality.exclude_finding(*where, asked, limits_of(config))
+        made = data_quality.exclude_finding(*where, asked, read_limits(config))
     return built_out(made, response, versions.count_runs(db, dataset_id))

@@ -14,15 +14,15 @@ from studio.db.tables import Dataset, DatasetVersion
 from studio.services.datasets import dataset_builds, datasets, import_sources, versions
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.datasets.versions import Part
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.preconditions import Conditional, Marked
-from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, page_of
-from studio.web.api.datasets.new_dataset import FORM, Brought
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
+from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, make_page
+from studio.web.api.datasets.new_dataset import REQUEST_BODY, NewDataset
 from studio.web.api.system import tasks
-from studio.web.api.system.tasks import ChoreOut
+from studio.web.api.system.tasks import TaskOut
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1/datasets", tags=["datasets"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets", tags=["datasets"])
 
 
 class ProblemOut(Out):
@@ -91,10 +91,10 @@ class ChangedDataset(Body):
     "",
     status_code=201,
     response_model=DatasetOut,
-    responses={202: {"model": ChoreOut, "description": "A chore fetches it."}},
-    openapi_extra=FORM,
+    responses={202: {"model": TaskOut, "description": "A chore fetches it."}},
+    openapi_extra=REQUEST_BODY,
 )
-def add(brought: Brought, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
+def add(brought: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
     """Upload JSON, CSV, Parquet, Arrow or text, packed or not; the columns are told by themselves.
 
     A file that is large or takes long is read by a chore: the data set is `building` until then.
@@ -102,26 +102,26 @@ def add(brought: Brought, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two
     (202); when that has succeeded, its result tells the data set.
     """
     if isinstance(brought, Upload):
-        return _out(db, dataset_builds.import_file(db, config.datasets, brought))
-    chore = tasks.out(import_sources.enqueue_import(db, config, brought.source, brought.name))
+        return _dataset_out(db, dataset_builds.import_file(db, config.datasets, brought))
+    chore = tasks.task_out(import_sources.enqueue_import(db, config, brought.source, brought.name))
     return Response(chore.model_dump_json(), 202, media_type="application/json")
 
 
 @router.get("")
 def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[DatasetOut]:
     rows = datasets.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, _listed(db, rows))
+    return make_page(rows, limit, _datasets_out(db, rows))
 
 
 @router.get("/{dataset_id}")
-def show(dataset_id: Id, db: DB, etag: Marked) -> DatasetOut:
+def show(dataset_id: Id, db: DB, etag: EtagResponse) -> DatasetOut:
     dataset = datasets.get(db, dataset_id)
     etag.tell(dataset.name, dataset.version)
-    return _out(db, dataset)
+    return _dataset_out(db, dataset)
 
 
 @router.patch("/{dataset_id}")
-def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: Conditional) -> DatasetOut:
+def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: EtagPrecondition) -> DatasetOut:
     """Rename a data set, or let new runs learn from another of its versions."""
     dataset = datasets.get(db, dataset_id)
     etag.check(dataset.name, dataset.version)
@@ -130,7 +130,7 @@ def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: Conditional) -
     if changed.version is not None:
         versions.activate(db, dataset_id, changed.version)
     etag.tell(dataset.name, dataset.version)
-    return _out(db, dataset)
+    return _dataset_out(db, dataset)
 
 
 @router.delete("/{dataset_id}", status_code=204)
@@ -138,16 +138,18 @@ def delete(dataset_id: Id, db: DB, config: Config) -> None:
     datasets.delete(db, config.datasets, dataset_id)
 
 
-def _listed(db: Session, rows: Sequence[Dataset]) -> list[DatasetOut]:
+def _datasets_out(db: Session, rows: Sequence[Dataset]) -> list[DatasetOut]:
     found = versions.current_by_dataset(db, rows)
-    return [_told(db, one, found.get(one.id or 0)) for one in rows]
+    return [_version_of_dataset_out(db, one, found.get(one.id or 0)) for one in rows]
 
 
-def _out(db: Session, dataset: Dataset) -> DatasetOut:
-    return _told(db, dataset, versions.current(db, dataset))
+def _dataset_out(db: Session, dataset: Dataset) -> DatasetOut:
+    return _version_of_dataset_out(db, dataset, versions.current(db, dataset))
 
 
-def _told(db: Session, dataset: Dataset, version: DatasetVersion | None) -> DatasetOut:
+def _version_of_dataset_out(
+    db: Session, dataset: Dataset, version: DatasetVersion | None
+) -> DatasetOut:
     may_have = dataset_builds.is_large(dataset.bytes, dataset.filename) or version is None
     chore = dataset_builds.latest_task(db, dataset.id or 0) if may_have else None
     rows = {
@@ -157,14 +159,14 @@ def _told(db: Session, dataset: Dataset, version: DatasetVersion | None) -> Data
         "train_rows": version.train_rows if version else 0,
         "validation_rows": version.validation_rows if version else 0,
         "problems": version.problems if version else [],
-        "findings": findings_of(version),
+        "findings": findings_out(version),
         "removed": version.removed if version else {},
         "chore": chore.id if chore else None,
     }
     return DatasetOut.model_validate(dataset.model_dump() | rows)
 
 
-def findings_of(version: DatasetVersion | None) -> list[ProblemOut] | None:
+def findings_out(version: DatasetVersion | None) -> list[ProblemOut] | None:
     """Return what is suspicious in a version's rows; None until they have been looked through."""
     if version is None or version.findings is None:
         return None

@@ -12,10 +12,10 @@ from studio.data_sources import Source
 from studio.services.datasets.pending_datasets import Upload
 from studio.web.api.conventions.schemas import Body
 from studio.web.http.deps import Config
-from studio.web.http.multipart_upload import new_dataset
+from studio.web.http.multipart_upload import receive_dataset
 
-_FILE = {"type": "string", "format": "binary"}
-FORM: dict[str, Any] = {
+_BINARY = {"type": "string", "format": "binary"}
+REQUEST_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
@@ -24,8 +24,8 @@ FORM: dict[str, Any] = {
                     "type": "object",
                     "required": ["file"],
                     "properties": {
-                        "file": _FILE,
-                        "validation_file": _FILE,
+                        "file": _BINARY,
+                        "validation_file": _BINARY,
                         "name": {"type": "string", "description": "By default the file's."},
                         "mapping": {
                             "type": "string",
@@ -76,15 +76,15 @@ class NewImport(Body):
     """What the data set will be called; nothing means as the file is."""
 
 
-async def _brought(request: Request, config: Config) -> AsyncIterator[Upload | NewImport]:
+async def _parse_request(request: Request, config: Config) -> AsyncIterator[Upload | NewImport]:
     if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
-        yield _named(await request.body())
+        yield _parse_import(await request.body())
         return
-    async with asynccontextmanager(new_dataset)(request, config) as upload:
+    async with asynccontextmanager(receive_dataset)(request, config) as upload:
         yield upload
 
 
-def _named(sent: bytes) -> NewImport:
+def _parse_import(sent: bytes) -> NewImport:
     try:
         return NewImport.model_validate_json(sent)
     except ValidationError as error:
@@ -94,4 +94,4 @@ def _named(sent: bytes) -> NewImport:
         ) from error
 
 
-Brought = Annotated[Upload | NewImport, Depends(_brought)]
+NewDataset = Annotated[Upload | NewImport, Depends(_parse_request)]

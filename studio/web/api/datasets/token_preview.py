@@ -11,16 +11,16 @@ from studio.protocols.tokenizer_service import TemplateSource, TokenizerRequest,
 from studio.services.datasets import datasets, token_preview
 from studio.services.datasets.versions import Part
 from studio.services.models import tokenizer_client
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Id
 from studio.web.http.deps import Config
 
 router = APIRouter(
-    route_class=Call, prefix="/api/v1/datasets/{dataset_id}/preview", tags=["datasets"]
+    route_class=ApiRoute, prefix="/api/v1/datasets/{dataset_id}/preview", tags=["datasets"]
 )
 
 
-class Settings(Body):
+class PreviewSettings(Body):
     """What decides how a row is seen."""
 
     # An address is described field by field.
@@ -32,7 +32,7 @@ class Settings(Body):
     chat_template: TemplateSource = "model"
 
 
-class Wanted(Settings):
+class PreviewQuery(PreviewSettings):
     model_config = ConfigDict(strict=False)  # An address holds nothing but text.
 
     row: int = Field(default=1, ge=1, lt=2**53)
@@ -48,7 +48,7 @@ class Wanted(Settings):
     """What they are drawn by."""
 
 
-class Previewed(Settings):
+class PreviewRequest(PreviewSettings):
     """A row that is in no file yet."""
 
     row: dict[str, Any]
@@ -57,13 +57,13 @@ class Previewed(Settings):
 
 @router.get("")
 def preview(
-    request: Request, config: Config, dataset_id: Id, wanted: Annotated[Wanted, Query()]
+    request: Request, config: Config, dataset_id: Id, wanted: Annotated[PreviewQuery, Query()]
 ) -> TokenPreview:
     """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
     with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
         place = token_preview.exact_row(db, dataset, wanted.split, wanted.row, wanted.version)
-        asked = _asked(db, wanted, token_preview.read_row(config.datasets, place))
+        asked = _preview_request(db, wanted, token_preview.read_row(config.datasets, place))
     if wanted.packing:
         drawn = wanted.validation_share, wanted.seed
         asked = token_preview.with_packing_window(asked, config.datasets, place, *drawn)
@@ -72,16 +72,16 @@ def preview(
 
 @router.post("")
 def preview_unsaved(
-    request: Request, config: Config, dataset_id: Id, wanted: Previewed
+    request: Request, config: Config, dataset_id: Id, wanted: PreviewRequest
 ) -> TokenPreview:
     """Show a row that is not saved as training would see it."""
     with read_session(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
-        asked = _asked(db, wanted, wanted.row)
+        asked = _preview_request(db, wanted, wanted.row)
     return tokenizer_client.tokenize_row(config, asked)
 
 
-def _asked(db: Session, wanted: Settings, row: dict[str, Any]) -> TokenizerRequest:
+def _preview_request(db: Session, wanted: PreviewSettings, row: dict[str, Any]) -> TokenizerRequest:
     return token_preview.tokens_request(
         db, wanted.model, row, max_length=wanted.max_length, chat_template=wanted.chat_template
     )

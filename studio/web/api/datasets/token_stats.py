@@ -8,23 +8,23 @@ from pydantic import ConfigDict
 from studio.db.tasks import Task
 from studio.errors import NotFoundError
 from studio.services.datasets import datasets, token_stats
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Id, Out
-from studio.web.api.system.tasks import ChoreOut
-from studio.web.api.system.tasks import out as chore_out
+from studio.web.api.system.tasks import TaskOut
+from studio.web.api.system.tasks import task_out as chore_out
 from studio.web.datasets import token_stats as shown
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(
-    route_class=Call, prefix="/api/v1/datasets/{dataset_id}/stats", tags=["datasets"]
+    route_class=ApiRoute, prefix="/api/v1/datasets/{dataset_id}/stats", tags=["datasets"]
 )
 
 
-class Wanted(shown.Wanted):
+class TokenStatsRequest(shown.StatsQuery):
     model_config = ConfigDict(extra="forbid")
 
 
-class CutOut(Out):
+class TruncationOut(Out):
     """What is lost where examples may have no more than so many tokens."""
 
     at: int
@@ -50,7 +50,7 @@ class BarOut(Out):
     cut: int
 
 
-class LongOut(Out):
+class RowLengthOut(Out):
     number: int
     tokens: int
 
@@ -60,7 +60,7 @@ class RoleOut(Out):
     learnt: int
 
 
-class RefusedOut(Out):
+class RefusedRowsOut(Out):
     """Rows that the chat template will not write."""
 
     reason: str
@@ -81,11 +81,11 @@ class PartOut(Out):
     """By who says it; `text` of rows without turns, `template` is what is written around."""
     lengths: dict[str, int]
     """Shortest, median, mean, p95, p99 and longest."""
-    cut: CutOut
+    cut: TruncationOut
     histogram: list[BarOut]
-    longest: list[LongOut]
-    shortest: list[LongOut]
-    refused: list[RefusedOut]
+    longest: list[RowLengthOut]
+    shortest: list[RowLengthOut]
+    refused: list[RefusedRowsOut]
 
 
 class StatsOut(Out):
@@ -96,50 +96,56 @@ class StatsOut(Out):
     """Null where each run holds a share of the rows back."""
 
 
-class Answer(Out):
+class TokenStatsAnswer(Out):
     """One of the two."""
 
     stats: StatsOut | None = None
-    chore: ChoreOut | None = None
+    chore: TaskOut | None = None
     """What counts, or has failed to."""
 
 
-@router.get("", responses={202: {"model": Answer, "description": "It is being counted."}})
-def show(response: Response, dataset_id: Id, db: DB, wanted: Annotated[Wanted, Query()]) -> Answer:
+@router.get("", responses={202: {"model": TokenStatsAnswer, "description": "It is being counted."}})
+def show(
+    response: Response, dataset_id: Id, db: DB, wanted: Annotated[TokenStatsRequest, Query()]
+) -> TokenStatsAnswer:
     """Tell what was counted. 202 while it is being counted; 404 where nobody has asked for it."""
-    chore = token_stats.latest_task(db, shown.which(db, datasets.get(db, dataset_id), wanted))
+    chore = token_stats.latest_task(
+        db, shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
+    )
     if chore is None:
         raise NotFoundError(
             "The tokens of this data set were not counted for this model and chat template.",
             hint="POST the same to the same address has them counted.",
         )
-    return _answer(response, chore, wanted.max_length)
+    return _stats_response(response, chore, wanted.max_length)
 
 
 @router.post("", status_code=202)
-def count(response: Response, dataset_id: Id, db: DB, config: Config, wanted: Wanted) -> Answer:
+def count(
+    response: Response, dataset_id: Id, db: DB, config: Config, wanted: TokenStatsRequest
+) -> TokenStatsAnswer:
     """Have the tokens counted by a chore; 200 with the figures where they are counted already."""
-    which = shown.which(db, datasets.get(db, dataset_id), wanted)
+    which = shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
     chore = token_stats.enqueue(db, config, which)
-    return _answer(response, chore, wanted.max_length)
+    return _stats_response(response, chore, wanted.max_length)
 
 
-def _answer(response: Response, chore: Task, at: int) -> Answer:
+def _stats_response(response: Response, chore: Task, at: int) -> TokenStatsAnswer:
     found = token_stats.parse_result(chore)
     response.status_code = 200 if found else 202
     if found is None:
-        return Answer(chore=chore_out(chore))
-    return Answer(stats=_out(shown.drawn(found, at)))
+        return TokenStatsAnswer(chore=chore_out(chore))
+    return TokenStatsAnswer(stats=_stats_out(shown.build_figures(found, at)))
 
 
-def _out(figures: shown.Figures) -> StatsOut:
-    sides = {side.part: _part(side) for side in figures.sides}
+def _stats_out(figures: shown.StatsFigures) -> StatsOut:
+    sides = {side.part: _part_out(side) for side in figures.sides}
     return StatsOut(
         sentence=figures.sentence, train=sides["train"], validation=sides.get("validation")
     )
 
 
-def _part(side: shown.Side) -> PartOut:
+def _part_out(side: shown.PartView) -> PartOut:
     tally = side.tally
     return PartOut(
         rows=tally.rows,
@@ -152,12 +158,12 @@ def _part(side: shown.Side) -> PartOut:
             for name, tokens in tally.roles.items()
         },
         lengths=dict(side.lengths),
-        cut=CutOut.model_validate(side.lost),
+        cut=TruncationOut.model_validate(side.lost),
         histogram=[BarOut.model_validate(one) for one in side.bars],
-        longest=[LongOut.model_validate(one) for one in tally.longest],
-        shortest=[LongOut.model_validate(one) for one in tally.shortest],
+        longest=[RowLengthOut.model_validate(one) for one in tally.longest],
+        shortest=[RowLengthOut.model_validate(one) for one in tally.shortest],
         refused=[
-            RefusedOut(reason=reason, rows=rows.rows, numbers=rows.numbers)
+            RefusedRowsOut(reason=reason, rows=rows.rows, numbers=rows.numbers)
             for reason, rows in tally.refused.items()
         ],
     )

@@ -8,15 +8,15 @@ from starlette.requests import ClientDisconnect
 
 from studio.services.datasets import uploads
 from studio.services.datasets.uploads import PartialUpload
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Out
 from studio.web.http.deps import Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1/uploads", tags=["uploads"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/uploads", tags=["uploads"])
 
 Offset = Annotated[int, Header(alias="Upload-Offset", ge=0)]
 
-_AT_ONCE = 2**20
+_CHUNK_BYTES = 2**20
 
 
 class NewUpload(Body):
@@ -44,7 +44,7 @@ def begin(new: NewUpload, config: Config, response: Response) -> UploadOut:
 @router.head("/{upload}", status_code=204)
 def offset(upload: str, config: Config) -> Response:
     """Ask how far a file has come: `Upload-Offset`."""
-    return _told(uploads.get(config.uploads, upload))
+    return _offset_response(uploads.get(config.uploads, upload))
 
 
 @router.get("/{upload}")
@@ -73,13 +73,13 @@ async def send(request: Request, upload: str, upload_offset: Offset, config: Con
         try:
             async for chunk in request.stream():
                 waiting += chunk
-                if len(waiting) >= _AT_ONCE:
+                if len(waiting) >= _CHUNK_BYTES:
                     await run_in_threadpool(writer.write, bytes(waiting))
                     waiting.clear()
         except ClientDisconnect:
             pass  # Nobody hears an answer; whoever comes back asks how far it is.
         await run_in_threadpool(writer.write, bytes(waiting))
-    return _told(await run_in_threadpool(uploads.get, config.uploads, upload))
+    return _offset_response(await run_in_threadpool(uploads.get, config.uploads, upload))
 
 
 @router.delete("/{upload}", status_code=204)
@@ -87,7 +87,7 @@ def drop(upload: str, config: Config) -> None:
     uploads.delete(config.uploads, upload)
 
 
-def _told(parts: PartialUpload) -> Response:
+def _offset_response(parts: PartialUpload) -> Response:
     headers = {
         "Upload-Offset": str(parts.offset),
         "Upload-Length": str(parts.size),

@@ -25,15 +25,15 @@ from studio.services.datasets import (
 )
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part, RowQuery
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Listing, Out
-from studio.web.api.datasets.datasets import ProblemOut, findings_of
-from studio.web.http.deps import DB, Config, Reads
-from studio.web.http.multipart_upload import limits_of
+from studio.web.api.datasets.datasets import ProblemOut, findings_out
+from studio.web.http.deps import DB, Config, ReadDB
+from studio.web.http.multipart_upload import read_limits
 
-router = APIRouter(route_class=Call, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
 
-Number = Annotated[int, Path(ge=1, lt=2**31)]
+VersionNumber = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 class EncodingOut(Out):
@@ -70,13 +70,13 @@ class DetectionOut(Out):
         return mapping_text.NOT_TRAINED_ON.get(self.mapping.shape, "")
 
 
-class WantedPreview(Body):
+class MappingPreviewRequest(Body):
     mapping: Mapping | None = None
     """By default the one in use, else the one that was detected."""
     rows: Annotated[int, Ge(1), Le(200)] = 20
 
 
-class PreviewedOut(Out):
+class MappedRowOut(Out):
     number: int
     place: str
     """In an archive of several files "12 of b.jsonl", else the number."""
@@ -88,7 +88,7 @@ class PreviewedOut(Out):
     part: Part | None
 
 
-class WantedVersion(Body):
+class NewVersion(Body):
     mapping: Mapping
 
 
@@ -122,7 +122,7 @@ class BuiltOut(Out):
     chore: int | None
 
 
-class AskedRows(BaseModel):
+class RowPageQuery(BaseModel):
     """Which rows to show."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -170,13 +170,13 @@ class RowOut(Out):
 
 @router.get("/detection")
 def detection(
-    dataset_id: Id, db: Reads, config: Config, options: Annotated[FileOptions, Query()]
+    dataset_id: Id, db: ReadDB, config: Config, options: Annotated[FileOptions, Query()]
 ) -> DetectionOut:
     """Say what was seen in the file, how sure that is, and what else it could be.
 
     Parameters say how to read the file itself, where what was detected of that is wrong.
     """
-    dataset, limits = datasets.get(db, dataset_id), limits_of(config)
+    dataset, limits = datasets.get(db, dataset_id), read_limits(config)
     if options == FileOptions():
         return DetectionOut.model_validate(
             pending_datasets.load_detection(config.datasets, dataset, limits)
@@ -187,11 +187,11 @@ def detection(
 
 @router.post("/mapping/preview")
 def preview(
-    dataset_id: Id, wanted: WantedPreview, db: Reads, config: Config
-) -> Listing[PreviewedOut]:
+    dataset_id: Id, wanted: MappingPreviewRequest, db: ReadDB, config: Config
+) -> Listing[MappedRowOut]:
     """Show the first rows and what a mapping makes of them. Nothing is written."""
     dataset = datasets.get(db, dataset_id)
-    mapping, limits = wanted.mapping, limits_of(config)
+    mapping, limits = wanted.mapping, read_limits(config)
     if mapping is None and dataset.version is not None:
         mapping = versions.current_mapping(db, dataset_id)
     if mapping is None:
@@ -199,7 +199,7 @@ def preview(
     found = previewed(
         pending_datasets.original_source(config.datasets, dataset), mapping, limits, wanted.rows
     )
-    shown = [PreviewedOut.model_validate(one) for one in found]
+    shown = [MappedRowOut.model_validate(one) for one in found]
     return Listing(data=shown, has_more=len(found) == wanted.rows, next_after=None)
 
 
@@ -207,7 +207,7 @@ def preview(
 def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
     """List every reading of the file, newest first."""
     current, uses = datasets.get(db, dataset_id).version, versions.count_runs(db, dataset_id)
-    shown = [_out(one, current, uses) for one in versions.list_versions(db, dataset_id)]
+    shown = [_version_out(one, current, uses) for one in versions.list_versions(db, dataset_id)]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
@@ -216,8 +216,8 @@ def build(
     request: Request,
     response: Response,
     dataset_id: Id,
-    wanted: WantedVersion,
-    db: Reads,
+    wanted: NewVersion,
+    db: ReadDB,
     config: Config,
 ) -> BuiltOut:
     """Read the file in another way, and let new runs learn from that.
@@ -230,27 +230,27 @@ def build(
         config.datasets,
         dataset_id,
         wanted.mapping,
-        limits_of(config),
+        read_limits(config),
     )
     return built_out(made, response, versions.count_runs(db, dataset_id))
 
 
 @router.get("/versions/{number}")
-def show(dataset_id: Id, number: Number, db: DB) -> VersionOut:
+def show(dataset_id: Id, number: VersionNumber, db: DB) -> VersionOut:
     version = versions.get(db, dataset_id, number)
     current = datasets.get(db, dataset_id).version
-    return _out(version, current, versions.count_runs(db, dataset_id))
+    return _version_out(version, current, versions.count_runs(db, dataset_id))
 
 
 @router.delete("/versions/{number}", status_code=204)
-def delete(dataset_id: Id, number: Number, db: DB, config: Config) -> None:
+def delete(dataset_id: Id, number: VersionNumber, db: DB, config: Config) -> None:
     """Delete a version that is not in use and that no run has learnt from."""
     versions.delete(db, config.datasets, dataset_id, number)
 
 
 @router.get("/rows", response_model_exclude_unset=True)
 def rows(
-    dataset_id: Id, db: DB, config: Config, asked: Annotated[AskedRows, Query()]
+    dataset_id: Id, db: DB, config: Config, asked: Annotated[RowPageQuery, Query()]
 ) -> Listing[RowOut]:
     """Show the rows as they are trained on, in their order. A page of long rows ends early.
 
@@ -268,7 +268,7 @@ def rows(
         data_quality.get(version, asked.finding, asked.split)
     found = versions.load_rows(config.datasets, version, which, limit=asked.limit)
     spots = data_quality.locate_spans(config.datasets, version, which, found)
-    shown = [_row(one, spots.get(one.number)) for one in found.rows]
+    shown = [_row_out(one, spots.get(one.number)) for one in found.rows]
     return Listing(data=shown, has_more=found.has_more, next_after=found.next_after)
 
 
@@ -276,23 +276,23 @@ def built_out(made: BuildResult, response: Response, uses: dict[int, int]) -> Bu
     """Tell what became of a reading that was asked for, by the status, too."""
     response.status_code = 202 if made.chore else 201 if made.is_new else 200
     version = made.version
-    shown = _out(version, version.number, uses) if version else None
+    shown = _version_out(version, version.number, uses) if version else None
     return BuiltOut(version=shown, is_new=made.is_new, chore=made.chore.id if made.chore else None)
 
 
-def _row(one: NumberedRow, spotted: FindingInRow | None = None) -> RowOut:
+def _row_out(one: NumberedRow, spotted: FindingInRow | None = None) -> RowOut:
     more: dict[str, Any] = {} if one.source is None else {"source": one.source}
     if spotted is not None:
         more |= {"why": spotted.why, "twin": spotted.twin}
     return RowOut.model_validate({"number": one.number} | more | one.row)
 
 
-def _out(version: DatasetVersion, current: int | None, uses: dict[int, int]) -> VersionOut:
+def _version_out(version: DatasetVersion, current: int | None, uses: dict[int, int]) -> VersionOut:
     mapping = Mapping.model_validate(version.mapping)
     more = {
         "is_current": version.number == current,
         "runs": uses.get(version.number, 0),
-        "findings": findings_of(version),
+        "findings": findings_out(version),
         "not_learnt": mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
     }
     return VersionOut.model_validate(version.model_dump() | more)

@@ -13,8 +13,8 @@ from studio.recipe.dotted_keys import merge, nest
 from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import runs
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.preconditions import Conditional, Marked
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
 from studio.web.api.conventions.schemas import (
     After,
     Body,
@@ -28,12 +28,12 @@ from studio.web.api.conventions.schemas import (
     RunOut,
     Source,
     chosen_precision,
-    page_of,
+    make_page,
     run_out,
 )
 from studio.web.http.deps import DB
 
-router = APIRouter(route_class=Call, prefix="/api/v1/experiments", tags=["experiments"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/experiments", tags=["experiments"])
 
 Tags = Annotated[list[Name], Field(max_length=50)]
 Sweep = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=10)]
@@ -79,7 +79,7 @@ class ExperimentOut(Out):
 @router.get("")
 def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ExperimentOut]:
     rows = experiments.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, [_out(row) for row in rows])
+    return make_page(rows, limit, [_experiment_out(row) for row in rows])
 
 
 @router.post("", status_code=201)
@@ -87,25 +87,25 @@ def create(new: NewExperiment, db: DB) -> ExperimentOut:
     runs.check(db, new.recipe)
     experiment = experiments.create(db, new.name, new.recipe, notes=new.notes, parent=new.parent)
     experiment.tags = new.tags
-    return _out(experiment)
+    return _experiment_out(experiment)
 
 
 @router.get("/{experiment_id}")
-def show(experiment_id: Id, db: DB, etag: Marked) -> ExperimentOut:
+def show(experiment_id: Id, db: DB, etag: EtagResponse) -> ExperimentOut:
     found = experiments.get(db, experiment_id)
     etag.tell(found.name, found.notes, found.tags)
-    return _out(found)
+    return _experiment_out(found)
 
 
 @router.patch("/{experiment_id}")
 def change(
-    experiment_id: Id, changed: ChangedExperiment, db: DB, etag: Conditional
+    experiment_id: Id, changed: ChangedExperiment, db: DB, etag: EtagPrecondition
 ) -> ExperimentOut:
     found = experiments.get(db, experiment_id)
     etag.check(found.name, found.notes, found.tags)
     experiments.update(db, experiment_id, experiments.ExperimentChanges(**changed.model_dump()))
     etag.tell(found.name, found.notes, found.tags)
-    return _out(found)
+    return _experiment_out(found)
 
 
 @router.delete("/{experiment_id}", status_code=204)
@@ -117,7 +117,7 @@ def delete(experiment_id: Id, db: DB) -> None:
 def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
     """Queue one run, or one for every combination of the sweep's values."""
     experiment = experiments.get(db, experiment_id)
-    base = new.overrides if new.seed is None else merge(new.overrides, _seed(new.seed))
+    base = new.overrides if new.seed is None else merge(new.overrides, _seed_override(new.seed))
     made = [
         runs.submit(db, experiment, merge(base, nest(zip(new.sweep, values, strict=True))))
         for values in product(*new.sweep.values())
@@ -127,11 +127,11 @@ def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
     return Listing(data=[run_out(db, run) for run in made], has_more=False, next_after=None)
 
 
-def _out(row: Experiment) -> ExperimentOut:
+def _experiment_out(row: Experiment) -> ExperimentOut:
     names = ExperimentOut.model_fields.keys() - {"precision"}
     fields = {name: getattr(row, name) for name in names} | {"precision": chosen_precision(row)}
     return ExperimentOut.model_validate(fields)
 
 
-def _seed(seed: int) -> dict[str, Any]:
+def _seed_override(seed: int) -> dict[str, Any]:
     return {"optimisation": {"seed": seed}}

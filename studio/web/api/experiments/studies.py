@@ -14,13 +14,13 @@ from studio.services import experiments
 from studio.services.studies import studies, study_reports
 from studio.services.studies.incidents import IncidentKind
 from studio.services.studies.study_statistics import GapVerdict, State
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Out, page_of
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Out, make_page
 from studio.web.api.runs.run_results import SeriesOut
 from studio.web.http.deps import DB
-from studio.web.study_conclusions import verdict
+from studio.web.study_conclusions import draw_conclusions
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["studies"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["studies"])
 
 
 class NewStudy(Body):
@@ -76,29 +76,29 @@ class FindingOut(Out):
     alarms: int
 
 
-class GapsOut(Out):
+class LossGapsOut(Out):
     """Distance to the reference along the steps; the reference's own is the band of seed noise."""
 
     x: list[float]
     series: dict[str, SeriesOut]
 
 
-class PieceOut(Out):
+class DiffPieceOut(Out):
     kind: Literal["same", "added", "gone"]
     text: str
 
 
-class RowOut(Out):
+class StudyAnswerOut(Out):
     prompt: str
     wanted: str
     reference: str
-    others: dict[str, list[PieceOut]]
+    others: dict[str, list[DiffPieceOut]]
 
 
 class AnswersOut(Out):
     seed: int
     prompts: int
-    differing: list[RowOut]
+    differing: list[StudyAnswerOut]
     by_mode: dict[str, int]
     between_seeds: int | None
 
@@ -132,7 +132,7 @@ class ReportOut(StudyOut):
     """Runs that have not ended."""
     verdict: list[str]
     findings: list[FindingOut]
-    curves: dict[str, GapsOut]
+    curves: dict[str, LossGapsOut]
     answers: AnswersOut | None
     incidents: list[IncidentOut]
     devices: list[str]
@@ -149,7 +149,7 @@ def create(experiment_id: Id, new: NewStudy, db: DB) -> StudyOut:
 @router.get("/studies")
 def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[StudyOut]:
     rows = studies.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, [StudyOut.model_validate(row) for row in rows])
+    return make_page(rows, limit, [StudyOut.model_validate(row) for row in rows])
 
 
 @router.get("/studies/{study_id}")
@@ -169,19 +169,19 @@ def report_out(db: Session, study_id: int) -> ReportOut:
         {
             **StudyOut.model_validate(report.study).model_dump(),
             "going": report.going,
-            "verdict": verdict(report),
+            "verdict": draw_conclusions(report),
             "findings": report.findings,
             "curves": report.curves,
             "answers": report.answers,
             "incidents": report.timeline.incidents,
             "devices": report.devices,
-            "runs": [_run(run) for run in report.runs],
+            "runs": [_study_run_out(run) for run in report.runs],
         },
         from_attributes=True,
     )
 
 
-def _run(run: Run) -> StudyRunOut:
+def _study_run_out(run: Run) -> StudyRunOut:
     return StudyRunOut(
         id=run.id or 0,
         name=run.name,

@@ -15,24 +15,33 @@ from studio.services import experiments
 from studio.services.sweeps import sweep_preview, sweeps, trials
 from studio.services.sweeps.sweep_preview import Direction, Strategy, SweepPlan
 from studio.services.sweeps.trials import State, Trial
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.schemas import After, Body, Id, Known, Limit, Listing, Out, page_of
-from studio.web.http.deps import DB, Reads
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.schemas import (
+    After,
+    Body,
+    BodyId,
+    Id,
+    Limit,
+    Listing,
+    Out,
+    make_page,
+)
+from studio.web.http.deps import DB, ReadDB
 
-router = APIRouter(route_class=Call, prefix="/api/v1/sweeps", tags=["sweeps"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/sweeps", tags=["sweeps"])
 
-METRIC = r"^[a-z][a-z0-9_]*$"
+METRIC_PATTERN = r"^[a-z][a-z0-9_]*$"
 
 
 class NewSweep(Body):
-    experiment_id: Known
+    experiment_id: BodyId
     space: Annotated[SearchSpace, Field(min_length=1, max_length=50)]
     """By the dotted name of each knob that varies: `{"values": […]}`, or `{"low": …, "high": …}`
     with `log` or `step`."""
     strategy: Strategy = "grid"
     count: Annotated[int, Field(ge=1, le=sweep_preview.MAX_RUNS)] | None = None
     """How many runs; a grid has as many as there are combinations."""
-    metric: Annotated[str, Field(max_length=100, pattern=METRIC)] = "eval_loss"
+    metric: Annotated[str, Field(max_length=100, pattern=METRIC_PATTERN)] = "eval_loss"
     direction: Direction = "minimise"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """What is drawn follows from it."""
@@ -42,7 +51,7 @@ class NewSweep(Body):
     """How many of its runs may wait or train at once."""
 
 
-class RefusedOut(Out):
+class RefusedSettingsOut(Out):
     message: str
     hint: str
     count: int
@@ -50,7 +59,7 @@ class RefusedOut(Out):
     example: str
 
 
-class ProspectOut(Out):
+class SweepPreviewOut(Out):
     """What a sweep comes to before it starts."""
 
     count: int
@@ -59,7 +68,7 @@ class ProspectOut(Out):
     """How many settings were looked at; of a search by TPE some that stand for the others."""
     left_out: int
     """How many of them cannot run here."""
-    refused: list[RefusedOut]
+    refused: list[RefusedSettingsOut]
     at_once: int
     seconds: float | None
     """Null where nobody has timed such runs on this machine."""
@@ -103,15 +112,15 @@ class TrialOut(Out):
     """Of the sweep's metric."""
 
 
-class WholeSweepOut(SweepOut):
+class SweepWithTrialsOut(SweepOut):
     trials: list[TrialOut]
     best: TrialOut | None
 
 
 @router.post("", status_code=201)
-def create(new: NewSweep, seen: Reads, db: DB) -> SweepOut:
+def create(new: NewSweep, seen: ReadDB, db: DB) -> SweepOut:
     """Begin a sweep; the worker queues its runs. Settings that cannot run here are left out."""
-    plan, recipe = _plan(new), experiments.get(seen, new.experiment_id).recipe
+    plan, recipe = _build_plan(new), experiments.get(seen, new.experiment_id).recipe
     # Looking at hundreds of settings takes a while: the database is held only from here on.
     prospect = sweep_preview.preview(seen, recipe, plan)
     experiment = experiments.get(db, new.experiment_id)
@@ -119,21 +128,23 @@ def create(new: NewSweep, seen: Reads, db: DB) -> SweepOut:
 
 
 @router.post("/prospect")
-def prospect(new: NewSweep, db: Reads) -> ProspectOut:
+def prospect(new: NewSweep, db: ReadDB) -> SweepPreviewOut:
     """Say how many runs a sweep would have, how long they take and what cannot run."""
     experiment = experiments.get(db, new.experiment_id)
-    return ProspectOut.model_validate(sweep_preview.preview(db, experiment.recipe, _plan(new)))
+    return SweepPreviewOut.model_validate(
+        sweep_preview.preview(db, experiment.recipe, _build_plan(new))
+    )
 
 
 @router.get("")
 def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SweepOut]:
     rows = sweeps.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, [SweepOut.model_validate(row) for row in rows])
+    return make_page(rows, limit, [SweepOut.model_validate(row) for row in rows])
 
 
 @router.get("/{sweep_id}")
-def show(sweep_id: Id, db: DB) -> WholeSweepOut:
-    return _whole(db, sweeps.get(db, sweep_id))
+def show(sweep_id: Id, db: DB) -> SweepWithTrialsOut:
+    return _sweep_with_trials(db, sweeps.get(db, sweep_id))
 
 
 @router.post("/{sweep_id}/pause")
@@ -159,22 +170,22 @@ def delete(sweep_id: Id, db: DB) -> None:
     sweeps.delete(db, sweep_id)
 
 
-def _plan(new: NewSweep) -> SweepPlan:
+def _build_plan(new: NewSweep) -> SweepPlan:
     values = {name: getattr(new, name) for name in NewSweep.model_fields}
     del values["experiment_id"]
     return SweepPlan(**values)
 
 
-def _whole(db: Session, sweep: Sweep) -> WholeSweepOut:
+def _sweep_with_trials(db: Session, sweep: Sweep) -> SweepWithTrialsOut:
     made = trials.list_trials(db, sweep)
     best = trials.best(sweep, made)
     about = SweepOut.model_validate(sweep).model_dump()
     about["recipe"], about["space"] = sweep.recipe, sweep.space
-    told = {"trials": [_trial(one) for one in made], "best": _trial(best) if best else None}
-    return WholeSweepOut.model_validate(about | told)
+    told = {"trials": [_trial_out(one) for one in made], "best": _trial_out(best) if best else None}
+    return SweepWithTrialsOut.model_validate(about | told)
 
 
-def _trial(one: Trial) -> TrialOut:
+def _trial_out(one: Trial) -> TrialOut:
     return TrialOut(
         number=one.number,
         run_id=one.run.id or 0,

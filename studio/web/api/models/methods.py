@@ -11,18 +11,18 @@ from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.workers import workers
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Listing, Out
 from studio.web.http.deps import DB
 from studio.weights.model_facts import ModelFacts
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["methods"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["methods"])
 
-DEFAULT = next(iter(METHODS))
+DEFAULT_METHOD = next(iter(METHODS))
 ModelName = Annotated[str, Query(max_length=1000)]
 
 
-class MethodOut(Out):
+class TrainingMethodOut(Out):
     name: str
     title: str
     summary: str
@@ -68,28 +68,35 @@ class PrecisionOut(Out):
 
 
 @router.get("/methods")
-def methods() -> Listing[MethodOut]:
-    return Listing(data=[_shown(one) for one in METHODS.values()], has_more=False, next_after=None)
+def methods() -> Listing[TrainingMethodOut]:
+    return Listing(
+        data=[_method_out(one) for one in METHODS.values()], has_more=False, next_after=None
+    )
 
 
 @router.get("/methods/{name}")
-def method(name: str) -> MethodOut:
-    return _shown(_known(name))
+def method(name: str) -> TrainingMethodOut:
+    return _method_out(_get_method(name))
 
 
 @router.get("/precisions")
-def precisions(db: DB, model: ModelName = "", method: str = DEFAULT) -> Listing[PrecisionOut]:
+def precisions(
+    db: DB, model: ModelName = "", method: str = DEFAULT_METHOD
+) -> Listing[PrecisionOut]:
     """Tell of each mode; with a model, also what the mode makes of it."""
     facts = recommendation.load_model_facts(db, model) if model else ModelFacts()
-    hardware, known = workers.training_hardware(db), _known(method)
-    modes = [_mode(_example(known, model, mode), facts, hardware) for mode in PRECISIONS.values()]
+    hardware, known = workers.training_hardware(db), _get_method(method)
+    modes = [
+        _precision_out(_example_recipe(known, model, mode), facts, hardware)
+        for mode in PRECISIONS.values()
+    ]
     if not model:
         modes = [mode.model_copy(update={"warnings": []}) for mode in modes]
     return Listing(data=modes, has_more=False, next_after=None)
 
 
-def _shown(one: Method) -> MethodOut:
-    return MethodOut(
+def _method_out(one: Method) -> TrainingMethodOut:
+    return TrainingMethodOut(
         name=one.name,
         title=one.title,
         summary=one.summary,
@@ -98,20 +105,20 @@ def _shown(one: Method) -> MethodOut:
     )
 
 
-def _known(name: str) -> Method:
+def _get_method(name: str) -> Method:
     if name not in METHODS:
         raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
     return METHODS[name]
 
 
-def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
+def _example_recipe(one: Method, model: str, mode: Precision) -> AnyRecipe:
     """Return the plainest recipe in a mode; one that is about all weights trains them all."""
     adapter = {"adapter": {"kind": "full"}} if mode.is_for_all_weights else {}
     names = {"base_model": model or "any", "dataset": "any", "precision": mode.name}
     return RECIPE_ADAPTER.validate_python({"method": one.name} | names | adapter)
 
 
-def _mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
+def _precision_out(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
     mode = PRECISIONS[recipe.precision]
     advised = recommendation.recommend(recipe, facts, hardware)
     reasons = [mode.refusal(hardware)]

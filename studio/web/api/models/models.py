@@ -11,17 +11,17 @@ from studio.db.tables import Model
 from studio.errors import NotFoundError
 from studio.services.accounts import owners
 from studio.services.models import downloads, models, remote_code_trust
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, page_of
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, make_page
 from studio.web.api.system import tasks
-from studio.web.api.system.tasks import ChoreOut
-from studio.web.http.deps import DB, Config, Keyed
+from studio.web.api.system.tasks import TaskOut
+from studio.web.http.deps import DB, Config, ConfigWithSecrets
 
-router = APIRouter(route_class=Call, prefix="/api/v1/models", tags=["models"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/models", tags=["models"])
 
 
 ModelName = Annotated[str, Path(min_length=1, max_length=1000)]
-_DIGITS = 19
+_MAX_ID_DIGITS = 19
 """As many as no number of ours has."""
 
 
@@ -45,7 +45,7 @@ class NewModel(Body):
     source: Annotated[FolderSource | HubSource, Field(discriminator="kind")]
 
 
-class Agreement(Body):
+class CodeTrust(Body):
     revision: Annotated[str, Field(min_length=1, max_length=200)]
     """Of the code that was looked at: `code.revision` of the model."""
 
@@ -78,7 +78,7 @@ class ModelOut(Out):
     created_at: datetime
 
 
-class FoundOut(Out):
+class HubModelOut(Out):
     """A model on the hub."""
 
     id: str
@@ -97,48 +97,52 @@ class FoundOut(Out):
     """If it is here already."""
 
 
-class Hits(Out):
-    data: list[FoundOut]
+class HubSearchOut(Out):
+    data: list[HubModelOut]
 
 
 @router.get("")
 def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ModelOut]:
     rows = models.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, [out(model) for model in rows])
+    return make_page(rows, limit, [model_out(model) for model in rows])
 
 
-@router.post("", status_code=201, response_model=ModelOut, responses={202: {"model": ChoreOut}})
-def add(new: NewModel, request: Request, config: Keyed) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
+@router.post("", status_code=201, response_model=ModelOut, responses={202: {"model": TaskOut}})
+def add(new: NewModel, request: Request, config: ConfigWithSecrets) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
     """Add a folder (201), or begin to download a model from the hub (202: the chore that does)."""
     engine = request.app.state.engine
     if isinstance(new.source, FolderSource):
         with unit_of_work(engine) as db:
-            return out(models.add_folder(db, new.source.path, new.name or ""))
+            return model_out(models.add_folder(db, new.source.path, new.name or ""))
     # The hub may be slow: nobody else has to wait for the database meanwhile.
     found = downloads.inspect_repo(config, new.source.id, new.source.revision)
     with unit_of_work(engine) as db:
         chore = downloads.enqueue(db, found, new.name or "")
-    answer = tasks.out(chore).model_dump_json()
+    answer = tasks.task_out(chore).model_dump_json()
     return Response(answer, 202, media_type="application/json")
 
 
 @router.get("/search")
 def search(
-    request: Request, config: Keyed, q: Annotated[str, Query(min_length=2, max_length=200)]
-) -> Hits:
+    request: Request,
+    config: ConfigWithSecrets,
+    q: Annotated[str, Query(min_length=2, max_length=200)],
+) -> HubSearchOut:
     """Look for models that write text on the hub, the most fetched first."""
     found = downloads.search_hub(config, q)
     with read_session(request.app.state.engine) as db:
-        return Hits(data=[_found(one) for one in downloads.describe_models(db, found)])
+        return HubSearchOut(
+            data=[_hub_model_out(one) for one in downloads.describe_models(db, found)]
+        )
 
 
 @router.post("/{model_id}/consent")
-def allow(model_id: Id, agreement: Agreement, db: DB) -> ModelOut:
+def allow(model_id: Id, agreement: CodeTrust, db: DB) -> ModelOut:
     """Allow the code that a model brings to run, in one revision. It is fetched if need be."""
     model = models.get(db, model_id)
     remote_code_trust.grant(db, model, agreement.revision)
     downloads.enqueue_code(db, model)
-    return out(model)
+    return model_out(model)
 
 
 @router.delete("/{model_id}/consent")
@@ -146,38 +150,38 @@ def revoke(model_id: Id, db: DB) -> ModelOut:
     """Take consent back: no run that starts later will run the model's own code."""
     model = models.get(db, model_id)
     remote_code_trust.revoke(model)
-    return out(model)
+    return model_out(model)
 
 
 @router.get("/{name:path}")
 def show(name: ModelName, db: DB) -> ModelOut:
     """Tell of a model, by its number or its name."""
-    return out(_named(db, name))
+    return model_out(_find_model(db, name))
 
 
 @router.delete("/{name:path}", status_code=204)
 def remove(name: ModelName, db: DB, config: Config) -> None:
     """Take a model off the list; the files of one that was downloaded are deleted."""
-    model_id = _named(db, name).id or 0
+    model_id = _find_model(db, name).id or 0
     owners.require(db, "models", [model_id])
     models.remove(db, model_id, config.models)
 
 
-def out(model: Model) -> ModelOut:
-    return ModelOut.model_validate(model.model_dump() | {"code": _code(model)})
+def model_out(model: Model) -> ModelOut:
+    return ModelOut.model_validate(model.model_dump() | {"code": _code_out(model)})
 
 
-def _named(db: DB, name: str) -> Model:
+def _find_model(db: DB, name: str) -> Model:
     """Return a model by its number, or by what recipes call it: names of the hub have a slash."""
     named = models.find_by_name(db, name)
-    if named is None and name.isdecimal() and len(name) < _DIGITS:
+    if named is None and name.isdecimal() and len(name) < _MAX_ID_DIGITS:
         return models.get(db, int(name))
     if named is None:
         raise NotFoundError(f"There is no model {name}.", hint="It may have been removed.")
     return named
 
 
-def _code(model: Model) -> CodeOut | None:
+def _code_out(model: Model) -> CodeOut | None:
     wanted, _why = remote_code_trust.try_inspect_code(model)
     if wanted is None or not wanted.wanted:
         return None
@@ -189,9 +193,9 @@ def _code(model: Model) -> CodeOut | None:
     )
 
 
-def _found(offer: downloads.DownloadOffer) -> FoundOut:
+def _hub_model_out(offer: downloads.DownloadOffer) -> HubModelOut:
     found = offer.found
-    return FoundOut(
+    return HubModelOut(
         id=found.id,
         downloads=found.downloads,
         likes=found.likes,

@@ -19,9 +19,14 @@ from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import inference_client, tokenizer_client
 from studio.services.models.inference_client import ResponseStream
 from studio.services.openai import model_names
-from studio.web.api.openai.chat_schemas import Chat, Completion, Reply, Wish
+from studio.web.api.openai.chat_schemas import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationOptions,
+    ResponseBuilder,
+)
 from studio.web.http import openai_errors
-from studio.web.http.errors import status_of
+from studio.web.http.errors import status_for
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -29,30 +34,30 @@ T = TypeVar("T")
 
 
 @router.post("/chat/completions")
-async def chat(sent: Chat, request: Request) -> Response:
+async def chat(sent: ChatCompletionRequest, request: Request) -> Response:
     """Have a model answer a conversation, with the chat template it was taught with."""
-    return await _answered(request, sent.wish(), Reply(sent.model, is_chat=True))
+    return await _respond(request, sent.wish(), ResponseBuilder(sent.model, is_chat=True))
 
 
 @router.post("/completions")
-async def complete(sent: Completion, request: Request) -> Response:
+async def complete(sent: CompletionRequest, request: Request) -> Response:
     """Have a model go on with a text, without any template."""
-    return await _answered(request, sent.wish(), Reply(sent.model, is_chat=False))
+    return await _respond(request, sent.wish(), ResponseBuilder(sent.model, is_chat=False))
 
 
-async def _answered(request: Request, wish: Wish, reply: Reply) -> Response:
-    asked = await _asked(request, wish)
-    line = await _while_there(
+async def _respond(request: Request, wish: GenerationOptions, reply: ResponseBuilder) -> Response:
+    asked = await _build_request(request, wish)
+    line = await _until_disconnect(
         request, inference_client.open_stream(request.app.state.settings, asked)
     )
     if wish.is_streamed:
-        parts = _streamed(line, reply, len(asked.ids), wish)
+        parts = _stream_events(line, reply, len(asked.ids), wish)
         return StreamingResponse(parts, media_type="text/event-stream")
-    text, end = await _while_there(request, _whole(line))
+    text, end = await _until_disconnect(request, _collect_answer(line))
     return JSONResponse(reply.whole(text, end, len(asked.ids)))
 
 
-async def _asked(request: Request, wish: Wish) -> GenerationRequest:
+async def _build_request(request: Request, wish: GenerationOptions) -> GenerationRequest:
     """Look up the model, and have the desk write the prompt: a template is a stranger's program."""
     state, settings = request.app.state, request.app.state.settings
 
@@ -79,7 +84,7 @@ async def _asked(request: Request, wish: Wish) -> GenerationRequest:
     )
 
 
-async def _whole(line: ResponseStream) -> tuple[str, GenerationEnd]:
+async def _collect_answer(line: ResponseStream) -> tuple[str, GenerationEnd]:
     try:
         said = [one async for one in line.said()]
     finally:
@@ -89,35 +94,35 @@ async def _whole(line: ResponseStream) -> tuple[str, GenerationEnd]:
     return "".join(map(str, parts)), end
 
 
-async def _streamed(
-    line: ResponseStream, reply: Reply, prompt: int, wish: Wish
+async def _stream_events(
+    line: ResponseStream, reply: ResponseBuilder, prompt: int, wish: GenerationOptions
 ) -> AsyncIterator[str]:
     """Yield an answer as events. What fails now can only be told as one of them."""
     usage = {"usage": None} if wish.wants_usage else {}
     try:
-        yield _event(reply.opening() | usage)
+        yield _format_event(reply.opening() | usage)
         async for one in line.said():
             if isinstance(one, GenerationEnd):
-                yield _event(reply.closing(one) | usage)
+                yield _format_event(reply.closing(one) | usage)
                 if wish.wants_usage:
-                    yield _event(reply.counted(one, prompt))
+                    yield _format_event(reply.counted(one, prompt))
             elif one:
-                yield _event(reply.part(one) | usage)
+                yield _format_event(reply.part(one) | usage)
         yield "data: [DONE]\n\n"
     except StudioError as error:
-        told = openai_errors.answer(error, status_of(error)).body
+        told = openai_errors.openai_error_response(error, status_for(error)).body
         yield f"data: {bytes(told).decode()}\n\n"
     finally:
         await line.close()
 
 
-def _event(data: dict[str, Any]) -> str:
+def _format_event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-async def _while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do something only for as long as whoever asked is there to hear of it."""
-    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
@@ -128,6 +133,6 @@ async def _while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
     raise UnavailableError("Whoever asked has hung up.")
 
 
-async def _gone(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

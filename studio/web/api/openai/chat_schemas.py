@@ -11,9 +11,9 @@ from pydantic import Field
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
-from studio.web.api.openai.schemas import Body, check
+from studio.web.api.openai.schemas import Body, check_fields
 
-IGNORED = frozenset(
+IGNORED_FIELDS = frozenset(
     {
         "metadata",
         "parallel_tool_calls",
@@ -27,7 +27,7 @@ IGNORED = frozenset(
 )
 """Fields that ask for nothing of a model: they are accepted and passed over."""
 
-NEUTRAL: dict[str, Collection[object]] = {
+NEUTRAL_VALUES: dict[str, Collection[object]] = {
     "best_of": (1,),
     "echo": (False,),
     "frequency_penalty": (0, 0.0),
@@ -51,8 +51,12 @@ NEUTRAL: dict[str, Collection[object]] = {
 }
 """Fields that are refused, unless they ask for what happens anyway."""
 
-_OF_MESSAGE: dict[str, Collection[object]] = {"tool_calls": ([],), "refusal": (), "audio": ()}
-_COMPLETION_TOKENS = 16
+_MESSAGE_NEUTRAL_VALUES: dict[str, Collection[object]] = {
+    "tool_calls": ([],),
+    "refusal": (),
+    "audio": (),
+}
+_DEFAULT_COMPLETION_TOKENS = 16
 """How long a completion is where nothing says so: OpenAI's own default."""
 
 
@@ -74,7 +78,7 @@ class Turn(Body):
     """Accepted, and passed over: chat templates have no place for it."""
 
     def message(self) -> dict[str, str]:
-        check(self, (), _OF_MESSAGE)
+        check_fields(self, (), _MESSAGE_NEUTRAL_VALUES)
         if isinstance(self.content, str):
             text = self.content
         else:
@@ -84,7 +88,7 @@ class Turn(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class GenerationOptions:
     model: str
     row: dict[str, Any]
     """What the model is to go on with, as the desk takes it."""
@@ -94,7 +98,7 @@ class Wish:
     wants_usage: bool
 
 
-class _Asking(Body):
+class _GenerationBody(Body):
     model: Annotated[str, Len(1, 1000)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -106,10 +110,10 @@ class _Asking(Body):
     ) = None
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
 
-    def _wish(self, row: dict[str, Any], most: int | None, *, is_turn: bool) -> Wish:
-        check(self, IGNORED, NEUTRAL)
+    def _wish(self, row: dict[str, Any], most: int | None, *, is_turn: bool) -> GenerationOptions:
+        check_fields(self, IGNORED_FIELDS, NEUTRAL_VALUES)
         options = self.stream_options or StreamOptions()
-        check(options, (), {})
+        check_fields(options, (), {})
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         asked = GenerationRequest(
             model=self.model,
@@ -123,7 +127,7 @@ class _Asking(Body):
             seed=self.seed,
             is_turn=is_turn,
         )
-        return Wish(
+        return GenerationOptions(
             model=self.model,
             row=row,
             asked=asked,
@@ -132,12 +136,12 @@ class _Asking(Body):
         )
 
 
-class Chat(_Asking):
+class ChatCompletionRequest(_GenerationBody):
     messages: Annotated[list[Turn], Len(1, 10_000)]
     max_completion_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
     """Counts for more than `max_tokens`; without either, as far as the model sees."""
 
-    def wish(self) -> Wish:
+    def wish(self) -> GenerationOptions:
         """Return what is asked.
 
         Raises:
@@ -149,10 +153,10 @@ class Chat(_Asking):
         return self._wish(row, most, is_turn=True)
 
 
-class Completion(_Asking):
+class CompletionRequest(_GenerationBody):
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Len(1, 1)]
 
-    def wish(self) -> Wish:
+    def wish(self) -> GenerationOptions:
         """Return what is asked.
 
         Raises:
@@ -162,11 +166,13 @@ class Completion(_Asking):
         text = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
         if not text:
             raise InvalidError("There is nothing to go on with.", param="prompt")
-        return self._wish({"text": text}, self.max_tokens or _COMPLETION_TOKENS, is_turn=False)
+        return self._wish(
+            {"text": text}, self.max_tokens or _DEFAULT_COMPLETION_TOKENS, is_turn=False
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ResponseBuilder:
     """One answer, in the words of a conversation or of a completion."""
 
     model: str
@@ -179,7 +185,7 @@ class Reply:
         said: dict[str, Any] = {"message": message} if self.is_chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": end.reason}
         kind = "chat.completion" if self.is_chat else "text_completion"
-        return self._told(kind, [choice]) | {"usage": _usage(end, prompt)} | _computed(end)
+        return self._told(kind, [choice]) | {"usage": _token_usage(end, prompt)} | _computed_in(end)
 
     def opening(self) -> dict[str, Any]:
         return self._chunk({"role": "assistant", "content": ""} if self.is_chat else "")
@@ -188,10 +194,10 @@ class Reply:
         return self._chunk({"content": text} if self.is_chat else text)
 
     def closing(self, end: GenerationEnd) -> dict[str, Any]:
-        return self._chunk({} if self.is_chat else "", end.reason) | _computed(end)
+        return self._chunk({} if self.is_chat else "", end.reason) | _computed_in(end)
 
     def counted(self, end: GenerationEnd, prompt: int) -> dict[str, Any]:
-        return self._told(self._chunk_kind, []) | {"usage": _usage(end, prompt)}
+        return self._told(self._chunk_kind, []) | {"usage": _token_usage(end, prompt)}
 
     @property
     def _chunk_kind(self) -> str:
@@ -208,12 +214,12 @@ class Reply:
         return about | {"choices": choices, "system_fingerprint": None}
 
 
-def _computed(end: GenerationEnd) -> dict[str, Any]:
+def _computed_in(end: GenerationEnd) -> dict[str, Any]:
     """Say the number format that was computed in, which OpenAI's interface has no word for."""
     return {"x_studio": {"computed_in": end.computed_in}} if end.computed_in else {}
 
 
-def _usage(end: GenerationEnd, prompt: int) -> dict[str, int]:
+def _token_usage(end: GenerationEnd, prompt: int) -> dict[str, int]:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": end.tokens,

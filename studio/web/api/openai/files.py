@@ -13,21 +13,21 @@ from studio.services.accounts import owners
 from studio.services.datasets import datasets
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.openai import file_objects
-from studio.web.api.openai.schemas import Deleted, Listing, Out, page_of, seconds
+from studio.web.api.openai.schemas import Deleted, OpenAIListing, Out, make_page, unix_seconds
 from studio.web.http.deps import DB, Config
-from studio.web.http.multipart_upload import Names, limits_of, received
+from studio.web.http.multipart_upload import FormFields, read_limits, receive_form
 
 router = APIRouter(prefix="/v1/files", tags=["openai"])
 
-PURPOSE, RESULTS = "fine-tune", "fine-tune-results"
-MOST_RESULTS = 100
+PURPOSE, RESULTS_PURPOSE = "fine-tune", "fine-tune-results"
+MAX_RESULTS = 100
 """As many tables of results are told on one page: their sizes have to be counted."""
 
-_FORM = Names(
+_FORM_FIELDS = FormFields(
     fields=frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"}),
     files=frozenset({"file"}),
 )
-_FORM_SHAPE: dict[str, Any] = {
+_REQUEST_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
@@ -60,8 +60,8 @@ class FileOut(Out):
     expires_at: int | None = None
 
 
-async def _upload(request: Request, config: Config) -> AsyncIterator[Upload]:
-    async with received(request, config.datasets, _FORM) as form:
+async def _receive_upload(request: Request, config: Config) -> AsyncIterator[Upload]:
+    async with receive_form(request, config.datasets, _FORM_FIELDS) as form:
         file, purpose = form.files.get("file"), form.fields.get("purpose", "")
         if file is None:
             raise InvalidError("A file is needed.", param="file")
@@ -80,20 +80,20 @@ async def _upload(request: Request, config: Config) -> AsyncIterator[Upload]:
             filename=file.filename,
             may_rename=True,
             source="OpenAI API",
-            limits=limits_of(config),
+            limits=read_limits(config),
             sha256=file.sha256,
         )
 
 
-Sent = Annotated[Upload, Depends(_upload)]
+ReceivedUpload = Annotated[Upload, Depends(_receive_upload)]
 Retries = Annotated[int, Header(alias="x-stainless-retry-count", ge=0)]
 
 
-@router.post("", openapi_extra=_FORM_SHAPE)
-def create(upload: Sent, db: DB, config: Config, retries: Retries = 0) -> FileOut:
+@router.post("", openapi_extra=_REQUEST_BODY)
+def create(upload: ReceivedUpload, db: DB, config: Config, retries: Retries = 0) -> FileOut:
     """Bring a file with `purpose="fine-tune"`: a data set, in any format that data sets come in."""
     dataset = file_objects.create(db, config.datasets, upload, is_again=retries > 0)
-    return _told(db, dataset)
+    return _dataset_file(db, dataset)
 
 
 @router.get("")
@@ -103,10 +103,10 @@ def newest(
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
-) -> Listing[FileOut]:
+) -> OpenAIListing[FileOut]:
     """List the data sets, newest first; with `purpose=fine-tune-results` the tables of results."""
-    if purpose == RESULTS:
-        limit = min(limit, MOST_RESULTS)
+    if purpose == RESULTS_PURPOSE:
+        limit = min(limit, MAX_RESULTS)
         rows: list[Any] = list(file_objects.list_runs_with_results(db))
         ids = [f"file-results-{run.id}" for run in rows]
     else:
@@ -118,14 +118,14 @@ def newest(
         raise InvalidError(f"There is no file {after[:100]} to go on after.", param="after")
     start = ids.index(after) + 1 if after is not None else 0
     ids = ids[start : start + limit + 1]
-    shown = [_shown(db, row) for row in rows[start : start + limit]]
-    return page_of(shown, ids, limit)
+    shown = [_file_out(db, row) for row in rows[start : start + limit]]
+    return make_page(shown, ids, limit)
 
 
 @router.get("/{file_id}")
 def show(file_id: str, db: DB) -> FileOut:
     run = file_objects.get_results_run(db, file_id)
-    return _shown(db, run or file_objects.get(db, file_id))
+    return _file_out(db, run or file_objects.get(db, file_id))
 
 
 @router.get("/{file_id}/content", response_class=Response)
@@ -150,17 +150,17 @@ def delete(file_id: str, db: DB, config: Config) -> Deleted:
     return Deleted(id=file_id, object="file")
 
 
-def _shown(db: Session, row: Dataset | Run) -> FileOut:
-    return _told(db, row) if isinstance(row, Dataset) else _results(db, row)
+def _file_out(db: Session, row: Dataset | Run) -> FileOut:
+    return _dataset_file(db, row) if isinstance(row, Dataset) else _results_file(db, row)
 
 
-def _told(db: Session, dataset: Dataset) -> FileOut:
+def _dataset_file(db: Session, dataset: Dataset) -> FileOut:
     status, details = file_objects.status(db, dataset)
     return FileOut.model_validate(
         {
             "id": f"file-{dataset.id}",
             "bytes": dataset.bytes,
-            "created_at": seconds(dataset.created_at),
+            "created_at": unix_seconds(dataset.created_at),
             "filename": dataset.filename,
             "purpose": PURPOSE,
             "status": status,
@@ -169,12 +169,12 @@ def _told(db: Session, dataset: Dataset) -> FileOut:
     )
 
 
-def _results(db: Session, run: Run) -> FileOut:
+def _results_file(db: Session, run: Run) -> FileOut:
     return FileOut(
         id=f"file-results-{run.id}",
         bytes=len(file_objects.results_csv(db, run)),
-        created_at=seconds(run.finished_at or run.created_at),
+        created_at=unix_seconds(run.finished_at or run.created_at),
         filename=f"results-{run.id}.csv",
-        purpose=RESULTS,
+        purpose=RESULTS_PURPOSE,
         status="processed",
     )

@@ -18,15 +18,15 @@ from studio.services.openai.job_events import JobCheckpoint, JobEvent
 from studio.services.queue import queue
 from studio.services.runs import failure_report
 from studio.web.api.conventions.schemas import ChosenPrecision, chosen_precision
-from studio.web.api.openai.schemas import Body, Out, check, seconds
+from studio.web.api.openai.schemas import Body, Out, check_fields, unix_seconds
 
 Auto = Literal["auto"]
 
-Name = Annotated[str, Field(max_length=64, pattern=r'^[^"\\]*$')]
+MetadataKey = Annotated[str, Field(max_length=64, pattern=r'^[^"\\]*$')]
 """Of a pair of metadata. Signs that no database asks for alike are left out."""
 
-METHOD = "supervised"
-_NEUTRAL: dict[str, Collection[object]] = {"integrations": ([],)}
+SUPPORTED_METHOD = "supervised"
+_NEUTRAL_VALUES: dict[str, Collection[object]] = {"integrations": ([],)}
 
 
 class Hyperparameters(Body):
@@ -41,7 +41,7 @@ class Supervised(Body):
 
 
 class Method(Body):
-    type: Annotated[str, Len(1, 50)] = METHOD
+    type: Annotated[str, Len(1, 50)] = SUPPORTED_METHOD
     supervised: Supervised | None = None
 
 
@@ -56,12 +56,12 @@ class NewJob(Body):
         None
     ) = None
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] | None = None
-    metadata: Annotated[dict[Name, Annotated[str, Len(0, 512)]], Len(0, 16)] | None = None
+    metadata: Annotated[dict[MetadataKey, Annotated[str, Len(0, 512)]], Len(0, 16)] | None = None
     x_studio: dict[str, Any] | None = None
     """Anything else of a recipe, nested as it is: `{"precision": "fp32", "adapter": {"r": 32}}`."""
 
 
-class ErrorOut(Out):
+class JobErrorOut(Out):
     code: str
     message: str
     param: str | None = None
@@ -79,7 +79,7 @@ class SupervisedOut(Out):
     hyperparameters: ResolvedOut
 
 
-class MethodOut(Out):
+class JobMethodOut(Out):
     type: Literal["supervised"] = "supervised"
     supervised: SupervisedOut
 
@@ -112,7 +112,7 @@ class JobOut(Out):
     organization_id: str = model_names.ORGANISATION
     status: str
     hyperparameters: ResolvedOut
-    method: MethodOut
+    method: JobMethodOut
     training_file: str
     validation_file: str | None
     result_files: list[str]
@@ -121,7 +121,7 @@ class JobOut(Out):
     suffix: str | None
     metadata: dict[str, str]
     integrations: list[Any] = Field(default_factory=list)
-    error: ErrorOut | None
+    error: JobErrorOut | None
     x_studio: StudioOut
 
 
@@ -135,7 +135,7 @@ class EventOut(Out):
     data: dict[str, Any]
 
 
-class CheckpointOut(Out):
+class JobCheckpointOut(Out):
     id: str
     object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
     created_at: int
@@ -145,19 +145,19 @@ class CheckpointOut(Out):
     metrics: dict[str, float]
 
 
-def hyperparameters_of(new: NewJob) -> Hyperparameters:
+def get_hyperparameters(new: NewJob) -> Hyperparameters:
     """Return what a job asks for, wherever it says so.
 
     Raises:
         InvalidError: it asks for what there is not.
 
     """
-    check(new, (), _NEUTRAL)
-    kind = new.method.type if new.method else METHOD
-    if kind != METHOD:
+    check_fields(new, (), _NEUTRAL_VALUES)
+    kind = new.method.type if new.method else SUPPORTED_METHOD
+    if kind != SUPPORTED_METHOD:
         error = InvalidError(
             f"The method {kind} is not available in this studio.",
-            hint=f"Use {METHOD}.",
+            hint=f"Use {SUPPORTED_METHOD}.",
             param="method.type",
         )
         error.code = "unsupported_method"
@@ -166,25 +166,25 @@ def hyperparameters_of(new: NewJob) -> Hyperparameters:
     chosen = told.hyperparameters if told else new.hyperparameters or Hyperparameters()
     for part in (new.method, told, chosen):
         if part is not None:
-            check(part, (), {})
+            check_fields(part, (), {})
     return chosen
 
 
 def job_out(db: Session, run: Run) -> JobOut:
     job = fine_tuning_jobs.get_job(db, run)
     rate = fine_tuning_jobs.recommended_learning_rate(db, run.recipe)
-    resolved = _resolved(run, rate)
+    resolved = _resolved_hyperparameters(run, rate)
     has_succeeded = run.status is RunStatus.SUCCEEDED
     return JobOut(
         id=f"ftjob-{run.id}",
-        created_at=seconds(run.created_at),
-        finished_at=seconds(run.finished_at) if run.finished_at else None,
-        estimated_finish=_estimated(run),
+        created_at=unix_seconds(run.created_at),
+        finished_at=unix_seconds(run.finished_at) if run.finished_at else None,
+        estimated_finish=_estimated_finish(run),
         model=run.recipe.base_model,
         fine_tuned_model=model_names.tuned_model_name(run, job.suffix) if has_succeeded else None,
-        status=_status(run, job),
+        status=_job_status(run, job),
         hyperparameters=resolved,
-        method=MethodOut(supervised=SupervisedOut(hyperparameters=resolved)),
+        method=JobMethodOut(supervised=SupervisedOut(hyperparameters=resolved)),
         training_file=f"file-{job.training_id}",
         validation_file=f"file-{job.validation_id}" if job.validation_id else None,
         result_files=[f"file-results-{run.id}"] if has_succeeded else [],
@@ -192,7 +192,7 @@ def job_out(db: Session, run: Run) -> JobOut:
         seed=run.recipe.optimisation.seed,
         suffix=job.suffix or None,
         metadata=job.pairs,
-        error=_error(db, run, job),
+        error=_job_error(db, run, job),
         x_studio=StudioOut(
             run=run.id or 0,
             status=run.status,
@@ -210,7 +210,7 @@ def job_out(db: Session, run: Run) -> JobOut:
 def event_out(befell: JobEvent) -> EventOut:
     return EventOut(
         id=befell.id,
-        created_at=seconds(befell.at),
+        created_at=unix_seconds(befell.at),
         level=befell.level,
         message=befell.message,
         type=befell.type,
@@ -218,11 +218,11 @@ def event_out(befell: JobEvent) -> EventOut:
     )
 
 
-def checkpoint_out(db: Session, run: Run, saved: JobCheckpoint) -> CheckpointOut:
+def checkpoint_out(db: Session, run: Run, saved: JobCheckpoint) -> JobCheckpointOut:
     suffix, step = model_names.job_suffix(db, run), None if saved.is_last else saved.step
-    return CheckpointOut(
+    return JobCheckpointOut(
         id=saved.id,
-        created_at=seconds(saved.at),
+        created_at=unix_seconds(saved.at),
         fine_tuned_model_checkpoint=model_names.tuned_model_name(run, suffix, step),
         fine_tuning_job_id=f"ftjob-{run.id}",
         step_number=saved.step,
@@ -230,7 +230,7 @@ def checkpoint_out(db: Session, run: Run, saved: JobCheckpoint) -> CheckpointOut
     )
 
 
-_STATUS = {
+_JOB_STATUSES = {
     RunStatus.QUEUED: "queued",
     RunStatus.STARTING: "running",
     RunStatus.RUNNING: "running",
@@ -239,19 +239,23 @@ _STATUS = {
     RunStatus.FAILED: "failed",
     RunStatus.CANCELLED: "cancelled",
 }
-_STOPPING = {RunCommand.PAUSE: "pausing", RunCommand.DRAIN: "running", RunCommand.KEEP: "running"}
+_STOPPING_STATUSES = {
+    RunCommand.PAUSE: "pausing",
+    RunCommand.DRAIN: "running",
+    RunCommand.KEEP: "running",
+}
 
 
-def _status(run: Run, job: OpenAIJob) -> str:
+def _job_status(run: Run, job: OpenAIJob) -> str:
     """Return OpenAI's word for a run's status; there, what is to be cancelled is so at once."""
     if job.is_validating and run.status is RunStatus.QUEUED:
         return "validating_files"
     if run.status is RunStatus.STOPPING:
-        return _STOPPING.get(run.asked or RunCommand.CANCEL, "cancelled")
-    return _STATUS[run.status]
+        return _STOPPING_STATUSES.get(run.asked or RunCommand.CANCEL, "cancelled")
+    return _JOB_STATUSES[run.status]
 
 
-def _resolved(run: Run, recommended: float) -> ResolvedOut:
+def _resolved_hyperparameters(run: Run, recommended: float) -> ResolvedOut:
     knobs = run.recipe.optimisation
     epochs = knobs.num_train_epochs
     return ResolvedOut(
@@ -261,16 +265,16 @@ def _resolved(run: Run, recommended: float) -> ResolvedOut:
     )
 
 
-def _estimated(run: Run) -> int | None:
+def _estimated_finish(run: Run) -> int | None:
     left = run_progress.measure(run).eta_seconds
-    return None if left is None else seconds(datetime.now(UTC) + timedelta(seconds=left))
+    return None if left is None else unix_seconds(datetime.now(UTC) + timedelta(seconds=left))
 
 
-def _error(db: Session, run: Run, job: OpenAIJob) -> ErrorOut | None:
+def _job_error(db: Session, run: Run, job: OpenAIJob) -> JobErrorOut | None:
     why = failure_report.explain(db, run)
     if why is None:
         return None
     message = f"{why.message} {why.hint}".strip()
     if job.is_validating:
-        return ErrorOut(code="invalid_training_file", message=message, param="training_file")
-    return ErrorOut(code=why.kind.code, message=message)
+        return JobErrorOut(code="invalid_training_file", message=message, param="training_file")
+    return JobErrorOut(code=why.kind.code, message=message)

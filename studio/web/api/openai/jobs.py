@@ -13,27 +13,27 @@ from studio.services.openai import fine_tuning_jobs, job_events
 from studio.services.openai.fine_tuning_jobs import JobRequest
 from studio.services.runs import run_commands, runs
 from studio.web.api.openai.job_schemas import (
-    CheckpointOut,
     EventOut,
+    JobCheckpointOut,
     JobOut,
     NewJob,
     checkpoint_out,
     event_out,
-    hyperparameters_of,
+    get_hyperparameters,
     job_out,
 )
-from studio.web.api.openai.schemas import Listing, page_of
-from studio.web.api.runs.run_results import folder as folder_of
-from studio.web.auth.identity import of_request
+from studio.web.api.openai.schemas import OpenAIListing, make_page
+from studio.web.api.runs.run_results import run_folder as folder_of
+from studio.web.auth.identity import require_identity
 from studio.web.http.deps import DB, Config
-from studio.web.http.multipart_upload import limits_of
+from studio.web.http.multipart_upload import read_limits
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["openai"])
 
-Key = Annotated[str, Header(max_length=255)]
+IdempotencyHeader = Annotated[str, Header(max_length=255)]
 Retries = Annotated[int, Header(alias="x-stainless-retry-count", ge=0)]
 Limit = Annotated[int, Query(ge=1, le=100)]
-_PAIR = "metadata["
+_METADATA_PREFIX = "metadata["
 
 
 @router.post("")
@@ -42,7 +42,7 @@ def create(
     request: Request,
     db: DB,
     config: Config,
-    idempotency_key: Key = "",
+    idempotency_key: IdempotencyHeader = "",
     retries: Retries = 0,
 ) -> JobOut:
     """Queue a run. Sent again because its answer was lost, it makes no second one.
@@ -50,11 +50,11 @@ def create(
     That is told by `Idempotency-Key`, or by the count of tries that OpenAI's clients send.
     """
     sent = new.model_dump_json().encode()
-    account_id = of_request(request).account_id
+    account_id = require_identity(request).account_id
     key = (
         idempotency_keys.scoped_key(idempotency_key, account_id)
         if idempotency_key
-        else _key(request, sent)
+        else _retry_key(request, sent)
     )
     if not idempotency_key and not retries:
         idempotency_keys.discard(db, key)
@@ -62,7 +62,7 @@ def create(
     known = idempotency_keys.find_answer(db, key, sha256)
     if known is not None:
         return job_out(db, runs.get(db, int(known.body)))
-    run = fine_tuning_jobs.create(db, config.datasets, _wish(new), limits_of(config))
+    run = fine_tuning_jobs.create(db, config.datasets, _job_request(new), read_limits(config))
     told = str(run.id).encode()
     idempotency_keys.store_answer(
         db, IdempotencyKey(key=key, sha256=sha256, status=HTTPStatus.OK, body=told)
@@ -73,17 +73,17 @@ def create(
 @router.get("")
 def newest(
     request: Request, db: DB, after: str | None = None, limit: Limit = 20
-) -> Listing[JobOut]:
+) -> OpenAIListing[JobOut]:
     """List the jobs, newest first; `metadata[name]=value` asks for those with that pair."""
     before = None if after is None else fine_tuning_jobs.get(db, after).id
     pairs = {
-        name.removeprefix(_PAIR).removesuffix("]"): value
+        name.removeprefix(_METADATA_PREFIX).removesuffix("]"): value
         for name, value in request.query_params.multi_items()
-        if name.startswith(_PAIR)
+        if name.startswith(_METADATA_PREFIX)
     }
     rows = fine_tuning_jobs.list_jobs(db, limit=limit + 1, before=before, pairs=pairs)
     shown = [job_out(db, run) for run in rows[:limit]]
-    return page_of(shown, [f"ftjob-{run.id}" for run in rows], limit)
+    return make_page(shown, [f"ftjob-{run.id}" for run in rows], limit)
 
 
 @router.get("/{job_id}")
@@ -93,56 +93,56 @@ def show(job_id: str, db: DB) -> JobOut:
 
 @router.post("/{job_id}/cancel")
 def cancel(job_id: str, db: DB) -> JobOut:
-    return job_out(db, run_commands.cancel(db, _run(db, job_id)))
+    return job_out(db, run_commands.cancel(db, _owned_run_id(db, job_id)))
 
 
 @router.post("/{job_id}/pause")
 def pause(job_id: str, db: DB) -> JobOut:
     """Have a job that trains write a checkpoint and leave its slot."""
-    return job_out(db, run_commands.pause(db, _run(db, job_id)))
+    return job_out(db, run_commands.pause(db, _owned_run_id(db, job_id)))
 
 
 @router.post("/{job_id}/resume")
 def resume(job_id: str, db: DB) -> JobOut:
-    return job_out(db, run_commands.resume(db, _run(db, job_id)))
+    return job_out(db, run_commands.resume(db, _owned_run_id(db, job_id)))
 
 
 @router.get("/{job_id}/events")
-def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> Listing[EventOut]:
+def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> OpenAIListing[EventOut]:
     """Tell what befell a job and what it measured, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
     rows = job_events.list_events(db, run, limit=limit + 1, after=after)
-    return page_of([event_out(one) for one in rows[:limit]], [one.id for one in rows], limit)
+    return make_page([event_out(one) for one in rows[:limit]], [one.id for one in rows], limit)
 
 
 @router.get("/{job_id}/checkpoints")
 def checkpoints(
     job_id: str, db: DB, config: Config, after: str = "", limit: Limit = 10
-) -> Listing[CheckpointOut]:
+) -> OpenAIListing[JobCheckpointOut]:
     """List the checkpoints that are kept and the model a job ended with, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
     rows = job_events.list_checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
     ids = [one.id for one in rows]
     start = ids.index(after) + 1 if after in ids else 0
     rows, ids = rows[start : start + limit + 1], ids[start : start + limit + 1]
-    return page_of([checkpoint_out(db, run, one) for one in rows[:limit]], ids, limit)
+    return make_page([checkpoint_out(db, run, one) for one in rows[:limit]], ids, limit)
 
 
-def _run(db: Session, job_id: str) -> int:
+def _owned_run_id(db: Session, job_id: str) -> int:
     """Return the run of a job that is to be changed, if it may be."""
     run_id = fine_tuning_jobs.get(db, job_id).id or 0
     owners.require(db, "runs", [run_id])
     return run_id
 
 
-def _key(request: Request, sent: bytes) -> str:
+def _retry_key(request: Request, sent: bytes) -> str:
     """Return what two tries of one request have in common: who sends it, and what."""
     who = request.headers.get("authorization", "").encode()
     return f"openai:{hashlib.sha256(who + b'|' + sent).hexdigest()}"
 
 
-def _wish(new: NewJob) -> JobRequest:
-    chosen = hyperparameters_of(new)
+def _job_request(new: NewJob) -> JobRequest:
+    chosen = get_hyperparameters(new)
     changes: dict[str, Any] = new.x_studio or {}
     return JobRequest(
         model=new.model,

@@ -6,13 +6,13 @@ from fastapi import APIRouter
 
 from studio.services.openai import model_names
 from studio.services.openai.model_names import ModelInfo
-from studio.web.api.openai.schemas import Deleted, Listing, Out, page_of, seconds
+from studio.web.api.openai.schemas import Deleted, OpenAIListing, Out, make_page, unix_seconds
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(prefix="/v1/models", tags=["openai"])
 
 
-class ModelOut(Out):
+class OpenAIModelOut(Out):
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -20,16 +20,16 @@ class ModelOut(Out):
 
 
 @router.get("")
-def newest(db: DB) -> Listing[ModelOut]:
+def newest(db: DB) -> OpenAIListing[OpenAIModelOut]:
     """List the models: those that were tuned first, then their bases, each newest first."""
-    shown = [_told(one) for one in model_names.list_models(db)]
-    return page_of(shown, [one.id for one in shown], len(shown))
+    shown = [_model_out(one) for one in model_names.list_models(db)]
+    return make_page(shown, [one.id for one in shown], len(shown))
 
 
 # Names hold slashes and colons, and clients do not escape them.
 @router.get("/{name:path}")
-def show(name: str, db: DB, config: Config) -> ModelOut:
-    return _told(model_names.get(db, config.runs, name))
+def show(name: str, db: DB, config: Config) -> OpenAIModelOut:
+    return _model_out(model_names.get(db, config.runs, name))
 
 
 @router.delete("/{name:path}")
@@ -39,7 +39,7 @@ def delete(name: str, db: DB, config: Config) -> Deleted:
     return Deleted(id=name, object="model")
 
 
-def _told(known: ModelInfo) -> ModelOut:
-    return ModelOut(
-        id=known.name, created=seconds(known.created_at), owned_by=model_names.ORGANISATION
+def _model_out(known: ModelInfo) -> OpenAIModelOut:
+    return OpenAIModelOut(
+        id=known.name, created=unix_seconds(known.created_at), owned_by=model_names.ORGANISATION
     )

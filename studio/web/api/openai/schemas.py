@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Body(FieldDocs, BaseModel):
-    """What a client sends. Fields that are not named here are looked through by `check`."""
+    """What a client sends. Fields that are not named here are looked through by `check_fields`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -26,7 +26,7 @@ class Out(FieldDocs, BaseModel):
     model_config = ConfigDict(ser_json_inf_nan="null")
 
 
-class Listing(Out, Generic[T]):
+class OpenAIListing(Out, Generic[T]):
     """One page of a list. `after` the last id comes the next."""
 
     object: Literal["list"] = "list"
@@ -42,10 +42,10 @@ class Deleted(Out):
     deleted: bool = True
 
 
-def page_of(shown: Sequence[T], ids: Sequence[str], limit: int) -> Listing[T]:
+def make_page(shown: Sequence[T], ids: Sequence[str], limit: int) -> OpenAIListing[T]:
     """Make a page from one more than asked for, which only says that there are more."""
     kept = ids[:limit]
-    return Listing(
+    return OpenAIListing(
         data=list(shown[:limit]),
         first_id=kept[0] if kept else None,
         last_id=kept[-1] if kept else None,
@@ -53,12 +53,14 @@ def page_of(shown: Sequence[T], ids: Sequence[str], limit: int) -> Listing[T]:
     )
 
 
-def seconds(moment: datetime) -> int:
+def unix_seconds(moment: datetime) -> int:
     """Return a moment as OpenAI tells it: seconds since 1970."""
     return int(moment.timestamp())
 
 
-def check(sent: Body, ignored: Collection[str], neutral: Mapping[str, Collection[object]]) -> None:
+def check_fields(
+    sent: Body, ignored: Collection[str], neutral: Mapping[str, Collection[object]]
+) -> None:
     """Refuse the fields of a body that would have to be ignored without a word.
 
     Raises:
@@ -69,17 +71,17 @@ def check(sent: Body, ignored: Collection[str], neutral: Mapping[str, Collection
         if name in ignored or value is None:
             continue
         if name not in neutral:
-            raise _refused("unknown_parameter", f"Unrecognized request argument: {name}.", name)
-        if not _is_among(value, neutral[name]):
+            raise _unsupported("unknown_parameter", f"Unrecognized request argument: {name}.", name)
+        if not _is_neutral(value, neutral[name]):
             message = f"{name} is not supported by this studio; leave it out."
-            raise _refused("unsupported_parameter", message, name)
+            raise _unsupported("unsupported_parameter", message, name)
 
 
-def _is_among(value: Any, known: Collection[object]) -> bool:  # noqa: ANN401 -- any JSON
+def _is_neutral(value: Any, known: Collection[object]) -> bool:  # noqa: ANN401 -- any JSON
     return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in known)
 
 
-def _refused(code: str, message: str, param: str) -> InvalidError:
+def _unsupported(code: str, message: str, param: str) -> InvalidError:
     error = InvalidError(message[:300], param=param[:100])
     error.code = code
     return error

@@ -14,16 +14,16 @@ from studio.services.estimates.fit_suggestions import RecipeChange
 from studio.services.estimates.memory_fit import HostMemory
 from studio.services.precision import recommendation
 from studio.services.runs import runs
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Out
-from studio.web.api.system.tasks import ChoreOut
-from studio.web.api.system.tasks import out as chore_out
+from studio.web.api.system.tasks import TaskOut
+from studio.web.api.system.tasks import task_out as chore_out
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1/estimate", tags=["runs"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/estimate", tags=["runs"])
 
 
-class Asked(Body):
+class EstimateRequest(Body):
     recipe: AnyRecipe
 
 
@@ -89,7 +89,7 @@ class TimeOut(Out):
     is_calibrated: bool
 
 
-class WayOut(Out):
+class SuggestedChangeOut(Out):
     """A change to lay over the recipe."""
 
     title: str
@@ -102,21 +102,21 @@ class Estimate(Out):
     measured_bytes: float | None
     """The peak of an earlier run or calibration whose steps were as full; null without one."""
     time: TimeOut
-    smallest_change: WayOut | None
+    smallest_change: SuggestedChangeOut | None
     """What would make it fit; null where it does, or nothing helps."""
-    largest_batch: WayOut | None
+    largest_batch: SuggestedChangeOut | None
     """Null where that is the recipe's own."""
 
 
 @router.post("")
-def show(asked: Asked, request: Request) -> Estimate:
+def show(asked: EstimateRequest, request: Request) -> Estimate:
     """Say what a recipe would need. Starts nothing and writes nothing."""
     with read_session(request.app.state.engine) as db:
-        return of(db, recommendation.resolve_precision(db, asked.recipe).recipe)
+        return estimate_for(db, recommendation.resolve_precision(db, asked.recipe).recipe)
 
 
 @router.post("/calibration", status_code=202)
-def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
+def calibrate(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
     """Train a few steps of a recipe, for its estimates to go by; nothing is kept of the model."""
     recipe = recommendation.resolve_precision(db, asked.recipe).recipe
     runs.check(db, recipe)
@@ -124,7 +124,7 @@ def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
 
 
 @router.post("/measurement", status_code=202)
-def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
+def measure(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
     """Go through a step of a recipe in shapes alone, without the memory it would take.
 
     Once it has been done, estimates of steps like it count every tensor; asking again returns the
@@ -135,7 +135,7 @@ def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
     return chore_out(dry_runs.enqueue(db, recipe, config))
 
 
-def of(db: Session, recipe: AnyRecipe) -> Estimate:
+def estimate_for(db: Session, recipe: AnyRecipe) -> Estimate:
     """Estimate what a recipe would need.
 
     Raises:
@@ -146,15 +146,15 @@ def of(db: Session, recipe: AnyRecipe) -> Estimate:
     made = estimates.estimate_recipe(db, recipe, known)
     ways = fit_suggestions.suggest(db, recipe, known)
     return Estimate(
-        memory=_memory(made.memory),
+        memory=_memory_out(made.memory),
         measured_bytes=made.measured,
         time=TimeOut.model_validate(made.timing),
-        smallest_change=_way(ways.smallest),
-        largest_batch=_way(ways.largest),
+        smallest_change=_change_out(ways.smallest),
+        largest_batch=_change_out(ways.largest),
     )
 
 
-def _memory(needed: MemoryEstimate | None) -> MemoryOut | None:
+def _memory_out(needed: MemoryEstimate | None) -> MemoryOut | None:
     if needed is None:
         return None
     return MemoryOut(
@@ -170,14 +170,14 @@ def _memory(needed: MemoryEstimate | None) -> MemoryOut | None:
         factor_runs=needed.learnt.runs,
         beside=needed.beside,
         room=needed.room,
-        host=None if needed.host is None else _host(needed.host),
+        host=None if needed.host is None else _host_out(needed.host),
         verdict=needed.verdict,
     )
 
 
-def _way(way: RecipeChange | None) -> WayOut | None:
-    return WayOut(title=way.title, change=dict(way.change)) if way else None
+def _change_out(way: RecipeChange | None) -> SuggestedChangeOut | None:
+    return SuggestedChangeOut(title=way.title, change=dict(way.change)) if way else None
 
 
-def _host(host: HostMemory) -> HostOut:
+def _host_out(host: HostMemory) -> HostOut:
     return HostOut(**asdict(host), total=host.total, verdict=host.verdict)

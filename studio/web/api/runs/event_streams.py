@@ -21,24 +21,24 @@ from studio.services.compare import compare
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, run_events, runs
 from studio.settings import Settings
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.schemas import PASSING, Id, RunBrief, run_brief
-from studio.web.http.stream_limits import Seated
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.schemas import TRANSIENT_FIELDS, Id, RunBrief, run_brief
+from studio.web.http.stream_limits import StreamSlot
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["live"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["live"])
 
-LINES = 500
-RECENT = 50
+LOG_LINES = 500
+RECENT_RUNS = 50
 """As many runs as a page of the list shows. A live run is told of however old it is."""
 
 HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
-_ROWS = TypeAdapter(list[metrics.MetricRow])
+_METRIC_ROWS = TypeAdapter(list[metrics.MetricRow])
 _BRIEFS = TypeAdapter(list[RunBrief])
-_BEFELL = TypeAdapter(list[run_events.AnyEvent])
+_EVENTS = TypeAdapter(list[run_events.AnyEvent])
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """How far a viewer has read; None in the log means: only its last lines."""
 
     metric: int = 0
@@ -50,35 +50,35 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
+class StreamState:
     """What one open page has been told so far."""
 
     run_id: int
-    place: Place
+    place: StreamPosition
     status: str = ""
     answers: int = 0
     has_seen_all: bool = False
 
 
-def _known(request: Request, run_id: Id) -> int:
+def _existing_run(request: Request, run_id: Id) -> int:
     """Answer 404 before the stream begins: afterwards there is no status to set."""
     with read_session(request.app.state.engine) as db:
         runs.get(db, run_id)
     return run_id
 
 
-@router.get("/runs/{run_id}/stream", response_class=EventSourceResponse, dependencies=[Seated])
+@router.get("/runs/{run_id}/stream", response_class=EventSourceResponse, dependencies=[StreamSlot])
 async def of_run(
     request: Request,
-    run_id: Annotated[int, Depends(_known)],
+    run_id: Annotated[int, Depends(_existing_run)],
     after: Annotated[str, Query(max_length=50)] = "",
     last_event_id: Annotated[str, Header(max_length=50)] = "",
 ) -> AsyncIterator[ServerSentEvent]:
     state = request.app.state
-    viewer = Viewer(run_id, place_of(last_event_id or after))
+    viewer = StreamState(run_id, parse_position(last_event_id or after))
     while not state.hub.is_closing:
         seen = state.hub.version
-        what = partial(news, state.engine, state.settings, viewer)
+        what = partial(read_news, state.engine, state.settings, viewer)
         viewer, events = await state.hub.read(viewer, what)
         for event in events:
             yield event
@@ -90,7 +90,7 @@ async def of_run(
             yield HEARTBEAT
 
 
-@router.get("/stream", response_class=EventSourceResponse, dependencies=[Seated])
+@router.get("/stream", response_class=EventSourceResponse, dependencies=[StreamSlot])
 async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     """Tell of every recent run that changed since the last message; at first, of each of them."""
     state = request.app.state
@@ -99,43 +99,43 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     while not state.hub.is_closing:
         seen = state.hub.version
         followed = frozenset(known_live)
-        read = partial(recent, state.engine, followed)
+        read = partial(read_recent_runs, state.engine, followed)
         briefs = await state.hub.read(("recent", followed), read)
         known_live = [brief.id for brief in briefs if brief.status.is_live]
-        changed = [brief for brief in briefs if known.get(brief.id) != _facts(brief)]
-        known = {brief.id: _facts(brief) for brief in briefs}
+        changed = [brief for brief in briefs if known.get(brief.id) != _news_key(brief)]
+        known = {brief.id: _news_key(brief) for brief in briefs}
         if changed:
             yield ServerSentEvent(event="runs", raw_data=_BRIEFS.dump_json(changed).decode())
         if await state.hub.wait(seen) == seen:
             yield HEARTBEAT
 
 
-def place_of(text: str) -> Place:
+def parse_position(text: str) -> StreamPosition:
     metric, log, happening = (*text.split("."), "", "", "")[:3]
-    return Place(
+    return StreamPosition(
         metric=int(metric) if metric.isdecimal() else 0,
         log=int(log) if log.isdecimal() else None,
         happening=int(happening) if happening.isdecimal() else 0,
     )
 
 
-def recent(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
+def read_recent_runs(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
     """Read the newest runs, those that are live, and those that were: how they ended is news."""
     with read_session(engine) as db:
-        newest = runs.newest(db, runs.RunFilter(), limit=RECENT)
+        newest = runs.newest(db, runs.RunFilter(), limit=RECENT_RUNS)
         known = {run.id for run in newest}
         older = [run for run in runs.list_with_live(db, followed) if run.id not in known]
         return [run_brief(db, run) for run in (*newest, *older)]
 
 
-def _facts(brief: RunBrief) -> str:
+def _news_key(brief: RunBrief) -> str:
     """Return what makes a status news."""
-    return brief.model_dump_json(exclude=PASSING)
+    return brief.model_dump_json(exclude=TRANSIENT_FIELDS)
 
 
-def news(
-    engine: Engine, settings: Settings, viewer: Viewer
-) -> tuple[Viewer, list[ServerSentEvent]]:
+def read_news(
+    engine: Engine, settings: Settings, viewer: StreamState
+) -> tuple[StreamState, list[ServerSentEvent]]:
     """Read what is new for a viewer, and say where that leaves it."""
     with read_session(engine) as db:
         run = runs.get(db, viewer.run_id)
@@ -144,27 +144,27 @@ def news(
         rows = metrics.load_rows_after(db, viewer.run_id, viewer.place.metric)
         befell = runs.list_events(db, viewer.run_id, after=viewer.place.happening)
     log = RunDir(settings.runs / str(viewer.run_id)).log
-    part = artifacts.read_log(log, viewer.place.log, LINES)
+    part = artifacts.read_log(log, viewer.place.log, LOG_LINES)
     # The line may be cut between any two events, so each id tells only what came before it.
     told = replace(viewer.place, metric=rows[-1].last_id) if rows else viewer.place
     read = replace(told, log=part.next_offset)
     place = replace(read, happening=befell[-1].id or 0) if befell else read
     events = [
-        ("metrics", told, _ROWS.dump_json(rows).decode() if rows else ""),
+        ("metrics", told, _METRIC_ROWS.dump_json(rows).decode() if rows else ""),
         ("log", read, json.dumps({"lines": part.lines}) if part.lines else ""),
         (
             "event",
             place,
-            _BEFELL.dump_json([*map(run_events.to_event, befell)]).decode() if befell else "",
+            _EVENTS.dump_json([*map(run_events.to_event, befell)]).decode() if befell else "",
         ),
         ("sample", place, f"{answers}" if answers != viewer.answers else ""),
-        ("status", place, brief.model_dump_json() if _facts(brief) != viewer.status else ""),
+        ("status", place, brief.model_dump_json() if _news_key(brief) != viewer.status else ""),
     ]
     return (
-        Viewer(
+        StreamState(
             run_id=viewer.run_id,
             place=place,
-            status=_facts(brief),
+            status=_news_key(brief),
             answers=answers,
             has_seen_all=run.status.is_final and not (rows or part.lines or befell),
         ),

@@ -15,7 +15,7 @@ from studio.recipe.float_formats import DType
 from studio.services.exports import exports
 from studio.services.queue import wait_reasons
 from studio.services.runs import artifacts, runs
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import (
     Body,
     ErrorOut,
@@ -31,9 +31,9 @@ from studio.web.api.runs.run_results import ArtifactOut
 from studio.web.http import zip_stream
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"])
 
-LINES = 500
+LOG_LINES = 500
 
 
 class NewExport(Body):
@@ -67,19 +67,19 @@ class ExportOut(Out):
 @router.post("", status_code=201)
 def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
     """Queue an export. A small one is made beside training, others when no run needs the slot."""
-    return _out(db, exports.create(db, run_id, new.dtype, new.kind, config.runs), config)
+    return _export_out(db, exports.create(db, run_id, new.dtype, new.kind, config.runs), config)
 
 
 @router.get("")
 def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
     runs.get(db, run_id)
-    shown = [_out(db, one, config) for one in exports.list_for_run(db, run_id)]
+    shown = [_export_out(db, one, config) for one in exports.list_for_run(db, run_id)]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
 @router.get("/{export_id}")
 def show(run_id: Id, export_id: Id, db: DB, config: Config) -> ExportOut:
-    return _out(db, exports.get(db, run_id, export_id), config)
+    return _export_out(db, exports.get(db, run_id, export_id), config)
 
 
 @router.delete("/{export_id}", status_code=204)
@@ -91,19 +91,19 @@ def delete(run_id: Id, export_id: Id, db: DB, config: Config) -> None:
 @router.post("/{export_id}/model", status_code=201)
 def offer(run_id: Id, export_id: Id, db: DB, config: Config) -> ModelOut:
     """List the export among the models that runs can start from."""
-    return models.out(exports.register_model(db, run_id, export_id, config.runs))
+    return models.model_out(exports.register_model(db, run_id, export_id, config.runs))
 
 
 @router.get("/{export_id}/log", response_class=PlainTextResponse)
 def log(run_id: Id, export_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the export's process has printed."""
-    folder = _folder(exports.get(db, run_id, export_id), config)
-    return "\n".join(artifacts.read_log(folder.log, None, LINES).lines)
+    folder = _export_folder(exports.get(db, run_id, export_id), config)
+    return "\n".join(artifacts.read_log(folder.log, None, LOG_LINES).lines)
 
 
 @router.get("/{export_id}/files/{name:path}")
 def file(run_id: Id, export_id: Id, name: str, db: DB, config: Config) -> FileResponse:
-    folder = _folder(exports.get(db, run_id, export_id), config)
+    folder = _export_folder(exports.get(db, run_id, export_id), config)
     path = artifacts.find_file(folder.files, name)
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
@@ -116,16 +116,16 @@ def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingRespons
         raise ConflictError(
             f"Export {export_id} is {export.status}.", hint="Its files are there once it succeeded."
         )
-    name = _name(runs.get(db, run_id).name, export)
+    name = _zip_name(runs.get(db, run_id).name, export)
     return StreamingResponse(
-        zip_stream.stream(_folder(export, config).files, name),
+        zip_stream.stream_zip(_export_folder(export, config).files, name),
         media_type="application/zip",
         headers={"Content-Disposition": f'attachment; filename="{name}.zip"'},
     )
 
 
-def _out(db: DB, export: Export, config: Config) -> ExportOut:
-    listed = artifacts.list_files(_folder(export, config).files)
+def _export_out(db: DB, export: Export, config: Config) -> ExportOut:
+    listed = artifacts.list_files(_export_folder(export, config).files)
     error = {
         "code": export.error_code,
         "message": export.error_message,
@@ -140,11 +140,11 @@ def _out(db: DB, export: Export, config: Config) -> ExportOut:
     return ExportOut.model_validate(told)
 
 
-def _folder(export: Export, config: Config) -> ExportDir:
+def _export_folder(export: Export, config: Config) -> ExportDir:
     return RunDir(config.runs / str(export.run_id)).export(export.id or 0)
 
 
-def _name(run: str, export: Export) -> str:
+def _zip_name(run: str, export: Export) -> str:
     """Return a file name that every system takes."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", run).strip("-").lower()[:60] or "run"
     return f"{plain}-{export.run_id}-{export.kind}-{export.dtype}"

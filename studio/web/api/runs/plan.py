@@ -9,15 +9,15 @@ from studio.methods import AnyRecipe
 from studio.services.datasets import data_quality, token_stats
 from studio.services.precision import number_formats, recommendation
 from studio.services.runs import start_checks
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Out
 from studio.web.api.runs import estimate
 from studio.web.api.runs.estimate import Estimate
 
-router = APIRouter(route_class=Call, prefix="/api/v1/plan", tags=["runs"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/plan", tags=["runs"])
 
 
-class Planned(Body):
+class PlanRequest(Body):
     recipe: AnyRecipe
 
 
@@ -91,7 +91,7 @@ class AdviceOut(Out):
     sentence: str
 
 
-class Answer(Estimate):
+class PlanAnswer(Estimate):
     """All that `estimate` answers, and what is held, said and refused besides."""
 
     plan: PlanOut
@@ -102,7 +102,7 @@ class Answer(Estimate):
 
 
 @router.post("")
-def show(asked: Planned, request: Request) -> Answer:
+def show(asked: PlanRequest, request: Request) -> PlanAnswer:
     """Say what a recipe would do. Starts nothing and writes nothing."""
     with read_session(request.app.state.engine) as db:
         facts = recommendation.load_model_facts(db, asked.recipe.base_model)
@@ -111,8 +111,8 @@ def show(asked: Planned, request: Request) -> Answer:
         refused = start_checks.check(db, recipe, facts)
         noted = data_quality.build_notice(db, recipe)
         lost = list(token_stats.list_warnings(db, recipe))
-        needed = estimate.of(db, recipe)
-    return Answer(
+        needed = estimate.estimate_for(db, recipe)
+    return PlanAnswer(
         plan=PlanOut.model_validate(number_formats.plan_dtypes(recipe, facts)),
         **needed.model_dump(),
         refusals=[RefusalOut.model_validate(one) for one in refused],

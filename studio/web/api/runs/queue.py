@@ -9,14 +9,14 @@ from studio.services.models import loaded_model
 from studio.services.queue import background_overview, queue_eta
 from studio.services.runs import runs
 from studio.services.workers import workers
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Out, RunBrief, run_brief
 from studio.web.http.deps import DB
 
-router = APIRouter(route_class=Call, prefix="/api/v1/queue", tags=["queue"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/queue", tags=["queue"])
 
 
-class WaitOut(RunBrief):
+class WaitingRunOut(RunBrief):
     reason: str
     """Why it waits."""
     waiting_since: datetime
@@ -47,13 +47,13 @@ class QueueOut(Out):
     live: list[RunBrief]
     loaded: LoadedOut | None
     """The model that is loaded to answer. It leaves when a run waits for its slot."""
-    waiting: list[WaitOut]
+    waiting: list[WaitingRunOut]
     """In the order in which they will start."""
 
 
-def _wait(db: DB, wait: queue_eta.RunWait) -> WaitOut:
+def _wait_out(db: DB, wait: queue_eta.RunWait) -> WaitingRunOut:
     brief = run_brief(db, wait.run).model_dump()
-    return WaitOut(
+    return WaitingRunOut(
         **brief,
         reason=wait.reason,
         waiting_since=wait.since,
@@ -68,18 +68,18 @@ def show(db: DB) -> QueueOut:
         slots=workers.count_slots(db),
         used=background_overview.count_used_slots(db),
         live=[run_brief(db, run) for run in live],
-        loaded=None if told is None else _loaded(told),
-        waiting=[_wait(db, one) for one in queue_eta.estimate_waits(db)],
+        loaded=None if told is None else _loaded_out(told),
+        waiting=[_wait_out(db, one) for one in queue_eta.estimate_waits(db)],
     )
 
 
 @router.delete("/loaded")
 def stop(db: DB) -> LoadedOut:
     """Have the model that is loaded to answer leave, once the answer at hand is whole."""
-    return _loaded(loaded_model.request_unload(db))
+    return _loaded_out(loaded_model.request_unload(db))
 
 
-def _loaded(row: LoadedModel) -> LoadedOut:
+def _loaded_out(row: LoadedModel) -> LoadedOut:
     left = loaded_model.time_left(row)
     return LoadedOut(
         model=row.model,

@@ -10,36 +10,36 @@ from studio.protocols.run_dir import RunDir
 from studio.run_manifest import Manifest
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, manifests, runs
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import After, Id, Limit, Listing, Out
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
-Keys = Annotated[str, Query(max_length=1000)]
+MetricKeys = Annotated[str, Query(max_length=1000)]
 AxisName = Annotated[str, Query(pattern=r"^[\w./-]{1,100}$")]
 """One of step, relative_step, epoch, tokens, seconds and wall, or another metric."""
 Buckets = Annotated[int, Query(ge=2, le=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
-class Cutting:
+class CurveWindow:
     """Into how many parts an axis is cut, and from where to where."""
 
     buckets: int
     part: tuple[float, float]
 
 
-def _cutting(
+def _curve_window(
     buckets: Buckets = 1000,
     low: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
     high: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
-) -> Cutting:
+) -> CurveWindow:
     first, last = metrics.FULL_RANGE
-    return Cutting(buckets, (first if low is None else low, last if high is None else high))
+    return CurveWindow(buckets, (first if low is None else low, last if high is None else high))
 
 
-Cut = Annotated[Cutting, Depends(_cutting)]
+CurveWindowParams = Annotated[CurveWindow, Depends(_curve_window)]
 
 
 class SeriesOut(Out):
@@ -85,10 +85,10 @@ class ArtifactOut(Out):
 def curves(
     run_id: Id,
     db: DB,
-    keys: Keys = "",
+    keys: MetricKeys = "",
     x: AxisName = "step",
     *,
-    cut: Cut,
+    cut: CurveWindowParams,
 ) -> CurvesOut:
     """Curves of a run; with `from` and `to` a part of the axis, in as many buckets."""
     runs.get(db, run_id)
@@ -104,7 +104,7 @@ def curves(
 @router.get("/{run_id}/log")
 def log(run_id: Id, db: DB, config: Config, after: After = None, limit: Limit = 500) -> LogOut:
     """Lines of the log after a byte offset; without one, the last lines."""
-    part = artifacts.read_log(folder(db, config, run_id).log, after, limit)
+    part = artifacts.read_log(run_folder(db, config, run_id).log, after, limit)
     return LogOut(lines=part.lines, next_offset=part.next_offset)
 
 
@@ -116,7 +116,7 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
         CheckpointOut(
             name=one.name, step=one.step, bytes=one.bytes, is_next=one.step == run.checkpoint_step
         )
-        for one in artifacts.list_checkpoints(folder(db, config, run_id).checkpoints)
+        for one in artifacts.list_checkpoints(run_folder(db, config, run_id).checkpoints)
     ]
     return Listing(data=shown, has_more=False, next_after=None)
 
@@ -124,23 +124,23 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
 def manifest(run_id: Id, db: DB, config: Config) -> Response:
     """All it takes to repeat the run, and to trust it; what is known so far while it goes on."""
-    told = manifests.read_json(db, runs.get(db, run_id), folder(db, config, run_id))
+    told = manifests.read_json(db, runs.get(db, run_id), run_folder(db, config, run_id))
     return Response(told, media_type="application/json")
 
 
 @router.get("/{run_id}/artifacts")
 def listing(run_id: Id, db: DB, config: Config) -> Listing[ArtifactOut]:
-    found = artifacts.list_files(folder(db, config, run_id).artifacts)
+    found = artifacts.list_files(run_folder(db, config, run_id).artifacts)
     shown = [ArtifactOut(name=one.name, bytes=one.bytes) for one in found]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
 @router.get("/{run_id}/artifacts/{name:path}")
 def artifact(run_id: Id, name: str, db: DB, config: Config) -> FileResponse:
-    path = artifacts.find_file(folder(db, config, run_id).artifacts, name)
+    path = artifacts.find_file(run_folder(db, config, run_id).artifacts, name)
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
 
-def folder(db: DB, config: Config, run_id: int) -> RunDir:
+def run_folder(db: DB, config: Config, run_id: int) -> RunDir:
     run = runs.get(db, run_id)
     return RunDir(config.runs / str(run.id))

@@ -9,11 +9,11 @@ from pydantic import Field
 from studio.services.metrics import metric_summaries
 from studio.services.runs import bulk_actions
 from studio.services.search import query_fields, saved_views
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.schemas import Body, Id, Known, Listing, Name, Out
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.schemas import Body, BodyId, Id, Listing, Name, Out
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["runs"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["runs"])
 
 
 class FieldOut(Out):
@@ -26,7 +26,7 @@ class FieldOut(Out):
 class Bulk(Body):
     """Something done to many runs, all or none."""
 
-    runs: Annotated[list[Known], Field(min_length=1, max_length=bulk_actions.MAX_RUNS)]
+    runs: Annotated[list[BodyId], Field(min_length=1, max_length=bulk_actions.MAX_RUNS)]
     act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
     tag: str = ""
 

@@ -15,36 +15,36 @@ from studio.services.runs import attempts, run_commands, run_events, runs, tags_
 from studio.services.runs.run_events import AnyEvent
 from studio.services.search import query_parser, run_table
 from studio.services.search.run_table import TableView
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.preconditions import Conditional, Marked
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
 from studio.web.api.conventions.schemas import (
     After,
     Body,
-    FailedRunOut,
     Id,
     Limit,
     Listing,
     Name,
     Notes,
     Out,
+    RunDetailOut,
     RunOut,
     Source,
-    page_of,
-    run_explained,
+    failed_run_out,
+    make_page,
     run_out,
 )
 from studio.web.api.runs import run_results
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
 
-Word = Annotated[str, Field(max_length=200)]
+FilterText = Annotated[str, Field(max_length=200)]
 
 _FILTERS = ("status", "experiment", "tag", "model", "dataset", "method", "precision")
 
 
-class Asked(BaseModel):
+class RunQuery(BaseModel):
     """Which runs to list, and in what order."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -58,12 +58,12 @@ class Asked(BaseModel):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     status: RunStatus | None = None
     experiment: Annotated[int, Field(ge=1, lt=2**63)] | None = None
-    tag: Word = ""
-    model: Word = ""
-    dataset: Word = ""
-    method: Word = ""
-    precision: Word = ""
-    search: Word = ""
+    tag: FilterText = ""
+    model: FilterText = ""
+    dataset: FilterText = ""
+    method: FilterText = ""
+    precision: FilterText = ""
+    search: FilterText = ""
     """Words of its name or notes."""
 
     @property
@@ -101,7 +101,7 @@ class ChangedRun(Body):
     """Whether it is in the trash. It is removed for good some weeks later."""
 
 
-class Moved(Body):
+class NewPlace(Body):
     place: Annotated[int, Field(ge=1, lt=2**53)]
     """Its new place among the waiting runs of its priority, counted from one."""
 
@@ -127,7 +127,7 @@ class AttemptOut(Out):
     exit_code: int | None
 
 
-class HappenedOut(Listing[AnyEvent]):
+class RunEventsOut(Listing[AnyEvent]):
     """What befell a run, oldest first."""
 
 
@@ -140,24 +140,24 @@ def submit(new: NewRun, db: DB) -> RunOut:
 
 
 @router.get("")
-def newest(db: DB, asked: Annotated[Asked, Query()]) -> Listing[RunOut]:
+def newest(db: DB, asked: Annotated[RunQuery, Query()]) -> Listing[RunOut]:
     """List the runs that a query finds; those in archive and trash only where it names them."""
     view = TableView(query=asked.query, sort=asked.sort)
     rows = run_table.find_runs(db, view, limit=asked.limit + 1, after=asked.after)
-    return page_of(rows, asked.limit, [run_out(db, row) for row in rows])
+    return make_page(rows, asked.limit, [run_out(db, row) for row in rows])
 
 
 @router.get("/{run_id}")
-def show(run_id: Id, db: DB, config: Config, etag: Marked) -> FailedRunOut:
+def show(run_id: Id, db: DB, config: Config, etag: EtagResponse) -> RunDetailOut:
     """Tell all of a run; of one that has failed, also how it can be mended."""
     run = runs.get(db, run_id)
-    etag.tell(*_changeable(run))
-    return run_explained(db, run, run_results.folder(db, config, run_id))
+    etag.tell(*_editable_facts(run))
+    return failed_run_out(db, run, run_results.run_folder(db, config, run_id))
 
 
 @router.patch("/{run_id}")
-def change(run_id: Id, changed: ChangedRun, db: DB, etag: Conditional) -> RunOut:
-    etag.check(*_changeable(runs.get(db, run_id)))
+def change(run_id: Id, changed: ChangedRun, db: DB, etag: EtagPrecondition) -> RunOut:
+    etag.check(*_editable_facts(runs.get(db, run_id)))
     tags_notes.update(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
     if changed.priority is not None:
         queue.set_priority(db, run_id, changed.priority)
@@ -170,7 +170,7 @@ def change(run_id: Id, changed: ChangedRun, db: DB, etag: Conditional) -> RunOut
     if changed.is_trashed is not None:
         (trash.move_to_trash if changed.is_trashed else trash.restore)(db, [run_id])
     run = runs.get(db, run_id)
-    etag.tell(*_changeable(run))
+    etag.tell(*_editable_facts(run))
     return run_out(db, run)
 
 
@@ -217,7 +217,7 @@ def retry(run_id: Id, db: DB, how: Retry | None = None) -> RunOut:
 
 
 @router.post("/{run_id}/move")
-def move(run_id: Id, moved: Moved, db: DB) -> RunOut:
+def move(run_id: Id, moved: NewPlace, db: DB) -> RunOut:
     """Give a queued run another place in the queue."""
     return run_out(db, queue.move(db, run_id, moved.place))
 
@@ -231,15 +231,15 @@ def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
 
 
 @router.get("/{run_id}/events")
-def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> HappenedOut:
+def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> RunEventsOut:
     """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
     runs.get(db, run_id)
     rows = runs.list_events(db, run_id, after=after or 0, limit=limit + 1)
-    page = page_of(rows, limit, [run_events.to_event(row) for row in rows])
-    return HappenedOut(data=page.data, has_more=page.has_more, next_after=page.next_after)
+    page = make_page(rows, limit, [run_events.to_event(row) for row in rows])
+    return RunEventsOut(data=page.data, has_more=page.has_more, next_after=page.next_after)
 
 
-def _changeable(run: Run) -> tuple[Any, ...]:
+def _editable_facts(run: Run) -> tuple[Any, ...]:
     """Return what people change of a run: how far it has trained is not among it."""
     times = (run.archived_at, run.deleted_at)
     return (run.name, run.notes, run.tags, run.priority, run.is_held, *times)

@@ -10,14 +10,14 @@ from studio.protocols.events import SampleStage
 from studio.services.compare import compare
 from studio.services.runs import runs
 from studio.services.samples import sample_ratings
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Listing, Out
 from studio.web.http.deps import DB
 
-router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
 
-Position = Annotated[int, Path(ge=0, lt=2**31)]
+SamplePosition = Annotated[int, Path(ge=0, lt=2**31)]
 
 
 class SampleOut(Out):
@@ -25,7 +25,7 @@ class SampleOut(Out):
 
     stage: SampleStage
     step: int
-    position: Position
+    position: SamplePosition
     """The number of the prompt: its answer is rated under it."""
     prompt: str
     reference: str
@@ -48,16 +48,18 @@ def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
     """Tell what the run answered, by prompt, in the order in which it was written."""
     runs.get(db, run_id)
     scores = sample_ratings.load_scores(db, [run_id])
-    found = [_out(one, scores.get(one.id or 0)) for one in compare.list_samples(db, [run_id])]
+    found = [
+        _sample_out(one, scores.get(one.id or 0)) for one in compare.list_samples(db, [run_id])
+    ]
     return Listing(data=found, has_more=False, next_after=None)
 
 
 @router.put("/{run_id}/samples/{position}/rating")
-def rate(run_id: Id, position: Position, new: NewRating, db: DB) -> SampleOut:
+def rate(run_id: Id, position: SamplePosition, new: NewRating, db: DB) -> SampleOut:
     """Rate what the run answered after training. The mean over its answers is a metric of it."""
     sample = sample_ratings.get_final_sample(db, run_id, position)
     sample_ratings.rate(db, sample, new.score)
-    return _out(sample, new.score)
+    return _sample_out(sample, new.score)
 
 
 @router.delete("/{run_id}/samples/{position}/rating", status_code=204)
@@ -65,5 +67,5 @@ def forget(run_id: Id, position: int, db: DB) -> None:
     sample_ratings.rate(db, sample_ratings.get_final_sample(db, run_id, position), None)
 
 
-def _out(sample: Sample, score: int | None) -> SampleOut:
+def _sample_out(sample: Sample, score: int | None) -> SampleOut:
     return SampleOut.model_validate({**sample.model_dump(), "rating": score})

@@ -9,14 +9,14 @@ from pydantic import Field
 from studio.db.outbox import Channel, Delivery, DeliveryStatus
 from studio.db.outbox import DeliveryAttempt as TryRow
 from studio.services.notifications import channels, deliveries
-from studio.web.api.conventions.api_route import Call
-from studio.web.api.conventions.schemas import After, Body, Id, Listing, Out, page_of
-from studio.web.http.deps import DB, Keyed
+from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions.schemas import After, Body, Id, Listing, Out, make_page
+from studio.web.http.deps import DB, ConfigWithSecrets
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["notifications"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["notifications"])
 
 
-class WayOut(Out):
+class NotificationChannelOut(Out):
     channel: Channel
     is_on: bool
     goes_to: str
@@ -26,7 +26,7 @@ class WayOut(Out):
     """What the operator sets to have it."""
 
 
-class TryOut(Out):
+class DeliveryAttemptOut(Out):
     number: int
     began_at: datetime
     ended_at: datetime | None
@@ -46,7 +46,7 @@ class DeliveryOut(Out):
     status: DeliveryStatus
     due_at: datetime
     created_at: datetime
-    tries: list[TryOut]
+    tries: list[DeliveryAttemptOut]
 
 
 class NewTest(Body):
@@ -54,9 +54,9 @@ class NewTest(Body):
 
 
 @router.get("/notifications")
-def ways(config: Keyed) -> Listing[WayOut]:
+def ways(config: ConfigWithSecrets) -> Listing[NotificationChannelOut]:
     """Tell by which ways people are told, as the operator has set them up."""
-    found = [WayOut.model_validate(way) for way in channels.list_channels(config)]
+    found = [NotificationChannelOut.model_validate(way) for way in channels.list_channels(config)]
     return Listing(data=found, has_more=False, next_after=None)
 
 
@@ -66,20 +66,20 @@ def newest(
 ) -> Listing[DeliveryOut]:
     rows = deliveries.newest(db, limit=limit + 1, before=after)
     made = deliveries.list_attempts(db, rows)
-    return page_of(rows, limit, [_out(row, made[row.id or 0]) for row in rows])
+    return make_page(rows, limit, [_delivery_out(row, made[row.id or 0]) for row in rows])
 
 
 @router.get("/deliveries/{delivery_id}")
 def show(delivery_id: Id, db: DB) -> DeliveryOut:
     found = deliveries.get(db, delivery_id)
-    return _out(found, deliveries.list_attempts(db, [found])[delivery_id])
+    return _delivery_out(found, deliveries.list_attempts(db, [found])[delivery_id])
 
 
 @router.post("/deliveries/test", status_code=202)
-def test(new: NewTest, db: DB, config: Keyed) -> DeliveryOut:
+def test(new: NewTest, db: DB, config: ConfigWithSecrets) -> DeliveryOut:
     """Have the worker send a message that says only that messages arrive."""
-    return _out(channels.send_test(db, config, new.channel), [])
+    return _delivery_out(channels.send_test(db, config, new.channel), [])
 
 
-def _out(delivery: Delivery, tries: list[TryRow]) -> DeliveryOut:
+def _delivery_out(delivery: Delivery, tries: list[TryRow]) -> DeliveryOut:
     return DeliveryOut.model_validate(delivery.model_dump() | {"tries": tries})

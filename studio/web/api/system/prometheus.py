@@ -10,7 +10,14 @@ from fastapi.responses import PlainTextResponse
 from studio.services.operations import prometheus_metrics
 from studio.services.operations.prometheus_metrics import StudioMetrics
 from studio.web.http.deps import DB, Config
-from studio.web.http.prometheus_format import CONTENT_TYPE, Family, buckets, by, gauge, text
+from studio.web.http.prometheus_format import (
+    CONTENT_TYPE,
+    Family,
+    gauge,
+    histogram_samples,
+    labelled_metric,
+    render_text,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -18,21 +25,21 @@ router = APIRouter(include_in_schema=False)
 @router.get("/metrics")
 def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
     families = [
-        *_counted(prometheus_metrics.collect(db)),
+        *_studio_metrics(prometheus_metrics.collect(db)),
         *request.app.state.traffic.families(),
-        gauge("studio_database_bytes", "Size of the database.", _size(config.database)),
+        gauge("studio_database_bytes", "Size of the database.", _database_bytes(config.database)),
         gauge(
             "process_resident_memory_bytes",
             "Memory of the web process.",
             psutil.Process().memory_info().rss,
         ),
     ]
-    return PlainTextResponse(text(families), media_type=CONTENT_TYPE)
+    return PlainTextResponse(render_text(families), media_type=CONTENT_TYPE)
 
 
-def _counted(found: StudioMetrics) -> Iterator[Family]:
+def _studio_metrics(found: StudioMetrics) -> Iterator[Family]:
     by_status = {status.value: count for status, count in found.runs.items()}
-    yield by("studio_runs", "gauge", "Runs by status.", "status", by_status)
+    yield labelled_metric("studio_runs", "gauge", "Runs by status.", "status", by_status)
     waiting = by_status["queued"] - found.held
     yield gauge("studio_queue_length", "Runs that wait for a slot.", waiting)
     yield gauge("studio_queue_held", "Runs that wait until they are released.", found.held)
@@ -52,7 +59,7 @@ def _counted(found: StudioMetrics) -> Iterator[Family]:
         "Steps that have failed since the worker started.",
         found.worker_failures,
     )
-    took = buckets(
+    took = histogram_samples(
         prometheus_metrics.DURATION_BUCKETS,
         found.durations,
         found.duration_count,
@@ -61,11 +68,13 @@ def _counted(found: StudioMetrics) -> Iterator[Family]:
     about = "From the claim to the end of runs that are kept; deleting a run takes it out."
     yield Family("studio_run_duration_seconds", "histogram", about, [*took])
     yield gauge("studio_tokens", "Tokens trained on, over the runs that are kept.", found.tokens)
-    yield by("studio_alarms", "gauge", "Alarms of runs that are kept.", "code", found.alarms)
+    yield labelled_metric(
+        "studio_alarms", "gauge", "Alarms of runs that are kept.", "code", found.alarms
+    )
     yield gauge("studio_messages_waiting", "Messages not yet sent.", found.messages_waiting)
 
 
-def _size(database: Path) -> int:
+def _database_bytes(database: Path) -> int:
     """Return the bytes of the database with what is not yet folded into its file."""
     files = (database, database.with_name(database.name + "-wal"))
     return sum(path.stat().st_size for path in files if path.exists())

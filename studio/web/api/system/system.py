@@ -9,11 +9,11 @@ from studio.errors import UnavailableError
 from studio.hardware import package_versions
 from studio.recipe.precision import PRECISIONS
 from studio.services.workers import worker_process, workers
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Out
 from studio.web.http.deps import DB
 
-router = APIRouter(route_class=Call, prefix="/api/v1", tags=["system"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["system"])
 
 
 class Health(Out):

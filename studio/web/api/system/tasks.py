@@ -11,16 +11,16 @@ from studio.db.tasks import Task
 from studio.services.queue import task_results, wait_reasons
 from studio.services.runs import artifacts
 from studio.services.tasks import tasks
-from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Id, Out, WaitingOut, waiting_out
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=Call, prefix="/api/v1/chores", tags=["chores"])
+router = APIRouter(route_class=ApiRoute, prefix="/api/v1/chores", tags=["chores"])
 
-LINES = 500
+LOG_LINES = 500
 
 
-class TroubleOut(Out):
+class TaskErrorOut(Out):
     """Why it has failed."""
 
     code: str
@@ -28,7 +28,7 @@ class TroubleOut(Out):
     hint: str
 
 
-class ChoreOut(Out):
+class TaskOut(Out):
     """Long work that no run waits for."""
 
     id: int
@@ -41,7 +41,7 @@ class ChoreOut(Out):
     progress: float
     result: dict[str, Any]
     """What it came to; empty until it has succeeded."""
-    error: TroubleOut | None
+    error: TaskErrorOut | None
     waiting: WaitingOut | None = None
     """Why it waits, as long as it does; only where one chore is asked for by its id."""
     created_at: datetime
@@ -49,35 +49,35 @@ class ChoreOut(Out):
 
 
 @router.get("/{chore_id}")
-def show(chore_id: Id, db: DB) -> ChoreOut:
+def show(chore_id: Id, db: DB) -> TaskOut:
     chore = tasks.get(db, chore_id)
-    return out(chore).model_copy(
+    return task_out(chore).model_copy(
         update={"waiting": waiting_out(wait_reasons.explain_work_wait(db, chore))}
     )
 
 
 @router.delete("/{chore_id}")
-def cancel(chore_id: Id, db: DB) -> ChoreOut:
+def cancel(chore_id: Id, db: DB) -> TaskOut:
     """Call a chore off: its process is ended, and its files are gone."""
-    return out(task_results.cancel(db, chore_id))
+    return task_out(task_results.cancel(db, chore_id))
 
 
 @router.post("/{chore_id}/again")
-def again(chore_id: Id, db: DB) -> ChoreOut:
+def again(chore_id: Id, db: DB) -> TaskOut:
     """Try once more what has failed. What it had fetched already is not fetched again."""
     chore = tasks.get(db, chore_id)
     tasks.retry(chore)
-    return out(chore)
+    return task_out(chore)
 
 
 @router.get("/{chore_id}/log", response_class=PlainTextResponse)
 def log(chore_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the chore's process has printed."""
     folder = tasks.task_dir(config.chores, tasks.get(db, chore_id))
-    return "\n".join(artifacts.read_log(folder.log, None, LINES).lines)
+    return "\n".join(artifacts.read_log(folder.log, None, LOG_LINES).lines)
 
 
-def out(chore: Task) -> ChoreOut:
+def task_out(chore: Task) -> TaskOut:
     error = {
         "code": chore.error_code,
         "message": chore.error_message,
@@ -88,4 +88,4 @@ def out(chore: Task) -> ChoreOut:
         "progress": chore.share,
         "error": error if chore.error_code else None,
     }
-    return ChoreOut.model_validate(told)
+    return TaskOut.model_validate(told)

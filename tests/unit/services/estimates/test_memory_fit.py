@@ -10,7 +10,7 @@ from studio.services.estimates import estimates, memory_fit
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
 from studio.services.estimates.memory_fit import CUDA_HOST_BYTES, HostMemory, Verdict
-from studio.web.rendering.render import _jinja
+from studio.web.rendering.render import _environment
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe
 from tests.support.page_reader import parse_page
@@ -126,6 +126,6 @@ def test_what_does_not_fit_is_told_first(room: int, says: str) -> None:
     host = HostMemory(loading=10 * GIB, saving=GIB, examples=0, beside=CUDA_HOST_BYTES, room=room)
     found = replace(needed(), room=60_000_000_000, host=host)
 
-    told = _jinja().get_template("experiments/_submission_summary.html").module.holding(found)  # type: ignore[attr-defined] # a macro
+    told = _environment().get_template("experiments/_submission_summary.html").module.holding(found)  # type: ignore[attr-defined] # a macro
 
     assert says in parse_page(str(told)).text
