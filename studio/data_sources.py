@@ -36,7 +36,7 @@ class LocalFileSource(_Source):
     path: ShortText
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return self.path
 
 
@@ -47,7 +47,7 @@ class UrlSource(_Source):
     url: ShortText
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The address without what may be secret in it: what follows the question mark."""
         return re.sub(r"//[^/@]*@", "//", self.url).partition("?")[0].partition("#")[0]
 
@@ -66,7 +66,7 @@ class HubDatasetSource(_Source):
     """A branch, a tag or a commit; nothing is the newest."""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return f"hub:{self.id}"
 
 
@@ -78,7 +78,7 @@ class S3Source(_Source):
     """s3://bucket/key"""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return self.url
 
 
@@ -90,7 +90,7 @@ class UploadSource(_Source):
     """Its number, as it was given out before the first part."""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return "upload"
 
 

@@ -74,14 +74,14 @@ class Hardware:
         return min(gpu.capability for gpu in self.gpus)
 
     @property
-    def room_bytes(self) -> int:
+    def usable_memory_bytes(self) -> int:
         """What one run may fill: the smallest GPU, or the memory of the host."""
         if self.device == "cpu":
             return self.memory_bytes
         return min(gpu.memory_bytes for gpu in self.gpus)
 
     @property
-    def trainer_name(self) -> str:
+    def device_name(self) -> str:
         """What a run says that it trained on."""
         return self.processor if self.device == "cpu" else self.gpus[0].name
 

@@ -143,12 +143,12 @@ class Settings(BaseSettings):
 
     @field_validator("import_folders", mode="before")
     @classmethod
-    def _parted(cls, folders: object) -> object:
+    def _split_folders(cls, folders: object) -> object:
         return folders.split(os.pathsep) if isinstance(folders, str) and folders else folders or ()
 
     @field_validator("home")
     @classmethod
-    def _from_the_root(cls, home: Path) -> Path:
+    def _make_absolute(cls, home: Path) -> Path:
         # Other processes, with other working folders, are told of paths in it.
         return home.expanduser().absolute()
 
@@ -169,7 +169,7 @@ class Settings(BaseSettings):
         return self.home / "models"
 
     @property
-    def chores(self) -> Path:
+    def tasks(self) -> Path:
         return self.home / "chores"
 
     @property
@@ -202,12 +202,12 @@ class Settings(BaseSettings):
         told = self.model_dump(exclude_defaults=True, exclude=hidden) | {"home": self.home}
         return {_variable_name(name): _to_environment_text(value) for name, value in told.items()}
 
-    def revealed(self, names: Iterable[str]) -> dict[str, str]:
+    def secret_environment(self, names: Iterable[str]) -> dict[str, str]:
         """Return some secrets as a process that needs them finds them in its environment."""
-        found = {name: self.value(name) for name in names}
+        found = {name: self.secret_value(name) for name in names}
         return {_variable_name(name): value for name, value in found.items() if value}
 
-    def value(self, name: str) -> str:
+    def secret_value(self, name: str) -> str:
         """Return what a secret is; nothing where it is not set."""
         secret: SecretStr = getattr(self, name)
         return secret.get_secret_value()

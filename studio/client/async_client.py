@@ -30,12 +30,12 @@ class AsyncTransport:
         tries = retries.RetrySchedule(call)
         while True:
             outcome = await self._ask(call)
-            pause = tries.pause(outcome)
+            pause = tries.next_delay(outcome)
             if pause is None:
                 return retries.parse_response(call, outcome, self.client.base_url)
             await asyncio.sleep(pause)
 
-    async def all(self, listed: PagedRequest[T]) -> AsyncIterator[T]:
+    async def iterate(self, listed: PagedRequest[T]) -> AsyncIterator[T]:
         after: int | None = None
         while True:
             page = await self.send(listed.page(after))
@@ -46,7 +46,7 @@ class AsyncTransport:
             after = page.next_after
 
     async def _ask(self, call: ApiRequest[Any]) -> retries.Outcome:
-        with call.file.opened() if call.file else nullcontext() as files:
+        with call.file.open() if call.file else nullcontext() as files:
             try:
                 return await self.client.send(retries.build_request(self.client, call, files))
             except httpx2.TransportError as error:
@@ -55,7 +55,7 @@ class AsyncTransport:
 
 class AsyncResource:
     def __init__(self, wire: AsyncTransport) -> None:
-        self._wire = wire
+        self._transport = wire
 
 
 class AsyncMethod(Generic[P, T]):
@@ -69,7 +69,7 @@ class AsyncMethod(Generic[P, T]):
         self, noun: AsyncResource, _kind: type | None = None
     ) -> Callable[P, Coroutine[Any, Any, T]]:
         async def send(*args: P.args, **kwargs: P.kwargs) -> T:
-            return await noun._wire.send(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
+            return await noun._transport.send(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
@@ -85,7 +85,7 @@ class AsyncListMethod(Generic[P, T]):
         self, noun: AsyncResource, _kind: type | None = None
     ) -> Callable[P, AsyncIterator[T]]:
         def send(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-            return noun._wire.all(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
+            return noun._transport.iterate(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
@@ -130,7 +130,9 @@ class Runs(AsyncResource):
 
     async def download(self, run_id: int, name: str, to: Path) -> Path:
         """Write one of the run's files to a path, and return that."""
-        async with self._wire.client.stream("GET", f"/runs/{run_id}/artifacts/{name}") as response:
+        async with self._transport.client.stream(
+            "GET", f"/runs/{run_id}/artifacts/{name}"
+        ) as response:
             if response.is_error:
                 await response.aread()
                 raise api_error(response)
@@ -140,7 +142,7 @@ class Runs(AsyncResource):
         return to
 
     async def _listen(self, run_id: int, last: str) -> AsyncIterator[httpx2.ServerSentEvent]:
-        client = self._wire.client
+        client = self._transport.client
         response = await client.send(
             retries.build_stream_request(client, run_id, last), stream=True
         )
@@ -204,15 +206,15 @@ class AsyncStudio(AsyncResource):
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""
         super().__init__(AsyncTransport(url, token))
-        self.runs = Runs(self._wire)
-        self.experiments = Experiments(self._wire)
-        self.datasets = Datasets(self._wire)
-        self.models = Models(self._wire)
-        self.sweeps = Sweeps(self._wire)
-        self.chores = Tasks(self._wire)
+        self.runs = Runs(self._transport)
+        self.experiments = Experiments(self._transport)
+        self.datasets = Datasets(self._transport)
+        self.models = Models(self._transport)
+        self.sweeps = Sweeps(self._transport)
+        self.chores = Tasks(self._transport)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._wire.client.aclose()
+        await self._transport.client.aclose()

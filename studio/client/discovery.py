@@ -22,23 +22,23 @@ class ClientSettings(BaseSettings):
     home: Path = Field(default_factory=lambda: Path.home() / ".mantissa-studio")
 
     @property
-    def base(self) -> str:
+    def base_url(self) -> str:
         return f"{self.url.rstrip('/')}/api/v1"
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether it is on this machine, where no proxy leads."""
         return httpx2.URL(self.url).host in _LOOPBACK_HOSTS
 
     @property
     def headers(self) -> dict[str, str]:
-        token = self.token.get_secret_value() or self._kept()
+        token = self.token.get_secret_value() or self._local_token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    def _kept(self) -> str:
+    def _local_token(self) -> str:
         # A token of this machine is for nobody else's studio.
         place = self.home / TOKEN_FILE
-        if not self.is_here or not place.is_file():
+        if not self.is_local or not place.is_file():
             return ""
         return place.read_text(encoding="utf-8").strip()
 

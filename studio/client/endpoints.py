@@ -149,7 +149,7 @@ def add_dataset(
         path="/datasets",
         shape=Dataset,
         form=drop_empty({"name": name}),
-        file=FileUpload(path=Path(path), heard=progress),
+        file=FileUpload(path=Path(path), on_progress=progress),
         key=str(uuid4()),
     )
 

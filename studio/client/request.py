@@ -42,12 +42,12 @@ class ProgressFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUpload:
     path: Path
-    heard: ProgressCallback
+    on_progress: ProgressCallback
 
     @contextmanager
-    def opened(self) -> Iterator[dict[str, Any]]:
+    def open(self) -> Iterator[dict[str, Any]]:
         with self.path.open("rb") as file:
-            counted = ProgressFile(file, self.path.stat().st_size, self.heard)
+            counted = ProgressFile(file, self.path.stat().st_size, self.on_progress)
             yield {"file": (self.path.name, counted)}
 
 
@@ -66,7 +66,7 @@ class ApiRequest(Generic[T]):
     """Under which it is made once, however often it is sent."""
 
     @property
-    def may_be_repeated(self) -> bool:
+    def is_retryable(self) -> bool:
         return bool(self.key) or self.method in {"GET", "PUT", "DELETE"}
 
     def read(self, content: bytes) -> T:

@@ -24,9 +24,9 @@ class RetrySchedule:
     """What came of a call, and whether it is worth another try."""
 
     def __init__(self, call: ApiRequest[Any]) -> None:
-        self._left = list(RETRY_DELAYS) if call.may_be_repeated else []
+        self._left = list(RETRY_DELAYS) if call.is_retryable else []
 
-    def pause(self, outcome: Outcome) -> float | None:
+    def next_delay(self, outcome: Outcome) -> float | None:
         """Return the seconds to wait before the call is sent again, or None: that was it."""
         is_passing = isinstance(outcome, httpx2.TransportError) or (
             outcome.status_code == HTTPStatus.BAD_GATEWAY
@@ -38,10 +38,10 @@ class RetrySchedule:
 def client_options(reach: ClientSettings) -> dict[str, Any]:
     """Return what a client of either kind is made with."""
     return {
-        "base_url": reach.base,
+        "base_url": reach.base_url,
         "headers": reach.headers,
         "timeout": TIMEOUT,
-        "trust_env": not reach.is_here,
+        "trust_env": not reach.is_local,
     }
 
 

@@ -30,12 +30,12 @@ class Transport:
         tries = retries.RetrySchedule(call)
         while True:
             outcome = self._ask(call)
-            pause = tries.pause(outcome)
+            pause = tries.next_delay(outcome)
             if pause is None:
                 return retries.parse_response(call, outcome, self.client.base_url)
             time.sleep(pause)
 
-    def all(self, listed: PagedRequest[T]) -> Iterator[T]:
+    def iterate(self, listed: PagedRequest[T]) -> Iterator[T]:
         after: int | None = None
         while True:
             page = self.send(listed.page(after))
@@ -45,7 +45,7 @@ class Transport:
             after = page.next_after
 
     def _ask(self, call: ApiRequest[Any]) -> retries.Outcome:
-        with call.file.opened() if call.file else nullcontext() as files:
+        with call.file.open() if call.file else nullcontext() as files:
             try:
                 return self.client.send(retries.build_request(self.client, call, files))
             except httpx2.TransportError as error:
@@ -54,7 +54,7 @@ class Transport:
 
 class Resource:
     def __init__(self, wire: Transport) -> None:
-        self._wire = wire
+        self._transport = wire
 
 
 class Method(Generic[P, T]):
@@ -66,7 +66,7 @@ class Method(Generic[P, T]):
 
     def __get__(self, noun: Resource, _kind: type | None = None) -> Callable[P, T]:
         def send(*args: P.args, **kwargs: P.kwargs) -> T:
-            return noun._wire.send(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
+            return noun._transport.send(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
@@ -80,7 +80,7 @@ class ListMethod(Generic[P, T]):
 
     def __get__(self, noun: Resource, _kind: type | None = None) -> Callable[P, Iterator[T]]:
         def send(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-            return noun._wire.all(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
+            return noun._transport.iterate(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
@@ -134,7 +134,7 @@ class Runs(Resource):
 
     def download(self, run_id: int, name: str, to: Path) -> Path:
         """Write one of the run's files to a path, and return that."""
-        with self._wire.client.stream("GET", f"/runs/{run_id}/artifacts/{name}") as response:
+        with self._transport.client.stream("GET", f"/runs/{run_id}/artifacts/{name}") as response:
             if response.is_error:
                 response.read()
                 raise api_error(response)
@@ -144,7 +144,7 @@ class Runs(Resource):
         return to
 
     def _listen(self, run_id: int, last: str) -> Iterator[httpx2.ServerSentEvent]:
-        client = self._wire.client
+        client = self._transport.client
         response = client.send(retries.build_stream_request(client, run_id, last), stream=True)
         try:
             if response.is_error:
@@ -205,15 +205,15 @@ class Studio(Resource):
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""
         super().__init__(Transport(url, token))
-        self.runs = Runs(self._wire)
-        self.experiments = Experiments(self._wire)
-        self.datasets = Datasets(self._wire)
-        self.models = Models(self._wire)
-        self.sweeps = Sweeps(self._wire)
-        self.chores = Tasks(self._wire)
+        self.runs = Runs(self._transport)
+        self.experiments = Experiments(self._transport)
+        self.datasets = Datasets(self._transport)
+        self.models = Models(self._transport)
+        self.sweeps = Sweeps(self._transport)
+        self.chores = Tasks(self._transport)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._wire.client.close()
+        self._transport.client.close()

@@ -26,7 +26,7 @@ def add(file: DataFile, name: Name = "", *, as_json: JsonOption = False) -> None
     from studio.client import Studio  # noqa: PLC0415 -- heavy import
 
     with Studio() as studio, _UploadProgress(file, quiet=as_json) as bar:
-        made = studio.datasets.add(file, name=name, progress=bar.moved)
+        made = studio.datasets.add(file, name=name, progress=bar.update)
     if as_json:
         print_json(made)
     else:
@@ -67,7 +67,7 @@ class _UploadProgress:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def moved(self, sent: int, size: int) -> None:
+    def update(self, sent: int, size: int) -> None:
         self._progress.update(self._task, completed=sent, total=size)
 
 

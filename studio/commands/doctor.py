@@ -34,8 +34,8 @@ def collect_findings(settings: Settings, hardware: Hardware) -> Iterator[CheckRe
     if hardware.gpus and hardware.device == "cpu" and hardware.torch:
         yield CheckResult(good=False, text="There is a GPU, but this torch was built without CUDA.")
     for mode in PRECISIONS.values():
-        refused = mode.refusal(hardware)
-        note = refused or mode.caution(hardware)
+        refused = mode.unsupported_reason(hardware)
+        note = refused or mode.warning(hardware)
         yield CheckResult(
             good=None if refused else True, text=f"{mode.title}{': ' + note if note else ''}"
         )
@@ -57,7 +57,7 @@ def _packages(hardware: Hardware) -> CheckResult:
 
 def _quick_start(settings: Settings) -> CheckResult:
     found = launcher_status.read(settings)
-    return CheckResult(good=found.state == "ready" or None, text=f"Quick start: {found.told}")
+    return CheckResult(good=found.state == "ready" or None, text=f"Quick start: {found.summary}")
 
 
 def _scripts() -> CheckResult:

@@ -96,7 +96,7 @@ def _supervised_worker(engine: Engine, settings: Settings, *, wanted: bool) -> I
     supervisor = Supervisor(engine, settings) if wanted else None
     ending = Shutdown(supervisor, settings)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ending.leave)
+        signal.signal(number, ending.exit_early)
     ending.start()
     worker_process.clear(settings)
     if supervisor is not None:
@@ -106,7 +106,7 @@ def _supervised_worker(engine: Engine, settings: Settings, *, wanted: bool) -> I
     finally:
         ending.begin()
         if supervisor is not None:
-            supervisor.end(ending.seconds)
+            supervisor.stop(ending.seconds)
 
 
 class _Server(uvicorn.Server):

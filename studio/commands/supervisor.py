@@ -50,8 +50,8 @@ class Supervisor:
     pauses: Sequence[float] = RESTART_DELAYS
     steady_seconds: float = STABLE_SECONDS
     child: subprocess.Popen[bytes] | None = None
-    _line: socket.socket | None = None
-    _ending: threading.Event = field(default_factory=threading.Event)
+    _lifeline: socket.socket | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -59,15 +59,15 @@ class Supervisor:
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._thread.start()
 
-    def begin_end(self) -> None:
+    def request_stop(self) -> None:
         """Ask the worker to leave; may be called more than once."""
-        self._ending.set()
+        self._stopping.set()
         if self.child is not None:
             self.child.terminate()
 
-    def end(self, seconds: float) -> None:
+    def stop(self, seconds: float) -> None:
         """Wait for the worker to leave, and kill it after some seconds."""
-        self.begin_end()
+        self.request_stop()
         if self._thread is not None:
             self._thread.join(seconds)
         if self.child is not None and self.child.poll() is None:
@@ -78,15 +78,15 @@ class Supervisor:
 
     def _supervise(self) -> None:
         deaths = 0
-        while not self._ending.is_set():
+        while not self._stopping.is_set():
             started = time.monotonic()
             reason = self._run()
-            if self._ending.is_set():
+            if self._stopping.is_set():
                 return
             deaths = 1 if time.monotonic() - started > self.steady_seconds else deaths + 1
             pause = self.pauses[min(deaths, len(self.pauses)) - 1]
             self._record(reason, deaths, pause)
-            self._ending.wait(pause)
+            self._stopping.wait(pause)
 
     def _run(self) -> str:
         """Run one worker to its end. Return how it ended, in a sentence."""
@@ -94,14 +94,14 @@ class Supervisor:
             self.child = self._spawn()
         except OSError as error:
             return worker_process.describe_start_failure(error)
-        if self._ending.is_set():  # A signal came in between.
+        if self._stopping.is_set():  # A signal came in between.
             self.child.terminate()
         return worker_process.describe_exit(self.child.wait())
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        if self._line is not None:
-            self._line.close()
-        self._line, theirs = socket.socketpair()
+        if self._lifeline is not None:
+            self._lifeline.close()
+        self._lifeline, theirs = socket.socketpair()
         with theirs:
             lifeline = ("--lifeline", str(theirs.fileno()))
             return subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
@@ -111,7 +111,9 @@ class Supervisor:
     def _record(self, reason: str, deaths: int, pause: float) -> None:
         """Write down how a worker ended, and forget it at once: nothing starts until the next."""
         next_at = datetime.now(UTC) + timedelta(seconds=pause)
-        death = WorkerExit(reason=reason, words=self._words(), deaths=deaths, next_at=next_at)
+        death = WorkerExit(
+            reason=reason, words=self._exit_message(), deaths=deaths, next_at=next_at
+        )
         log.error(
             "worker_died", extra={"reason": reason, "deaths": deaths, "again_in_seconds": pause}
         )
@@ -121,12 +123,12 @@ class Supervisor:
         for error in errors:  # It counts as gone a little later, by its silence.
             log.warning("worker_not_retired", exc_info=error)
 
-    def _words(self) -> str:
-        if self._line is None:
+    def _exit_message(self) -> str:
+        if self._lifeline is None:
             return ""
-        self._line.setblocking(False)  # noqa: FBT003 -- socket's own signature
+        self._lifeline.setblocking(False)  # noqa: FBT003 -- socket's own signature
         try:
-            return self._line.recv(_MAX_MESSAGE_BYTES).decode("utf-8", "replace").strip()
+            return self._lifeline.recv(_MAX_MESSAGE_BYTES).decode("utf-8", "replace").strip()
         except OSError:
             return ""
 
@@ -154,14 +156,14 @@ class Shutdown:
         if not self._begun.is_set():
             self._begun.set()
 
-    def leave(self, _number: int, _frame: FrameType | None) -> None:
+    def exit_early(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal that comes before the server listens to it, or after."""
         raise SystemExit(0)
 
     def _end(self) -> None:
         self._begun.wait()
         if self.supervisor is not None:
-            self.supervisor.begin_end()
+            self.supervisor.request_stop()
         # A request that computes in a thread keeps its process for as long as it takes.
         time.sleep(self.seconds)
         log.warning("ended_by_force", extra={"after_seconds": self.seconds})

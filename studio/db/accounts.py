@@ -22,7 +22,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
     """Decide about people, and about whatever reaches beyond the studio."""
 
-    def covers(self, other: "Scope") -> bool:
+    def includes(self, other: "Scope") -> bool:
         order = list(Scope)
         return order.index(self) >= order.index(other)
 

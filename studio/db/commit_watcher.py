@@ -14,7 +14,7 @@ class CommitWatcher:
         self._cursor = cursor
         self._last: object = None
 
-    def happened(self) -> bool:
+    def has_new_commit(self) -> bool:
         """Whether there was a commit since the last time of asking; true the first time."""
         self._cursor.execute("PRAGMA data_version")
         before, self._last = self._last, self._cursor.fetchone()

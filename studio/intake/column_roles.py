@@ -18,7 +18,7 @@ class ColumnRole:
     label: str
     required: bool
     """Nothing can be made of the rows without it."""
-    several: bool
+    allows_several: bool
     """Several columns can play it; their texts are joined."""
 
 
@@ -93,7 +93,7 @@ def roles_for_shape(shape: ShapeName) -> tuple[ColumnRole, ...]:
             name=name,
             label=_ROLE_LABELS[name],
             required=all(name in roles for roles in needed),
-            several=name in _MULTI_COLUMN_ROLES
+            allows_several=name in _MULTI_COLUMN_ROLES
             or (name == "prompt" and shape in _MULTI_COLUMN_PROMPTS),
         )
         for name in _SHAPE_ROLES[shape]
@@ -128,7 +128,7 @@ def _check_roles(mapping: Mapping) -> None:
                 hint=f"The roles are {', '.join(known)}.",
                 param=f"roles.{name}",
             )
-        if len(columns) > 1 and not known[name].several:
+        if len(columns) > 1 and not known[name].allows_several:
             raise InvalidError(
                 f"Only one column can be the {known[name].label.lower()}.",
                 hint="Choose one of them.",

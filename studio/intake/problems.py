@@ -122,7 +122,7 @@ class Problem:
     """Where these rows are in an archive of several files: "12 of b.jsonl"."""
 
     @property
-    def shown(self) -> list[str]:
+    def shown_places(self) -> list[str]:
         """The rows as a person finds them."""
         return self.places or list(map(str, self.rows))
 
@@ -137,7 +137,7 @@ class ProblemTally:
     _details: dict[ProblemCode, str] = field(default_factory=dict)
     _members: list[tuple[int, str]] = field(default_factory=list)
 
-    def reach(self, member: str, before: int) -> None:
+    def enter_member(self, member: str, before: int) -> None:
         """Note in which file of an archive rows behind this number are."""
         if member and (not self._members or self._members[-1][1] != member):
             self._members.append((before, member))
@@ -170,10 +170,10 @@ class ProblemTally:
                 count=self._counts[code],
                 rows=rows,
                 split=self.split,
-                places=[self._place(number) for number in rows] if self._members else [],
+                places=[self._format_place(number) for number in rows] if self._members else [],
             )
 
-    def _place(self, number: int) -> str:
+    def _format_place(self, number: int) -> str:
         # Rows of threads are told of when all files have been read.
         at = bisect_left(self._members, number, key=itemgetter(0)) - 1
         before, member = self._members[at]

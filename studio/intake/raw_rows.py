@@ -18,14 +18,14 @@ class RawRow:
     values: dict[str, Any]
     member: str = ""
     """Which file of an archive it is in, where several are read."""
-    before: int = 0
+    member_offset: int = 0
     """What is to be taken off the number for the place in that file."""
-    side: AssignedSplit = "train"
+    split: AssignedSplit = "train"
 
     @property
     def place(self) -> str:
         """Where a person finds it."""
-        return format_place(self.number, self.before, self.member)
+        return format_place(self.number, self.member_offset, self.member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class UnreadableRow:
     code: ProblemCode
     detail: str = ""
     member: str = ""
-    before: int = 0
+    member_offset: int = 0
 
     @property
     def place(self) -> str:
         """Where a person finds it."""
-        return format_place(self.number, self.before, self.member)
+        return format_place(self.number, self.member_offset, self.member)
 
 
 @dataclass(frozen=True, slots=True)

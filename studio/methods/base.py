@@ -28,5 +28,5 @@ class Method:
     recipe: type[Recipe]
     presets: tuple[Preset, ...]
     """The first is what a new form opens with."""
-    trains: frozenset[ModelKind] = frozenset({"causal"})
+    trainable_kinds: frozenset[ModelKind] = frozenset({"causal"})
     """The kinds of model that it can train; others are refused when they are chosen."""

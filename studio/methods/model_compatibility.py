@@ -15,7 +15,7 @@ def untrainable_reason(
 
     A kind of None is not known before the model is loaded, and nothing speaks against it.
     """
-    if kind is None or any(kind in method.trains for method in methods):
+    if kind is None or any(kind in method.trainable_kinds for method in methods):
         return ""
     titles = " or ".join(method.title for method in methods)
     verdict = f"The method {titles} cannot train {family} models."

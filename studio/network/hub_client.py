@@ -65,7 +65,7 @@ class HubModel:
     files: tuple[HubFile, ...] = ()
 
     @property
-    def names(self) -> frozenset[str]:
+    def file_names(self) -> frozenset[str]:
         return frozenset(one.name for one in self.files)
 
 
@@ -75,7 +75,7 @@ class Hub:
 
     endpoint: str
     token: str = field(default="", repr=False)
-    seconds: float = TIMEOUT_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
     """How long it may be silent."""
 
     @property
@@ -98,17 +98,17 @@ class Hub:
             "limit": limit,
             "expand": list(_EXPANDED_FIELDS),
         }
-        with self._in_words(words):
+        with self._explain_errors(words):
             answer = get_session().get(
                 f"{self.endpoint}/api/models",
                 params=query,
                 headers=self.headers(),
-                timeout=self.seconds,
+                timeout=self.timeout_seconds,
             )
             _raise_for_status(answer)
             return [_hub_model(_model_info(told)) for told in answer.json()][:limit]
 
-    def look(self, name: str, revision: str = "") -> HubModel:
+    def model_info(self, name: str, revision: str = "") -> HubModel:
         """Return what a model consists of, at the commit that a revision means now.
 
         Raises:
@@ -124,9 +124,9 @@ class Hub:
         if revision and not REVISION.fullmatch(revision):
             raise InvalidError("This is no revision.", param="source.revision")
         api = HfApi(endpoint=self.endpoint, token=self.token or False)
-        with self._in_words(name):
+        with self._explain_errors(name):
             told = api.model_info(
-                name, revision=revision or None, timeout=self.seconds, files_metadata=True
+                name, revision=revision or None, timeout=self.timeout_seconds, files_metadata=True
             )
             return _hub_model(told)
 
@@ -154,14 +154,16 @@ class Hub:
             headers["Range"] = f"bytes={start}-"
         url = self.url(name, commit, file.name)
         with ExitStack() as opened:
-            with self._in_words(name):
-                asked = get_session().stream("GET", url, headers=headers, timeout=self.seconds)
+            with self._explain_errors(name):
+                asked = get_session().stream(
+                    "GET", url, headers=headers, timeout=self.timeout_seconds
+                )
                 answer = opened.enter_context(asked)
                 _raise_for_status(answer)
             yield answer
 
     @contextmanager
-    def _in_words(self, name: str) -> Iterator[None]:
+    def _explain_errors(self, name: str) -> Iterator[None]:
         """Say what is wrong, and what to do; nothing that is told holds the token."""
         import httpx2  # noqa: PLC0415 -- heavy import
         from huggingface_hub import errors  # noqa: PLC0415 -- heavy import

@@ -75,7 +75,7 @@ class HttpResponse:
     _response: http.client.HTTPResponse
     _end: float
 
-    def pieces(self) -> Iterator[bytes]:
+    def iter_bytes(self) -> Iterator[bytes]:
         """Yield the body as it comes, unpacked by nobody. One that is cut off just ends.
 
         Raises:

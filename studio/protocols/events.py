@@ -182,7 +182,7 @@ class EventLog:
     def append(self, event: Event) -> None:
         """Write the event, numbered, as one whole line in one system call."""
         if not self._written:
-            self._close_half_a_line()
+            self._end_partial_line()
             self._written = self._count()
         self._written += 1
         line = event.model_copy(update={"seq": self._written}).model_dump_json() + "\n"
@@ -202,7 +202,7 @@ class EventLog:
         events = [event for line in whole.splitlines() if (event := _parse_line(line)) is not None]
         return events, offset + len(whole + newline)
 
-    def beginning(self, lines: int) -> list[Event]:
+    def read_head(self, lines: int) -> list[Event]:
         """Return the events of the first lines, however long the file has grown."""
         if not self.path.exists():
             return []
@@ -211,7 +211,7 @@ class EventLog:
                 event for line in islice(file, lines) if (event := _parse_line(line)) is not None
             ]
 
-    def _close_half_a_line(self) -> None:
+    def _end_partial_line(self) -> None:
         """End the line that an earlier writer was killed in, or the next would be part of it."""
         with self.path.open("ab+", buffering=0) as file:
             if file.tell() == 0:

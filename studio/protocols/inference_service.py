@@ -84,7 +84,7 @@ class GenerationChunk(_Message):
     end: GenerationEnd | None = None
     failure: ServiceFailure | None = None
 
-    def line(self) -> bytes:
+    def to_line(self) -> bytes:
         return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
@@ -96,7 +96,7 @@ class InferenceStatus(_Message):
     computed_in: str = ""
     """Once it has answered: the number format that it computed in."""
 
-    def line(self) -> bytes:
+    def to_line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"
 
 

@@ -93,7 +93,7 @@ class RunDir(WorkDir):
         return self.root / "recipe.yaml"
 
     @property
-    def ask(self) -> Path:
+    def command(self) -> Path:
         """What is asked of the run.
 
         An `RunCommand`, written before SIGTERM is sent. None is a cancel.
@@ -104,13 +104,13 @@ class RunDir(WorkDir):
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 
-    def leave_exit(self, pid: int, code: int) -> None:
+    def write_exit_code(self, pid: int, code: int) -> None:
         """Say with which code a process ended, for whoever could not wait for it."""
         new = self._exit.with_suffix(".new")
         new.write_text(json.dumps({"pid": pid, "code": code}), encoding="utf-8")
         new.replace(self._exit)
 
-    def exit_of(self, pid: int) -> int | None:
+    def read_exit_code(self, pid: int) -> int | None:
         """Return the code with which a process ended, or None if nobody has left it here."""
         # A file of another's making, or a folder in its place, tells as little as none.
         with suppress(OSError, ValueError, KeyError, TypeError):

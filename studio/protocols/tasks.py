@@ -16,7 +16,7 @@ FILES_DIR = "files"
 class TaskDefinition:
     """One kind of chore."""
 
-    work: str
+    entry_point: str
     """What does it, as `module:function`; only its own process imports that. It is called with the
     chore's folder, its params, and what to tell its progress to; it returns the result."""
     title: str
@@ -29,7 +29,7 @@ class TaskDefinition:
     """Which secrets of the settings its process is given, by the kind of source it asks; under no
     name those that it always is."""
 
-    def needs(self, params: dict[str, Any]) -> tuple[str, ...]:
+    def required_secrets(self, params: dict[str, Any]) -> tuple[str, ...]:
         """Return the secrets that one chore of this kind needs."""
         source = params.get("source")
         asked = source.get("kind", "") if isinstance(source, dict) else ""

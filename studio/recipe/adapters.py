@@ -40,7 +40,7 @@ class Lora(Section, title="LoRA adapter"):
         Literal["native", "float32", "bfloat16", "float16", "int8", "nf4"],
         FieldSpec(
             "Frozen model kept in",
-            ours=True,
+            is_studio_own=True,
             related=("precision",),
             titles={"native": "As it was saved"}
             | {name: row.title for name, row in QUANTISED.items()},

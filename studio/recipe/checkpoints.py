@@ -16,7 +16,7 @@ class Checkpoints(Section):
         float | None,
         Gt(0),
         Le(10_080),
-        FieldSpec("Save every", "minutes", advanced=True, ours=True),
+        FieldSpec("Save every", "minutes", advanced=True, is_studio_own=True),
     ] = 5.0
     """Training that may be lost when a run is cut off. Slow saves come less often: they never take
     more than a twentieth of the time. Leave empty to save by steps alone."""
@@ -42,6 +42,6 @@ class Checkpoints(Section):
     """Go back at the end to the lowest validation loss. Early stopping always does."""
 
     keep_after_success: Annotated[
-        bool, FieldSpec("Keep checkpoints for good", advanced=True, ours=True)
+        bool, FieldSpec("Keep checkpoints for good", advanced=True, is_studio_own=True)
     ] = False
     """Leave the checkpoints of a run that has succeeded. Those of any other stay anyway."""

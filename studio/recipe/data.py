@@ -51,7 +51,7 @@ class Evaluation(Section):
     upstream: ClassVar[str] = "trl.SFTConfig"
 
     eval_steps: Annotated[
-        float, Gt(0), FieldSpec("Validate every", "steps or share", usable=(1e-6, 10_000_000))
+        float, Gt(0), FieldSpec("Validate every", "steps or share", usable_range=(1e-6, 10_000_000))
     ] = 0.1
     """Below 1 it is a share of the run (0.1 validates ten times), from 1 on a number of steps."""
 
@@ -75,7 +75,7 @@ class EarlyStopping(Section):
     """Validations without improvement before the run ends. Leave empty to train to the end."""
 
     early_stopping_threshold: Annotated[
-        float, Ge(0), FieldSpec("Least improvement", advanced=True, usable=(0, 1000))
+        float, Ge(0), FieldSpec("Least improvement", advanced=True, usable_range=(0, 1000))
     ] = 0.0
     """A smaller fall of the validation loss counts as none."""
 

@@ -80,7 +80,7 @@ def related_fields(
 def _field_reference(
     section: type[Section], name: str, knob: FieldSpec, info: FieldInfo
 ) -> FieldReference:
-    is_upstreams = section.upstream and not knob.ours
+    is_upstreams = section.upstream and not knob.is_studio_own
     return FieldReference(
         name=name,
         section=section,

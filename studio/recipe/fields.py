@@ -20,9 +20,9 @@ class FieldSpec:
     advanced: bool = False
     titles: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What choices are called on a page, where their names do not say enough."""
-    ours: bool = False
+    is_studio_own: bool = False
     """Whether it is the studio's own, in a section that otherwise bears upstream's names."""
-    usable: tuple[float, float] | None = None
+    usable_range: tuple[float, float] | None = None
     """The least and greatest number that a run can use, where the type allows others."""
     related: tuple[str, ...] = ()
     """Knobs of other sections to think of with this one, by dotted name."""

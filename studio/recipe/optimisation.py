@@ -16,12 +16,14 @@ class Optimisation(Section):
         float,
         Gt(0),
         Le(1),
-        FieldSpec("Learning rate", usable=(1e-12, 1), related=("precision", "adapter.lora_alpha")),
+        FieldSpec(
+            "Learning rate", usable_range=(1e-12, 1), related=("precision", "adapter.lora_alpha")
+        ),
     ] = 2e-4
     """Step size. Halve it if the loss jumps about; double it if the loss barely moves."""
 
     num_train_epochs: Annotated[
-        float, Gt(0), Le(1000), FieldSpec("Epochs", usable=(1e-6, 1000))
+        float, Gt(0), Le(1000), FieldSpec("Epochs", usable_range=(1e-6, 1000))
     ] = 3.0
     """How many times the model reads the whole data set."""
 
@@ -60,7 +62,9 @@ class Optimisation(Section):
     """How the learning rate falls over the run. Cosine is a good default."""
 
     warmup_steps: Annotated[
-        float, Ge(0), FieldSpec("Warm-up", "steps or share", advanced=True, usable=(0, 10_000_000))
+        float,
+        Ge(0),
+        FieldSpec("Warm-up", "steps or share", advanced=True, usable_range=(0, 10_000_000)),
     ] = 0.03
     """Start gently: below 1 it is a share of the run, from 1 on a number of steps."""
 
@@ -68,7 +72,7 @@ class Optimisation(Section):
     """Pulls weights towards zero. Try 0.01 when a full fine-tune overfits."""
 
     max_grad_norm: Annotated[
-        float, Gt(0), FieldSpec("Gradient clipping", advanced=True, usable=(1e-9, 1_000_000))
+        float, Gt(0), FieldSpec("Gradient clipping", advanced=True, usable_range=(1e-9, 1_000_000))
     ] = 1.0
     """Longest gradient allowed in one update. Lower it if the loss spikes."""
 

@@ -121,7 +121,7 @@ class Precision:
         """Whether it is about the weights trained: none for adapters, which are float32."""
         return self.rounding is not None or self.is_float8
 
-    def refusal(self, hardware: Hardware) -> str:
+    def unsupported_reason(self, hardware: Hardware) -> str:
         """Say why this machine cannot run the mode, or nothing if it can."""
         if self.package and self.package not in hardware.packages:
             return (
@@ -141,7 +141,7 @@ class Precision:
             f"{oldest.name} has {_version_text(oldest.capability)}, which {lack}"
         )
 
-    def caution(self, hardware: Hardware) -> str:
+    def warning(self, hardware: Hardware) -> str:
         """Say what a person should know before choosing it here, or nothing."""
         if self.matmul == "bfloat16" and self.compute == "float32":
             return "emulated wherever the hardware does not round by itself: right, but slower"
@@ -150,9 +150,9 @@ class Precision:
             return "only large layers get faster: small ones lose time" if self.is_float8 else ""
         if self.is_float8:
             return "processors emulate 8 bits: right numbers, but slow"
-        return self._slowness(hardware)
+        return self._slowdown_warning(hardware)
 
-    def _slowness(self, hardware: Hardware) -> str:
+    def _slowdown_warning(self, hardware: Hardware) -> str:
         """Say how much slower than float32 a processor is: as measured, or as it is known to be."""
         times = hardware.product_times.get(self.compute)
         if times is not None:

@@ -40,7 +40,7 @@ class Quantised:
     extra: str = "quantised"
     """The extra of ours that installs the package."""
 
-    def refusal(self, hardware: Hardware) -> str:
+    def unsupported_reason(self, hardware: Hardware) -> str:
         """Say why this machine cannot keep weights so, or nothing if it can."""
         if self.package not in hardware.packages:
             return (

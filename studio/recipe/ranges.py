@@ -27,8 +27,8 @@ def _out_of_range(section: Section, prefix: str) -> Iterator[Conflict]:
         value, knob = getattr(section, name), field_spec(info)
         if isinstance(value, Section):
             yield from _out_of_range(value, f"{prefix}{name}.")
-        elif knob and knob.usable and value is not None:
-            low, high = knob.usable
+        elif knob and knob.usable_range and value is not None:
+            low, high = knob.usable_range
             if not low <= value <= high:
                 yield Conflict(
                     message=f"{knob.label} must be between {low:g} and {high:,.12g}.",

@@ -33,10 +33,10 @@ class Values(Section):
 
     values: Annotated[list[Scalar], Field(min_length=1, max_length=MAX_VALUES)]
 
-    def points(self) -> Sequence[Scalar]:
+    def grid(self) -> Sequence[Scalar]:
         return self.values
 
-    def draw(self, dice: random.Random) -> Scalar:
+    def sample(self, dice: random.Random) -> Scalar:
         return dice.choice(self.values)
 
 
@@ -51,7 +51,7 @@ class Range(Section):
     """Only what lies whole steps above `low`."""
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> "Range":
+    def _check_bounds(self) -> "Range":
         if self.low >= self.high:
             raise ValueError("A range goes from the lower to the higher number.")
         if self.log and self.step is not None:
@@ -67,7 +67,7 @@ class Range(Section):
         return all(isinstance(one, int) for one in (self.low, self.high, self.step or 1))
 
     @property
-    def stride(self) -> Number | None:
+    def spacing(self) -> Number | None:
         """What parts one point from the next; None where there are points everywhere."""
         return 1 if self.step is None and self.is_whole and not self.log else self.step
 
@@ -76,17 +76,17 @@ class Range(Section):
         """How many points it has."""
         if self.is_whole and self.log:
             return self.high - self.low + 1
-        return math.inf if self.stride is None else self._steps + 1
+        return math.inf if self.spacing is None else self._steps + 1
 
-    def points(self) -> Sequence[Scalar] | None:
+    def grid(self) -> Sequence[Scalar] | None:
         """Return every point in order; None where there are too many to try each."""
-        if self.size > MAX_VALUES or self.stride is None:
+        if self.size > MAX_VALUES or self.spacing is None:
             return None
-        return [self._at(place) for place in range(self._steps + 1)]
+        return [self._point_at(place) for place in range(self._steps + 1)]
 
-    def draw(self, dice: random.Random) -> Scalar:
-        if self.stride is not None:
-            return self._at(dice.randint(0, self._steps))
+    def sample(self, dice: random.Random) -> Scalar:
+        if self.spacing is not None:
+            return self._point_at(dice.randint(0, self._steps))
         if not self.log:
             return self.rounded(dice.uniform(self.low, self.high))
         drawn = math.exp(dice.uniform(math.log(self.low), math.log(self.high)))
@@ -100,10 +100,10 @@ class Range(Section):
     @property
     def _steps(self) -> int:
         # A hair more, for 0.3 is not quite three times 0.1.
-        return math.floor((self.high - self.low) / (self.stride or 1) + 1e-9)
+        return math.floor((self.high - self.low) / (self.spacing or 1) + 1e-9)
 
-    def _at(self, place: int) -> Number:
-        reached = self.low + place * (self.stride or 1)
+    def _point_at(self, place: int) -> Number:
+        reached = self.low + place * (self.spacing or 1)
         return reached if self.is_whole else float(f"{reached:.12g}")
 
 

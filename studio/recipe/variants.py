@@ -12,9 +12,9 @@ from studio.recipe.fields import Section, section_types
 class VariantField:
     """What a knob belongs to."""
 
-    switch: str
+    discriminator: str
     """The field that says which kind is in force, by its dotted name."""
-    kinds: tuple[str, ...]
+    variants: tuple[str, ...]
     """The kinds that have the knob."""
 
 
@@ -39,7 +39,7 @@ def active_settings(
     return {
         name: value
         for name, value in settings.items()
-        if (one := known.get(name)) is None or now[one.switch] in one.kinds
+        if (one := known.get(name)) is None or now[one.discriminator] in one.variants
     }
 
 

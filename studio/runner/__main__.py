@@ -45,7 +45,7 @@ def main(root: Path) -> int:
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
     stop = StopHandler()
-    stop.listen(RunDir(root).ask)
+    stop.install(RunDir(root).command)
     # A run that hangs can be asked where: every thread's stack goes to its log.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
@@ -70,7 +70,7 @@ def clean_environment() -> None:
 def redact_output() -> None:
     """Let nothing that this process was told in confidence stand in what it prints."""
     settings = Settings()
-    redaction.register_secrets(settings.value(name) for name in SECRETS)
+    redaction.register_secrets(settings.secret_value(name) for name in SECRETS)
     sys.stdout, sys.stderr = (
         redaction.RedactingStream(sys.stdout),
         redaction.RedactingStream(sys.stderr),

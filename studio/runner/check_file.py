@@ -31,7 +31,7 @@ def main() -> ChildExitCode:
     job = CONVERSION_JOB_ADAPTER.validate_json(sys.stdin.buffer.read())
     # Loaded before the clock starts: it is none of the file's time.
     _load_libraries(job)
-    limits = job.limits.at_once()
+    limits = job.limits.for_request()
     _limit_process(limits)
     try:
         _read(job, limits)

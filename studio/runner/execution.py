@@ -39,7 +39,7 @@ def execute_run(root: Path, stop: StopHandler) -> int:
     may_go: list[Path] = []
 
     def train(say: EmitEvent) -> Event:
-        with stop.at_once():
+        with stop.stopping_allowed():
             from studio.runner import training_run  # noqa: PLC0415 -- heavy import
         outcome = training_run.train(run, say, stop)
         if not outcome.keeps_checkpoints:
@@ -53,7 +53,7 @@ def execute_run(root: Path, stop: StopHandler) -> int:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             run.checkpoints.rmdir()
-        run.ask.unlink(missing_ok=True)
+        run.command.unlink(missing_ok=True)
     return code
 
 
@@ -62,7 +62,7 @@ def execute_export(root: Path, stop: StopHandler) -> int:
     folder = ExportDir(root)
 
     def make(say: EmitEvent) -> Event:
-        with stop.at_once():
+        with stop.stopping_allowed():
             from studio.runner import training_run  # noqa: PLC0415 -- heavy import
             from studio.training.export import exporter  # noqa: PLC0415 -- heavy import
 
@@ -78,7 +78,7 @@ def execute_task(root: Path, stop: StopHandler) -> int:
     folder = TaskDir(root)
 
     def do(say: EmitEvent) -> Event:
-        with stop.at_once():
+        with stop.stopping_allowed():
             return task_dispatch.run_task(folder, say)
 
     return _log_work(folder.events, stop, do)
@@ -95,7 +95,7 @@ def _log_work(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
 
 def _log_events(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
     def say(event: Event) -> None:
-        with stop.held():
+        with stop.stopping_deferred():
             log.append(event)
 
     try:
@@ -113,7 +113,7 @@ def _log_events(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
 
 def _stopped_event(stop: StopHandler) -> Paused | Stopped:
     print("stopped, as asked", flush=True)  # noqa: T201 -- the run's own log
-    return Paused(step=stop.step) if stop.asked == "pause" else Stopped(step=stop.step)
+    return Paused(step=stop.step) if stop.requested == "pause" else Stopped(step=stop.step)
 
 
 def _log_failure(error: Exception, say: EmitEvent) -> int:

@@ -13,7 +13,7 @@ if __name__ == "__main__":
     clean_environment()
     stop = StopHandler()
     folder = Path(sys.argv[1])
-    stop.listen(folder / "ask")
+    stop.install(folder / "ask")
 
     from studio.runner.execution import execute_export  # heavy import
 

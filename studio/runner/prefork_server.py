@@ -59,7 +59,7 @@ class LaunchRequest:
     env: dict[str, str]
     log: int
     """The file descriptor it prints to."""
-    go: int
+    confirm: int
     """Where a byte arrives if somebody still wants it once it is there."""
 
     @classmethod
@@ -73,7 +73,7 @@ class LaunchRequest:
 
     def close(self) -> None:
         os.close(self.log)
-        os.close(self.go)
+        os.close(self.confirm)
 
 
 def preload() -> str:
@@ -140,7 +140,7 @@ def run_child(asked: LaunchRequest, line: socket.socket) -> int:
     line.close()
     if refused:
         return 1
-    wanted = os.read(asked.go, 1)
+    wanted = os.read(asked.confirm, 1)
     asked.close()
     return main(asked.root) if wanted else 0
 
@@ -174,7 +174,7 @@ def _record_exit_code(pid: int, root: Path) -> None:
     assert ended is not None  # noqa: S101 -- without WNOHANG it waits
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
     with suppress(OSError):  # A full disk, or a folder that is gone: the code stays unknown.
-        RunDir(root).leave_exit(pid, code)
+        RunDir(root).write_exit_code(pid, code)
     os.waitpid(pid, 0)
 
 

@@ -28,7 +28,7 @@ class ResourceLimits:
     wall_seconds: float
     memory_bytes: int
 
-    def impose(self) -> None:
+    def apply(self) -> None:
         """Hold this process to it: what it has used already is not counted."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         spent = int(used.ru_utime + used.ru_stime) + self.cpu_seconds
@@ -68,25 +68,25 @@ class SandboxedChild:
     pid: int
     pipe: int
     """Where its answer comes from; it ends when the child does."""
-    end: float
+    deadline: float
     """When it must be done."""
-    line: socket.socket
+    connection: socket.socket
     """Who waits for the answer."""
-    asked: TokenizerRequest | None = None
+    request: TokenizerRequest | None = None
     """What it is to answer."""
-    said: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
     was_killed: bool = False
 
     @property
-    def is_in_vain(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether nobody waits for the answer any more."""
-        return is_hung_up(self.line)
+        return is_hung_up(self.connection)
 
     def kill(self) -> None:
         self.was_killed = True
         os.kill(self.pid, signal.SIGKILL)
 
-    def finish(self) -> ServiceFailure | None:
+    def reap(self) -> ServiceFailure | None:
         """See the child off. Return what to say in place of an answer, if anything."""
         os.close(self.pipe)
         _, status = os.waitpid(self.pid, 0)
@@ -109,7 +109,7 @@ def fork_child(
     try:
         parent_death.kill_on_parent_death(lambda: os.getppid() != parent)
         _close_other_files(said)
-        limits.impose()
+        limits.apply()
         with os.fdopen(said, "wb") as pipe:
             for part in work():
                 pipe.write(part)

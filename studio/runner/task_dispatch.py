@@ -27,7 +27,7 @@ def run_task(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
     """Do the chore in a folder, and leave its result there."""
     spec = TaskSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     folder.files.mkdir(exist_ok=True)
-    result = load_function(spec.kind)(folder, spec.params, ProgressReporter(say).tell)
+    result = load_function(spec.kind)(folder, spec.params, ProgressReporter(say).report)
     whole = folder.result.with_suffix(".new")
     whole.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
     whole.replace(folder.result)
@@ -36,7 +36,7 @@ def run_task(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
 
 def load_function(kind: str) -> TaskFunction:
     """Return what does chores of a kind."""
-    module, _, name = TASK_DEFINITIONS[kind].work.partition(":")
+    module, _, name = TASK_DEFINITIONS[kind].entry_point.partition(":")
     found: TaskFunction = getattr(import_module(module), name)
     return found
 
@@ -45,15 +45,23 @@ def load_function(kind: str) -> TaskFunction:
 class ProgressReporter:
     """Tells how far the work is, but only when there is news."""
 
-    say: Callable[[Event], None]
-    _words: str = ""
-    _share: float = -1.0
-    _at: float = float("-inf")
+    emit: Callable[[Event], None]
+    _last_text: str = ""
+    _last_share: float = -1.0
+    _last_time: float = float("-inf")
 
-    def tell(self, phase: str, share: float | None = None) -> None:
+    def report(self, phase: str, share: float | None = None) -> None:
         words, now = _NUMBER.sub("", phase), time.monotonic()
-        has_moved = share is not None and share - self._share >= _MIN_SHARE_CHANGE
-        if words == self._words and not has_moved and now - self._at < _MIN_SECONDS_BETWEEN:
+        has_moved = share is not None and share - self._last_share >= _MIN_SHARE_CHANGE
+        if (
+            words == self._last_text
+            and not has_moved
+            and now - self._last_time < _MIN_SECONDS_BETWEEN
+        ):
             return
-        self._words, self._share, self._at = words, max(share or 0, self._share), now
-        self.say(PhaseChanged(name=phase, share=share))
+        self._last_text, self._last_share, self._last_time = (
+            words,
+            max(share or 0, self._last_share),
+            now,
+        )
+        self.emit(PhaseChanged(name=phase, share=share))

@@ -15,5 +15,5 @@ if __name__ == "__main__":
     redact_output()
     stop = StopHandler()
     folder = Path(sys.argv[1])
-    stop.listen(folder / "ask")
+    stop.install(folder / "ask")
     sys.exit(execute_task(folder, stop))

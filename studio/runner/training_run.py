@@ -66,19 +66,19 @@ def train(run: RunDir, say: EmitEvent, stop: StopHandler) -> Outcome:
     """Train a run from its recipe, or its newest checkpoint, to its artifacts."""
     upstream_logging.disable_progress_bar()
     stages = prepare(run, say, stop)
-    samples = stages.answers_before()
-    stages.enter("training")
-    stages.learn()
-    with stop.finishing():
-        samples += stages.answer("after")
+    samples = stages.sample_before()
+    stages.set_phase("training")
+    stages.train()
+    with stop.cancelling_allowed():
+        samples += stages.sample("after")
         metrics = stages.reporter.results()
-        stages.save(samples, metrics)
+        stages.save_artifacts(samples, metrics)
     return stages.outcome(metrics)
 
 
 def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
     """Load, tokenise and build whatever the first step needs."""
-    with stop.at_once():
+    with stop.stopping_allowed():
         recipe = load_recipe(run)
         weight_formats.download_weights(
             JobSpec.model_validate_json(run.job.read_text(encoding="utf-8")).model
@@ -96,21 +96,23 @@ def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
     watch = PrecisionVerifier(trainer, job.plan)
     trainer.guard = _build_guard(recipe, job, trainer)
     resolve = partial(_collect_resolved, trainer, watch, job, recipe)
-    reporter = Reporter(say, stop, trainer.guard, job.gauge, resolve)
+    reporter = Reporter(say, stop, trainer.guard, job.memory_probe, resolve)
     trainer.remove_callback(PrinterCallback)
     for callback in (watch, trainer.guard, reporter):
         trainer.add_callback(callback)
     trainer.saver = CheckpointSaver(trainer, shelf, recipe.checkpoints, stop, say)
     trainer.add_callback(trainer.saver)
-    parts = (*trainer.callback_handler.callbacks, *trainer.counts, reporter.pace)
-    trainer.saver.parts = {part.SAVED_AS: part for part in parts if isinstance(part, Stateful)}
+    parts = (*trainer.callback_handler.callbacks, *trainer.accumulators, reporter.throughput)
+    trainer.saver.stateful_parts = {
+        part.SAVED_AS: part for part in parts if isinstance(part, Stateful)
+    }
     # What is loaded stays: the garbage collector need not look through it again and again.
     gc.freeze()
     gc.enable()
     process_memory.release_free_memory()
     stages = TrainingRun(recipe, job, trainer, reporter, say, stop, start)
     trainer.add_callback(
-        SampleCallback(recipe.samples.between, stages.answer_between, reporter.pace)
+        SampleCallback(recipe.samples.between, stages.sample_during, reporter.throughput)
     )
     return stages
 
@@ -126,24 +128,24 @@ class TrainingRun:
     job: TrainingJob
     trainer: Trainer
     reporter: Reporter
-    say: EmitEvent
+    emit: EmitEvent
     stop: StopHandler
     start: Path | None
     """The checkpoint to go on from."""
 
-    def enter(self, phase: str) -> None:
-        _set_phase(self.say, phase)
+    def set_phase(self, phase: str) -> None:
+        _set_phase(self.emit, phase)
 
-    def learn(self) -> None:
+    def train(self) -> None:
         """Train, and see to it that what came of it can be used."""
         try:
             self.trainer.saver.train(self.start)
         except TrainingError as why:
-            if why is self.trainer.guard.ended_by:
+            if why is self.trainer.guard.stop_error:
                 # No step that broke was taken: a person who knows better can go on from here.
                 self.trainer.saver.save()
                 if self.recipe.numerics.guard == "rollback":
-                    self._rescue(why)
+                    self._save_last_good(why)
             raise
         refuse_nonfinite_weights(self._model)
         self._refuse_mostly_skipped()
@@ -155,51 +157,51 @@ class TrainingRun:
             self.trainer.guard.refuse_mostly_skipped(self.trainer.state.global_step)
         except TrainingError as why:
             if self.recipe.numerics.guard == "rollback":
-                self._rescue(why)
+                self._save_last_good(why)
             raise
 
-    def answers_before(self) -> list[Sampled]:
+    def sample_before(self) -> list[Sampled]:
         """Answer before training. A resumed run has: its model has learnt since."""
         if self.start is None:
-            with self.stop.at_once():
-                return self.answer("before")
-        told = [one for one in self.job.dir.events.read()[0] if isinstance(one, Sampled)]
+            with self.stop.stopping_allowed():
+                return self.sample("before")
+        told = [one for one in self.job.run_dir.events.read()[0] if isinstance(one, Sampled)]
         before = {one.position: one for one in told if one.stage == "before"}
         return [before[position] for position in sorted(before)]
 
-    def answer_between(self) -> None:
-        if self.answer("during"):
-            self.enter("training")
+    def sample_during(self) -> None:
+        if self.sample("during"):
+            self.set_phase("training")
 
-    def answer(self, stage: SampleStage) -> list[Sampled]:
+    def sample(self, stage: SampleStage) -> list[Sampled]:
         knobs = self.recipe.samples
         if not knobs.prompts:
             return []
-        self.enter("answering")
+        self.set_phase("answering")
         chosen = self.job.validation.rows[: knobs.prompts]
         sampler = AnswerSampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
         step = self.trainer.state.global_step
-        with keep_forward_wrappers(self.trainer.model), self._computing():
-            samples = list(sampler.answer(self._model, stage, step))
+        with keep_forward_wrappers(self.trainer.model), self._answer_autocast():
+            samples = list(sampler.generate(self._model, stage, step))
         for sample in samples:
-            self.say(sample)
+            self.emit(sample)
         return samples
 
-    def _computing(self) -> AbstractContextManager[object]:
+    def _answer_autocast(self) -> AbstractContextManager[object]:
         """Answer as the model was loaded; weights in several formats meet only under autocast."""
-        if not self.job.is_mixed:
+        if not self.job.has_mixed_formats:
             return nullcontext()
         dtype = getattr(torch, self.job.mode.compute)
         return torch.autocast(self.trainer.args.device.type, dtype=dtype)
 
-    def save(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
-        self.enter("saving")
+    def save_artifacts(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
+        self.set_phase("saving")
         facts = self.reporter.resolved
-        with artifacts.atomic_folder(self.job.dir.artifacts) as folder:
+        with artifacts.atomic_folder(self.job.run_dir.artifacts) as folder:
             artifacts.write_model(folder, self._model, self.job)
             artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
             text = model_card.build_run_card(
-                self.job.spec.name, self.recipe, facts, metrics, samples, self._cut
+                self.job.spec.name, self.recipe, facts, metrics, samples, self._stopped_early_note
             )
             (folder / "README.md").write_text(text, encoding="utf-8")
             self._write_manifest(folder, metrics)
@@ -219,15 +221,18 @@ class TrainingRun:
     def outcome(self, metrics: dict[str, float]) -> Outcome:
         step = self.trainer.state.global_step
         cut = Stopped(step=step, kept=True, metrics=metrics)
-        event = cut if self.reporter.was_cut else Finished(metrics=metrics)
+        event = cut if self.reporter.stopped_early else Finished(metrics=metrics)
         return Outcome(event, self.recipe.checkpoints.keep_after_success)
 
-    def _rescue(self, why: TrainingError) -> None:
+    def _save_last_good(self, why: TrainingError) -> None:
         """Keep the weights of a run that its guard has ended: no step that broke was taken."""
         if nonfinite_weights(self._model):
             return
-        self.enter("saving")
-        with artifacts.atomic_folder(self.job.dir.artifacts) as folder, self.stop.finishing():
+        self.set_phase("saving")
+        with (
+            artifacts.atomic_folder(self.job.run_dir.artifacts) as folder,
+            self.stop.cancelling_allowed(),
+        ):
             good = folder / artifacts.LAST_GOOD
             good.mkdir()
             artifacts.write_model(good, self._model, self.job)
@@ -237,8 +242,8 @@ class TrainingRun:
             (good / "README.md").write_text(text, encoding="utf-8")
 
     @property
-    def _cut(self) -> str:
-        if not self.reporter.was_cut:
+    def _stopped_early_note(self) -> str:
+        if not self.reporter.stopped_early:
             return ""
         state = self.trainer.state
         return f"Training was stopped by hand at step {state.global_step} of {state.max_steps}."
@@ -258,7 +263,7 @@ def _find_checkpoint(
     if not spec.resume:
         shelf.clear()
         return None
-    found = shelf.newest(say)
+    found = shelf.newest_valid(say)
     stop.step = found.step if found else 0
     told = f"going on from step {stop.step}" if found else "no checkpoint: starting from scratch"
     print(told, flush=True)  # noqa: T201 -- the run's own log
@@ -287,12 +292,12 @@ def _collect_resolved(
     """Gather what really runs, as measured."""
     parameters = list(trainer.model.parameters())
     args = trainer.args
-    told = watch.told()
+    told = watch.to_dict()
     found = told["audit"]
     return {
         **{name: found[name] for name in _RESOLVED_FORMATS},
         **told,
-        **({"rounded": job.rounded} if job.rounded else {}),
+        **({"rounded": job.rounding} if job.rounding else {}),
         "device": args.device.type,
         "device_name": _device_name(args.device),
         "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
@@ -308,7 +313,7 @@ def _collect_resolved(
         "train_tokens": job.train.tokens,
         "longest_example": job.train.longest,
         "longest_answer": job.train.longest_answer,
-        **job.gauge.told(),
+        **job.memory_probe.to_dict(),
         "versions": {"mantissa-studio": __version__, "python": python_version()}
         | hardware.package_versions(),
         "seed": recipe.optimisation.seed,

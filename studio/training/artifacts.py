@@ -40,7 +40,7 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
         set_base_name(model, job.base)
         model.save_pretrained(folder, save_embedding_layers=False)
     else:
-        model.generation_config.eos_token_id = job.stops
+        model.generation_config.eos_token_id = job.stop_tokens
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
 
@@ -55,7 +55,7 @@ def write_records(
     folder: Path, job: TrainingJob, samples: Sequence[Sampled], metrics: Mapping[str, Any]
 ) -> None:
     """Write what the run was, said and measured, for people and for programs."""
-    shutil.copyfile(job.dir.recipe, folder / "recipe.yaml")
+    shutil.copyfile(job.run_dir.recipe, folder / "recipe.yaml")
     said = [sample.model_dump(exclude={"seq", "at", "kind"}) for sample in samples]
     _write_json(folder / "samples.json", said)
     _write_json(folder / "metrics.json", metrics)

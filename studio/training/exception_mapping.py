@@ -19,8 +19,8 @@ _LOG_HINT = "The run's log has the details."
 @dataclass(frozen=True, slots=True)
 class _Rule:
     code: str
-    kinds: tuple[type[BaseException], ...]
-    says: str
+    exceptions: tuple[type[BaseException], ...]
+    pattern: str
     """A pattern its words must match."""
     message: str
     hint: str
@@ -193,10 +193,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _matches(row: _Rule, error: BaseException) -> bool:
-    if not isinstance(error, row.kinds):
+    if not isinstance(error, row.exceptions):
         return False
     words = f"{error} [Errno {errno.ENOSPC}]" if _is_disk_full(error) else str(error)
-    return re.search(row.says, words) is not None
+    return re.search(row.pattern, words) is not None
 
 
 def _is_disk_full(error: BaseException) -> bool:

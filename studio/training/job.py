@@ -28,16 +28,16 @@ LoadModel = Callable[..., PreTrainedModel]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    dir: RunDir
+    run_dir: RunDir
     spec: JobSpec
     base: str
     """What the base model is called where this machine's folders mean nothing."""
     mode: Precision
     plan: format_audit.NumberFormats
     """What must be, said before anything is loaded."""
-    is_mixed: bool
+    has_mixed_formats: bool
     """Whether the model's weights are in several formats, which only autocast can compute with."""
-    rounded: dict[str, Any] | None
+    rounding: dict[str, Any] | None
     """What loading the model rounds; None where every weight stays as it was saved."""
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -46,7 +46,7 @@ class TrainingJob:
     """None where there is only text to learn."""
     train: Examples
     validation: Examples
-    gauge: MemoryProbe
+    memory_probe: MemoryProbe
 
     @classmethod
     def prepare(
@@ -60,8 +60,8 @@ class TrainingJob:
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         if found := find_conflict(recipe):
             raise TrainingError("conflict", found.message, hint=found.hint)
-        row = recipe.adapter.quantised
-        if row is not None and (lack := row.refusal(hardware.detect())):
+        adapter, row = recipe.adapter, recipe.adapter.quantised
+        if row is not None and (lack := row.unsupported_reason(hardware.detect())):
             raise TrainingError(
                 "conflict", f"{row.title} {lack}.", hint="Keep the frozen model as it was saved."
             )
@@ -69,7 +69,7 @@ class TrainingJob:
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
         config = loader.load_config(spec.model, spec.code)
-        formats = weight_formats.choose_formats(spec.model, config, mode, recipe.adapter, spec.code)
+        formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
         gauge = MemoryProbe()
         model = load(spec.model, config, formats.main, row, spec.code, formats.own)
@@ -83,26 +83,26 @@ class TrainingJob:
             template = chat_templates.ChatTemplate(tokenizer)
         train, validation = _tokenise_parts(rows, recipe, spec, template, tokenizer)
         return cls(
-            dir=run,
+            run_dir=run,
             spec=spec,
             base=model_card.base_name(recipe.base_model, spec.model),
             mode=mode,
             plan=planned,
-            is_mixed=bool(formats.own),
-            rounded=weight_formats.measure_rounding(spec.model, formats.main, mode, recipe.adapter),
+            has_mixed_formats=bool(formats.own),
+            rounding=weight_formats.measure_rounding(spec.model, formats.main, mode, adapter),
             model=model,
             tokenizer=tokenizer,
-            adapter=loader.adapter_config(recipe.adapter, config.model_type),
+            adapter=loader.adapter_config(adapter, config.model_type),
             template=template,
             train=train,
             validation=validation,
-            gauge=gauge,
+            memory_probe=gauge,
         )
 
     @property
-    def stops(self) -> list[int]:
+    def stop_tokens(self) -> list[int]:
         """The tokens that end what the model writes."""
-        return self.template.stops if self.template else [self.tokenizer.eos_token_id]
+        return self.template.stop_tokens if self.template else [self.tokenizer.eos_token_id]
 
 
 TrainValidationRows = tuple[list[TrainingRow], list[TrainingRow]]
@@ -144,7 +144,7 @@ def _tokenise_parts(
 
         if spec.cache is None:
             return make()
-        return TokenCache(spec.cache).examples(cache_key(rows, tokenizer, length), rows, make)
+        return TokenCache(spec.cache).get_or_make(cache_key(rows, tokenizer, length), rows, make)
 
     train = tokenised(parts[0])
     tokenisation.refuse_empty(train, "training", length)

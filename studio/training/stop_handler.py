@@ -21,20 +21,20 @@ class StopHandler:
     """A request to stop, kept until a place is reached where leaving breaks nothing."""
 
     def __init__(self) -> None:
-        self.asked: RunCommand | None = None
+        self.requested: RunCommand | None = None
         self.step = 0
         """The last step that was done whole; of a resumed run, first that of its checkpoint."""
         self.has_interrupted = False
         """Whether something was broken off: what fails after that, fails of it. A package that was
         just being loaded may swallow the request, and be unusable from then on."""
         self._file: Path | None = None
-        self._leaves_for = _NO_REQUEST
+        self._honoured = _NO_REQUEST
 
-    def listen(self, file: Path) -> None:
+    def install(self, file: Path) -> None:
         """Take SIGTERM and SIGINT as requests from now on: what the file says, or to cancel."""
         self._file = file
-        signal.signal(signal.SIGTERM, self._hear)
-        signal.signal(signal.SIGINT, self._hear)
+        signal.signal(signal.SIGTERM, self._handle_signal)
+        signal.signal(signal.SIGINT, self._handle_signal)
 
     def check(self) -> None:
         """Leave here if asked to cancel.
@@ -43,47 +43,47 @@ class StopHandler:
             StopRequested: somebody asked.
 
         """
-        self._leave_for(frozenset({"cancel"}))
+        self._raise_if_requested(frozenset({"cancel"}))
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
+    def stopping_allowed(self) -> Iterator[None]:
         """Leave anywhere inside: nothing in here is worth finishing."""
-        with self._leaving(_ANY_REQUEST):
+        with self._honouring(_ANY_REQUEST):
             yield
 
     @contextmanager
-    def finishing(self) -> Iterator[None]:
+    def cancelling_allowed(self) -> Iterator[None]:
         """Leave anywhere inside, but only to cancel: what was learnt is about to be saved."""
-        with self._leaving(frozenset({"cancel"})):
+        with self._honouring(frozenset({"cancel"})):
             yield
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def stopping_deferred(self) -> Iterator[None]:
         """Leave nowhere inside, but right after it."""
-        with self._leaving(_NO_REQUEST):
+        with self._honouring(_NO_REQUEST):
             yield
 
     @contextmanager
-    def _leaving(self, words: frozenset[RunCommand]) -> Iterator[None]:
-        before, self._leaves_for = self._leaves_for, words
+    def _honouring(self, words: frozenset[RunCommand]) -> Iterator[None]:
+        before, self._honoured = self._honoured, words
         try:
-            self._leave_for(words)
+            self._raise_if_requested(words)
             yield
         finally:
-            self._leaves_for = before
-        self._leave_for(before)
+            self._honoured = before
+        self._raise_if_requested(before)
 
-    def _leave_for(self, words: frozenset[RunCommand]) -> None:
+    def _raise_if_requested(self, words: frozenset[RunCommand]) -> None:
         # What a resumed run has learnt can be kept only once it is loaded.
-        if self.asked in words and not (self.asked == "keep" and self.step):
+        if self.requested in words and not (self.requested == "keep" and self.step):
             self.has_interrupted = True
             raise StopRequested
 
-    def _hear(self, _signal: int, _frame: FrameType | None) -> None:
-        self.asked = self._read()
-        self._leave_for(self._leaves_for)
+    def _handle_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        self.requested = self._read_request()
+        self._raise_if_requested(self._honoured)
 
-    def _read(self) -> RunCommand:
+    def _read_request(self) -> RunCommand:
         try:
             told = self._file.read_text(encoding="utf-8").strip() if self._file else ""
         except FileNotFoundError:

@@ -15,26 +15,26 @@ class DecoderLayers:
 
     norm: Literal["root", "wide", "layer"] = "root"
     """By the root of the mean square, scaled once it is narrow again, or before; or torch's."""
-    is_normed_before: bool = True
-    is_normed_after: bool = False
+    pre_norm: bool = True
+    post_norm: bool = False
     """Of what attention and the inner network put out."""
-    normed_heads: Literal["", "each", "all"] = ""
+    qk_norm: Literal["", "each", "all"] = ""
     """Whether queries and keys are normed: each head by itself, or all as one."""
-    is_joined: bool = False
+    fused_qkv: bool = False
     """Whether one product gives queries, keys and values."""
-    is_gated: bool = True
-    is_gate_joined: bool = False
+    gated_mlp: bool = True
+    fused_gate_up: bool = False
     """Whether one product gives the gate and what it lets through."""
-    is_copied: bool = False
+    copies_rotated_heads: bool = False
     """Whether positions turn a part of each head, so that heads are put together anew."""
-    is_eager: bool = False
+    eager_attention: bool = False
     """Whether attention is written out: no fused kernel caps its scores."""
 
     @property
     def readers(self) -> tuple[int, int]:
         """How many linear layers read what goes into attention, and into the inner network."""
-        inner = 2 if self.is_gated and not self.is_gate_joined else 1
-        return (1 if self.is_joined else 3, inner)
+        inner = 2 if self.gated_mlp and not self.fused_gate_up else 1
+        return (1 if self.fused_qkv else 3, inner)
 
 
 _LLAMA = DecoderLayers()
@@ -43,17 +43,17 @@ FAMILY_LAYERS: Mapping[str, DecoderLayers] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
-    "qwen3": DecoderLayers(normed_heads="each"),
+    "qwen3": DecoderLayers(qk_norm="each"),
     "granite": _LLAMA,
     "smollm3": _LLAMA,
     "gemma": DecoderLayers(norm="wide"),
-    "gemma2": DecoderLayers(norm="wide", is_normed_after=True, is_eager=True),
-    "gemma3_text": DecoderLayers(norm="wide", is_normed_after=True, normed_heads="each"),
-    "olmo2": DecoderLayers(
-        norm="wide", is_normed_before=False, is_normed_after=True, normed_heads="all"
+    "gemma2": DecoderLayers(norm="wide", post_norm=True, eager_attention=True),
+    "gemma3_text": DecoderLayers(norm="wide", post_norm=True, qk_norm="each"),
+    "olmo2": DecoderLayers(norm="wide", pre_norm=False, post_norm=True, qk_norm="all"),
+    "phi3": DecoderLayers(fused_qkv=True, fused_gate_up=True, copies_rotated_heads=True),
+    "gpt_neox": DecoderLayers(
+        norm="layer", fused_qkv=True, gated_mlp=False, copies_rotated_heads=True
     ),
-    "phi3": DecoderLayers(is_joined=True, is_gate_joined=True, is_copied=True),
-    "gpt_neox": DecoderLayers(norm="layer", is_joined=True, is_gated=False, is_copied=True),
-    "gpt2": DecoderLayers(norm="layer", is_joined=True, is_gated=False),
+    "gpt2": DecoderLayers(norm="layer", fused_qkv=True, gated_mlp=False),
 }
 """Families whose layers were counted."""

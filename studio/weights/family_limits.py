@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Float16Overflow:
     """Why a family is unsafe in float16."""
 
-    why: str
+    reason: str
     source: str
     is_certain: bool = True
     """Whether it happens at ordinary lengths and data. Refused if so, else a warning."""
@@ -105,7 +105,7 @@ def warnings_for(family: str, *, has_experts: bool) -> Iterator[str]:
     """Say what to mind with a family, and who says so: a sentence for each thing."""
     if known := FLOAT16_OVERFLOWS.get(family):
         verb = "does not train" if known.is_certain else "may fail"
-        yield f"It {verb} in float16: {known.why} ({known.source})."
+        yield f"It {verb} in float16: {known.reason} ({known.source})."
     if source := FLOAT32_PARAMETERS.get(family):
         yield f"Its parameters want to be held in float32 ({source})."
     if source := MIXED_16BIT_UNSAFE.get(family):

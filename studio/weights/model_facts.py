@@ -53,20 +53,20 @@ class ModelFacts:
     parameters: int = 0
     stored: Mapping[str, float] = field(default_factory=dict)
     """Share of the parameters by the format they are stored in."""
-    as_saved: Mapping[DType, int] = field(default_factory=dict)
+    load_dtypes: Mapping[DType, int] = field(default_factory=dict)
     """Parameters by the format they are loaded in when each keeps its own."""
-    linear_as_saved: Mapping[DType, int] = field(default_factory=dict)
+    linear_load_dtypes: Mapping[DType, int] = field(default_factory=dict)
     """Those of linear layers."""
-    table_format: DType | None = None
+    embedding_dtype: DType | None = None
     """The format the table of tokens is loaded in then: what goes from layer to layer has it."""
     casts: Mapping[DType, CastRounding] = field(default_factory=dict)
     """By format: what loading all weights in it would round."""
-    rest_casts: Mapping[DType, CastRounding] = field(default_factory=dict)
+    unquantised_casts: Mapping[DType, CastRounding] = field(default_factory=dict)
     """The same of what is never quantised: all but the linear layers."""
     packed_layers: tuple[str, ...] = ()
     """Matrices stored in 8 bits or fewer, or as whole numbers."""
     float64_layers: tuple[str, ...] = ()
-    odd_layers: tuple[str, ...] = ()
+    float8_unfit_layers: tuple[str, ...] = ()
     """The linear layers, but for the output, with a side that products of 8 bits cannot take."""
     linear_features: int = 0
     """Inputs and outputs of the layers that get an adapter: it has `r` of each."""
@@ -77,9 +77,9 @@ class ModelFacts:
     """Of a mixture of experts: what is loaded as stacks of matrices, which are no layers."""
     shape: ModelShape | None = None
     """None where the config does not say, or says what cannot be."""
-    spread: WeightStats = field(default_factory=WeightStats)
+    stats: WeightStats = field(default_factory=WeightStats)
     broken: WeightDefects = field(default_factory=WeightDefects)
-    rounding: Mapping[str, float] = field(default_factory=dict)
+    quantisation_errors: Mapping[str, float] = field(default_factory=dict)
     """What a quantised format would change of the linear layers, relative to their size."""
 
     @property
@@ -101,7 +101,7 @@ class ModelFacts:
         """The layers that alone are stored in float64, in a model that otherwise is not."""
         return self.float64_layers if len(self.stored) > 1 else ()
 
-    def rounded(
+    def rounding_to(
         self, to: DType, *, keeps_own: bool = False, is_quantised: bool = False
     ) -> CastRounding | None:
         """Return what loading in a format rounds, but for what is quantised of it.
@@ -110,9 +110,9 @@ class ModelFacts:
         """
         if keeps_own:
             return self.casts.get("float32")
-        return (self.rest_casts if is_quantised else self.casts).get(to)
+        return (self.unquantised_casts if is_quantised else self.casts).get(to)
 
-    def stalled(self, learning_rate: float) -> float:
+    def stalled_share(self, learning_rate: float) -> float:
         """Return the share of weights that bfloat16 would leave where they are.
 
         Adam's first updates are about as long as the learning rate. A weight that steps by less
@@ -120,7 +120,7 @@ class ModelFacts:
         """
         return sum(
             share
-            for power, share in self.spread.powers.items()
+            for power, share in self.stats.exponent_shares.items()
             if 2.0 ** (power - 8) > learning_rate
         )
 
@@ -146,21 +146,23 @@ def read(folder: Path) -> ModelFacts:
         _facts_from_config(said),
         parameters=sum(one.size for one in weights),
         stored=_dtype_shares(weights),
-        as_saved=native_dtypes.count_by_dtype(weights, chosen),
-        linear_as_saved=native_dtypes.count_by_dtype(linear, chosen),
-        table_format=next((chosen[one.name] for one in weights if _is_embedding(one, said)), None),
+        load_dtypes=native_dtypes.count_by_dtype(weights, chosen),
+        linear_load_dtypes=native_dtypes.count_by_dtype(linear, chosen),
+        embedding_dtype=next(
+            (chosen[one.name] for one in weights if _is_embedding(one, said)), None
+        ),
         casts=cast_error.measure_casts(weights),
-        rest_casts=cast_error.measure_casts(rest),
+        unquantised_casts=cast_error.measure_casts(rest),
         packed_layers=tuple(one.name for one in tensors if _is_packed(one)),
         float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
-        odd_layers=tuple(one.name for one in linear if _has_odd_side(one)),
+        float8_unfit_layers=tuple(one.name for one in linear if _has_odd_side(one)),
         linear_features=sum(sum(one.shape) for one in weights if _gets_adapter(one, said)),
         linear_parameters=sum(one.size for one in linear),
         linear_rows=sum(one.shape[0] for one in linear),
         expert_parameters=sum(one.size for one in weights if ".experts." in one.name),
-        spread=weight_samples.collect_stats(weights),
+        stats=weight_samples.collect_stats(weights),
         broken=weight_defects.scan(weights),
-        rounding=quantisation_error.measure_errors(linear),
+        quantisation_errors=quantisation_error.measure_errors(linear),
     )
 
 

@@ -24,44 +24,44 @@ class ModelShape:
     """The numbers that say how much a decoder keeps of each token."""
 
     layers: int
-    hidden: int
+    hidden_size: int
     intermediate: int
     heads: int
-    key_heads: int
+    kv_heads: int
     """Heads of keys and values; fewer than `heads` where queries share them."""
     head_size: int
-    vocabulary: int
-    is_tied: bool
+    vocab_size: int
+    tied_embeddings: bool
     """Whether the output is the table of the input."""
     activation: str = ""
-    is_parallel: bool = False
+    parallel_residual: bool = False
     """Whether attention and the inner network read the same numbers."""
-    is_capped: bool = False
+    attn_softcapping: bool = False
     """Whether the scores of attention are."""
-    caps_answers: bool = False
+    logit_softcapping: bool = False
     """Whether those of words are."""
-    drops_scores: bool = False
-    drops_outputs: bool = False
+    attention_dropout: bool = False
+    residual_dropout: bool = False
     """Of attention and of the inner network."""
 
     @property
-    def queries(self) -> int:
+    def query_width(self) -> int:
         return self.heads * self.head_size
 
     @property
-    def keys(self) -> int:
-        return self.key_heads * self.head_size
+    def key_width(self) -> int:
+        return self.kv_heads * self.head_size
 
 
 UNKNOWN_SHAPE = ModelShape(
     layers=0,
-    hidden=0,
+    hidden_size=0,
     intermediate=0,
     heads=0,
-    key_heads=0,
+    kv_heads=0,
     head_size=0,
-    vocabulary=0,
-    is_tied=False,
+    vocab_size=0,
+    tied_embeddings=False,
 )
 """Of a model whose config does not say."""
 
@@ -76,22 +76,22 @@ def read(config: Mapping[str, Any]) -> ModelShape | None:
     inner = 4 * hidden if "n_embd" in config else 0
     shape = ModelShape(
         layers=_bounded_int(config.get("num_hidden_layers"), _MAX_LAYERS),
-        hidden=hidden,
+        hidden_size=hidden,
         intermediate=_bounded_int(_or_default(config.get("intermediate_size"), inner), _MAX_WIDTH),
         heads=heads,
-        key_heads=_bounded_int(_or_default(config.get("num_key_value_heads"), heads), heads),
+        kv_heads=_bounded_int(_or_default(config.get("num_key_value_heads"), heads), heads),
         head_size=_bounded_int(_or_default(config.get("head_dim"), hidden // heads), _MAX_WIDTH),
-        vocabulary=_bounded_int(config.get("vocab_size"), _MAX_VOCABULARY),
-        is_tied=config.get("tie_word_embeddings") is True,
+        vocab_size=_bounded_int(config.get("vocab_size"), _MAX_VOCABULARY),
+        tied_embeddings=config.get("tie_word_embeddings") is True,
         activation=str(config.get("activation_function") or config.get("hidden_act") or "")[:64],
         # GPT-NeoX does so unless told otherwise, and alone knows the word.
-        is_parallel=config.get("use_parallel_residual") is True,
-        is_capped=bool(config.get("attn_logit_softcapping")),
-        caps_answers=bool(config.get("final_logit_softcapping")),
-        drops_scores=bool(config.get("attention_dropout") or config.get("attn_pdrop")),
-        drops_outputs=any(config.get(name) for name in _DROPOUT_KEYS),
+        parallel_residual=config.get("use_parallel_residual") is True,
+        attn_softcapping=bool(config.get("attn_logit_softcapping")),
+        logit_softcapping=bool(config.get("final_logit_softcapping")),
+        attention_dropout=bool(config.get("attention_dropout") or config.get("attn_pdrop")),
+        residual_dropout=any(config.get(name) for name in _DROPOUT_KEYS),
     )
-    numbers = (shape.layers, shape.intermediate, shape.key_heads, shape.head_size, shape.vocabulary)
+    numbers = (shape.layers, shape.intermediate, shape.kv_heads, shape.head_size, shape.vocab_size)
     return shape if all(numbers) else None
 
 

@@ -26,7 +26,7 @@ class WeightDefects:
     """Weights that are NaN or infinite, by tensor."""
     blank: tuple[str, ...] = ()
     """Matrices that are all zeros, as a file that was never written to its end has them."""
-    is_whole: bool = True
+    is_complete: bool = True
     """Whether every weight was read."""
 
 
@@ -43,7 +43,7 @@ def scan(tensors: Sequence[TensorInfo], most: int = MAX_SCANNED_BYTES) -> Weight
             found[tensor.name] = count
         if is_blank and len(tensor.shape) >= _MATRIX_DIMENSIONS:
             blank.append(tensor.name)
-    return WeightDefects(not_finite=found, blank=tuple(blank), is_whole=share == 1)
+    return WeightDefects(not_finite=found, blank=tuple(blank), is_complete=share == 1)
 
 
 def _scan_tensor(tensor: TensorInfo, share: float) -> tuple[int, bool]:

@@ -38,13 +38,15 @@ class WeightStats:
     over_float16: int = 0
     """How many lie beyond float16's range."""
     not_finite: int = 0
-    powers: Mapping[int, float] = field(default_factory=dict)
+    exponent_shares: Mapping[int, float] = field(default_factory=dict)
     """Share of all weights by power of two: 0.25 at -6 means a quarter lie in [2**-6, 2**-5)."""
 
     @property
     def below_float16(self) -> float:
         """Share of the weights that float16 would round to zero, or nearly."""
-        return sum(share for power, share in self.powers.items() if power < FLOAT16_MIN_EXPONENT)
+        return sum(
+            share for power, share in self.exponent_shares.items() if power < FLOAT16_MIN_EXPONENT
+        )
 
 
 @dataclass(slots=True)
@@ -91,7 +93,9 @@ def collect_stats(tensors: Sequence[TensorInfo]) -> WeightStats:
         largest=tally.largest,
         over_float16=tally.over,
         not_finite=tally.not_finite,
-        powers={power: count / tally.weights for power, count in sorted(tally.powers.items())},
+        exponent_shares={
+            power: count / tally.weights for power, count in sorted(tally.powers.items())
+        },
     )
 
 

@@ -33,46 +33,46 @@ class MonitoredAttempt:
     folder: RunDir
     gpu: int | None = None
     is_hung: bool = False
-    broken: Failed | None = None
+    failure: Failed | None = None
     """Why it cannot be followed any more: it is only ended then."""
     kills: int = 0
     """How often its end was insisted on."""
-    _asked: RunCommand | None = None
-    _asked_at: float = 0.0
+    _requested: RunCommand | None = None
+    _requested_at: float = 0.0
     _size: int = -1
-    _heard_at: float = field(default_factory=time.monotonic)
+    _last_output_at: float = field(default_factory=time.monotonic)
 
-    def ask(self, ask: RunCommand, launcher: Launcher, settings: Settings) -> None:
+    def request(self, ask: RunCommand, launcher: Launcher, settings: Settings) -> None:
         """Ask once for each word; insist when the time given for it is over."""
         now = time.monotonic()
-        if ask is not self._asked:
+        if ask is not self._requested:
             word = RunCommand.PAUSE if ask is RunCommand.DRAIN else ask
-            written = self.folder.ask.with_suffix(".new")
+            written = self.folder.command.with_suffix(".new")
             written.write_text(word.value, encoding="ascii")
-            written.replace(self.folder.ask)
+            written.replace(self.folder.command)
             launcher.stop(self.handle)
-            self._asked, self._asked_at = ask, now
+            self._requested, self._requested_at = ask, now
             return
         is_quick = ask is RunCommand.CANCEL
         grace = settings.stop_grace_seconds if is_quick else settings.save_grace_seconds
-        if now - self._asked_at > grace:
+        if now - self._requested_at > grace:
             launcher.kill(self.handle)
 
-    def witness(self, end: ProcessExit) -> ProcessExit:
+    def add_evidence(self, end: ProcessExit) -> ProcessExit:
         """Add to how a process ended what its folder and its last words tell."""
         return replace(add_exit_evidence(self.folder, end), hung=self.is_hung)
 
-    def watch(self, launcher: Launcher, limit: float) -> None:
+    def check_hang(self, launcher: Launcher, limit: float) -> None:
         """End an attempt that has said nothing for too long, its stacks in its log."""
         now, size = time.monotonic(), _output_bytes(self.folder)
         if size != self._size:
-            self._size, self._heard_at = size, now
-        elif now - self._heard_at > limit + STACK_DUMP_SECONDS:
+            self._size, self._last_output_at = size, now
+        elif now - self._last_output_at > limit + STACK_DUMP_SECONDS:
             launcher.kill(self.handle)
-        elif now - self._heard_at > limit and not self.is_hung:
+        elif now - self._last_output_at > limit and not self.is_hung:
             self.is_hung = True
             log.warning("run_hung", extra={"folder": str(self.folder.root)})
-            launcher.dump(self.handle)
+            launcher.dump_stacks(self.handle)
 
 
 def has_new_events(folder: WorkDir, offset: int) -> bool:
@@ -100,7 +100,7 @@ def add_exit_evidence(folder: WorkDir, end: ProcessExit) -> ProcessExit:
     return replace(
         end,
         disk_full=shutil.disk_usage(there).free < _FULL_DISK_BYTES,
-        last_words=next((line for line in reversed(printed) if line.strip()), "").strip(),
+        last_line=next((line for line in reversed(printed) if line.strip()), "").strip(),
     )
 
 

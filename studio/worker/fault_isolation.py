@@ -56,7 +56,7 @@ class FaultIsolation:
         failing = self._failing.get((name, subject))
         return failing.error if failing else None
 
-    def hopeless(self, name: str, subject: str) -> Exception | None:
+    def final_error(self, name: str, subject: str) -> Exception | None:
         """Return why a step fails for its subject's own sake, so that another try is in vain."""
         failing = self._failing.get((name, subject))
         if failing is None or is_shortage(failing.error):
@@ -69,7 +69,7 @@ class FaultIsolation:
         """Drop what is known of a subject that is gone."""
         self._failing = {key: one for key, one in self._failing.items() if key[1] != subject}
 
-    def failing(self) -> list[FailingStep]:
+    def failing_steps(self) -> list[FailingStep]:
         """Return the steps that failed the last time, oldest first."""
         return [
             FailingStep(step=name, subject=subject, error=type(one.error).__name__, since=one.since)

@@ -75,28 +75,28 @@ class WorkerLoop:
     hardware: Hardware = field(default_factory=detect)
     commands: TaskCommands = field(default_factory=TaskCommands)
     name: str = field(default_factory=_worker_name)
-    followed: dict[int, MonitoredAttempt] = field(default_factory=dict)
+    monitored: dict[int, MonitoredAttempt] = field(default_factory=dict)
     isolation: FaultIsolation = field(default_factory=FaultIsolation)
-    trades: TaskScheduler = field(init=False)
+    scheduler: TaskScheduler = field(init=False)
     sweeper: SweepScheduler = field(init=False)
-    speaker: InferenceService = field(init=False)
+    inference: InferenceService = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _reported: list[FailingStep] = field(default_factory=list)
-    _beat_at: float = float("-inf")
-    _emptied_at: float = float("-inf")
+    _heartbeat_at: float = float("-inf")
+    _trash_emptied_at: float = float("-inf")
 
     def __post_init__(self) -> None:
         about = (self.engine, self.settings, self.isolation)
-        self.trades = TaskScheduler(*about, self.commands, self.hardware)
+        self.scheduler = TaskScheduler(*about, self.commands, self.hardware)
         self.sweeper = SweepScheduler(self.engine, self.settings.cache / "sweeps", self.isolation)
-        self.speaker = InferenceService(self.settings)
+        self.inference = InferenceService(self.settings)
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "WorkerLoop":
         launcher = LocalLauncher(
             wanted_slots=settings.slots,
-            groups=cgroups.find_parent(),
-            warm=PreforkClient(settings),
+            cgroups=cgroups.find_parent(),
+            prefork=PreforkClient(settings),
             memory_limit=settings.run_memory_bytes,
         )
         return cls(engine, settings, launcher)
@@ -112,7 +112,7 @@ class WorkerLoop:
         step = self.isolation.step
         self.adopt(alone=True)
         with step("launcher"):
-            self.launcher.begin()
+            self.launcher.open()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
         messenger = NotificationSender(self.engine, self.settings, self.isolation)
         shown = SocketService(
@@ -121,20 +121,26 @@ class WorkerLoop:
         with watch_commits(self.engine) as changes:
             while not stop.is_set():
                 with step("messages"):
-                    messenger.tend(stop)
+                    messenger.ensure_running(stop)
                 with step("desk"):
-                    shown.tend()
+                    shown.tick()
                 with step("speaker"):
-                    self._tend_speaker()
+                    self._tick_inference()
                 self.tick()
                 with step("rest"):
                     _wait_for_tick(stop, changes)
                 if self.isolation.error("rest"):
                     stop.wait(TICK_SECONDS)
-        for end in (shown.end, self.speaker.end, self._drain, self.launcher.end, self._retire):
+        for end in (
+            shown.close,
+            self.inference.close,
+            self._drain,
+            self.launcher.close,
+            self._deregister,
+        ):
             with step("leave"):
                 end()
-        log.info("worker_stopped", extra={"left_running": len(self.followed)})
+        log.info("worker_stopped", extra={"left_running": len(self.monitored)})
 
     def adopt(self, *, alone: bool = False) -> None:
         """Take over what nobody looks after: what goes on, what has ended, what was half made.
@@ -148,7 +154,7 @@ class WorkerLoop:
                 with self.isolation.step("adopt", _subject(run_id)):
                     self._adopt(run_id, alone=alone)
         if alone:
-            self.trades.adopt()
+            self.scheduler.adopt()
 
     def _adopt(self, run_id: int, *, alone: bool) -> None:
         with unit_of_work(self.engine) as db:
@@ -164,81 +170,81 @@ class WorkerLoop:
                 if is_shortage(error):
                     raise error
                 log.error("run_not_adopted", extra={"run_id": run_id}, exc_info=error)
-                followed.broken = exit_diagnosis.monitoring_failure(error, "run")
-            if not run.handle and not followed.broken:
+                followed.failure = exit_diagnosis.monitoring_failure(error, "run")
+            if not run.handle and not followed.failure:
                 attempts.requeue(db, run)
                 return
-            self.followed[run_id] = followed
+            self.monitored[run_id] = followed
             log.info("run_adopted", extra={"run_id": run_id, "handle": run.handle})
 
     def tick(self, *, takes: bool = True) -> None:
         """Do once all that is to be done now; an error in one step keeps no other from its turn."""
         step = self.isolation.step
-        if self._is_beat_due():
-            self._beat()
+        if self._is_heartbeat_due():
+            self._heartbeat()
         for run_id in list(self._unlaunched):
             with step("fail", _subject(run_id)):
                 self._fail_unlaunched(run_id)
         with step("launcher"):
-            self.launcher.tend()
-        for run_id, followed in list(self.followed.items()):
-            self._look_after(run_id, followed)
-        self.trades.follow()
+            self.launcher.tick()
+        for run_id, followed in list(self.monitored.items()):
+            self._monitor(run_id, followed)
+        self.scheduler.follow()
         with step("speaker"):
-            self.speaker.notice.tend(self.engine, self.name)
+            self.inference.status.tick(self.engine, self.name)
         if takes:
             with step("start"):
                 while self._take_next():
                     pass
-            self.trades.take(self._free_slots, self._free_gpu)
-            self.sweeper.tend()
+            self.scheduler.start_waiting(self._free_slots, self._free_gpu)
+            self.sweeper.tick()
 
     def _free_slots(self) -> int:
         with read_session(self.engine) as db:
             return max(0, self._slots - queue.count_used_slots(db, self.name))
 
-    def _obstacle(self) -> Blocker | None:
+    def _slot_obstacle(self) -> Blocker | None:
         with read_session(self.engine) as db:
             return wait_reasons.find_slot_blocker(db)
 
     @property
     def _slots(self) -> int:
         """The slots that runs may have: those that no other work has."""
-        return self.launcher.slots() - self.trades.slots - self.speaker.slots
+        return self.launcher.slots() - self.scheduler.slots - self.inference.slots
 
-    def _tend_speaker(self) -> None:
-        self.speaker.tend(self._free_slots, self._free_gpu, self._obstacle)
-        if self.speaker.slots:
+    def _tick_inference(self) -> None:
+        self.inference.tick(self._free_slots, self._free_gpu, self._slot_obstacle)
+        if self.inference.slots:
             with read_session(self.engine) as db:
-                wanted = max(queue.next_run_slots(db), self.trades.wanted(db))
+                wanted = max(queue.next_run_slots(db), self.scheduler.wanted(db))
                 if wanted and queue.count_used_slots(db, self.name) + wanted > self._slots:
-                    self.speaker.make_room()
+                    self.inference.release_slot()
 
     def _drain(self) -> None:
         """Have each run write a checkpoint and leave, and wait in the queue for a next worker."""
         if self.settings.on_stop != "drain":
             return
         with unit_of_work(self.engine) as db:
-            for run_id in self.followed:
+            for run_id in self.monitored:
                 run_commands.drain(db, run_id)
         pause, end = threading.Event(), time.monotonic() + self.settings.save_grace_seconds
-        while self.followed and time.monotonic() < end:
+        while self.monitored and time.monotonic() < end:
             self.tick(takes=False)
             pause.wait(TICK_SECONDS)
 
-    def _retire(self) -> None:
+    def _deregister(self) -> None:
         with unit_of_work(self.engine) as db:
             workers.deregister(db, self.name)
 
-    def _is_beat_due(self) -> bool:
-        is_news = self.isolation.failing() != self._reported
-        return time.monotonic() - self._beat_at >= (
+    def _is_heartbeat_due(self) -> bool:
+        is_news = self.isolation.failing_steps() != self._reported
+        return time.monotonic() - self._heartbeat_at >= (
             REPORT_SECONDS if is_news else HEARTBEAT_SECONDS
         )
 
-    def _beat(self) -> None:
-        self._beat_at = time.monotonic()
-        failing = self.isolation.failing()
+    def _heartbeat(self) -> None:
+        self._heartbeat_at = time.monotonic()
+        failing = self.isolation.failing_steps()
         with self.isolation.step("heartbeat"), unit_of_work(self.engine) as db:
             worker = Worker(name=self.name, pid=os.getpid(), slots=self.launcher.slots())
             worker.hardware = workers.HARDWARE_ADAPTER.dump_python(self.hardware, mode="json")
@@ -246,33 +252,33 @@ class WorkerLoop:
             workers.heartbeat(db, worker)
             attempts.extend_leases(db, self.name)
             self._reported = failing
-        if time.monotonic() - self._emptied_at > TRASH_SECONDS:
-            self._emptied_at = time.monotonic()
+        if time.monotonic() - self._trash_emptied_at > TRASH_SECONDS:
+            self._trash_emptied_at = time.monotonic()
             with self.isolation.step("trash"), unit_of_work(self.engine) as db:
                 trash.empty(db, self.settings.runs)
         self.adopt()
 
-    def _look_after(self, run_id: int, followed: MonitoredAttempt) -> None:
+    def _monitor(self, run_id: int, followed: MonitoredAttempt) -> None:
         """Follow a run, or end it once that has failed for its own sake."""
         subject = _subject(run_id)
-        if followed.broken is None:
+        if followed.failure is None:
             with self.isolation.step("follow", subject):
                 self._follow(run_id, followed)
-            if error := self.isolation.hopeless("follow", subject):
-                followed.broken = exit_diagnosis.monitoring_failure(error, "run")
-        if followed.broken is not None:
+            if error := self.isolation.final_error("follow", subject):
+                followed.failure = exit_diagnosis.monitoring_failure(error, "run")
+        if followed.failure is not None:
             with self.isolation.step("end", subject):
-                self._end(run_id, followed, followed.broken)
-        if run_id not in self.followed:
+                self._end_attempt(run_id, followed, followed.failure)
+        if run_id not in self.monitored:
             self.isolation.forget(subject)
 
-    def _end(self, run_id: int, followed: MonitoredAttempt, why: Failed) -> None:
+    def _end_attempt(self, run_id: int, followed: MonitoredAttempt, why: Failed) -> None:
         """Kill a run that cannot be followed, and then fail it in words, which frees its slot."""
         followed.kills += 1
         end: ProcessExit | None = None
         with self.isolation.step("kill", _subject(run_id)):
             self.launcher.kill(followed.handle)
-            end = self.launcher.observe(followed.handle)
+            end = self.launcher.poll(followed.handle)
         if end is None and followed.kills < MAX_KILL_TICKS:
             return  # Its process is about to be gone.
         with suppress(NotFoundError, LeaseLostError), unit_of_work(self.engine) as db:
@@ -281,25 +287,25 @@ class WorkerLoop:
                 run.checkpoint_step = None
             attempts.fail(db, run, why)
             attempts.close_exited(db, run, end or ProcessExit())
-        del self.followed[run_id]
+        del self.monitored[run_id]
         log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": why.message})
 
     def _follow(self, run_id: int, followed: MonitoredAttempt) -> None:
         # Asked before reading: what a process says last is in the file before it is gone.
-        end = self.launcher.observe(followed.handle)
+        end = self.launcher.poll(followed.handle)
         try:
             if end is None and not self._has_news(run_id, followed):
-                followed.watch(self.launcher, self.settings.hang_seconds)
+                followed.check_hang(self.launcher, self.settings.hang_seconds)
                 return
-            run = self._read_on(run_id, followed, end)
+            run = self._read_events(run_id, followed, end)
         except LeaseLostError as error:
             log.warning("lease_lost", extra={"run_id": run_id, "reason": str(error)})
-            del self.followed[run_id]
+            del self.monitored[run_id]
             return
         if run.status is RunStatus.STOPPING:
-            followed.ask(run.asked or RunCommand.CANCEL, self.launcher, self.settings)
+            followed.request(run.asked or RunCommand.CANCEL, self.launcher, self.settings)
         if end is not None:
-            del self.followed[run_id]
+            del self.monitored[run_id]
             log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
 
     def _has_news(self, run_id: int, followed: MonitoredAttempt) -> bool:
@@ -310,14 +316,14 @@ class WorkerLoop:
             has_new_events(followed.folder, run.events_offset) or run.status is RunStatus.STOPPING
         )
 
-    def _read_on(self, run_id: int, followed: MonitoredAttempt, end: ProcessExit | None) -> Run:
+    def _read_events(self, run_id: int, followed: MonitoredAttempt, end: ProcessExit | None) -> Run:
         with unit_of_work(self.engine) as db:
             run = attempts.require_owned(db, run_id, followed.owner)
             was, events = run.status, followed.folder.events
             has_new_events(followed.folder, run.events_offset)  # or the events before are gone
             attempts.apply_events(db, run, *events.read(run.events_offset))
             if end is not None:
-                attempts.close_exited(db, run, followed.witness(end))
+                attempts.close_exited(db, run, followed.add_evidence(end))
             if run.status is RunStatus.SUCCEEDED and was is not run.status:
                 models.add_from_run(db, run, followed.folder.artifacts)
         return run
@@ -330,7 +336,7 @@ class WorkerLoop:
                 return False
         with unit_of_work(self.engine) as db:
             # A run that was paused may wait again before its process is quite gone.
-            run = queue.claim(db, self.name, self._slots, besides=self.followed)
+            run = queue.claim(db, self.name, self._slots, besides=self.monitored)
         if run is not None:
             self._launch(_id(run))
         return run is not None
@@ -347,18 +353,18 @@ class WorkerLoop:
             spec = run_dir_setup.prepare_launch(db, run, self._spec(run), self.settings)
             handle = self.launcher.submit(spec)
             owner = attempts.AttemptOwner(self.name, run.attempt)
-            self.followed[run_id] = MonitoredAttempt(owner, handle, spec.folder, run.gpu)
+            self.monitored[run_id] = MonitoredAttempt(owner, handle, spec.folder, run.gpu)
             attempts.record_process(run, handle)
         for error in errors:
             log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
-            self._give_up(run_id, error)
+            self._fail_launch(run_id, error)
 
-    def _give_up(self, run_id: int, error: Exception) -> None:
+    def _fail_launch(self, run_id: int, error: Exception) -> None:
         is_unwritten = isinstance(error.__cause__ or error, DatabaseError)
-        if is_unwritten and run_id in self.followed:
+        if is_unwritten and run_id in self.monitored:
             return  # It trains; should this worker go, the next finds it by its folder.
         told = run_dir_setup.launch_error(error)
-        if started := self.followed.pop(run_id, None):
+        if started := self.monitored.pop(run_id, None):
             self.launcher.kill(started.handle)
         self._unlaunched[run_id] = Failed(code=told.code, message=told.message, hint=told.hint)
         with self.isolation.step("fail", _subject(run_id)):
@@ -373,7 +379,9 @@ class WorkerLoop:
         del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:
-        used = {one.gpu for one in self.followed.values()} | self.trades.gpus | self.speaker.gpus
+        used = (
+            {one.gpu for one in self.monitored.values()} | self.scheduler.gpus | self.inference.gpus
+        )
         return next((gpu for gpu in self.gpus if gpu not in used), None)
 
     def _spec(self, run: Run) -> LaunchSpec:
@@ -389,9 +397,9 @@ class WorkerLoop:
 
 def _wait_for_tick(stop: threading.Event, changes: CommitWatcher) -> None:
     """Wait for the next tick, or for another process to commit something."""
-    changes.happened()  # What this process has just committed is no news.
+    changes.has_new_commit()  # What this process has just committed is no news.
     until = time.monotonic() + TICK_SECONDS
-    while time.monotonic() < until and not stop.wait(POLL_SECONDS) and not changes.happened():
+    while time.monotonic() < until and not stop.wait(POLL_SECONDS) and not changes.has_new_commit():
         pass
 
 

@@ -26,9 +26,9 @@ class SweepScheduler:
     folder: Path
     """Where Optuna keeps its journals."""
     isolation: FaultIsolation = field(default_factory=FaultIsolation)
-    _stood: dict[int, tuple[object, ...]] = field(default_factory=dict)
+    _last_states: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         """Do for each sweep what is to be done now."""
         with self.isolation.step("sweeps"):
             with read_session(self.engine) as db:
@@ -36,16 +36,16 @@ class SweepScheduler:
                     (sweep, sweeps.change_marker(db, sweep)) for sweep in sweeps.list_running(db)
                 ]
             for sweep, stands in found:
-                if self._stood.get(sweep.id or 0) != stands:
-                    self._try(sweep, stands)
+                if self._last_states.get(sweep.id or 0) != stands:
+                    self._process_sweep(sweep, stands)
 
-    def _try(self, sweep: Sweep, stands: tuple[object, ...]) -> None:
+    def _process_sweep(self, sweep: Sweep, stands: tuple[object, ...]) -> None:
         """Go on with one sweep, or end it in words once that has failed for its own sake."""
         sweep_id, subject = sweep.id or 0, f"sweep {sweep.id}"
         with self.isolation.step("sweeps", subject):
             self._advance(sweep)
-            self._stood[sweep_id] = stands
-        if error := self.isolation.hopeless("sweeps", subject):
+            self._last_states[sweep_id] = stands
+        if error := self.isolation.final_error("sweeps", subject):
             with self.isolation.step("end", subject), unit_of_work(self.engine) as db:
                 sweeps.fail(db, sweep_id, exit_diagnosis.monitoring_failure(error, "sweep"))
                 self.isolation.forget(subject)
@@ -61,7 +61,7 @@ class SweepScheduler:
             if current.submitted != sweep.submitted:
                 return  # Another has gone on with it meanwhile, and knows more.
             if advice is not None:
-                sweeps.prune(db, current, advice.hopeless)
+                sweeps.prune(db, current, advice.to_prune)
                 current.importance = advice.importance
             sweeps.advance(db, current.id or 0, advice.proposed if advice else ())
 

@@ -196,7 +196,7 @@ def _dry_run(engine: Engine, settings: Settings, run: Run) -> float:
     """Go through a run's step without numbers; only now, for runs are estimated without it."""
     with unit_of_work(engine) as db:
         chore = dry_runs.enqueue(db, run.recipe, settings)
-        folder = tasks.task_dir(settings.chores, chore)
+        folder = tasks.task_dir(settings.tasks, chore)
         folder.root.mkdir(parents=True)
         spec = TaskSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")

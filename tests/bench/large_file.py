@@ -52,7 +52,7 @@ def _asked(settings: Settings, rows: int) -> Path:
         )
         chore = dataset_builds.latest_task(db, dataset.id or 0)
         assert chore is not None
-        folder = tasks.task_dir(settings.chores, chore)
+        folder = tasks.task_dir(settings.tasks, chore)
         folder.files.mkdir(parents=True)
         spec = TaskSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")

@@ -32,7 +32,7 @@ def told(tree: ast.AST) -> Iterator[str]:
         given = {one.arg: one.value for one in call.keywords}
         if name in NAMED and call.args and is_code(call.args[0]):
             yield ast.literal_eval(call.args[0])
-        ends = name == "_Alarm" and "is_end" in given
+        ends = name == "_Alarm" and "ends_run" in given
         if (name in KEYED or ends) and isinstance(given.get("code"), ast.Constant):
             yield ast.literal_eval(given["code"])
 

@@ -105,7 +105,7 @@ def _submit(engine: Engine, client: TestClient) -> None:
     space = {"adapter.r": {"values": [4, 8]}}
     sweep = {"experiment_id": 1, "space": space, "strategy": "tpe", "count": 2, "is_pruning": True}
     client.post("/api/v1/sweeps", json=sweep).raise_for_status()
-    SweepScheduler(engine, Path(engine.url.database or "").parent / "sweeps").tend()
+    SweepScheduler(engine, Path(engine.url.database or "").parent / "sweeps").tick()
     changed = {"place": 1, "priority": 1, "name": "renamed", "is_held": False}
     client.patch("/api/v1/runs/1", json=changed).raise_for_status()
     with unit_of_work(engine) as db:

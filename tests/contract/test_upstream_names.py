@@ -36,7 +36,7 @@ FIELDS = [
     (section, name)
     for section in SECTIONS
     for name, info in section.model_fields.items()
-    if (knob := field_spec(info)) and not knob.ours
+    if (knob := field_spec(info)) and not knob.is_studio_own
 ]
 
 

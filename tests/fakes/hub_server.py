@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -266,7 +267,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        first = self.hub.held_after
+        # The rest of a file, asked for after a timeout, is held back whole.
+        first = self.hub.held_after if status == HTTPStatus.OK else 0
         self.wfile.write(content[: min(first, cut or first)])
         self.wfile.flush()
         if "Accept-Ranges" in about and len(content) > first:

@@ -46,7 +46,7 @@ def main(part: str, run: RunDir) -> int:
 
 def _announce(part: str, run: RunDir, log: EventLog) -> None:
     def stop(_number: int, _frame: FrameType | None) -> None:
-        match run.ask.read_text(encoding="ascii"):
+        match run.command.read_text(encoding="ascii"):
             case "pause":
                 log.append(Paused(step=0))
                 if part == "linger":

@@ -57,7 +57,7 @@ def start(run: RunDir) -> subprocess.Popen[bytes]:
 
 
 def ask(run: RunDir, process: subprocess.Popen[bytes], word: RunCommand) -> int:
-    run.ask.write_text(word, encoding="utf-8")
+    run.command.write_text(word, encoding="utf-8")
     process.send_signal(signal.SIGTERM)
     return process.wait(120)
 
@@ -133,7 +133,7 @@ def test_a_paused_run_goes_on_as_if_it_had_not_been(
     paused = tiny.last_event(run)
     assert isinstance(paused, Paused)
     assert tiny.events_of(run, Checkpointed)[-1].step == paused.step
-    assert not run.ask.exists()
+    assert not run.command.exists()
 
     assert start(resumed_runs.resume_run(run)).wait(300) == 0
 

@@ -42,7 +42,7 @@ OPERANDS: list[tuple[PrecisionName, str]] = [
 
 
 def skip_unless_here(name: PrecisionName) -> None:
-    if refusal := PRECISIONS[name].refusal(hardware.detect()):
+    if refusal := PRECISIONS[name].unsupported_reason(hardware.detect()):
         pytest.skip(f"{name} {refusal}")
 
 

@@ -40,13 +40,13 @@ loads = st.builds(
 def model(layers: int, hidden: int, family: str) -> ModelFacts:
     shape = ModelShape(
         layers=layers,
-        hidden=hidden,
+        hidden_size=hidden,
         intermediate=3 * hidden,
         heads=4,
-        key_heads=2,
+        kv_heads=2,
         head_size=hidden // 4,
-        vocabulary=1000,
-        is_tied=False,
+        vocab_size=1000,
+        tied_embeddings=False,
     )
     linear = layers * 12 * hidden * hidden
     return ModelFacts(
@@ -76,7 +76,7 @@ def test_an_estimate_grows_with_the_model(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     assert facts.shape is not None
-    deeper = model(facts.shape.layers + 1, facts.shape.hidden, facts.family)
+    deeper = model(facts.shape.layers + 1, facts.shape.hidden_size, facts.family)
 
     assert total(recipe, deeper, load) > total(recipe, facts, load)
 

@@ -39,7 +39,7 @@ def test_a_range_is_read_as_it_was_written(one: Range) -> None:
 
 @given(ranges(), st.integers())
 def test_what_is_drawn_lies_within(one: Range, seed: int) -> None:
-    drawn = one.draw(random.Random(seed))  # noqa: S311 -- no secret
+    drawn = one.sample(random.Random(seed))  # noqa: S311 -- no secret
 
     assert isinstance(drawn, int | float)
     assert one.low <= drawn <= one.high
@@ -48,14 +48,14 @@ def test_what_is_drawn_lies_within(one: Range, seed: int) -> None:
 
 @given(ranges(), st.integers())
 def test_what_is_drawn_by_steps_is_one_of_its_points(one: Range, seed: int) -> None:
-    points = one.points()
+    points = one.grid()
 
-    assert points is None or one.draw(random.Random(seed)) in points  # noqa: S311 -- no secret
+    assert points is None or one.sample(random.Random(seed)) in points  # noqa: S311 -- no secret
 
 
 @given(ranges())
 def test_every_point_is_counted(one: Range) -> None:
-    points = one.points()
+    points = one.grid()
 
     assert points is None or len(points) == len(set(points)) == one.size
 

@@ -35,8 +35,8 @@ def behind(numbers: list[int], at: int) -> tuple[int, int]:
 def test_few_numbers_are_known_to_the_last(numbers: list[int], at: int) -> None:
     found = spread(numbers)
 
-    assert found.knows(at)
-    assert (found.above(at), found.beyond(at)) == behind(numbers, at)
+    assert found.is_exact_at(at)
+    assert (found.count_above(at), found.sum_above(at)) == behind(numbers, at)
 
 
 @given(
@@ -50,12 +50,12 @@ def test_many_are_known_where_they_are_gathered(numbers: list[int], at: int) -> 
     every = [*range(1, EXACT_UP_TO, 9), *range(EXACT_UP_TO, 40 * MAX_DISTINCT, 39), *numbers]
     found = spread(every)
 
-    assert (found.is_gathered, found.knows(at), len(found.times) <= MAX_DISTINCT) == (
+    assert (found.is_gathered, found.is_exact_at(at), len(found.times) <= MAX_DISTINCT) == (
         True,
         True,
         True,
     )
-    assert (found.above(at), found.beyond(at)) == behind(every, at)
+    assert (found.count_above(at), found.sum_above(at)) == behind(every, at)
 
 
 @given(st.lists(st.integers(1, 2 * MAX_LENGTH), min_size=1, max_size=50), CUTS)

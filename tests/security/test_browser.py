@@ -72,7 +72,7 @@ CELLS = st.builds("{}{}".format, DANGEROUS, st.text(max_size=20))
 @given(name=CELLS, title=CELLS)
 def test_no_cell_of_an_export_is_reckoned_with(name: str, title: str) -> None:
     made = TableData(
-        names=["id", title], titles=[], numeric=[], raw=[[1, name], [-2, -1.5]], written=[]
+        names=["id", title], titles=[], numeric=[], values=[[1, name], [-2, -1.5]], formatted=[]
     )
 
     # A quoted cell keeps every line break, so only the first sign of each counts.

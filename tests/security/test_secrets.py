@@ -117,9 +117,9 @@ def test_other_processes_are_told_settings_without_secrets() -> None:
 def test_what_fetches_finds_the_secrets_of_what_it_fetches_from(
     kind: str, source: str, names: set[str]
 ) -> None:
-    needed = TASK_DEFINITIONS[kind].needs({"source": {"kind": source}})
+    needed = TASK_DEFINITIONS[kind].required_secrets({"source": {"kind": source}})
 
-    assert set(secret_ones().revealed(needed)) == names
+    assert set(secret_ones().secret_environment(needed)) == names
 
 
 TELLING = (

@@ -52,14 +52,14 @@ def test_one_person_opens_only_so_many_streams() -> None:
     viewers = StreamLimiter(most=10, most_of_one=2)
 
     with (
-        viewers.seat("ann"),
-        viewers.seat("ann"),
-        viewers.seat("bob"),
+        viewers.hold("ann"),
+        viewers.hold("ann"),
+        viewers.hold("bob"),
         pytest.raises(UnavailableError),
-        viewers.seat("ann"),
+        viewers.hold("ann"),
     ):
         pass
-    with viewers.seat("ann"), viewers.seat("ann"):
+    with viewers.hold("ann"), viewers.hold("ann"):
         pass
 
 
@@ -67,14 +67,14 @@ def test_all_together_open_only_so_many_streams() -> None:
     viewers = StreamLimiter(most=3, most_of_one=2)
 
     with (
-        viewers.seat("ann"),
-        viewers.seat("bob"),
-        viewers.seat("cid"),
+        viewers.hold("ann"),
+        viewers.hold("bob"),
+        viewers.hold("cid"),
         pytest.raises(UnavailableError),
-        viewers.seat("dan"),
+        viewers.hold("dan"),
     ):
         pass
-    with viewers.seat("dan"):
+    with viewers.hold("dan"):
         pass
 
 

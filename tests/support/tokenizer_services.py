@@ -43,11 +43,11 @@ def write_model(folder: Path, template: str = CHATML) -> Path:
 def run_tokenizer_service(settings: Settings) -> Iterator[SocketService]:
     """Tend a desk as a worker does, tick after tick, until the test is through with it."""
     desk, stop = SocketService(line.socket_path(settings.home), line.MODULE), threading.Event()
-    desk.tend()
+    desk.tick()
 
     def tick() -> None:
         while not stop.wait(0.02):
-            desk.tend()
+            desk.tick()
 
     ticks = threading.Thread(target=tick)
     ticks.start()
@@ -56,4 +56,4 @@ def run_tokenizer_service(settings: Settings) -> Iterator[SocketService]:
     finally:
         stop.set()
         ticks.join()
-        desk.end()
+        desk.close()

@@ -31,7 +31,7 @@ def wait_until_final(loop: WorkerLoop, chore_id: int = 1) -> Task:
 
 def stop_processes(loop: WorkerLoop) -> None:
     """Leave none of a worker's exports and chores running."""
-    for shop in (loop.trades.exports, loop.trades.chores):
-        for followed in shop.followed.values():
+    for shop in (loop.scheduler.exports, loop.scheduler.tasks):
+        for followed in shop.monitored.values():
             followed.process.kill()
             _ = followed.process.child and followed.process.child.wait()

@@ -74,10 +74,10 @@ def test_a_run_goes_on_and_is_done_once(
     if is_another:
         loop = WorkerLoop(engine, settings, LocalLauncher(command=launcher.command))
         loop.adopt(alone=True)
-    loop._beat_at = float("-inf")
+    loop._heartbeat_at = float("-inf")
     for step in range(1, 6):
         (settings.runs / "1" / f"go-{step}").touch()
-    wait_until(lambda: seen(lambda run: run.status.is_final and not loop.followed))
+    wait_until(lambda: seen(lambda run: run.status.is_final and not loop.monitored))
 
     with read_session(engine) as db:
         run, made = runs.get(db, 1), attempts.list_attempts(db, 1)

@@ -58,12 +58,12 @@ def ask(loop: WorkerLoop, repo: Repo) -> None:
 
 def part(settings: Settings) -> int:
     """Return how much of the weights has come."""
-    path = settings.chores / "1" / "files" / "model.safetensors.part"
+    path = settings.tasks / "1" / "files" / "model.safetensors.part"
     return path.stat().st_size if path.exists() else 0
 
 
 def process_of(loop: WorkerLoop) -> subprocess.Popen[bytes]:
-    found = loop.trades.chores.followed[1].process.child
+    found = loop.scheduler.tasks.monitored[1].process.child
     return found or pytest.fail("It was our child.")
 
 
@@ -117,7 +117,7 @@ def test_a_download_that_is_called_off_leaves_nothing(
     wait_until_final(loop)
 
     assert [one.name for one in settings.models.iterdir()] == ["starter"]
-    assert not (settings.chores / "1").exists()
+    assert not (settings.tasks / "1").exists()
 
 
 def test_code_is_fetched_once_it_is_allowed_and_goes_with_the_consent(

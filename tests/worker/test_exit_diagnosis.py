@@ -46,7 +46,7 @@ def played(engine: Engine, settings: Settings, launcher: LocalLauncher, **change
     def is_over() -> bool:
         loop.tick()
         with read_session(engine) as db:
-            return runs.get(db, run_id).status.is_final and not loop.followed
+            return runs.get(db, run_id).status.is_final and not loop.monitored
 
     wait_until(is_over)
     with read_session(engine) as db:
@@ -68,7 +68,7 @@ def test_a_crash_in_compiled_code_names_its_signal(engine: Engine, settings: Set
 
 @needs_groups
 def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Settings) -> None:
-    launcher = LocalLauncher(command=acts("eat"), groups=GROUPS, memory_limit=LIMIT)
+    launcher = LocalLauncher(command=acts("eat"), cgroups=GROUPS, memory_limit=LIMIT)
     run = played(engine, settings, launcher)
 
     with read_session(engine) as db:
@@ -89,12 +89,12 @@ def test_without_groups_memory_has_a_limit_too(engine: Engine, settings: Setting
 
 @needs_groups
 def test_a_group_ends_with_its_run(engine: Engine, settings: Settings) -> None:
-    launcher = LocalLauncher(command=acts("segfault"), groups=GROUPS)
+    launcher = LocalLauncher(command=acts("segfault"), cgroups=GROUPS)
     played(engine, settings, launcher)
 
-    assert launcher.groups is not None
+    assert launcher.cgroups is not None
     assert [
-        launcher.groups.of(child.pid).path.exists() for child in launcher._children.values()
+        launcher.cgroups.group_of(child.pid).path.exists() for child in launcher._children.values()
     ] == [False]
 
 
@@ -104,7 +104,7 @@ def test_a_group_ends_whatever_has_left_the_session() -> None:
     assert GROUPS is not None
     starter = "import subprocess, sys; subprocess.run(['sleep', '60'], start_new_session=True)"
     with subprocess.Popen([sys.executable, "-c", starter]) as child:
-        group = GROUPS.make(child.pid, None)
+        group = GROUPS.create(child.pid, None)
         assert group is not None
         members = group.path / "cgroup.procs"
         wait_until(lambda: len(members.read_text(encoding="ascii").split()) == 2)
@@ -127,7 +127,7 @@ def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Se
     def is_over() -> bool:
         loop.tick()
         with read_session(engine) as db:
-            return runs.get(db, 1).status.is_final and not loop.followed
+            return runs.get(db, 1).status.is_final and not loop.monitored
 
     wait_until(is_over)
     with read_session(engine) as db:

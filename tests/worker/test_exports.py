@@ -35,7 +35,7 @@ Start = Callable[..., WorkerLoop]
 
 
 def has_ended(loop: WorkerLoop, handle: str) -> bool:
-    return loop.launcher.observe(handle) is not None
+    return loop.launcher.poll(handle) is not None
 
 
 SPARE = MACHINES["plain"]
@@ -60,7 +60,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     yield begin
     for loop in loops:
         stop_processes(loop)
-        for followed in loop.followed.values():
+        for followed in loop.monitored.values():
             loop.launcher.kill(followed.handle)
             wait_until(partial(has_ended, loop, followed.handle))
 
@@ -197,9 +197,9 @@ def test_an_export_without_memory_beside_training_waits_and_says_so(
 ) -> None:
     begin_training(engine)
     loop = start("succeed", runner="wait")
-    trade = loop.trades.exports.trade
+    trade = loop.scheduler.exports.kind
     assert isinstance(trade, ExportKind)
-    loop.trades.exports.trade = replace(trade, free_memory=lambda: 10**6)
+    loop.scheduler.exports.kind = replace(trade, free_memory=lambda: 10**6)
     for _ in range(3):
         loop.tick()
     with read_session(engine) as db:
@@ -261,7 +261,7 @@ def test_another_worker_adopts_what_is_being_made(
 ) -> None:
     first = start("wait")
     until(first, begun)
-    left = first.trades.exports.followed.pop(export).process
+    left = first.scheduler.exports.monitored.pop(export).process
     second = start("wait")
     (folder(settings, export).root / "go").touch()
     (left.child or pytest.fail("It was our child.")).wait()
@@ -275,7 +275,7 @@ def test_what_died_with_its_worker_is_made_again(
 ) -> None:
     first = start("wait")
     until(first, begun)
-    left = first.trades.exports.followed.pop(export).process
+    left = first.scheduler.exports.monitored.pop(export).process
     left.kill()
     (left.child or pytest.fail("It was our child.")).wait()
     (folder(settings, export).root / "files.partial").mkdir()
@@ -291,7 +291,7 @@ def test_an_export_that_dies_again_and_again_fails(
     for _ in range(task_lifecycle.MAX_ATTEMPTS):
         loop = start("wait")
         until(loop, begun)
-        left = loop.trades.exports.followed.pop(export).process
+        left = loop.scheduler.exports.monitored.pop(export).process
         left.kill()
         (left.child or pytest.fail("It was our child.")).wait()
     start("succeed")
@@ -306,10 +306,10 @@ def test_a_deleted_export_leaves_no_process_and_no_files(
 ) -> None:
     loop = start("wait")
     until(loop, begun)
-    process = loop.trades.exports.followed[export].process
+    process = loop.scheduler.exports.monitored[export].process
     with unit_of_work(engine) as db:
         exports.delete(db, 1, export, settings.runs)
-    until(loop, lambda one: one is None and not loop.trades.exports.followed)
+    until(loop, lambda one: one is None and not loop.scheduler.exports.monitored)
 
     assert not process.is_alive
     assert list(RunDir(settings.runs / "1").exports.iterdir()) == []

@@ -56,17 +56,17 @@ class Faulty(LocalLauncher):
             self._fail("adopt")
         return LocalLauncher.adopt(self, spec, handle)
 
-    def observe(self, handle: str) -> ProcessExit | None:
+    def poll(self, handle: str) -> ProcessExit | None:
         if handle in self._victims:
             self._fail("observe")
-        return LocalLauncher.observe(self, handle)
+        return LocalLauncher.poll(self, handle)
 
     def stop(self, handle: str) -> None:
         if handle in self._victims:
             self._fail("stop")
         LocalLauncher.stop(self, handle)
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         self._fail("tend")
 
     def _fail(self, method: str) -> None:
@@ -87,7 +87,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
         command = (sys.executable, str(HERE / "fakes" / "runner.py"), "wait")
         commands = TaskCommands(
             export=(sys.executable, str(HERE / "fakes" / "exporter.py"), "wait"),
-            chore=(sys.executable, str(HERE / "fakes" / "task.py"), "wait"),
+            task=(sys.executable, str(HERE / "fakes" / "task.py"), "wait"),
         )
         launcher = Faulty(command=command, wanted_slots=2, fails_in=fails_in)
         loops.append(WorkerLoop(engine, settings, launcher, commands=commands))
@@ -194,18 +194,18 @@ def test_a_run_with_broken_files_fails_and_the_others_go_on(
             run_commands.pause(db, 1)
     if "restarted" in when:
         children = loop.launcher._children  # type: ignore[attr-defined] # Local's own
-        loop.followed.clear()
+        loop.monitored.clear()
         loop = start()
         loop.launcher._children = children  # type: ignore[attr-defined] # so that none is a zombie
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     run = run_of(loop, 1)
     assert (run.status, run.error_code, run.worker, run.handle) == (RunStatus.FAILED, code, "", "")
-    assert loop.launcher.observe(handle) is not None
-    assert 1 not in loop.followed
+    assert loop.launcher.poll(handle) is not None
+    assert 1 not in loop.monitored
     tick_until(loop, lambda: run_of(loop, 3).step == 1)
     finish(loop, 2)
-    assert loop.isolation.failing() == []
+    assert loop.isolation.failing_steps() == []
 
 
 def test_the_folder_of_all_runs_may_go_and_the_queue_goes_on(engine: Engine, start: Start) -> None:
@@ -262,12 +262,12 @@ def test_a_run_that_cannot_be_adopted_fails_and_the_others_are(
     submit(engine, "broken", "sound")
     first = start()
     both_train(first)
-    first.followed.clear()
+    first.monitored.clear()
     loop = start("adopt")
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     assert run_of(loop, 1).error_code == "not_followed"
-    assert LocalLauncher.observe(first.launcher, run_of(loop, 2).handle) is None  # type: ignore[arg-type] # a Local
+    assert LocalLauncher.poll(first.launcher, run_of(loop, 2).handle) is None  # type: ignore[arg-type] # a Local
     finish(loop, 2)
 
 
@@ -310,14 +310,14 @@ def test_a_task_with_broken_files_fails_and_the_other_goes_on(
         db.add_all([Task(kind="stats", subject=f"dataset:{number}") for number in (1, 2, 3)])
     loop = start()
     tick_until(loop, lambda: all(task(loop, number).share for number in (1, 2)))
-    watched = loop.trades.chores.followed[1].process
-    broken(tasks.task_dir(loop.settings.chores, task(loop, 1)))
+    watched = loop.scheduler.tasks.monitored[1].process
+    broken(tasks.task_dir(loop.settings.tasks, task(loop, 1)))
     tick_until(loop, lambda: task(loop, 1).status.is_final)
 
     assert (task(loop, 1).status, task(loop, 1).error_code) == (TaskStatus.FAILED, code)
     assert not watched.is_alive
     tick_until(loop, lambda: task(loop, 3).share > 0)
-    (tasks.task_dir(loop.settings.chores, task(loop, 2)).root / "go").touch()
+    (tasks.task_dir(loop.settings.tasks, task(loop, 2)).root / "go").touch()
     tick_until(loop, lambda: task(loop, 2).status is TaskStatus.SUCCEEDED)
 
 
@@ -341,7 +341,7 @@ def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -
     deleted(folder.export(1))
     tick_until(loop, lambda: export().status.is_final)
 
-    assert (export().error_code, loop.trades.slots) == ("files_lost", 0)
+    assert (export().error_code, loop.scheduler.slots) == ("files_lost", 0)
 
 
 def test_a_task_of_no_known_kind_fails_and_the_next_starts(engine: Engine, start: Start) -> None:

@@ -74,22 +74,22 @@ def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[InferenceSe
     """Tend a desk and a speaker as a worker does, until the tests are through with them."""
     here, stop = InferenceService(home), threading.Event()
     shown = SocketService(desk_line.socket_path(home.home), desk_line.MODULE)
-    here.tend(room.free, lambda: None, lambda: TAKEN)
-    shown.tend()
+    here.tick(room.free, lambda: None, lambda: TAKEN)
+    shown.tick()
 
     def tick() -> None:
         while not stop.wait(0.02):
-            here.tend(room.free, lambda: None, lambda: TAKEN)
-            here.notice.tend(engine, "w")
-            shown.tend()
+            here.tick(room.free, lambda: None, lambda: TAKEN)
+            here.status.tick(engine, "w")
+            shown.tick()
 
     ticks = threading.Thread(target=tick)
     ticks.start()
     yield here
     stop.set()
     ticks.join()
-    here.end()
-    shown.end()
+    here.close()
+    shown.close()
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def question(model: Path, prompt: PromptTokens) -> GenerationRequest:
 async def heard(home: Settings, asked: GenerationRequest) -> tuple[list[str], GenerationEnd]:
     voice = await inference_client.open_stream(home, asked)
     try:
-        *parts, end = [one async for one in voice.said()]
+        *parts, end = [one async for one in voice.chunks()]
     finally:
         await voice.close()
     assert isinstance(end, GenerationEnd)
@@ -194,7 +194,7 @@ def test_no_slot_is_told_at_once(
 ) -> None:
     answer(home, question)
     assert speaking.slots == 1
-    speaking.make_room()
+    speaking.release_slot()
     wait_until(lambda: speaking.slots == 0)
     room.slots = 0
     try:

@@ -53,7 +53,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
 def gone(launcher: Launcher, handle: str) -> None:
     """Wait until a process has ended."""
-    waiting.wait_until(lambda: launcher.observe(handle) is not None)
+    waiting.wait_until(lambda: launcher.poll(handle) is not None)
 
 
 def until(loop: WorkerLoop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
@@ -133,21 +133,21 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     loop = start("train")
-    loop.speaker.post.module = "tests.fakes.inference_service"
-    loop._tend_speaker()
+    loop.inference.service.module = "tests.fakes.inference_service"
+    loop._tick_inference()
     inference_service.connect(settings.home, timeout=5).close()
-    loop._tend_speaker()
-    assert loop.speaker.slots == 1
+    loop._tick_inference()
+    assert loop.inference.slots == 1
     number = submit(engine)
     loop.tick()
     with read_session(engine) as db:
         assert runs.get(db, number).status is RunStatus.QUEUED
 
-    loop._tend_speaker()
-    waiting.wait_until(lambda: loop.speaker.slots == 0)
+    loop._tick_inference()
+    waiting.wait_until(lambda: loop.inference.slots == 0)
 
     assert until(loop, number, ended).status is RunStatus.SUCCEEDED
-    loop.speaker.end()
+    loop.inference.close()
 
 
 def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start) -> None:
@@ -192,7 +192,7 @@ def test_a_cancelled_run_stops(engine: Engine, start: Start) -> None:
     with unit_of_work(engine) as db:
         run_commands.cancel(db, run_id)
 
-    run = until(loop, run_id, lambda run: ended(run) and not loop.followed)
+    run = until(loop, run_id, lambda run: ended(run) and not loop.monitored)
     assert run.status is RunStatus.CANCELLED
 
 
@@ -215,7 +215,7 @@ def test_another_worker_adopts_what_still_trains(
 ) -> None:
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
-    left = first.followed.pop(run_id).handle
+    left = first.monitored.pop(run_id).handle
     second = start("wait")
     for step in range(1, 6):
         (settings.runs / str(run_id) / f"go-{step}").touch()
@@ -242,7 +242,7 @@ def test_what_ended_while_nobody_looked_is_settled(
 ) -> None:
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
-    left = first.followed.pop(run_id).handle
+    left = first.monitored.pop(run_id).handle
     for step in range(1, 6):
         (settings.runs / str(run_id) / f"go-{step}").touch()
     gone(first.launcher, left)
@@ -267,9 +267,9 @@ def test_a_run_hears_what_is_asked_of_it(
     with unit_of_work(engine) as db:
         ask(db, run_id)
 
-    run = until(loop, run_id, lambda _run: not loop.followed)
+    run = until(loop, run_id, lambda _run: not loop.monitored)
     folder = RunDir(loop.settings.runs / str(run_id))
-    assert (run.status, folder.ask.read_text(encoding="ascii")) == (status, word)
+    assert (run.status, folder.command.read_text(encoding="ascii")) == (status, word)
 
 
 def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) -> None:
@@ -277,7 +277,7 @@ def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) 
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
         run_commands.pause(db, run_id)
-    until(loop, run_id, lambda run: run.status is RunStatus.PAUSED and not loop.followed)
+    until(loop, run_id, lambda run: run.status is RunStatus.PAUSED and not loop.monitored)
     for step in range(1, 6):
         (settings.runs / str(run_id) / f"go-{step}").touch()
     with unit_of_work(engine) as db:
@@ -317,7 +317,7 @@ def test_a_worker_that_drains_leaves_its_runs_in_the_queue(
 
     with read_session(engine) as db:
         run = runs.get(db, run_id)
-    assert (run.status, run.resumes, loop.followed) == (RunStatus.QUEUED, True, {})
+    assert (run.status, run.resumes, loop.monitored) == (RunStatus.QUEUED, True, {})
 
 
 def test_a_hung_run_is_ended_and_tried_once_more(
@@ -338,7 +338,7 @@ def test_a_hung_run_is_ended_and_tried_once_more(
 def test_after_a_restart_of_the_machine_a_run_waits_again(engine: Engine, start: Start) -> None:
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
-    before = first.followed.pop(run_id).handle
+    before = first.monitored.pop(run_id).handle
     first.launcher.kill(before)
     gone(first.launcher, before)
     with unit_of_work(engine) as db:
@@ -355,13 +355,13 @@ def test_a_process_that_nobody_wrote_down_is_found(engine: Engine, start: Start)
     """The worker was killed between starting it and saying so."""
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
-    left = first.followed.pop(run_id).handle
+    left = first.monitored.pop(run_id).handle
     with unit_of_work(engine) as db:
         run = runs.get(db, run_id)
         run.handle, run.status = "", RunStatus.STARTING
     second = start("wait")
 
-    assert second.followed[run_id].handle == left
+    assert second.monitored[run_id].handle == left
 
 
 def test_a_run_that_cannot_be_prepared_fails_in_words(

@@ -245,7 +245,7 @@ def test_each_channel_is_tried_by_itself(
 def test_a_thread_sends_what_comes(engine: Engine, given: Set, hook: WebhookReceiver) -> None:
     stop = threading.Event()
     messenger = NotificationSender(engine, given(webhook_url=hook.url))
-    messenger.tend(stop)
+    messenger.ensure_running(stop)
     try:
         with unit_of_work(engine) as db:
             deliveries.enqueue_test(db, Channel.WEBHOOK)

@@ -45,7 +45,7 @@ def loop(
     keep(engine, settings, "hub_token", STORED)
     keep(engine, settings, "webhook_secret", STORED)
     made = WorkerLoop(
-        engine, settings, LocalLauncher(command=runner), commands=TaskCommands(chore=chore)
+        engine, settings, LocalLauncher(command=runner), commands=TaskCommands(task=chore)
     )
     made.adopt(alone=True)
     yield made
@@ -56,7 +56,7 @@ def loop(
 
 
 def is_gone(loop: WorkerLoop, handle: str) -> bool:
-    return loop.launcher.observe(handle) is not None
+    return loop.launcher.poll(handle) is not None
 
 
 def keep(engine: Engine, settings: Settings, name: str, value: str) -> None:
@@ -85,7 +85,7 @@ def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: WorkerLoop, engi
     with unit_of_work(engine) as db:
         run_id = make_run(db).id or 0
     loop.tick()
-    followed = loop.followed[run_id]
+    followed = loop.monitored[run_id]
     folder = RunDir(loop.settings.runs / str(run_id))
     wait_until(lambda: folder.events.read()[0] != [])
 
@@ -104,7 +104,7 @@ def test_a_run_whose_model_the_hub_has_is_told_the_token_of_the_hub_alone(
         run_id = run.id or 0
     loop.tick()
 
-    assert told(int(loop.followed[run_id].handle.split("@")[0])) == {"HF_TOKEN"}
+    assert told(int(loop.monitored[run_id].handle.split("@")[0])) == {"HF_TOKEN"}
 
 
 def test_a_download_is_told_the_token_of_the_hub_alone(loop: WorkerLoop, engine: Engine) -> None:

@@ -44,7 +44,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     def begin(part: str) -> WorkerLoop:
         runner = (sys.executable, str(HERE / "fakes" / "runner.py"), "succeed")
         chore = (sys.executable, str(HERE / "fakes" / "task.py"), part)
-        commands = TaskCommands(chore=chore) if part != "real" else TaskCommands()
+        commands = TaskCommands(task=chore) if part != "real" else TaskCommands()
         loop = WorkerLoop(engine, settings, LocalLauncher(command=runner), commands=commands)
         loops.append(loop)
         loop.adopt(alone=True)
@@ -95,7 +95,7 @@ def ask(engine: Engine, subject: str, source: Path) -> int:
 
 
 def folder(settings: Settings, chore_id: int) -> TaskDir:
-    return TaskDir(settings.chores / str(chore_id))
+    return TaskDir(settings.tasks / str(chore_id))
 
 
 def begun(chore: Task) -> bool:
@@ -104,7 +104,7 @@ def begun(chore: Task) -> bool:
 
 def abandon(loop: WorkerLoop, chore_id: int = 1) -> subprocess.Popen[bytes]:
     """Take a chore's process away from a worker, as if that had been killed."""
-    left = loop.trades.chores.followed.pop(chore_id).process
+    left = loop.scheduler.tasks.monitored.pop(chore_id).process
     return left.child or pytest.fail("It was our child.")
 
 
@@ -233,7 +233,7 @@ def test_one_that_is_cancelled_leaves_no_process_and_no_files(
     loop = start("parent")
     child = folder(settings, chore).root / "child"
     wait_for_task(loop, lambda _one: child.exists() and child.read_text() != "")
-    process, its_own = loop.trades.chores.followed[chore].process, int(child.read_text())
+    process, its_own = loop.scheduler.tasks.monitored[chore].process, int(child.read_text())
     with unit_of_work(engine) as db:
         task_results.cancel(db, chore)
 
@@ -241,7 +241,7 @@ def test_one_that_is_cancelled_leaves_no_process_and_no_files(
     assert (made.status, heard) == (TaskStatus.CANCELLED, [("cancelled", None)])
     assert not process.is_alive
     wait_until(lambda: not psutil.pid_exists(its_own) or _is_dead(its_own), seconds=30)
-    assert list(settings.chores.iterdir()) == []
+    assert list(settings.tasks.iterdir()) == []
 
 
 def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
@@ -289,7 +289,7 @@ def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -
 
     with read_session(engine) as db:
         assert (len(runs.list_live(db)), len(task_lifecycle.list_live(db, Task))) == (1, 1)
-    wait_for_task(loop, lambda _one: not loop.followed)
+    wait_for_task(loop, lambda _one: not loop.monitored)
 
 
 def test_one_for_the_device_waits_until_no_run_holds_it(

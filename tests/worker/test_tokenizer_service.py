@@ -307,9 +307,9 @@ def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, mode
     second = SocketService(line.socket_path(settings.home), line.MODULE)
     with tokenizer_services.run_tokenizer_service(settings):
         tokenizer_client.tokenize_row(settings, asked(model))
-        second.tend()
+        second.tick()
         assert second._listener is None
     second = SocketService(line.socket_path(settings.home), line.MODULE)
-    second.tend()
+    second.tick()
     assert second._listener is not None
-    second.end()
+    second.close()

@@ -99,13 +99,13 @@ def inspect_file(
     first = first_rows(source.path, kind, limits, file.options, unread)
     media = _count_media(replace(source, options=file.options), kind, limits, first)
     if media.count == media.rows and kind not in _PLAIN_TEXT_FORMATS and not _allows_media(mapping):
-        raise media.refusal()
+        raise media.to_error()
     found = detect_mapping(row.values for row in first)
     if media.count:
         found = replace(
             found,
             sureness="guess",
-            questions=[media.sentence, *found.questions],
+            questions=[media.message, *found.questions],
             media_rows=media.count,
         )
     if kind in _PLAIN_TEXT_FORMATS:
@@ -241,7 +241,7 @@ def _convert_part(
     wanted = [*mapping.columns, *media]
     read = file_reader.read_rows(path, kind, limits, wanted, mapping.file)
     rows = readable_rows(report_progress(read, path, told), counts.tally)
-    kept = counts.kept(build_candidates(rows, mapping, limits.row_bytes))
+    kept = counts.keep_usable(build_candidates(rows, mapping, limits.row_bytes))
     found = write_rows(kept, mapping, folder, limits.total_bytes)
     told(1)
     if found.not_drawn:
@@ -249,7 +249,7 @@ def _convert_part(
     problems = list(counts.tally)
     held, place = counts.tally.count(ProblemCode.MEDIA)
     if held and mapping.media == "refuse":
-        raise MediaCount(held, _count_rows(found, problems, counts), place).refusal()
+        raise MediaCount(held, _count_rows(found, problems, counts), place).to_error()
     if not found.train:
         raise no_rows_error(kind, problems, counts.removed, held=found.validation)
     unused_columns = find_unused_columns(build_table(row.values for row in first), mapping)

@@ -70,7 +70,7 @@ class FoundRows:
     """Rows of a file, found by their numbers."""
 
     rows: list[RawRow]
-    looked_to: int | None
+    searched_to: int | None
     """The last row that was looked at, if there was no time to look for all of them."""
 
 
@@ -80,7 +80,7 @@ def find_rows(source: SourceFile, limits: Limits, numbers: Collection[int]) -> F
     until, last = time.monotonic() + _MAX_FIND_SECONDS, max(numbers, default=0)
     for row in _read_rows(source, limits):
         if isinstance(row, TimeLimitReached):
-            return FoundRows(rows=found, looked_to=row.last)
+            return FoundRows(rows=found, searched_to=row.last)
         if isinstance(row, FileNote):
             continue
         if row.number > last:
@@ -88,8 +88,8 @@ def find_rows(source: SourceFile, limits: Limits, numbers: Collection[int]) -> F
         if isinstance(row, RawRow) and row.number in numbers:
             found.append(row)
         if time.monotonic() > until:
-            return FoundRows(rows=found, looked_to=row.number)
-    return FoundRows(rows=found, looked_to=None)
+            return FoundRows(rows=found, searched_to=row.number)
+    return FoundRows(rows=found, searched_to=None)
 
 
 def shorten_value(value: Any, length: int = CELL_CHARS) -> str:  # noqa: ANN401 -- a value from a user's file
@@ -111,7 +111,7 @@ def _read_rows(
     kind, last = detect_format(source.path, source.filename), 0
     try:
         for row in file_reader.read_rows(
-            source.path, kind, limits.at_once(), options=source.options
+            source.path, kind, limits.for_request(), options=source.options
         ):
             yield row
             last = last if isinstance(row, FileNote) else row.number

@@ -64,10 +64,10 @@ def readable_rows(rows: RowStream, tally: ProblemTally) -> Iterator[RawRow]:
     for row in rows:
         match row:
             case RawRow(_number, _values, member, before):
-                tally.reach(member, before)
+                tally.enter_member(member, before)
                 yield row
             case UnreadableRow(number, code, detail, member, before):
-                tally.reach(member, before)
+                tally.enter_member(member, before)
                 tally.add(code, number, detail)
             case FileNote(code, detail):
                 tally.note(code, detail)
@@ -86,7 +86,9 @@ def no_rows_error(
     if not problems or not problems[0].count:
         return _all_excluded_error(removed)
     worst = problems[0]
-    places = ", ".join(worst.shown[:_SHOWN_PLACES]) + (", …" if worst.count > _SHOWN_PLACES else "")
+    places = ", ".join(worst.shown_places[:_SHOWN_PLACES]) + (
+        ", …" if worst.count > _SHOWN_PLACES else ""
+    )
     if file_reader.ROW_UNITS[kind] == "line":
         where = f"Lines {places}" if worst.count > 1 else f"Line {places}"
     else:

@@ -24,7 +24,9 @@ class ConversionJob:
     validation: SourceFile | None = None
     """A second file, whose rows measure progress."""
 
-    def write(self, folder: Path, told: ProgressCallback = lambda _share: None) -> ConversionResult:
+    def write_rows(
+        self, folder: Path, told: ProgressCallback = lambda _share: None
+    ) -> ConversionResult:
         """Write the rows of the whole file to a folder, with what is suspicious in them.
 
         Raises:
@@ -41,10 +43,12 @@ class ConversionJob:
             lambda share: told(READ_SHARE * share),
             self.validation,
         )
-        found = finding_store.check_and_store(folder, lambda share: self._told_in_time(told, share))
+        found = finding_store.check_and_store(
+            folder, lambda share: self._report_in_time(told, share)
+        )
         return replace(made, findings=found)
 
-    def _told_in_time(self, told: ProgressCallback, share: float) -> None:
+    def _report_in_time(self, told: ProgressCallback, share: float) -> None:
         if self.limits.deadline is not None:
             self.limits.deadline.check()
         told(READ_SHARE + (1 - READ_SHARE) * share)

@@ -51,7 +51,7 @@ def preview_rows(
     check_mapping(mapping, mapping.columns)
     kind = detect_format(source.path, source.filename)
     count = rows * _THREAD_FACTOR if mapping.shape == "thread" else rows
-    found = file_reader.read_rows(source.path, kind, limits.at_once(), options=mapping.file)
+    found = file_reader.read_rows(source.path, kind, limits.for_request(), options=mapping.file)
     first: list[RawRow | UnreadableRow] = []
     # What there is no time for is not shown; that a file is slow is said when it is read.
     with suppress(SlowReadingError):
@@ -78,7 +78,7 @@ def _preview_row(row: RawRow | UnreadableRow, made: dict[int, RowOutcome]) -> Pr
         case None:
             return _left_out_row(row, values, "It is part of a conversation that a later row ends.")
         case left_out:
-            return _left_out_row(row, values, left_out.sentence)
+            return _left_out_row(row, values, left_out.message)
 
 
 def _left_out_row(

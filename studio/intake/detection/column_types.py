@@ -23,12 +23,12 @@ class ColumnTable:
     columns: dict[str, list[Any]]
     """By name, in the order of the file: the values that are not null."""
 
-    def first(self, names: Iterable[str]) -> str | None:
+    def find_column(self, names: Iterable[str]) -> str | None:
         """Return the column that goes by the first of these names that is there, in any case."""
         by_habit = {name.strip().lower(): name for name in reversed(self.columns)}
         return next((by_habit[name] for name in names if name in by_habit), None)
 
-    def texts(self) -> list[str]:
+    def text_columns(self) -> list[str]:
         """Return the columns that hold words."""
         return [name for name, values in self.columns.items() if is_text(values)]
 

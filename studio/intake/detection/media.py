@@ -103,16 +103,16 @@ class MediaCount:
     place: str
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.count:,} of {self.rows:,} rows hold an image, audio, video or file, which no "
             f"training method reads yet; the first is in {self.place}."
         )
 
-    def refusal(self) -> InvalidError:
+    def to_error(self) -> InvalidError:
         if self.count == self.rows:
-            return InvalidError(self.sentence, hint=_TEXT_ONLY_HINT, param="file")
-        return InvalidError(self.sentence, hint=_LEAVE_OUT_HINT, param="media")
+            return InvalidError(self.message, hint=_TEXT_ONLY_HINT, param="file")
+        return InvalidError(self.message, hint=_LEAVE_OUT_HINT, param="media")
 
 
 def count_media(rows: Iterable[RawRow]) -> MediaCount:

@@ -96,7 +96,7 @@ class ShapeMatch:
 
     shape: ShapeName
     roles: dict[str, list[str]]
-    why: str
+    reason: str
     sureness: Sureness
     question: str = ""
     """What a person should look at, in a sentence."""
@@ -135,27 +135,31 @@ def _as_list(columns: RoleColumns) -> list[str]:
 
 def _prompt_columns(table: ColumnTable) -> list[str] | None:
     """Return the columns that ask: alpaca's instruction with its input, or one of another name."""
-    instruction = table.first(["instruction"])
+    instruction = table.find_column(["instruction"])
     if instruction is None:
-        prompt = table.first(_PROMPTS)
+        prompt = table.find_column(_PROMPTS)
         return None if prompt is None else [prompt]
-    context = table.first(_CONTEXTS)
+    context = table.find_column(_CONTEXTS)
     return [instruction] if context is None else [instruction, context]
 
 
 def _match_preference(table: ColumnTable) -> ShapeMatch | None:
-    chosen, rejected = table.first(_CHOSEN), table.first(_REJECTED)
+    chosen, rejected = table.find_column(_CHOSEN), table.find_column(_REJECTED)
     if chosen is None or rejected is None:
         return None
     openai = chosen.strip().lower() == "preferred_output"
-    prompt = table.first(["input"]) if openai else _prompt_columns(table) or table.first(_TURNS)
+    prompt = (
+        table.find_column(["input"])
+        if openai
+        else _prompt_columns(table) or table.find_column(_TURNS)
+    )
     habit = "OpenAI names preferences" if openai else "preferences are: a better, a worse answer"
     return _match_named("preference", habit, prompt=prompt, chosen=chosen, rejected=rejected)
 
 
 def _match_squad(table: ColumnTable) -> ShapeMatch | None:
-    context, question = table.first(["context"]), table.first(["question"])
-    answers = table.first(["answers"])
+    context, question = table.find_column(["context"]), table.find_column(["question"])
+    answers = table.find_column(["answers"])
     if context is None or question is None or answers is None:
         return None
     if not holds_squad_answers(table.columns[answers]):
@@ -176,14 +180,14 @@ def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
     lists = [
         name
         for name in _ANSWER_LISTS
-        if (column := table.first([name])) is not None
+        if (column := table.find_column([name])) is not None
         and column not in prompt
         and holds_answer_lists(table.columns[column])
     ]
     if not prompt or not lists:
         return None
-    answers = table.first(lists)
-    scores, ranks = table.first(_SCORES), table.first(_RANKS)
+    answers = table.find_column(lists)
+    scores, ranks = table.find_column(_SCORES), table.find_column(_RANKS)
     why = f"The column {answers} holds a list of answers to each {prompt[0]}."
     sureness: Sureness = "likely" if scores is None and ranks is None else "sure"
     ranks = ranks if scores is None else None
@@ -193,7 +197,7 @@ def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _match_judged(table: ColumnTable) -> ShapeMatch | None:
-    label = table.first(_VERDICTS)
+    label = table.find_column(_VERDICTS)
     if label is None or not is_boolean(table.columns[label]):
         return None
     why = f"The column {label} says of each answer whether it is good: true or false."
@@ -201,14 +205,14 @@ def _match_judged(table: ColumnTable) -> ShapeMatch | None:
     if found is not None:
         turns = found.roles.get("messages") or found.roles.get("conversations")
         return build_match("judged", why, "sure", messages=turns, label=label)
-    prompt, answer = _prompt_columns(table), table.first(_ANSWERS)
+    prompt, answer = _prompt_columns(table), table.find_column(_ANSWERS)
     if prompt is None or answer is None:
         return None
     return build_match("judged", why, "sure", prompt=prompt, completion=answer, label=label)
 
 
 def _match_thread(table: ColumnTable) -> ShapeMatch | None:
-    ids, parents = table.first(_IDS), table.first(_PARENTS)
+    ids, parents = table.find_column(_IDS), table.find_column(_PARENTS)
     if ids is None or parents is None:
         return None
     roles = _thread_roles(table)
@@ -224,19 +228,19 @@ def _match_thread(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _thread_roles(table: ColumnTable) -> dict[str, str] | None:
-    prompt, answer = table.first(("instruction", *_PROMPTS)), table.first(_ANSWERS)
+    prompt, answer = table.find_column(("instruction", *_PROMPTS)), table.find_column(_ANSWERS)
     if prompt is not None and answer is not None:
         return {"prompt": prompt, "answer": answer}
-    text, speaker = table.first(_TEXTS), table.first(_SPEAKERS)
+    text, speaker = table.find_column(_TEXTS), table.find_column(_SPEAKERS)
     if text is not None and speaker is not None:
         return {"text": text, "speaker": speaker}
     return None
 
 
 def _match_messages(table: ColumnTable) -> ShapeMatch | None:
-    named = [column for name in _TURNS if (column := table.first([name])) is not None]
+    named = [column for name in _TURNS if (column := table.find_column([name])) is not None]
     others = [column for column in table.columns if column not in named]
-    tools = table.first(_TOOLS)
+    tools = table.find_column(_TOOLS)
     for column in (*named, *others):
         sureness: Sureness = "sure" if column in named else "likely"
         values = table.columns[column]
@@ -250,44 +254,46 @@ def _match_messages(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _match_alpaca(table: ColumnTable) -> ShapeMatch | None:
-    output = table.first(_ANSWERS)
-    if table.first(["instruction"]) is None or output is None:
+    output = table.find_column(_ANSWERS)
+    if table.find_column(["instruction"]) is None or output is None:
         return None
     return _match_named(
         "alpaca",
         "alpaca names them",
-        instruction=table.first(["instruction"]),
-        input=table.first(_CONTEXTS),
+        instruction=table.find_column(["instruction"]),
+        input=table.find_column(_CONTEXTS),
         output=output,
-        history=table.first(["history"]),
+        history=table.find_column(["history"]),
     )
 
 
 def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
-    prompt, answer = table.first(_PROMPTS), table.first(_ANSWERS)
+    prompt, answer = table.find_column(_PROMPTS), table.find_column(_ANSWERS)
     if prompt is None or answer is None:
         return None
     return _match_named(
         "prompt_completion",
         "questions and answers often are",
-        context=table.first(["context"]),
+        context=table.find_column(["context"]),
         prompt=prompt,
         completion=answer,
-        tools=table.first(_TOOLS),
+        tools=table.find_column(_TOOLS),
     )
 
 
 def _labelled_text_columns(table: ColumnTable) -> list[str]:
     for pair in _SENTENCE_PAIRS:
-        both = [column for name in pair if (column := table.first([name])) is not None]
+        both = [column for name in pair if (column := table.find_column([name])) is not None]
         if len(both) == len(pair):
             return both
-    named = [column for name in _LABELLED_TEXTS if (column := table.first([name])) is not None]
+    named = [
+        column for name in _LABELLED_TEXTS if (column := table.find_column([name])) is not None
+    ]
     return [column for column in named if is_text(table.columns[column])][:1]
 
 
 def _match_classification(table: ColumnTable) -> ShapeMatch | None:
-    texts, label = _labelled_text_columns(table), table.first(_LABELS)
+    texts, label = _labelled_text_columns(table), table.find_column(_LABELS)
     if not texts or label is None or label in texts or not is_label(table.columns[label]):
         return None
     different = len({str(value) for value in table.columns[label]})
@@ -296,7 +302,7 @@ def _match_classification(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _match_regression(table: ColumnTable) -> ShapeMatch | None:
-    texts, number = _labelled_text_columns(table), table.first(_NUMBERS)
+    texts, number = _labelled_text_columns(table), table.find_column(_NUMBERS)
     if not texts or number is None or number in texts or not is_numeric(table.columns[number]):
         return None
     why = f"The column {number} has a number for each {join_names(texts)}."
@@ -304,10 +310,10 @@ def _match_regression(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _match_text(table: ColumnTable) -> ShapeMatch | None:
-    text = table.first(_TEXTS)
+    text = table.find_column(_TEXTS)
     if text is None or not is_text(table.columns[text]):
         return None
-    alone = len(table.texts()) == 1
+    alone = len(table.text_columns()) == 1
     return _match_named("text", "running text often is", "sure" if alone else "likely", text=text)
 
 

@@ -87,7 +87,7 @@ class DetectedMapping:
 
 @dataclass(frozen=True, slots=True)
 class _TriedMatch:
-    found: ShapeMatch
+    match: ShapeMatch
     mapping: Mapping
     usable: int
 
@@ -116,13 +116,13 @@ def detect_mapping(rows: Iterable[Values[str, Any]]) -> DetectedMapping:
         alternatives=_alternatives(best, others),
         unused=find_unused_columns(seen, best.mapping),
         questions=[
-            question for question in (_values_question(best), best.found.question) if question
+            question for question in (_values_question(best), best.match.question) if question
         ],
     )
 
 
 def _values_question(best: _TriedMatch) -> str:
-    return _VALUES_QUESTION if best.found.sureness == "guess" else ""
+    return _VALUES_QUESTION if best.match.sureness == "guess" else ""
 
 
 def find_unused_columns(seen: ColumnTable, mapping: Mapping) -> list[str]:
@@ -171,7 +171,7 @@ def _count_in_threads(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int
 
 
 def _try_match(seen: ColumnTable, found: ShapeMatch, split: Split) -> _TriedMatch:
-    system = seen.first(["system", "system_prompt"])
+    system = seen.find_column(["system", "system_prompt"])
     taken = {column for columns in found.roles.values() for column in columns}
     with_system = system is not None and system not in taken and found.shape != "text"
     roles = ({"system": [str(system)]} if with_system else {}) | found.roles
@@ -181,7 +181,7 @@ def _try_match(seen: ColumnTable, found: ShapeMatch, split: Split) -> _TriedMatc
 
 def _detect_split(seen: ColumnTable) -> Split:
     """Return the split that a column tells, if one does."""
-    column = seen.first(_SPLIT_COLUMN_NAMES)
+    column = seen.find_column(_SPLIT_COLUMN_NAMES)
     words = Split()
     if column is None:
         return words
@@ -193,13 +193,13 @@ def _detect_split(seen: ColumnTable) -> Split:
 
 def _doubt_rank(one: _TriedMatch, rows: int) -> tuple[bool, bool]:
     """Names are believed before values, and those of columns that most rows can be read by."""
-    return one.found.sureness == "guess", one.usable < _LIKELY_SHARE * rows
+    return one.match.sureness == "guess", one.usable < _LIKELY_SHARE * rows
 
 
 def _sureness(best: _TriedMatch, rows: int) -> Sureness:
-    if best.found.sureness == "guess" or best.usable < _LIKELY_SHARE * rows:
+    if best.match.sureness == "guess" or best.usable < _LIKELY_SHARE * rows:
         return "guess"
-    return best.found.sureness if best.usable >= _SURE_SHARE * rows else "likely"
+    return best.match.sureness if best.usable >= _SURE_SHARE * rows else "likely"
 
 
 def _evidence(best: _TriedMatch, rows: int) -> list[str]:
@@ -207,14 +207,14 @@ def _evidence(best: _TriedMatch, rows: int) -> list[str]:
     looked = f"{best.usable:,} of {rows:,} rows looked at can be used: they become {become}."
     split = best.mapping.split
     held = f"The column {split.column} says which rows are for training and which for validation."
-    return [best.found.why, looked, *([held] if split.kind == "column" else [])]
+    return [best.match.reason, looked, *([held] if split.kind == "column" else [])]
 
 
 def _alternatives(best: _TriedMatch, others: Iterable[_TriedMatch]) -> list[Mapping]:
     different: list[Mapping] = []
-    sure = best.found.sureness == "sure"
+    sure = best.match.sureness == "sure"
     for one in others:
-        if sure and one.found.sureness == "guess":
+        if sure and one.match.sureness == "guess":
             continue
         if one.usable and one.mapping not in (best.mapping, *different):
             different.append(one.mapping)

@@ -20,7 +20,7 @@ def match_by_values(table: ColumnTable) -> Iterator[ShapeMatch]:
 def _match_classification(table: ColumnTable) -> ShapeMatch | None:
     """Guess a label by its values alone: few words, in many rows."""
     # Canned answers repeat as labels do, but are sentences.
-    texts = [name for name in table.texts() if not _is_class(table.columns[name])]
+    texts = [name for name in table.text_columns() if not _is_class(table.columns[name])]
     labels = [
         name
         for name, values in table.columns.items()
@@ -42,7 +42,7 @@ def _is_class(values: Sequence[Any]) -> bool:
 
 
 def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
-    texts = table.texts()
+    texts = table.text_columns()
     if len(texts) < 2:  # noqa: PLR2004 -- a question and an answer
         return None
     prompt, *others = texts
@@ -52,7 +52,7 @@ def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _match_text(table: ColumnTable) -> ShapeMatch | None:
-    texts = table.texts()
+    texts = table.text_columns()
     if len(texts) != 1:
         return None
     why = f"The column {texts[0]} is the only one that holds text."

@@ -69,16 +69,16 @@ class Archive:
     file: zipfile.ZipFile
     members: list[Member]
     """In the order of their names."""
-    aside: list[str]
+    ignored: list[str]
     """Files that hold no rows, and are not read."""
 
     @property
-    def sides(self) -> dict[str, AssignedSplit]:
+    def assigned_splits(self) -> dict[str, AssignedSplit]:
         """What the rows of each member are for."""
         return assign_splits(self.members)
 
     def open(self, name: str, meter: Meter) -> io.BufferedReader:
-        return chunks_as_file(meter.metered(_decompress_member(self.file, name)))
+        return chunks_as_file(meter.count_chunks(_decompress_member(self.file, name)))
 
 
 def assign_splits(members: Iterable[Member]) -> dict[str, AssignedSplit]:
@@ -132,7 +132,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
         files = [info for info in found if not info.is_dir()]
         aside = [info.filename for info in files if _is_ignored(info)]
         kept = [_to_member(info) for info in files if not _is_ignored(info)]
-        yield Archive(file=file, members=kept, aside=aside)
+        yield Archive(file=file, members=kept, ignored=aside)
 
 
 def document_type(path: Path) -> str:

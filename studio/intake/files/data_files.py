@@ -25,19 +25,19 @@ class DataFile:
 
     name: str
     """The member's own; nothing for the file itself."""
-    packed: Callable[[Meter], io.BufferedReader]
+    open_packed: Callable[[Meter], io.BufferedReader]
     folder: Path
     """Where there is room for it, unpacked."""
-    side: AssignedSplit = "train"
+    split: AssignedSplit = "train"
 
     @contextmanager
     def open(self, meter: Meter) -> Iterator[io.BufferedReader]:
         """Open it from its beginning, unpacked; forwards only if it was packed."""
-        with self.packed(meter) as file, decompressed(file, meter) as content:
+        with self.open_packed(meter) as file, decompressed(file, meter) as content:
             yield content
 
     @contextmanager
-    def seekable(self, meter: Meter) -> Iterator[BinaryIO]:
+    def open_seekable(self, meter: Meter) -> Iterator[BinaryIO]:
         """Open it so that one may go back in it: a packed one is unpacked to a nameless file."""
         with self.open(meter) as file:
             if file.seekable():
@@ -49,17 +49,17 @@ class DataFile:
                 whole.seek(0)
                 yield whole
 
-    def head(self, *, as_packed: bool = False) -> bytes:
+    def read_head(self, *, as_packed: bool = False) -> bytes:
         """Return the first bytes, unpacked or as they are."""
         meter = Meter(Limits())
-        with self.packed(meter) if as_packed else self.open(meter) as file:
+        with self.open_packed(meter) if as_packed else self.open(meter) as file:
             return file.read(HEAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    parts: list[DataFile]
-    aside: list[str]
+    files: list[DataFile]
+    ignored: list[str]
     """Files of an archive that are not read."""
 
 
@@ -75,9 +75,13 @@ def open_data_files(path: Path) -> Iterator[DataFiles]:
         yield DataFiles([DataFile("", lambda _meter: path.open("rb"), path.parent)], [])
         return
     with open_archive(path) as opened:
-        found = [_from_member(opened, name, path.parent) for name in opened.sides]
-        yield DataFiles(sorted(found, key=lambda part: _SPLIT_ORDER.index(part.side)), opened.aside)
+        found = [_from_member(opened, name, path.parent) for name in opened.assigned_splits]
+        yield DataFiles(
+            sorted(found, key=lambda part: _SPLIT_ORDER.index(part.split)), opened.ignored
+        )
 
 
 def _from_member(opened: Archive, name: str, folder: Path) -> DataFile:
-    return DataFile(name, lambda meter: opened.open(name, meter), folder, opened.sides[name])
+    return DataFile(
+        name, lambda meter: opened.open(name, meter), folder, opened.assigned_splits[name]
+    )

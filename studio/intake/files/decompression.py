@@ -22,7 +22,7 @@ _ZSTD_CHUNK_BYTES = 512
 def decompressed(file: io.BufferedReader, meter: Meter) -> io.BufferedReader:
     """Return the content of a packed file; a file that is not packed as it is."""
     unpack = _DECOMPRESSORS.get(bytes(file.peek(4)[:2]))
-    return file if unpack is None else chunks_as_file(meter.metered(unpack(file)))
+    return file if unpack is None else chunks_as_file(meter.count_chunks(unpack(file)))
 
 
 def chunks_as_file(pieces: Iterator[bytes]) -> io.BufferedReader:

@@ -56,11 +56,11 @@ def detect_format(path: Path, filename: str) -> Format:
     if archives.is_zip(path):
         return _detect_archive(path, extension(filename))
     with open_data_files(path) as found:
-        return _detect_part(found.parts[0], filename)
+        return _detect_part(found.files[0], filename)
 
 
 def _detect_part(part: DataFile, filename: str) -> Format:
-    named, outside = extension(filename), describe_content(part.head(as_packed=True))
+    named, outside = extension(filename), describe_content(part.read_head(as_packed=True))
     if named in COMPRESSIONS and outside != COMPRESSIONS[named]:
         raise _mismatch_error(named, outside)
     if named not in COMPRESSIONS and outside in COMPRESSIONS.values():
@@ -69,7 +69,7 @@ def _detect_part(part: DataFile, filename: str) -> Format:
             if named in EXTENSIONS
             else _unsupported_error(named, outside)
         )
-    head = part.head()
+    head = part.read_head()
     head = (head_as_utf8(head) if describe_content(head) in _TEXT_TYPES else head).removeprefix(
         UTF8_BOM
     )
@@ -108,10 +108,10 @@ def _detect_archive(path: Path, named: str) -> Format:
 
 def _detect_members(found: DataFiles) -> Format:
     formats: dict[Format, str] = {}
-    for part in found.parts:
+    for part in found.files:
         formats.setdefault(_detect_member(part), part.name)
     if not formats:
-        listed = f", only {', '.join(found.aside[:5])}" if found.aside else ""
+        listed = f", only {', '.join(found.ignored[:5])}" if found.ignored else ""
         message = f"The zip archive holds no file with rows{listed}."
         raise InvalidError(message, hint=_SUPPORTED_HINT, param="file")
     if len(formats) > 1:

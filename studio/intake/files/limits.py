@@ -89,7 +89,7 @@ class Limits:
     at_once_seconds: float = MAX_REQUEST_SECONDS
     deadline: Deadline | None = None
 
-    def at_once(self) -> Self:
+    def for_request(self) -> Self:
         """Return the same limits for a reading that an answer waits for."""
         return self.within(self.at_once_seconds)
 
@@ -105,7 +105,7 @@ class Meter:
         self._limits, self._file_bytes = limits, file_bytes
         self._bytes = self._cells = 0
 
-    def metered(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def count_chunks(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             self.add_bytes(len(piece))
             yield piece

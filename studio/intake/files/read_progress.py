@@ -25,7 +25,7 @@ class TrackedPath(PosixPath):
         return file
 
     @property
-    def share(self) -> float:
+    def share_read(self) -> float:
         """Return how far the file that was opened last has been read, packed as it is."""
         self.opened = [file for file in self.opened if not file.closed]
         size = self.stat().st_size
@@ -42,7 +42,7 @@ def report_progress(rows: Iterator[T], path: TrackedPath, told: ProgressCallback
     """Yield the rows, telling now and then how far they have come."""
     last = 0.0
     for i, row in enumerate(rows):
-        if i % _REPORT_INTERVAL == 0 and (share := path.share) >= last + _MIN_STEP:
+        if i % _REPORT_INTERVAL == 0 and (share := path.share_read) >= last + _MIN_STEP:
             last = share
             told(share)
         yield row

@@ -119,7 +119,7 @@ class _RowNumbers:
     count: int = 0
     rows: list[int] = field(default_factory=list)
 
-    def add(self, number: int) -> None:
+    def note(self, number: int) -> None:
         self.count += 1
         if len(self.rows) < MAX_LISTED_ROWS:
             self.rows.append(number)
@@ -130,9 +130,9 @@ class _PartScan:
     """What is kept of the rows of one part."""
 
     rows: int = 0
-    whole: "array[int]" = field(default_factory=lambda: array("q"))
+    row_hashes: "array[int]" = field(default_factory=lambda: array("q"))
     """A hash of each row, of this process alone."""
-    questions: "array[int]" = field(default_factory=lambda: array("q"))
+    question_hashes: "array[int]" = field(default_factory=lambda: array("q"))
     """A hash of what is asked; of a text, of all of it."""
     suspicions: dict[str, _RowNumbers] = field(default_factory=dict)
     scripts: dict[str, _RowNumbers] = field(default_factory=dict)
@@ -150,26 +150,26 @@ class _PartScan:
         row: dict[str, Any] = _DECODER.raw_decode(line.decode())[0]
         self.rows += 1
         whole = hash(line)
-        self.whole.append(whole)
-        self.questions.append(whole if "text" in row else self._asked(row) or whole)
+        self.row_hashes.append(whole)
+        self.question_hashes.append(whole if "text" in row else self._question_hash(row) or whole)
         for code, (_message, holds) in ROW_CHECKS.items():
             if holds(row):
                 self._note(code)
         if len(line) > LONG_BYTES and is_over_long(row):
             self._note("over_long")
-        self.scripts.setdefault(self._script(row, line), _RowNumbers()).add(self.rows)
+        self.scripts.setdefault(self._scan_script(row, line), _RowNumbers()).note(self.rows)
         self.sample.add(line, row)
         if len(self.answers) <= _MAX_CLASSES and "text" not in row:
-            self.answers.setdefault(last_answer(row)[:100], _RowNumbers()).add(self.rows)
+            self.answers.setdefault(last_answer(row)[:100], _RowNumbers()).note(self.rows)
         if "label" in row:
             self.labels[row["label"]] += 1
 
     @staticmethod
-    def _asked(row: Mapping[str, Any]) -> int:
+    def _question_hash(row: Mapping[str, Any]) -> int:
         asked = question_key(cast("CanonicalRow", row))
         return hash(asked) if asked else 0
 
-    def _script(self, row: Mapping[str, Any], line: bytes) -> str:
+    def _scan_script(self, row: Mapping[str, Any], line: bytes) -> str:
         """Look how a row is written: in ASCII, which most are, little can be wrong."""
         if line.isascii() and b"\\u" not in line and b"\x7f" not in line:
             return ascii_script(row)
@@ -180,7 +180,7 @@ class _PartScan:
         return main_script(row)
 
     def _note(self, code: str) -> None:
-        self.suspicions.setdefault(code, _RowNumbers()).add(self.rows)
+        self.suspicions.setdefault(code, _RowNumbers()).note(self.rows)
 
 
 def _scan_part(path: Path, told: Callable[[int], None]) -> _PartScan:
@@ -207,11 +207,11 @@ def _part_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
 
 
 def _duplicate_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
-    count, twins = find_repeats(seen.whole, MAX_LISTED_ROWS)
+    count, twins = find_repeats(seen.row_hashes, MAX_LISTED_ROWS)
     if count:
         message = "Rows stand here more than once"
         yield _repetition_finding("duplicates", message, count, twins, part)
-    asked, others = find_repeats(seen.questions, MAX_LISTED_ROWS)
+    asked, others = find_repeats(seen.question_hashes, MAX_LISTED_ROWS)
     if asked > count:
         message = "Questions are asked again and answered otherwise"
         others = {row: first for row, first in others.items() if row not in twins}
@@ -220,7 +220,7 @@ def _duplicate_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
 
 def _overlap_findings(learnt: _PartScan, held: _PartScan) -> Iterator[Finding]:
     """Find rows that measure progress by what was learnt by heart."""
-    count, twins = find_common(held.questions, learnt.questions, MAX_LISTED_ROWS)
+    count, twins = find_common(held.question_hashes, learnt.question_hashes, MAX_LISTED_ROWS)
     if count:
         message = (
             "Rows that measure progress ask what the training rows ask, too; the validation loss "

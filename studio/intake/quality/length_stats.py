@@ -82,30 +82,30 @@ class NumberCounts:
             number = end
         self.times[number] += times
         if not self.is_gathered and len(self.times) > MAX_DISTINCT:
-            self._gather()
+            self._bucket()
 
-    def knows(self, at: int) -> bool:
+    def is_exact_at(self, at: int) -> bool:
         """Tell whether what lies above this number is known exactly."""
         return not self.is_gathered or at <= EXACT_UP_TO or at % BUCKET_SIZE == 0
 
-    def above(self, at: int) -> int:
+    def count_above(self, at: int) -> int:
         """Count the numbers above `at`, or above the nearest place below it that is known."""
-        near = self._near(at)
+        near = self._nearest_known(at)
         return sum(times for number, times in self.times.items() if number > near)
 
-    def beyond(self, at: int) -> int:
+    def sum_above(self, at: int) -> int:
         """Add up by how much the numbers exceed `at`, or the nearest place below it."""
-        near = self._near(at)
+        near = self._nearest_known(at)
         return sum(
             self.sums.get(number, number * times) - near * times
             for number, times in self.times.items()
             if number > near
         )
 
-    def _near(self, at: int) -> int:
-        return at if self.knows(at) else at // BUCKET_SIZE * BUCKET_SIZE
+    def _nearest_known(self, at: int) -> int:
+        return at if self.is_exact_at(at) else at // BUCKET_SIZE * BUCKET_SIZE
 
-    def _gather(self) -> None:
+    def _bucket(self) -> None:
         self.is_gathered = True
         far = {number: times for number, times in self.times.items() if number > EXACT_UP_TO}
         for number in far:
@@ -165,7 +165,7 @@ class Truncation:
     """What is lost where examples may have no more than so many tokens."""
 
     at: int
-    of: int
+    total_rows: int
     """Rows there are."""
     rows: int
     """That are longer."""
@@ -194,13 +194,15 @@ def measure_truncation(parts: Sequence[PartStats], at: int) -> Truncation:
     """Say what a longest example of `at` tokens would cost."""
     return Truncation(
         at=at,
-        of=sum(part.rows for part in parts),
-        rows=sum(part.lengths.above(at) for part in parts),
-        tokens=sum(part.lengths.beyond(at) for part in parts),
-        learnt=sum(part.edges.beyond(at) for part in parts),
-        emptied=sum(part.needs.above(at) for part in parts),
+        total_rows=sum(part.rows for part in parts),
+        rows=sum(part.lengths.count_above(at) for part in parts),
+        tokens=sum(part.lengths.sum_above(at) for part in parts),
+        learnt=sum(part.edges.sum_above(at) for part in parts),
+        emptied=sum(part.needs.count_above(at) for part in parts),
         is_exact=all(
-            spread.knows(at) for part in parts for spread in (part.lengths, part.needs, part.edges)
+            spread.is_exact_at(at)
+            for part in parts
+            for spread in (part.lengths, part.needs, part.edges)
         ),
     )
 

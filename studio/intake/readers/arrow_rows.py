@@ -56,7 +56,7 @@ def _read_batches(
     names = unique_names(reader.schema.names)
     yield from names.notes()
     for batch in reader:
-        chosen = batch.rename_columns(names.own).select(names.places(columns))
+        chosen = batch.rename_columns(names.unique).select(names.positions(columns))
         plain = _check_dictionaries(chosen)
         for start in range(0, chosen.num_rows, _SLICE_ROWS):
             few = chosen.slice(start, _SLICE_ROWS)

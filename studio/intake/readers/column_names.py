@@ -11,19 +11,19 @@ from studio.intake.raw_rows import FileNote
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    own: list[str]
+    unique: list[str]
     """One for each column, in order."""
-    made: list[str]
+    renamed: list[str]
     """Those of them that are not in the file."""
 
     def notes(self) -> Iterator[FileNote]:
         """Say so, if names were made up."""
-        if self.made:
-            yield FileNote(ProblemCode.RENAMED_COLUMNS, ", ".join(self.made)[:500])
+        if self.renamed:
+            yield FileNote(ProblemCode.RENAMED_COLUMNS, ", ".join(self.renamed)[:500])
 
-    def places(self, columns: Collection[str] | None) -> list[int]:
+    def positions(self, columns: Collection[str] | None) -> list[int]:
         """Return where these columns are; where all are, without."""
-        return [i for i, name in enumerate(self.own) if columns is None or name in columns]
+        return [i for i, name in enumerate(self.unique) if columns is None or name in columns]
 
 
 def unique_names(written: Sequence[str]) -> ColumnNames:

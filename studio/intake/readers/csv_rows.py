@@ -34,12 +34,12 @@ def rows_in_csv(file: BinaryIO, limit: int, options: FileOptions = DETECT_ALL) -
     for number, row in _read_cells(text):
         if not columns:
             names = _column_names(row, is_header=options.header != "no")
-            columns = names.own
+            columns = names.unique
             yield from names.notes()
             if options.header != "no":
                 continue
-        if text.fault is not None:
-            yield replace(text.fault, number=number)
+        if text.unreadable is not None:
+            yield replace(text.unreadable, number=number)
         elif isinstance(row, str):
             yield UnreadableRow(number, ProblemCode.NOT_CSV, row)
         elif len(row) > len(columns):
@@ -73,7 +73,7 @@ class _CsvLines:
         self.limit = limit
         self.first_line = 1
         self.size = 0
-        self.fault: UnreadableRow | None = None
+        self.unreadable: UnreadableRow | None = None
         """What is no text in the row that is being read."""
         found = read_lines(file, limit)
         first = next(found, (1, b""))
@@ -88,18 +88,18 @@ class _CsvLines:
             if line is None or self.size > self.limit:
                 place = f"The row that begins on line {self.first_line}"
                 raise too_long_error(place, self.limit, "A quote may have been left open there.")
-            yield self._decoded(number, line)
+            yield self._decode(number, line)
 
     def next_row(self, first_line: int) -> None:
         self.first_line = first_line
         self.size = 0
-        self.fault = None
+        self.unreadable = None
 
-    def _decoded(self, number: int, line: bytes) -> str:
+    def _decode(self, number: int, line: bytes) -> str:
         try:
             return line.decode()
         except UnicodeDecodeError as error:
-            self.fault = self.fault or not_utf8_row(number, error)
+            self.unreadable = self.unreadable or not_utf8_row(number, error)
             return line.decode(errors="replace")
 
 

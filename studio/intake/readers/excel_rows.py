@@ -65,8 +65,8 @@ class Sheet:
     def rows(self, meter: Meter) -> Iterator[tuple[int, CellValues]]:
         """Yield the number and the cells of each row that is not empty."""
         before = 0
-        with self._reader.archive.timed(self._place) as source:
-            for number, cells in self._reader.parser_of(source).parse():
+        with self._reader.archive.open_timed(self._place) as source:
+            for number, cells in self._reader.build_parser(source).parse():
                 meter.check_time()
                 if not before < number <= MAX_SHEET_ROWS:
                     raise ValueError(number)
@@ -92,7 +92,7 @@ def open_sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
         reader = _WorkbookReader(_TimedArchive(file, meter))
         with reader.archive:
             reader.read()
-            yield reader.found
+            yield reader.sheets
     except _WORKBOOK_ERRORS as error:
         raise InvalidError(
             "The Excel workbook cannot be read to its end: it is damaged, or of an unusual kind.",
@@ -153,14 +153,14 @@ def rows_in_excel(
         for number, cells in sheet.rows(meter):
             if number < start or (number == start and is_header):
                 continue
-            if len(cells) > len(names.own):
-                more = range(len(names.own) + 1, len(cells) + 1)
-                names = unique_names([*names.own, *(f"column {i}" for i in more)])
+            if len(cells) > len(names.unique):
+                more = range(len(names.unique) + 1, len(cells) + 1)
+                names = unique_names([*names.unique, *(f"column {i}" for i in more)])
             if sum(len(cell) for cell in cells if isinstance(cell, str)) > limit:
                 yield too_long_row(number, limit)
                 continue
             yield RawRow(
-                number, dict.fromkeys(names.own) | dict(zip(names.own, cells, strict=False))
+                number, dict.fromkeys(names.unique) | dict(zip(names.unique, cells, strict=False))
             )
 
 
@@ -205,7 +205,7 @@ class _TimedArchive(zipfile.ZipFile):
         return content
 
     @contextmanager
-    def timed(self, name: str) -> Iterator["_TimedSource"]:
+    def open_timed(self, name: str) -> Iterator["_TimedSource"]:
         with self.open(name) as source:
             yield _TimedSource(source, self._meter)
 
@@ -226,12 +226,12 @@ class _WorkbookReader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
     def __init__(self, archive: _TimedArchive) -> None:
         super().__init__(archive.fp, read_only=True, data_only=True, keep_links=False)
         self.archive: _TimedArchive = archive
-        self.found: list[Sheet] = []
+        self.sheets: list[Sheet] = []
 
     def read_strings(self) -> None:
         part = self.package.find(SHARED_STRINGS)
         if part is not None:
-            self.shared_strings = _SharedStrings(self.archive.timed(part.PartName[1:]))
+            self.shared_strings = _SharedStrings(self.archive.open_timed(part.PartName[1:]))
 
     def read_worksheets(self) -> None:
         sheets = [
@@ -239,9 +239,11 @@ class _WorkbookReader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
             for sheet, place in self.parser.find_sheets()
             if "chartsheet" not in place.Type
         ]
-        self.found = [sheet for is_shown, sheet in sheets if is_shown] or [one for _, one in sheets]
+        self.sheets = [sheet for is_shown, sheet in sheets if is_shown] or [
+            one for _, one in sheets
+        ]
 
-    def parser_of(self, source: _TimedSource) -> WorkSheetParser:
+    def build_parser(self, source: _TimedSource) -> WorkSheetParser:
         return WorkSheetParser(
             source,
             self.shared_strings,

@@ -77,12 +77,12 @@ def read_rows(
 
 def _read_data_files(path: Path, read: Callable[[DataFile], RowStream]) -> RowStream:
     with open_data_files(path) as found:
-        if found.aside:
-            more = ", …" if len(found.aside) > _SHOWN_NAMES else ""
-            yield FileNote(ProblemCode.UNUSED_FILES, ", ".join(found.aside[:_SHOWN_NAMES]) + more)
-        several = len(found.parts) > 1
+        if found.ignored:
+            more = ", …" if len(found.ignored) > _SHOWN_NAMES else ""
+            yield FileNote(ProblemCode.UNUSED_FILES, ", ".join(found.ignored[:_SHOWN_NAMES]) + more)
+        several = len(found.files) > 1
         before = 0
-        for part in found.parts:
+        for part in found.files:
             if several:
                 before = yield from _number_member_rows(read(part), part, before)
             else:
@@ -93,7 +93,7 @@ def _read_columnar(
     part: DataFile, *, kind: Format, limits: Limits, columns: Collection[str] | None, meter: Meter
 ) -> RowStream:
     read = rows_in_parquet if kind == "parquet" else rows_in_arrow
-    with part.seekable(meter) as file:
+    with part.open_seekable(meter) as file:
         yield from read(file, limits, columns)
 
 
@@ -102,7 +102,7 @@ def _read_workbook(
 ) -> RowStream:
     from studio.intake.readers.excel_rows import rows_in_excel  # noqa: PLC0415 -- heavy import
 
-    with part.seekable(meter) as file:
+    with part.open_seekable(meter) as file:
         yield from rows_in_excel(file, limits.row_bytes, meter, options)
 
 
@@ -113,7 +113,7 @@ def _read_text(
     if name not in CERTAIN_ENCODINGS:
         yield FileNote(ProblemCode.ENCODING, ENCODINGS[name])
     with part.open(meter) as file, as_utf8(file, name) as text:
-        whole = text if kind == "json" else normalise_newlines(text, part.head())
+        whole = text if kind == "json" else normalise_newlines(text, part.read_head())
         if kind == "csv":
             yield from rows_in_csv(whole, limits.row_bytes, options)
         else:
@@ -132,8 +132,8 @@ def _number_member_rows(
                 yield one
                 continue
             last = before + one.number
-            told = replace(one, number=last, member=part.name, before=before)
-            yield replace(told, side=part.side) if isinstance(told, RawRow) else told
+            told = replace(one, number=last, member=part.name, member_offset=before)
+            yield replace(told, split=part.split) if isinstance(told, RawRow) else told
     except InvalidError as error:
         raise error_in_member(part.name, error) from error
     return last

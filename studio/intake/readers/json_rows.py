@@ -42,7 +42,7 @@ def rows_in_json_list(file: BinaryIO, limit: int, chunk: int = _CHUNK_BYTES) -> 
         InvalidError: a row is too long, so that it is unknown where the next begins.
 
     """
-    for number, piece in _ListSplitter(limit).pieces(_read_chunks(file, chunk)):
+    for number, piece in _ListSplitter(limit).split(_read_chunks(file, chunk)):
         yield (
             UnreadableRow(number, piece)
             if isinstance(piece, ProblemCode)
@@ -120,9 +120,9 @@ class _ListSplitter:
         self.in_string = False
         self.ended = False
         self.kept = bytearray()
-        self.behind = b""
+        self.rest = b""
 
-    def pieces(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | ProblemCode]]:
+    def split(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | ProblemCode]]:
         """Yield each row's own text, or what is wrong with it, with the row's number."""
         rest = b""
         for read in chunks:
@@ -132,7 +132,7 @@ class _ListSplitter:
             yield from self._cut(chunk[: len(chunk) - len(rest)])
             if self.ended:
                 break
-        behind = b"".join([self.behind, rest, next(chunks, b"")])
+        behind = b"".join([self.rest, rest, next(chunks, b"")])
         if not self.ended:
             yield self.number + 1, ProblemCode.CUT_OFF
         elif behind.lstrip().startswith((b"[", b"{")):
@@ -150,7 +150,7 @@ class _ListSplitter:
                 yield from self._close(chunk[start:place], mark)
                 start = place + 1
                 if mark != b",":
-                    self.ended, self.behind = True, chunk[start:]
+                    self.ended, self.rest = True, chunk[start:]
                     return
         self._keep(chunk[start:])
 

@@ -27,11 +27,11 @@ def rows_in_markdown(file: BinaryIO, limit: int) -> RowStream:
         fence, was = _open_fence(fence, line or b""), fence
         heading = not was and _is_heading(before, line or b"", after)
         if heading and said:
-            yield from block.close()
+            yield from block.flush()
             said = False
         block.add(number, line)
         said = said or _has_text(line, heading=heading)
-    yield from block.close()
+    yield from block.flush()
 
 
 def _with_neighbours(found: Iterable[_Line]) -> Iterator[tuple[bytes, _Line, bytes]]:

@@ -53,12 +53,12 @@ def detect_options(
     found = DetectedOptions(options=options)
     if kind in TEXT_FORMATS:
         with open_data_files(path) as opened:
-            _detect_encoding(found, opened.parts, limits)
-            if kind == "csv" and opened.parts:
-                _detect_table(found, opened.parts[0], limits)
+            _detect_encoding(found, opened.files, limits)
+            if kind == "csv" and opened.files:
+                _detect_table(found, opened.files[0], limits)
     if kind == "xlsx":
         with open_data_files(path) as opened:
-            _detect_sheet(found, opened.parts, limits)
+            _detect_sheet(found, opened.files, limits)
     return found
 
 
@@ -90,7 +90,9 @@ def _detect_table(found: DetectedOptions, part: DataFile, limits: Limits) -> Non
     name = found.options.encoding or guess_file_encoding(part, limits).encoding
     with part.open(Meter(limits)) as file, as_utf8(file, name) as text:
         head = (
-            normalise_newlines(text, part.head()).read(_TABLE_HEAD_BYTES).decode(errors="replace")
+            normalise_newlines(text, part.read_head())
+            .read(_TABLE_HEAD_BYTES)
+            .decode(errors="replace")
         )
     lines = head.splitlines(keepends=True)
     # The last line may be cut in two.
@@ -104,7 +106,7 @@ def _detect_sheet(found: DetectedOptions, opened: list[DataFile], limits: Limits
     from studio.intake.readers import excel_rows  # noqa: PLC0415 -- heavy import
 
     meter = Meter(limits)
-    with opened[0].seekable(meter) as file, excel_rows.open_sheets(file, meter) as sheets:
+    with opened[0].open_seekable(meter) as file, excel_rows.open_sheets(file, meter) as sheets:
         chosen = excel_rows.choose_sheet(sheets, found.options.sheet, meter)
         rows = excel_rows.first_sheet_rows(chosen, meter)
         found.sheets = [sheet.name for sheet in sheets]

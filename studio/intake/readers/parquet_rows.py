@@ -34,7 +34,7 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
             yield from names.notes()
             _check_row_sizes(file.metadata, limits.row_bytes)
             reader = BatchReader(limits, _file_size(source))
-            yield from _read_batches(file, names, names.places(columns), reader)
+            yield from _read_batches(file, names, names.positions(columns), reader)
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -56,9 +56,9 @@ def _read_batches(
     for batch in file.iter_batches(_BATCH_ROWS, columns=[written[i] for i in wanted]):
         # Who asks by a name gets all columns of that name, and of those it is the beginning of.
         got = set(batch.schema.names)
-        own = [mine for mine, name in zip(names.own, written, strict=True) if name in got]
+        own = [mine for mine, name in zip(names.unique, written, strict=True) if name in got]
         chosen = batch.rename_columns(own)
-        yield from reader.rows(chosen.select([names.own[i] for i in wanted]), number)
+        yield from reader.rows(chosen.select([names.unique[i] for i in wanted]), number)
         number += batch.num_rows
 
 

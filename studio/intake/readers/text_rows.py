@@ -21,10 +21,10 @@ def rows_in_text(file: BinaryIO, limit: int) -> RowStream:
     for number, line in chain(first, found):
         blank = line is not None and not line.strip()
         if blank or not blocks:
-            yield from block.close()
+            yield from block.flush()
         if not blank:
             block.add(number, line)
-    yield from block.close()
+    yield from block.flush()
 
 
 class TextBlock:
@@ -42,7 +42,7 @@ class TextBlock:
         if line is not None and self._size <= self._limit:
             self._kept += line
 
-    def close(self) -> Iterator[RawRow | UnreadableRow]:
+    def flush(self) -> Iterator[RawRow | UnreadableRow]:
         """Yield the row, if there is one, and begin anew."""
         number, size, written = self._first, self._size, bytes(self._kept)
         self._first = self._size = 0

@@ -27,10 +27,10 @@ class MappedRow:
         self._mapping = mapping
         self._values = values
 
-    def raw(self, role: str) -> Any:  # noqa: ANN401 -- a value from a user's file
+    def value(self, role: str) -> Any:  # noqa: ANN401 -- a value from a user's file
         """Return what stands in the role's only column, or None."""
         columns = self._mapping.roles.get(role, [])
-        return self._shown(columns[0]) if columns else None
+        return self._mapped_value(columns[0]) if columns else None
 
     def text(self, role: str) -> str:
         """Return the texts of the role's columns, joined.
@@ -39,12 +39,12 @@ class MappedRow:
             UnusableRowError: a value is no text.
 
         """
-        return self.joined(*map(self._shown, self._mapping.roles.get(role, [])))
+        return self.join(*map(self._mapped_value, self._mapping.roles.get(role, [])))
 
-    def joined(self, *values: Any) -> str:  # noqa: ANN401 -- values from a user's file
+    def join(self, *values: Any) -> str:  # noqa: ANN401 -- values from a user's file
         return self._mapping.joiner.join(part for part in map(require_text, values) if part.strip())
 
-    def _shown(self, column: str) -> Any:  # noqa: ANN401 -- a value from a user's file
+    def _mapped_value(self, column: str) -> Any:  # noqa: ANN401 -- a value from a user's file
         value = self._values.get(column)
         shown = self._mapping.values.get(column)
         return shown.get(to_text(value), value) if shown else value

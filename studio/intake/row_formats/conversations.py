@@ -22,9 +22,9 @@ from studio.intake.row_formats.tool_calls import parse_tools
 
 
 def build_alpaca(cells: MappedRow, system: str) -> ConversationRow:
-    question = cells.joined(cells.text("instruction"), cells.text("input"))
+    question = cells.join(cells.text("instruction"), cells.text("input"))
     answer = make_turn("assistant", cells.text("output"))
-    past = _history_turns(cells.raw("history"))
+    past = _history_turns(cells.value("history"))
     return {
         "messages": validate_conversation(
             [*system_turns(cells, system), *past, make_turn("user", question), answer]
@@ -58,34 +58,34 @@ def build_prompt_completion(cells: MappedRow, system: str) -> ConversationRow:
 
 def prompt_turns(cells: MappedRow, system: str) -> list[Turn]:
     """Return the turns of a prompt: a list of them, or the joined text of its columns."""
-    raw = cells.raw("prompt")
+    raw = cells.value("prompt")
     if holds_turns(raw):
         return add_system_turn(cells, system, parse_turns_or_text(raw, "user"))
-    question = cells.joined(cells.text("context"), cells.text("prompt"))
+    question = cells.join(cells.text("context"), cells.text("prompt"))
     return [*system_turns(cells, system), make_turn("user", question)]
 
 
 def completion_turns(cells: MappedRow) -> list[Turn]:
-    raw = cells.raw("completion")
+    raw = cells.value("completion")
     if holds_turns(raw):
         return parse_turns_or_text(raw, "assistant")
     return [make_turn("assistant", cells.text("completion"))]
 
 
 def build_messages(cells: MappedRow, system: str) -> ConversationRow:
-    raw = cells.raw("messages")
-    found = parse_turns(cells.raw("conversations") if raw is None else raw)
+    raw = cells.value("messages")
+    found = parse_turns(cells.value("conversations") if raw is None else raw)
     return with_tools(cells, validate_conversation(add_system_turn(cells, system, found)))
 
 
 def build_classification(cells: MappedRow, system: str) -> ConversationRow:
     """Return a text with its label as the answer."""
-    return _build_answered(cells, system, to_text(cells.raw("label")))
+    return _build_answered(cells, system, to_text(cells.value("label")))
 
 
 def build_regression(cells: MappedRow, system: str) -> ConversationRow:
     """Return a text with its number as the answer."""
-    answer = to_text(cells.raw("number")).strip()
+    answer = to_text(cells.value("number")).strip()
     if answer and not is_number(answer):
         raise UnusableRowError(ProblemCode.NOT_A_NUMBER)
     return _build_answered(cells, system, answer)
@@ -98,7 +98,7 @@ def _build_answered(cells: MappedRow, system: str, answer: str) -> ConversationR
 
 def thread_turns(cells: MappedRow) -> list[Turn]:
     """Return what one row of a thread adds to it: one turn, or a question and its answer."""
-    speaker = cells.raw("speaker")
+    speaker = cells.value("speaker")
     if speaker is not None:
         return parse_turns([{"role": speaker, "content": cells.text("text")}])
     return [make_turn("user", cells.text("prompt")), make_turn("assistant", cells.text("answer"))]
@@ -119,5 +119,5 @@ def add_system_turn(cells: MappedRow, system: str, found: list[Turn]) -> list[Tu
 
 def with_tools(cells: MappedRow, messages: list[Turn]) -> ConversationRow:
     """Return a conversation with the row's tools, if it brings any."""
-    given = parse_tools(cells.raw("tools"))
+    given = parse_tools(cells.value("tools"))
     return {"messages": messages, "tools": given} if given else {"messages": messages}

@@ -38,24 +38,24 @@ _MIN_ANSWERS = 2
 
 def build_preference(cells: MappedRow, system: str) -> PreferenceRow:
     asking, offered = _parse_prompt(cells)
-    chosen = parse_transcript(cells.raw("chosen")) or parse_turns_or_text(
-        cells.raw("chosen"), "assistant"
+    chosen = parse_transcript(cells.value("chosen")) or parse_turns_or_text(
+        cells.value("chosen"), "assistant"
     )
-    rejected = parse_transcript(cells.raw("rejected")) or parse_turns_or_text(
-        cells.raw("rejected"), "assistant"
+    rejected = parse_transcript(cells.value("rejected")) or parse_turns_or_text(
+        cells.value("rejected"), "assistant"
     )
     if chosen[0]["role"] != "assistant" or rejected[0]["role"] != "assistant":
         # The prompt stands inside both: what they share, up to where the answers begin.
         shared = _shared_prefix_length(chosen, rejected)
         asking, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
     row = _build_pair(add_system_turn(cells, system, asking), chosen, rejected)
-    given = parse_tools(cells.raw("tools")) or offered
+    given = parse_tools(cells.value("tools")) or offered
     return {**row, "tools": given} if given else row
 
 
 def _parse_prompt(cells: MappedRow) -> tuple[list[Turn], list[dict[str, Any]]]:
     """Return the prompt, and the tools that OpenAI keeps beside its turns."""
-    raw = cells.raw("prompt")
+    raw = cells.value("prompt")
     match parse_json_cell(raw):
         case {"messages": [*messages], **rest}:
             return parse_turns(messages), parse_tools(rest.get("tools"))
@@ -78,7 +78,7 @@ def _build_pair(asking: list[Turn], chosen: list[Turn], rejected: list[Turn]) ->
 
 def build_ranked(cells: MappedRow, system: str) -> PreferenceRow:
     """Return the best and the worst of a list of answers, which is best first where unscored."""
-    answers = parse_json_cell(cells.raw("answers"))
+    answers = parse_json_cell(cells.value("answers"))
     if not isinstance(answers, list) or len(answers) < _MIN_ANSWERS:
         raise UnusableRowError(ProblemCode.FEW_ANSWERS)
     merits = _score_answers(cells, answers)
@@ -97,7 +97,7 @@ def _parse_answer(answer: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's f
 
 def _score_answers(cells: MappedRow, answers: list[Any]) -> list[float]:
     """Return how good each answer is; more is better."""
-    scores, ranks = parse_json_cell(cells.raw("scores")), parse_json_cell(cells.raw("ranks"))
+    scores, ranks = parse_json_cell(cells.value("scores")), parse_json_cell(cells.value("ranks"))
     if scores is None and ranks is None:
         scores, ranks = (
             _scores_in_answers(answers, _SCORE_KEYS),
@@ -133,8 +133,8 @@ def _parse_number(value: Any) -> float:  # noqa: ANN401 -- from a user's file
 
 
 def build_judged(cells: MappedRow, system: str) -> JudgedRow:
-    verdict = _LABEL_VALUES.get(to_text(cells.raw("label")).strip().lower())
+    verdict = _LABEL_VALUES.get(to_text(cells.value("label")).strip().lower())
     if verdict is None:
         raise UnusableRowError(ProblemCode.BAD_LABEL)
-    whole_row = build_prompt_completion if cells.raw("messages") is None else build_messages
+    whole_row = build_prompt_completion if cells.value("messages") is None else build_messages
     return {**whole_row(cells, system), "label": verdict}

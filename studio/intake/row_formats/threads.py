@@ -66,18 +66,18 @@ class ThreadJoiner:
 
         """
         cells = MappedRow(self.mapping, row.values)
-        name = row_id(cells.raw("id"))
+        name = row_id(cells.value("id"))
         if not name or name in self._nodes:
             raise UnusableRowError(ProblemCode.REPEATED_ID)
         turns, system = thread_turns(cells), system_turns(cells, self.mapping.system)
         self._size += _ROW_BYTES + sum(len(turn["content"]) for turn in (*turns, *system))
         if self._size > self.held_bytes:
             raise _too_large_error(self.held_bytes)
-        self._nodes[name] = _Node(row.number, row_id(cells.raw("parent")), turns, system)
+        self._nodes[name] = _Node(row.number, row_id(cells.value("parent")), turns, system)
 
     def __iter__(self) -> Iterator[Thread]:
         """Yield every conversation, and every row that is part of none with the reason."""
-        fates = self._fates()
+        fates = self._chain_problems()
         unanswered = self._unanswered()
         inner = {found.parent for name, found in self._nodes.items() if name not in unanswered}
         for name, found in self._nodes.items():
@@ -88,7 +88,7 @@ class ThreadJoiner:
             elif name not in inner:
                 yield self._thread(name)
 
-    def _fates(self) -> dict[str, ProblemCode | None]:
+    def _chain_problems(self) -> dict[str, ProblemCode | None]:
         """Tell of each row whether going up from it ends at a beginning, or why not."""
         fates: dict[str, ProblemCode | None] = {}
         for start in self._nodes:

@@ -20,7 +20,7 @@ class SeenHashes:
     def __init__(self) -> None:
         self._shards = [_Shard() for _ in range(_SHARD_COUNT)]
 
-    def is_new(self, content: bytes) -> bool:
+    def add(self, content: bytes) -> bool:
         """Note a content, and tell whether it had not been noted before."""
         digest = fingerprint(content)
         return self._shards[digest % _SHARD_COUNT].add(digest // _SHARD_COUNT)
@@ -36,14 +36,14 @@ class _Shard:
     def add(self, digest: int) -> bool:
         if self.used >= _MAX_LOAD * len(self.slots):
             self._grow()
-        place = self._place(digest + 1)
+        place = self._find_slot(digest + 1)
         if self.slots[place]:
             return False
         self.slots[place] = digest + 1
         self.used += 1
         return True
 
-    def _place(self, value: int) -> int:
+    def _find_slot(self, value: int) -> int:
         slots = self.slots
         place = value % len(slots)
         while slots[place] not in (0, value):
@@ -56,7 +56,7 @@ class _Shard:
         self.slots = array("Q", bytes(8 * (len(kept) * 5 // 4 | 1)))
         for value in kept:
             if value:
-                self.slots[self._place(value)] = value
+                self.slots[self._find_slot(value)] = value
 
 
 def fingerprint(content: bytes, seed: int = 0) -> int:

@@ -32,26 +32,26 @@ class RowFilter:
             **{word.strip().lower(): "train" for word in mapping.split.train},
         }
 
-    def reason_against(self, row: RawRow) -> "ExclusionReason | None":
+    def exclusion_reason(self, row: RawRow) -> "ExclusionReason | None":
         """Return why the row is not taken, or None."""
         if row.number in self._excluded:
             return "excluded"
         if not all(_matches(condition, row) for condition in self._keep):
             return "filtered"
-        return "other_part" if self._is_of_another(row) else None
+        return "other_part" if self._is_in_other_part(row) else None
 
-    def part(self, row: RawRow) -> Part | None:
+    def assigned_part(self, row: RawRow) -> Part | None:
         """Return which part its split column or its file names, if that is what says it."""
         if self._kind == "file":
-            return None if row.side == "aside" else row.side
+            return None if row.split == "aside" else row.split
         if self._kind != "column":
             return None
         return self._parts.get(to_text(row.values.get(self._column)).strip().lower())
 
-    def _is_of_another(self, row: RawRow) -> bool:
+    def _is_in_other_part(self, row: RawRow) -> bool:
         if self._kind == "dataset":
-            return row.side != "train"
-        return self._kind in {"file", "column"} and self.part(row) is None
+            return row.split != "train"
+        return self._kind in {"file", "column"} and self.assigned_part(row) is None
 
 
 ExclusionReason = Literal["excluded", "filtered", "other_part", "media", "duplicate", "not_drawn"]

@@ -36,7 +36,7 @@ class RefusedRow:
     detail: str = ""
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         return problem_message(self.code, self.detail)
 
 
@@ -48,7 +48,7 @@ class ExcludedRow:
     reason: ExclusionReason
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{EXCLUSION_REASONS[self.reason]}."
 
 
@@ -65,7 +65,7 @@ class DropCounts:
     tally: ProblemTally = field(default_factory=ProblemTally)
     removed: Counter[ExclusionReason] = field(default_factory=Counter)
 
-    def kept(self, found: Iterable[RowOutcome]) -> Iterator[Candidate]:
+    def keep_usable(self, found: Iterable[RowOutcome]) -> Iterator[Candidate]:
         """Yield the rows that can be kept, and count the others."""
         for one in found:
             match one:
@@ -100,7 +100,7 @@ def _from_single_rows(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowO
         except UnusableRowError as error:
             yield RefusedRow(row.number, error.code, error.detail)
         else:
-            part = choice.part(row) or _assign_part(mapping, line)
+            part = choice.assigned_part(row) or _assign_part(mapping, line)
             yield Candidate(row.number, part, made, line)
 
 
@@ -116,7 +116,7 @@ def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutco
             threads.add(row)
         except UnusableRowError as error:
             yield RefusedRow(row.number, error.code, error.detail)
-        named = choice.part(row)
+        named = choice.assigned_part(row)
         parts |= {row.number: named} if named else {}
     for thread in threads:
         if isinstance(thread.row, UnusableRowError):
@@ -136,7 +136,7 @@ def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutco
 
 def _refusal(row: RawRow, choice: RowFilter, mapping: Mapping) -> RefusedRow | ExcludedRow | None:
     """Return why a row is not read, before anything is made of it."""
-    reason = choice.reason_against(row)
+    reason = choice.exclusion_reason(row)
     if reason is not None:
         return ExcludedRow(row.number, reason)
     place = "" if mapping.media == "ignore" else find_media(row.values)
@@ -168,6 +168,6 @@ def _exclude_duplicates(found: Iterable[RowOutcome], mapping: Mapping) -> Iterat
     for one in found:
         if isinstance(one, Candidate):
             content = one.line if mapping.deduplicate == "exact" else question_key(one.row)
-            yield one if seen.is_new(content) else ExcludedRow(one.number, "duplicate")
+            yield one if seen.add(content) else ExcludedRow(one.number, "duplicate")
         else:
             yield one

@@ -28,7 +28,7 @@ CPU_LOGIT_COLUMNS = 4096
 def build(recipe: SFTRecipe, job: TrainingJob) -> "StudioSFTTrainer":
     """Build the trainer of one run."""
     args = SFTConfig(
-        output_dir=str(job.dir.checkpoints),
+        output_dir=str(job.run_dir.checkpoints),
         **recipe.optimisation.model_dump(exclude_none=True),
         **recipe.evaluation.model_dump(exclude_none=True),
         **job.mode.trainer_flags,
@@ -78,8 +78,8 @@ class StudioSFTTrainer(
         # Upstream insists on its own kind of data set, but reading that costs more than a batch.
         self.train_dataset: Any = packed_dataset.example_tensors(job.train)
         self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
-        self._tally = LossAccumulator(self.args.device)
-        self.counts = (self._tally,)
+        self._losses = LossAccumulator(self.args.device)
+        self.accumulators = (self._losses,)
 
     def compute_loss(
         self,
@@ -93,7 +93,7 @@ class StudioSFTTrainer(
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
         learnt = outputs.label_mask.sum()
         loss = -outputs.log_probs.sum()
-        self._tally.add(loss, learnt, outputs.is_top1.sum(), tokens.sum())
+        self._losses.add(loss, learnt, outputs.is_top1.sum(), tokens.sum())
         count = learnt if num_items_in_batch is None else num_items_in_batch
         mean: Tensor = loss / count.clamp(min=1)
         if outputs.aux_loss is not None and self.model.training:
@@ -104,17 +104,17 @@ class StudioSFTTrainer(
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs |= self._tally.read()
+            logs |= self._losses.read()
         super().log(logs, start_time)
 
     def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
         """Weigh every token alike, so that the result does not hang on the batch size."""
-        training, self._tally = self._tally, LossAccumulator(self.args.device)
+        training, self._losses = self._losses, LossAccumulator(self.args.device)
         try:
             output = super().evaluation_loop(*args, **kwargs)
-            found = self._tally.read()
+            found = self._losses.read()
         finally:
-            self._tally = training
+            self._losses = training
         output.metrics["eval_loss"] = found["mean_loss"]
         output.metrics["eval_mean_token_accuracy"] = found["mean_token_accuracy"]
         return output
@@ -144,7 +144,7 @@ class LossAccumulator:
     """Sums kept on the device, so that a training step waits for none of them."""
 
     SAVED_AS: ClassVar[str] = "Tally"
-    REMEMBERED: ClassVar[tuple[str, ...]] = ("_counts", "_loss", "_streak", "_nonfinite")
+    STATE_ATTRIBUTES: ClassVar[tuple[str, ...]] = ("_counts", "_loss", "_streak", "_nonfinite")
 
     def __init__(self, device: torch.device) -> None:
         self._counts = torch.zeros(3, dtype=torch.long, device=device)

@@ -21,52 +21,52 @@ class TextStream:
 
     tokenizer: PreTrainedTokenizerBase
     stop: Sequence[str]
-    is_turn: bool
+    strips_start: bool
     """Whether spaces before the first word are left out."""
     has_stopped: bool = False
     _ids: list[int] = field(default_factory=list)
-    _done: int = 0
+    _decoded: int = 0
     """How many tokens are text already."""
-    _before: int = 0
+    _prefix_start: int = 0
     """Where the piece before these began: some tokenizers write a space by what stands before."""
-    _held: str = ""
+    _withheld: str = ""
 
     def add(self, token: int) -> str:
         """Take a token. Return what can be said for certain."""
         self._ids.append(token)
-        new = self._new()
+        new = self._decode_new()
         if new.endswith(_REPLACEMENT_CHARACTER):
             return ""
-        self._before, self._done = self._done, len(self._ids)
-        return self._say(new)
+        self._prefix_start, self._decoded = self._decoded, len(self._ids)
+        return self._emit(new)
 
     def finish(self) -> str:
         """Return what was held back, now that nothing follows."""
-        rest = self._say(self._new()) + self._held
-        self._held = ""
+        rest = self._emit(self._decode_new()) + self._withheld
+        self._withheld = ""
         return "" if self.has_stopped else rest
 
-    def _new(self) -> str:
-        known = self._decode(self._ids[self._before : self._done])
-        return self._decode(self._ids[self._before :])[len(known) :]
+    def _decode_new(self) -> str:
+        known = self._decode(self._ids[self._prefix_start : self._decoded])
+        return self._decode(self._ids[self._prefix_start :])[len(known) :]
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def _say(self, new: str) -> str:
+    def _emit(self, new: str) -> str:
         if self.has_stopped:
             return ""
-        text = self._held + new
-        if self.is_turn:
+        text = self._withheld + new
+        if self.strips_start:
             text = text.lstrip()
-            self.is_turn = not text
+            self.strips_start = not text
         found = min((at for one in self.stop if (at := text.find(one)) >= 0), default=-1)
         if found >= 0:
-            self.has_stopped, self._held = True, ""
+            self.has_stopped, self._withheld = True, ""
             return text[:found]
         held = max((_partial_stop_length(text, one) for one in self.stop), default=0)
-        self._held = text[len(text) - held :]
+        self._withheld = text[len(text) - held :]
         return text[: len(text) - held]
 
 
@@ -74,7 +74,7 @@ class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
     """Hands each token on; the first that it is given are those of the prompt."""
 
     def __init__(self, hear: Callable[[int], None]) -> None:
-        self._hear = hear
+        self._on_token = hear
         self._is_prompt = True
 
     def put(self, value: torch.Tensor) -> None:
@@ -82,7 +82,7 @@ class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
             self._is_prompt = False
             return
         for token in value.flatten().tolist():
-            self._hear(token)
+            self._on_token(token)
 
     def end(self) -> None:
         """Nothing is left to hand on."""
@@ -90,12 +90,12 @@ class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
 
 class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
     def __init__(self, is_over: Callable[[], bool]) -> None:
-        self._is_over = is_over
+        self._should_stop = is_over
 
     def __call__(
         self, input_ids: torch.Tensor, _scores: torch.Tensor, **_rest: object
     ) -> torch.Tensor:
-        return torch.full((len(input_ids),), self._is_over(), device=input_ids.device)
+        return torch.full((len(input_ids),), self._should_stop(), device=input_ids.device)
 
 
 def generate(

@@ -27,9 +27,9 @@ class LoadedBase:
     name: str
     weights: str
     """The checkpoint that its weights are from, or nothing."""
-    state: int
+    weights_mtime: int
     """When its weights were written: a folder may hold others by now."""
-    beside: tuple[str, str]
+    trained_beside: tuple[str, str]
     """The precision and the format that adapters learnt beside it in, where that changed it."""
     model: PreTrainedModel | PeftModel
     tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
@@ -37,19 +37,19 @@ class LoadedBase:
     """What peft calls each, by its folder, its checkpoint and when that was written."""
     _count: int = 0
 
-    def put_on(self, folder: str, weights: str) -> None:
+    def activate_adapter(self, folder: str, weights: str) -> None:
         """Make an adapter the one that answers, loading it if need be."""
         key = (folder, weights, _weights_mtime(weights or folder))
         if key not in self.adapters:
             self._count += 1
-            self.adapters[key] = self._load(folder, f"adapter{self._count}", weights)
+            self.adapters[key] = self._load_adapter(folder, f"adapter{self._count}", weights)
         self.adapters.move_to_end(key)
         self.model.set_adapter(self.adapters[key])
         while len(self.adapters) > MAX_ADAPTERS:
             _, old = self.adapters.popitem(last=False)
             self.model.delete_adapter(old)
 
-    def _load(self, folder: str, name: str, weights: str) -> str:
+    def _load_adapter(self, folder: str, name: str, weights: str) -> str:
         if weights:
             _verify_weights(Path(weights))
         if isinstance(self.model, PeftModel):
@@ -69,16 +69,16 @@ class ModelCache:
         self._base: LoadedBase | None = None
 
     @contextmanager
-    def of(
+    def model_for(
         self, asked: GenerationRequest
     ) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
         """Give a model that answers as it is asked to, and the tokenizer it was taught with."""
-        base = self._found(asked)
+        base = self._load_base(asked)
         folder = asked.adapter or asked.model
         if folder not in base.tokenizers:
             base.tokenizers[folder] = tokenizers.load(folder, asked.code, offline=True)
         if asked.adapter:
-            base.put_on(asked.adapter, asked.weights)
+            base.activate_adapter(asked.adapter, asked.weights)
             yield base.model, base.tokenizers[folder]
         elif isinstance(base.model, PeftModel):
             with base.model.disable_adapter():
@@ -86,7 +86,7 @@ class ModelCache:
         else:
             yield base.model, base.tokenizers[folder]
 
-    def _found(self, asked: GenerationRequest) -> LoadedBase:
+    def _load_base(self, asked: GenerationRequest) -> LoadedBase:
         weights = "" if asked.adapter else asked.weights
         key = (
             asked.model,
@@ -95,7 +95,10 @@ class ModelCache:
             _adapter_base_formats(asked),
         )
         base = self._base
-        if base is None or (base.name, base.weights, base.state, base.beside) != key:
+        if (
+            base is None
+            or (base.name, base.weights, base.weights_mtime, base.trained_beside) != key
+        ):
             self._base = base = None
             gc.collect()  # Two of them may be more than there is room for.
             if torch.cuda.is_available():

@@ -36,7 +36,7 @@ class InferenceServer:
     lifeline: int
     """Ends when it is to leave; on it the worker is told what goes on."""
     idle_seconds: float
-    voices: ModelCache = field(default_factory=ModelCache)
+    models: ModelCache = field(default_factory=ModelCache)
 
     def serve(self) -> None:
         """Answer until the worker wants it gone, or nobody has asked for a while."""
@@ -59,15 +59,17 @@ class InferenceServer:
         line.settimeout(None)
         if is_hung_up(line):
             return  # It has waited too long, and left.
-        self._tell(InferenceStatus(name=asked.name, is_answering=True))
+        self._report_status(InferenceStatus(name=asked.name, is_answering=True))
         computed_in = self._answer(line, asked)
-        self._tell(InferenceStatus(name=asked.name, is_answering=False, computed_in=computed_in))
+        self._report_status(
+            InferenceStatus(name=asked.name, is_answering=False, computed_in=computed_in)
+        )
 
     def _answer(self, line: socket.socket, asked: GenerationRequest) -> str:
         """Answer, and return the format that was computed in; nothing where it failed."""
         say, computed_in = _make_sender(line), ""
         try:
-            with self.voices.of(asked) as (model, tokenizer):
+            with self.models.model_for(asked) as (model, tokenizer):
                 most = token_budget(asked, model.config.get_text_config())
                 say(GenerationChunk(begun=True))
                 told = generate(
@@ -86,15 +88,15 @@ class InferenceServer:
                 raise
         return computed_in
 
-    def _tell(self, doing: InferenceStatus) -> None:
+    def _report_status(self, doing: InferenceStatus) -> None:
         with suppress(OSError):  # A worker that is gone, or busy, need not know.
-            os.write(self.lifeline, doing.line())
+            os.write(self.lifeline, doing.to_line())
 
 
 def _make_sender(line: socket.socket) -> Callable[[GenerationChunk], None]:
     def say(said: GenerationChunk) -> None:
         with suppress(OSError):  # Whoever asked has gone; it is noticed before the next token.
-            line.sendall(said.line())
+            line.sendall(said.to_line())
 
     return say
 

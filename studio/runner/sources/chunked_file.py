@@ -17,7 +17,7 @@ class ChunkWriter:
     """How parts are written; `before` are the bytes of files that came earlier."""
 
     limits: FetchLimits
-    tell: ReportProgress
+    report: ReportProgress
     total: int | None = None
     """Bytes of all that will come; None where nobody says."""
     before: int = 0
@@ -29,34 +29,34 @@ class ChunkWriter:
             TooLargeError: it is more than may be kept.
 
         """
-        self.refuse(self.total or 0)
+        self.check_limit(self.total or 0)
         have = start
         with path.open("r+b" if start else "wb") as file:
             file.seek(start)
             file.truncate()
             for piece in pieces:
                 have += len(piece)
-                self.refuse(self.before + have)
+                self.check_limit(self.before + have)
                 file.write(piece)
-                self.told(have)
+                self.report_progress(have)
         return have
 
-    def refuse(self, size: int) -> None:
+    def check_limit(self, size: int) -> None:
         if size > self.limits.bytes:
             raise TooLargeError(
                 f"It is larger than is taken here: {format_size(self.limits.bytes)}.",
                 hint="The operator sets how much: STUDIO_UPLOAD_LIMIT_BYTES.",
             )
 
-    def told(self, have: int) -> None:
+    def report_progress(self, have: int) -> None:
         done = self.before + have
         if self.total:
-            self.tell(
+            self.report(
                 f"fetched {format_size(done)} of {format_size(self.total)}",
                 0.9 * min(1, done / self.total),
             )
         else:
-            self.tell(f"fetched {format_size(done)}", None)
+            self.report(f"fetched {format_size(done)}", None)
 
 
 def sync_to_disk(path: Path) -> None:

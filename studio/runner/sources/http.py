@@ -75,7 +75,7 @@ def _download_rest(
         _refuse_error_status(answer, part)
         start, total = _content_range(answer, have)
         mark.write_text(json.dumps(_validator(answer)), encoding="utf-8")
-        came = ChunkWriter(wish.limits, tell, total).append(part, answer.pieces(), start)
+        came = ChunkWriter(wish.limits, tell, total).append(part, answer.iter_bytes(), start)
         if total is not None and came != total:
             raise UnavailableError(f"It breaks off after {came} of {total} bytes.")
         return _filename(wish.url, answer), _without_credentials(answer.url)

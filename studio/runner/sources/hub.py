@@ -46,21 +46,21 @@ def fetch(
     os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
     repo = HubDataset(source, settings, folder / "hub")
     tell("asking the hub", None)
-    with repo.in_words():
-        repo.look()
-        repo.refuse_leading_away()
-        builder = repo.builder()
-        splits = repo.splits(builder)
+    with repo.translated_errors():
+        repo.fetch_info()
+        repo.refuse_external_files()
+        builder = repo.load_builder()
+        splits = repo.choose_splits(builder)
         _refuse_unreadable_builder(builder.name)
         files = [file for named in splits.values() for file in named]
         total = sum(repo.sizes[file] for file in files)
-        ChunkWriter(limits, tell).refuse(total)
+        ChunkWriter(limits, tell).check_limit(total)
         paths = repo.download(files, ChunkWriter(limits, tell, total))
     facts = {"commit": repo.commit, "config": builder.config.name, "split": " and ".join(splits)}
     if len(files) == 1:
         return paths[files[0]], PurePosixPath(files[0]).name, facts
     fetched = {split: [paths[file] for file in named] for split, named in splits.items()}
-    with repo.in_words():
+    with repo.translated_errors():
         target = hub_archive.build_archive(builder, fetched, limits, folder, tell)
     name = "-".join([source.id.rpartition("/")[2], *splits])
     return target, name + ARCHIVE_EXTENSION, facts | {"files": files}
@@ -76,13 +76,13 @@ class HubDataset:
     commit: str = ""
     gated: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
-    sums: dict[str, str] = field(default_factory=dict)
+    sha256s: dict[str, str] = field(default_factory=dict)
 
     @property
     def token(self) -> str | bool:
         return self.settings.hub_token.get_secret_value() or False
 
-    def look(self) -> None:
+    def fetch_info(self) -> None:
         """Ask what it holds."""
         from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
 
@@ -93,9 +93,9 @@ class HubDataset:
         self.commit, self.gated = told.sha or "", bool(told.gated)
         siblings = told.siblings or []
         self.sizes = {one.rfilename: one.size or 0 for one in siblings}
-        self.sums = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
+        self.sha256s = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
 
-    def refuse_leading_away(self) -> None:
+    def refuse_external_files(self) -> None:
         """Refuse a card that names files outside of its repository: they would be looked for."""
         from huggingface_hub.repocard import RepoCard  # noqa: PLC0415 -- heavy import
         from yaml import safe_load  # noqa: PLC0415 -- heavy import
@@ -103,7 +103,7 @@ class HubDataset:
         for name in _CARD_FILES:
             if name not in self.sizes:
                 continue
-            text = self._file(name).read_text(encoding="utf-8", errors="replace")
+            text = self._download_file(name).read_text(encoding="utf-8", errors="replace")
             is_card = name.endswith(".md")
             told = RepoCard(text, ignore_metadata_errors=True).data if is_card else safe_load(text)
             for path in _strings(told.get("configs") or []):
@@ -112,7 +112,7 @@ class HubDataset:
                         f"{self.source.id} names a file that is not its own: {path}."
                     )
 
-    def builder(self) -> Any:  # noqa: ANN401 -- datasets is not typed
+    def load_builder(self) -> Any:  # noqa: ANN401 -- datasets is not typed
         """Return what `datasets` makes of the repository, or of the part that was chosen."""
         import datasets  # noqa: PLC0415 -- heavy import
 
@@ -132,7 +132,7 @@ class HubDataset:
             token=self.token,
         )
 
-    def splits(self, builder: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- of datasets
+    def choose_splits(self, builder: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- of datasets
         """Return the files of the split that was chosen; else of two, the first to learn from."""
         found = {str(split): list(files) for split, files in builder.config.data_files.items()}
         chosen = self.source.split or ("train" if "train" in found else next(iter(found)))
@@ -153,18 +153,18 @@ class HubDataset:
         paths, done = dict[str, Path](), 0
         for file in files:
             bar = _progress_bar_class(writing, done)
-            path = self._file(file, bar)
-            if file in self.sums and file_sha256(path) != self.sums[file]:
+            path = self._download_file(file, bar)
+            if file in self.sha256s and file_sha256(path) != self.sha256s[file]:
                 path.unlink()
                 raise UnavailableError(
                     f"{file} did not come as the hub has it.", hint="Try again: it is fetched anew."
                 )
             done += self.sizes[file]
-            writing.told(done)
+            writing.report_progress(done)
             paths[file] = path
         return paths
 
-    def _file(self, name: str, bar: Any = None) -> Path:  # noqa: ANN401 -- like a tqdm
+    def _download_file(self, name: str, bar: Any = None) -> Path:  # noqa: ANN401 -- like a tqdm
         from huggingface_hub import hf_hub_download  # noqa: PLC0415 -- heavy import
 
         return Path(
@@ -181,7 +181,7 @@ class HubDataset:
         )
 
     @contextmanager
-    def in_words(self) -> Iterator[None]:
+    def translated_errors(self) -> Iterator[None]:
         """Say what is wrong in words of our own; none of them holds the token."""
         import httpx2  # noqa: PLC0415 -- heavy import
         from datasets.exceptions import DatasetsError  # noqa: PLC0415 -- heavy import
@@ -190,14 +190,14 @@ class HubDataset:
         try:
             yield
         except errors.GatedRepoError as error:
-            raise self._gated() from error
+            raise self._gated_error() from error
         except errors.RevisionNotFoundError as error:
             raise NotFoundError(
                 f"{self.source.id} has no revision {self.source.revision}.",
                 hint="Leave it out for the newest.",
             ) from error
         except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-            raise self._missing() from error
+            raise self._missing_error() from error
         except errors.EntryNotFoundError as error:
             raise NotFoundError(f"{self.source.id} lacks a file that it names.") from error
         except (errors.HfHubHTTPError, httpx2.TransportError) as error:
@@ -207,12 +207,12 @@ class HubDataset:
             ) from error
         except DatasetsError as error:
             raise (
-                self._gated() if self.gated else _unreadable_error(self.source.id, error)
+                self._gated_error() if self.gated else _unreadable_error(self.source.id, error)
             ) from error
         except (RuntimeError, ValueError, FileNotFoundError) as error:
             raise _unreadable_error(self.source.id, error) from error
 
-    def _gated(self) -> StudioError:
+    def _gated_error(self) -> StudioError:
         error = InvalidError(
             f"{self.source.id} is gated: its owner asks for your consent first.",
             hint=f"Accept its terms at {self.settings.hub_endpoint}/datasets/{self.source.id}. "
@@ -226,7 +226,7 @@ class HubDataset:
         error.code = "gated_model"
         return error
 
-    def _missing(self) -> StudioError:
+    def _missing_error(self) -> StudioError:
         how = "" if self.token else ": then set STUDIO_HUB_TOKEN where the studio runs"
         return NotFoundError(
             f"The hub has no data set {self.source.id}, or not for us.",
@@ -274,7 +274,7 @@ def _progress_bar_class(writing: ChunkWriter, before: int) -> type:
 
         def update(self, count: float | None = 1) -> None:
             self.have += int(count or 0)
-            writing.told(before + self.have)
+            writing.report_progress(before + self.have)
 
         def __enter__(self) -> Self:
             return self

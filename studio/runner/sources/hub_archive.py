@@ -57,7 +57,7 @@ def build_archive(
             with archive.open(f"{split}.jsonl", "w", force_zip64=True) as member:
                 for line in _json_lines(builder, split):
                     size += len(line)
-                    quiet.refuse(size)
+                    quiet.check_limit(size)
                     member.write(line)
     return target
 

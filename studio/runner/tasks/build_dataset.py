@@ -46,7 +46,7 @@ def _write_rows(job: ConversionJob, rows: Path, tell: ReportProgress) -> dict[st
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
     try:
-        made = job.write(rows, lambda share: tell(_phase(share), share))
+        made = job.write_rows(rows, lambda share: tell(_phase(share), share))
     except (OSError, StudioError):
         # On a full disk, half of the rows would keep the room that everything else needs.
         shutil.rmtree(rows, ignore_errors=True)

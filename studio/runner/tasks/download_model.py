@@ -57,10 +57,10 @@ def download(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> d
     hub = Hub(endpoint=settings.hub_endpoint, token=settings.hub_token.get_secret_value())
     target = settings.models / hub_origin.folder_name(wish.repo, wish.commit)
     tell("asking the hub", None)
-    found = hub.look(wish.repo, wish.commit)
+    found = hub.model_info(wish.repo, wish.commit)
     fetch = Downloader(hub, found, wish.commit, folder.files, tell)
     if wish.code:
-        fetch.all([one for one in found.files if download_filter.is_code(one.name)])
+        fetch.download_all([one for one in found.files if download_filter.is_code(one.name)])
         for path in folder.files.glob("*.py"):
             path.replace(target / path.name)
     elif hub_origin.read(target) is None:
@@ -69,24 +69,24 @@ def download(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> d
 
 
 def _download_model(fetch: "Downloader", wish: DownloadRequest, target: Path) -> None:
-    stage, names = fetch.stage, fetch.found.names
-    download_filter.check_hub_files(fetch.found.id, names)
-    wanted = {one.name: one for one in fetch.found.files}
+    stage, names = fetch.stage, fetch.listing.file_names
+    download_filter.check_hub_files(fetch.listing.id, names)
+    wanted = {one.name: one for one in fetch.listing.files}
     files = [wanted[name] for name in download_filter.files_to_download(names)]
     _refuse_large_files(files)
     refuse_if_disk_full(stage, files)
-    fetch.begin(files)
+    fetch.set_total(files)
     beside = [one for one in files if not download_filter.is_weights(one.name)]
-    fetch.all(beside)
+    fetch.download_all(beside)
     # What these say may end it before anything large is fetched.
     said = model_facts.from_config(stage)
     model_compatibility.refuse_untrainable(said.kind, said.family, "source.id")
     model_metadata.read(stage)
-    fetch.all([one for one in files if one not in beside])
-    fetch.tell("reading what has come", 1.0)
+    fetch.download_all([one for one in files if one not in beside])
+    fetch.report("reading what has come", 1.0)
     model_facts.read(stage)
     hashes = {one.name: one.sha256 or one.git for one in files}
-    hub_origin.write(stage, HubOrigin(repo=fetch.found.id, commit=wish.commit, files=hashes))
+    hub_origin.write(stage, HubOrigin(repo=fetch.listing.id, commit=wish.commit, files=hashes))
     # What is there is no whole model, or it would have been found.
     shutil.rmtree(target, ignore_errors=True)
     stage.replace(target)
@@ -123,30 +123,30 @@ class Downloader:
     """Fetches files of one commit into a folder, telling how far it is with all of them."""
 
     hub: Hub
-    found: HubModel
+    listing: HubModel
     commit: str
     stage: Path
-    tell: ReportProgress
+    report: ReportProgress
     pause: Callable[[float], None] = time.sleep
     total: int = field(default=0, init=False)
     done: int = field(default=0, init=False)
 
-    def begin(self, files: list[HubFile]) -> None:
+    def set_total(self, files: list[HubFile]) -> None:
         """Say what all of it will be."""
         self.total = sum(one.size for one in files)
 
-    def all(self, files: list[HubFile]) -> None:
+    def download_all(self, files: list[HubFile]) -> None:
         for one in files:
             if not (self.stage / one.name).exists():
-                self._whole(one)
+                self._download_file(one)
             self.done += one.size
-            self._told(0)
+            self._report(0)
 
-    def _whole(self, file: HubFile) -> None:
+    def _download_file(self, file: HubFile) -> None:
         """Fetch one file; one that came wrong is fetched once more from its beginning."""
         part = self.stage / f"{file.name}.part"
         for _ in range(2):
-            self._patiently(file, part)
+            self._download_with_retries(file, part)
             if _matches_hub(part, file):
                 part.replace(self.stage / file.name)
                 return
@@ -156,7 +156,7 @@ class Downloader:
             hint="Something on the way changes it, or the hub is wrong; try again later.",
         )
 
-    def _patiently(self, file: HubFile, part: Path) -> None:
+    def _download_with_retries(self, file: HubFile, part: Path) -> None:
         """Fetch what is missing, as often as it takes while something comes."""
         tries = 0
         while (have := _file_size(part)) < file.size or not part.exists():
@@ -172,7 +172,7 @@ class Downloader:
                 self.pause(2.0**tries - 1)
 
     def _stream(self, file: HubFile, part: Path, have: int) -> None:
-        with self.hub.open(self.found.id, self.commit, file, have) as answer:
+        with self.hub.open(self.listing.id, self.commit, file, have) as answer:
             # Who does not know of parts sends it all again.
             goes_on = answer.status_code == httpx2.codes.PARTIAL_CONTENT
             with part.open("ab" if goes_on else "wb") as out:
@@ -180,16 +180,16 @@ class Downloader:
                 for chunk in answer.iter_bytes():
                     out.write(chunk)
                     have += len(chunk)
-                    self._told(have)
+                    self._report(have)
                     if have > file.size:
                         break
         if have < file.size:
             raise httpx2.ReadError("It ended early.")
 
-    def _told(self, have: int) -> None:
+    def _report(self, have: int) -> None:
         if self.total:
             told = f"fetched {_format_size(self.done + have)} of {_format_size(self.total)}"
-            self.tell(told, min(1.0, (self.done + have) / self.total))
+            self.report(told, min(1.0, (self.done + have) / self.total))
 
 
 def _matches_hub(path: Path, file: HubFile) -> bool:

@@ -37,37 +37,37 @@ class _CachedTokenizer:
 
 @dataclass(slots=True)
 class TokenizerCache:
-    _kept: OrderedDict[str, _CachedTokenizer] = field(default_factory=OrderedDict)
+    _cached: OrderedDict[str, _CachedTokenizer] = field(default_factory=OrderedDict)
 
-    def find(self, model: str) -> PreTrainedTokenizerBase | None:
+    def get(self, model: str) -> PreTrainedTokenizerBase | None:
         """Return a model's tokenizer if it is here, and its files are what they were."""
-        known = self._kept.pop(model, None)
+        known = self._cached.pop(model, None)
         if known is None or known.state != _file_state(model):
             return None
-        self._kept[model] = known
+        self._cached[model] = known
         return known.tokenizer
 
     def sizes(self, asked: TokenizerRequest) -> RowLengths | None:
         """Return those of the rows that a row may be packed with, if they have been told."""
-        return self._kept[asked.model].sizes.get(_window_key(asked))
+        return self._cached[asked.model].sizes.get(_window_key(asked))
 
-    def remember(self, asked: TokenizerRequest, sizes: RowLengths) -> None:
+    def store_sizes(self, asked: TokenizerRequest, sizes: RowLengths) -> None:
         """Keep what a child has told of a tokenizer that is here."""
-        known = self._kept[asked.model].sizes
+        known = self._cached[asked.model].sizes
         known[_window_key(asked)] = sizes
         if len(known) > MAX_WINDOWS:
             known.popitem(last=False)
 
-    def keep(self, model: str) -> None:
+    def add(self, model: str) -> None:
         """Load a tokenizer to stay. Only one that a child has loaded safely may be."""
         state = _file_state(model)
         signal.alarm(LOAD_SECONDS)
         try:
-            self._kept[model] = _CachedTokenizer(state, load_tokenizer(model))
+            self._cached[model] = _CachedTokenizer(state, load_tokenizer(model))
         finally:
             signal.alarm(0)
-        if len(self._kept) > MAX_TOKENIZERS:
-            self._kept.popitem(last=False)
+        if len(self._cached) > MAX_TOKENIZERS:
+            self._cached.popitem(last=False)
 
 
 def load_tokenizer(model: str, code: str = "") -> PreTrainedTokenizerBase:

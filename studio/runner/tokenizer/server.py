@@ -49,7 +49,7 @@ REQUEST_SECONDS = 1.0
 class TokenizerServer:
     listener: socket.socket
     lifeline: int
-    shelf: TokenizerCache = field(default_factory=TokenizerCache)
+    cache: TokenizerCache = field(default_factory=TokenizerCache)
     children: dict[int, SandboxedChild] = field(default_factory=dict)
     """By the file descriptor that their answers come from."""
     idle_seconds: float = IDLE_SECONDS
@@ -61,17 +61,17 @@ class TokenizerServer:
         self._selector.register(self.listener, selectors.EVENT_READ)
         asked_at = time.monotonic()
         while self.children or time.monotonic() - asked_at < self.idle_seconds:
-            for key, _ in self._selector.select(self._patience(asked_at)):
+            for key, _ in self._selector.select(self._poll_timeout(asked_at)):
                 if key.fd == self.lifeline:
                     return
                 if key.fileobj is self.listener:
                     asked_at = time.monotonic()
                     self._receive()
                 else:
-                    self._hear(self.children[key.fd])
-            self._end_the_slow()
+                    self._read_child(self.children[key.fd])
+            self._kill_overdue()
 
-    def _patience(self, asked_at: float) -> float:
+    def _poll_timeout(self, asked_at: float) -> float:
         if self.children:
             return POLL_SECONDS
         return max(0.0, asked_at + self.idle_seconds - time.monotonic())
@@ -87,15 +87,15 @@ class TokenizerServer:
         if is_hung_up(line):
             line.close()  # It has waited too long, and left.
             return
-        tokenizer = self.shelf.find(asked.model)
+        tokenizer = self.cache.get(asked.model)
         if tokenizer is not None:
-            sizes = self.shelf.sizes(asked)
+            sizes = self.cache.sizes(asked)
             limits = PACKED_PREVIEW_LIMITS if asked.window and sizes is None else PREVIEW_LIMITS
             child = fork_child(lambda: _answer(asked, tokenizer, sizes), limits, line)
         else:
             # Loading what strangers wrote is for children, too; if one could, the desk may.
             child = fork_child(lambda: _load_and_answer(asked), LOAD_LIMITS, line)
-        child.asked = asked
+        child.request = asked
         self._watch(child)
 
     def _watch(self, child: SandboxedChild) -> None:
@@ -105,42 +105,42 @@ class TokenizerServer:
             # Who else comes waits in the socket's own queue.
             self._selector.unregister(self.listener)
 
-    def _hear(self, child: SandboxedChild) -> None:
+    def _read_child(self, child: SandboxedChild) -> None:
         part = os.read(child.pipe, 2**16)
-        child.said += part
-        if len(child.said) > MAX_RESPONSE_BYTES:
+        child.output += part
+        if len(child.output) > MAX_RESPONSE_BYTES:
             child.kill()
         if not part or child.was_killed:
-            self._bury(child)
+            self._finish_child(child)
 
-    def _end_the_slow(self) -> None:
+    def _kill_overdue(self) -> None:
         for child in list(self.children.values()):
-            if time.monotonic() > child.end or child.is_in_vain:
+            if time.monotonic() > child.deadline or child.is_abandoned:
                 child.kill()
-                self._bury(child)
+                self._finish_child(child)
 
-    def _bury(self, child: SandboxedChild) -> None:
+    def _finish_child(self, child: SandboxedChild) -> None:
         if len(self.children) == MAX_CHILDREN:
             self._selector.register(self.listener, selectors.EVENT_READ)
         del self.children[child.pipe]
         self._selector.unregister(child.pipe)
-        failure = child.finish()
-        *notes, answer = bytes(child.said).split(b"\n")
+        failure = child.reap()
+        *notes, answer = bytes(child.output).split(b"\n")
         _send(
-            child.line,
+            child.connection,
             TokenizerResponse(failure=failure).model_dump_json().encode() if failure else answer,
         )
-        self._learn(child.asked, notes)
+        self._cache_results(child.request, notes)
 
-    def _learn(self, asked: TokenizerRequest | None, notes: Sequence[bytes]) -> None:
+    def _cache_results(self, asked: TokenizerRequest | None, notes: Sequence[bytes]) -> None:
         """Remember what a child has found out, for those that come after it."""
-        if asked is None or (self.shelf.find(asked.model) is None and notes[:1] != [b""]):
+        if asked is None or (self.cache.get(asked.model) is None and notes[:1] != [b""]):
             return
-        if self.shelf.find(asked.model) is None:
-            self.shelf.keep(asked.model)
+        if self.cache.get(asked.model) is None:
+            self.cache.add(asked.model)
         for told in filter(None, notes):
             with suppress(ValidationError):
-                self.shelf.remember(asked, RowLengths.model_validate_json(told))
+                self.cache.store_sizes(asked, RowLengths.model_validate_json(told))
 
 
 def _load_and_answer(asked: TokenizerRequest) -> Iterator[bytes]:
@@ -150,7 +150,7 @@ def _load_and_answer(asked: TokenizerRequest) -> Iterator[bytes]:
         yield _failure_answer(error)
         return
     yield _LOADED_MARKER
-    (PACKED_PREVIEW_LIMITS if asked.window else PREVIEW_LIMITS).impose()
+    (PACKED_PREVIEW_LIMITS if asked.window else PREVIEW_LIMITS).apply()
     yield from _answer(asked, tokenizer, None)
 
 

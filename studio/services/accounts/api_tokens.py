@@ -52,7 +52,7 @@ def create(
         raise InvalidError("A token needs a name.", hint="Say what it is for.", param="name")
     if days is not None and not 1 <= days <= MAX_DAYS:
         raise InvalidError(f"A token lasts 1 to {MAX_DAYS} days.", param="days")
-    if not most.covers(wish.scope):
+    if not most.includes(wish.scope):
         raise InvalidError("A token may do no more than you.", param="scope")
     expires = now() + timedelta(days=days) if days is not None else None
     token = ApiToken(name=name, scope=wish.scope, expires_at=expires, account_id=account_id)

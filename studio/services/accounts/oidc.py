@@ -39,7 +39,7 @@ class PendingSignIn:
     """The hash of what their browser holds, so that nobody is signed in with another's answer."""
     nonce: str
     verifier: str
-    there: str
+    return_to: str
     """Where they wanted to go."""
     at: float
 
@@ -72,7 +72,7 @@ class PendingSignIns:
             browser=hash_secret(browser),
             nonce=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(48),
-            there=there,
+            return_to=there,
             at=now,
         )
         self._begun[state] = begun
@@ -204,7 +204,7 @@ def _token_request(
         "code_verifier": begun.verifier,
     }
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    secret = settings.value("oidc_client_secret")
+    secret = settings.secret_value("oidc_client_secret")
     ways = about.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
     if secret and "client_secret_basic" in ways:
         pair = f"{quote(settings.oidc_client_id, safe='')}:{quote(secret, safe='')}"
@@ -251,7 +251,7 @@ def _fetch_json(
     with safe_http.open_url(
         url, about, seconds=TIMEOUT_SECONDS, allow_internal=may, body=body
     ) as answer:
-        for piece in answer.pieces():
+        for piece in answer.iter_bytes():
             content += piece
             if len(content) > MAX_BYTES:
                 break

@@ -118,7 +118,7 @@ def settings_with_secrets(db: Session, settings: Settings) -> Settings:
             found[row.name] = SecretStr(_decrypt(settings, row))
         except UnavailableError as error:
             log.warning("secret_unreadable", extra={"secret": row.name, "reason": error.message})
-    redaction.register_secrets([settings.value(name) for name in SECRETS])
+    redaction.register_secrets([settings.secret_value(name) for name in SECRETS])
     redaction.register_secrets([settings.secret_key.get_secret_value()])
     return settings.model_copy(update=found) if found else settings
 
@@ -145,7 +145,7 @@ def settings_with_required(db: Session, settings: Settings, names: Iterable[str]
 
 def _rows_not_in_environment(db: Session, settings: Settings, names: Iterable[str]) -> list[Secret]:
     """Return what is kept of those that the environment does not tell."""
-    wanted = {name for name in names if not settings.value(name)}
+    wanted = {name for name in names if not settings.secret_value(name)}
     return [row for row in db.exec(select(Secret)) if row.name in wanted] if wanted else []
 
 
@@ -160,7 +160,7 @@ def _secret_info(settings: Settings, name: str, row: Secret | None) -> SecretInf
         name=name,
         title=TITLES[name],
         variable=f"STUDIO_{name.upper()}",
-        from_environment=bool(settings.value(name)),
+        from_environment=bool(settings.secret_value(name)),
         set_at=row.set_at if row else None,
         set_by=row.set_by if row else "",
         trouble=trouble,

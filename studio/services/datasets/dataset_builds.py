@@ -79,7 +79,7 @@ def _import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
         dataset = pending_datasets.build_row(upload)
         first = stage / "1"
         first.mkdir()
-        made = _interactive_reading(_upload_reading(upload)).write(first)
+        made = _interactive_reading(_upload_reading(upload)).write_rows(first)
         pending_datasets.move_files(upload, stage)
         atomic_dirs.sync_dir(first)
         atomic_dirs.sync_dir(stage)
@@ -109,12 +109,12 @@ def rebuild(
     home = folder / str(dataset_id)
     if is_large(dataset.bytes, dataset.filename):
         with suppress(SlowReadingError):
-            check_mapping(mapping, inspect_file(job.source, limits.at_once(), mapping).columns)
+            check_mapping(mapping, inspect_file(job.source, limits.for_request(), mapping).columns)
         return _enqueue_rebuild(engine, home, job)
     try:
         check_in_child(job)
         with atomic_dirs.staging_dir(home) as stage:
-            made = _interactive_reading(job).write(stage)
+            made = _interactive_reading(job).write_rows(stage)
             atomic_dirs.sync_dir(stage)
             with unit_of_work(engine) as db:
                 return save_version(db, home, stage, made)
@@ -195,7 +195,7 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
 
 def _import_large_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
-    seen = inspect_file(source, upload.limits.at_once(), upload.mapping)
+    seen = inspect_file(source, upload.limits.for_request(), upload.mapping)
     if upload.mapping is not None:
         check_mapping(upload.mapping, seen.columns)
     dataset = pending_datasets.create(db, folder, upload)
@@ -225,7 +225,7 @@ def _import_undetected_file(db: Session, folder: Path, upload: Upload) -> Datase
 
 def _interactive_reading(job: ConversionJob) -> ConversionJob:
     """Return a reading for which an answer can wait."""
-    return replace(job, limits=job.limits.at_once())
+    return replace(job, limits=job.limits.for_request())
 
 
 def _enqueue_rebuild(engine: Engine, home: Path, job: ConversionJob) -> BuildResult:

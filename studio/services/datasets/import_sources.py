@@ -199,7 +199,7 @@ def _check_source(settings: Settings, source: Source) -> None:
 def _describe_source(settings: Settings, source: Source) -> str:
     if isinstance(source, UploadSource):
         return uploads.get(settings.uploads, source.upload).filename
-    return source.shown
+    return source.display_name
 
 
 def _check_spelling(text: str, pattern: str, shown: str, param: str) -> None:
@@ -222,4 +222,4 @@ def _available_name(db: Session, name: str) -> str:
 
 def _source_text(source: Source, fetched: FetchResult) -> str:
     commit = fetched.facts.get("commit")
-    return f"{source.shown}@{commit}" if commit else source.shown
+    return f"{source.display_name}@{commit}" if commit else source.display_name

@@ -82,7 +82,7 @@ def build_row(upload: Upload) -> Dataset:
     """Return the row of a file with what was seen in it, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
     brought = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
-    found = upload.arrival or detect_file(brought, upload.limits.at_once(), upload.mapping)
+    found = upload.arrival or detect_file(brought, upload.limits.for_request(), upload.mapping)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),
         filename=filename,
@@ -141,7 +141,7 @@ def load_detection(folder: Path, dataset: Dataset, limits: Limits) -> DetectedMa
     """
     if dataset.detected:
         return DETECTED_MAPPING_ADAPTER.validate_python(dataset.detected)
-    return inspect_file(original_source(folder, dataset), limits.at_once()).detected
+    return inspect_file(original_source(folder, dataset), limits.for_request()).detected
 
 
 def _find_file(folder: Path, dataset: Dataset, name: str) -> Path | None:

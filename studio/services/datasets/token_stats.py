@@ -178,10 +178,14 @@ def describe_truncation(lost: Truncation) -> str:
     """Say what a cut does to how many of the rows."""
     at = "cut at 1 token" if lost.at == 1 else f"cut at {lost.at:,} tokens"
     if not lost.rows:
-        return f"None of {lost.of:,} rows will be {at}." if lost.of > 1 else f"No row will be {at}."
-    told = f"{lost.rows:,} of {lost.of:,} rows will be {at}"
+        return (
+            f"None of {lost.total_rows:,} rows will be {at}."
+            if lost.total_rows > 1
+            else f"No row will be {at}."
+        )
+    told = f"{lost.rows:,} of {lost.total_rows:,} rows will be {at}"
     if not lost.is_exact:
-        told = f"About {lost.rows:,} of {lost.of:,} rows will be {at}"
+        told = f"About {lost.rows:,} of {lost.total_rows:,} rows will be {at}"
     if lost.emptied:
         told = f"{told}, {lost.emptied:,} of them before their answer"
     return f"{told}."
@@ -195,7 +199,7 @@ def suggest_length(part: PartStats) -> int:
 
 def _has_nothing_to_learn(part: PartStats, length: int) -> bool:
     """Whether nothing of it would be left to learn."""
-    return part.rows > 0 and part.needs.above(length) + part.unlearnt == part.rows
+    return part.rows > 0 and part.needs.count_above(length) + part.unlearnt == part.rows
 
 
 def _nothing_to_learn(name: str, part: PartStats, length: int) -> Refusal:

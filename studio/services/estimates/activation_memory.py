@@ -29,13 +29,13 @@ class BatchShape:
     batch: int
     length: int
     """Of the longest example: others are padded to it."""
-    answers: int
+    answer_tokens: int
     """Tokens to learn in one example."""
     rows: int = 0
     """Rows in all; none where that is not known."""
     row_tokens: float = 0
     """Of a row, on average."""
-    validated: int = 0
+    validation_examples: int = 0
     """Examples to validate by; none where that is not known."""
     is_packed: bool = False
     """Whether rows share an example."""
@@ -65,12 +65,12 @@ class TrainingStep:
         return isinstance(self.recipe.adapter, Lora)
 
     @property
-    def computed(self) -> int:
+    def compute_bytes(self) -> int:
         """Bytes of what comes out of a layer's products."""
         return DTYPE_BYTES[PRECISIONS[self.recipe.precision].compute]
 
     @property
-    def held(self) -> int:
+    def hidden_state_bytes(self) -> int:
         """Bytes of a number between the layers: as wide as the table of tokens."""
         return DTYPE_BYTES[number_formats.hidden_state_dtype(self.recipe, self.facts)]
 
@@ -79,84 +79,94 @@ class TrainingStep:
         return self.recipe.optimisation.activation_checkpointing
 
     @property
-    def table(self) -> int:
+    def embedding_size(self) -> int:
         """Numbers in the vocabulary's table."""
-        return self.shape.vocabulary * self.shape.hidden
+        return self.shape.vocab_size * self.shape.hidden_size
 
     @property
-    def made(self) -> DecoderLayers:
+    def layer_spec(self) -> DecoderLayers:
         """How its layers are made; of a family nobody counted, as most are."""
         return FAMILY_LAYERS.get(self.facts.family, FAMILY_LAYERS["llama"])
 
     @property
     def is_narrow(self) -> bool:
         """Whether products come out in 16 bits."""
-        return self.computed < DTYPE_BYTES["float32"]
+        return self.compute_bytes < DTYPE_BYTES["float32"]
 
     @property
-    def reads_copies(self) -> bool:
+    def casts_inputs(self) -> bool:
         """Whether each linear layer, or the adapter beside it, reads a copy of its own."""
         if not self.is_adapter:
-            return self.held > self.computed
+            return self.hidden_state_bytes > self.compute_bytes
         # Beside packed weights peft widens what it reads, unless a GPU's autocast is at hand.
         is_left = self.recipe.adapter.quantised is not None and self.on_gpu
         return self.is_narrow and not is_left
 
     @property
-    def keeps_inputs(self) -> bool:
+    def keeps_linear_inputs(self) -> bool:
         """Whether frozen layers keep what they read: bitsandbytes' of 8 bits do, for nothing."""
         row = self.recipe.adapter.quantised
         return row is not None and row.is_read_in_int8
 
     @property
-    def widened(self) -> int:
+    def dequantised_bytes(self) -> int:
         """Bytes of the largest packed weight while it is widened for a product."""
         is_packed = self.recipe.adapter.quantised is not None
-        return self.shape.hidden * self.shape.intermediate * self.computed * is_packed
+        return self.shape.hidden_size * self.shape.intermediate * self.compute_bytes * is_packed
 
     @property
-    def written(self) -> tuple[int, int]:
+    def key_value_widths(self) -> tuple[int, int]:
         """How wide keys and values are as they are kept: written out for each query, or shared."""
         shape = self.shape
-        if shape.key_heads == shape.heads or not (self.load.is_padded or self.made.is_eager):
-            return shape.keys, shape.keys
-        if shape.key_heads > 1 or (self.made.is_eager and self.load.is_padded):
-            return shape.queries, shape.queries
+        if shape.kv_heads == shape.heads or not (
+            self.load.is_padded or self.layer_spec.eager_attention
+        ):
+            return shape.key_width, shape.key_width
+        if shape.kv_heads > 1 or (self.layer_spec.eager_attention and self.load.is_padded):
+            return shape.query_width, shape.query_width
         # A single head is shared by a view, which to narrow it is written out.
-        return (shape.queries if self.held > self.computed else shape.keys), shape.keys
+        return (
+            shape.query_width if self.hidden_state_bytes > self.compute_bytes else shape.key_width
+        ), shape.key_width
 
     @property
-    def writes_scores(self) -> bool:
+    def stores_attention_scores(self) -> bool:
         """Whether attention works its scores out one after the other, and keeps them.
 
         No fused kernel could round what it multiplies inside, and a processor's drops no scores.
         """
-        drops = self.shape.drops_scores and not self.on_gpu
+        drops = self.shape.attention_dropout and not self.on_gpu
         return drops or emulates_bfloat16(self.recipe)
 
     @property
     def layer(self) -> int:
         """Bytes that one layer keeps."""
-        is_fused = not self.made.is_eager and not self.writes_scores
+        is_fused = not self.layer_spec.eager_attention and not self.stores_attention_scores
         return self.load.tokens * bytes_per_token(self) + self._mask * is_fused
 
     @property
     def _mask(self) -> int:
         """Bytes of a layer's own copy of the mask, as wide as its products."""
         length = self.load.length
-        return self.load.batch * length * length * self.computed if self.load.is_padded else 0
+        return self.load.batch * length * length * self.compute_bytes if self.load.is_padded else 0
 
     @property
-    def inputs(self) -> int:
+    def checkpointed_bytes(self) -> int:
         """Bytes of what goes into all layers, which is all that checkpointing keeps."""
-        return self.shape.layers * self.load.tokens * self.shape.hidden * self.held
+        return (
+            self.shape.layers * self.load.tokens * self.shape.hidden_size * self.hidden_state_bytes
+        )
 
     @property
-    def tail(self) -> int:
+    def final_norm_bytes(self) -> int:
         """Bytes that the last norm keeps, and its output."""
-        read = self.held if self.made.norm == "layer" else 4 + self.held
+        read = (
+            self.hidden_state_bytes
+            if self.layer_spec.norm == "layer"
+            else 4 + self.hidden_state_bytes
+        )
         normed = 0 if self.is_adapter else read
-        return self.load.tokens * self.shape.hidden * (normed + self.held)
+        return self.load.tokens * self.shape.hidden_size * (normed + self.hidden_state_bytes)
 
 
 def emulates_bfloat16(recipe: AnyRecipe) -> bool:
@@ -172,79 +182,86 @@ def bytes_per_token(step: TrainingStep) -> int:
 
 def _norms(step: TrainingStep) -> int:
     """Return what the norms of a layer keep, and what is dropped of its outputs."""
-    made, hidden = step.made, step.shape.hidden
-    dropped = 2 * step.computed * hidden if step.shape.drops_outputs else 0
+    made, hidden = step.layer_spec, step.shape.hidden_size
+    dropped = 2 * step.compute_bytes * hidden if step.shape.residual_dropout else 0
     if made.norm == "layer":
         # Its input, a mean and a deviation; of two that read the same, the input once.
-        read = 1 if step.shape.is_parallel else 2
-        return read * hidden * step.held + 2 * 2 * step.held + dropped
-    before = 4 * hidden + _scaled(step, step.held) * hidden + 4
-    after = 4 * hidden + _scaled(step, step.computed) * hidden + 4
-    return 2 * (before * made.is_normed_before + after * made.is_normed_after) + dropped
+        read = 1 if step.shape.parallel_residual else 2
+        return read * hidden * step.hidden_state_bytes + 2 * 2 * step.hidden_state_bytes + dropped
+    before = 4 * hidden + _scaled(step, step.hidden_state_bytes) * hidden + 4
+    after = 4 * hidden + _scaled(step, step.compute_bytes) * hidden + 4
+    return 2 * (before * made.pre_norm + after * made.post_norm) + dropped
 
 
 def _scaled(step: TrainingStep, width: int) -> int:
     """Return the bytes a norm keeps of a number to learn by what it is scaled."""
     if step.is_adapter:
         return 0
-    return 4 if step.made.norm == "wide" else width
+    return 4 if step.layer_spec.norm == "wide" else width
 
 
 def _inputs(step: TrainingStep) -> int:
     """Return what linear layers keep of the hidden numbers they read."""
-    copies = sum(readers if step.reads_copies else 1 for readers in step.made.readers)
-    beside = 2 if step.keeps_inputs and step.reads_copies else 0
-    return (copies + beside) * step.computed * step.shape.hidden
+    copies = sum(readers if step.casts_inputs else 1 for readers in step.layer_spec.readers)
+    beside = 2 if step.keeps_linear_inputs and step.casts_inputs else 0
+    return (copies + beside) * step.compute_bytes * step.shape.hidden_size
 
 
 def _head_norms(step: TrainingStep) -> int:
     """Return what it keeps to norm queries and keys."""
-    shape, made = step.shape, step.made
-    if not made.normed_heads:
+    shape, made = step.shape, step.layer_spec
+    if not made.qk_norm:
         return 0
-    sums = shape.heads + shape.key_heads if made.normed_heads == "each" else 2
-    return (4 + _scaled(step, step.computed)) * (shape.queries + shape.keys) + 4 * sums
+    sums = shape.heads + shape.kv_heads if made.qk_norm == "each" else 2
+    return (4 + _scaled(step, step.compute_bytes)) * (
+        shape.query_width + shape.key_width
+    ) + 4 * sums
 
 
 def _attention(step: TrainingStep) -> int:
-    shape, made, width = step.shape, step.made, step.computed
-    if made.is_eager or step.writes_scores:
+    shape, made, width = step.shape, step.layer_spec, step.compute_bytes
+    if made.eager_attention or step.stores_attention_scores:
         return _unfused_attention(step)
-    keys, values = step.written
-    is_copied = made.is_copied or (step.is_adapter and step.reads_copies)
-    heads = (3 if is_copied else 2) * shape.queries + keys + values
+    keys, values = step.key_value_widths
+    is_copied = made.copies_rotated_heads or (step.is_adapter and step.casts_inputs)
+    heads = (3 if is_copied else 2) * shape.query_width + keys + values
     # Values that are a part of what one product gave keep all of it.
-    joined = shape.queries + shape.keys if made.is_joined and values == shape.keys else 0
+    joined = (
+        shape.query_width + shape.key_width if made.fused_qkv and values == shape.key_width else 0
+    )
     # In float32, whatever the mode: a sum for each head.
     return width * (heads + joined) + 4 * shape.heads
 
 
 def _unfused_attention(step: TrainingStep) -> int:
     """Return what attention keeps that works its scores out one after the other."""
-    shape, width, length = step.shape, step.computed, step.load.length
-    if step.made.is_eager:
-        scores = 4 + width * (shape.is_capped + step.is_narrow)
-        return width * (2 * shape.queries + sum(step.written)) + scores * shape.heads * length
-    scores = 12 if shape.drops_scores else 4
-    is_part = step.made.is_joined and shape.key_heads == shape.heads
+    shape, width, length = step.shape, step.compute_bytes, step.load.length
+    if step.layer_spec.eager_attention:
+        scores = 4 + width * (shape.attn_softcapping + step.is_narrow)
+        return (
+            width * (2 * shape.query_width + sum(step.key_value_widths))
+            + scores * shape.heads * length
+        )
+    scores = 12 if shape.attention_dropout else 4
+    is_part = step.layer_spec.fused_qkv and shape.kv_heads == shape.heads
     is_view = is_part and not step.is_narrow and step.load.batch == 1
-    joined = 4 * (shape.queries + shape.keys) if is_view else 0
+    joined = 4 * (shape.query_width + shape.key_width) if is_view else 0
     # Queries, keys and values in float32, keys and values for each query.
-    return (3 * 4 + width) * shape.queries + joined + scores * shape.heads * length
+    return (3 * 4 + width) * shape.query_width + joined + scores * shape.heads * length
 
 
 def _mlp(step: TrainingStep) -> int:
-    kept = _GATED_MLP_VALUES if step.made.is_gated else _PLAIN_MLP_VALUES
+    kept = _GATED_MLP_VALUES if step.layer_spec.gated_mlp else _PLAIN_MLP_VALUES
     kept += _UNFUSED_ACTIVATION_VALUES.get(step.shape.activation, 0) + (
-        step.keeps_inputs and step.reads_copies
+        step.keeps_linear_inputs and step.casts_inputs
     )
-    return kept * step.computed * step.shape.intermediate
+    return kept * step.compute_bytes * step.shape.intermediate
 
 
 def _lora_ranks(step: TrainingStep) -> int:
     """Return the bytes kept between the two matrices of every adapter."""
     match step.recipe.adapter:
         case Lora(r=rank):
-            return (sum(step.made.readers) + 2) * rank * step.computed
+            return (sum(step.layer_spec.readers) + 2) * rank * step.compute_bytes
         case _:
             return 0

@@ -56,15 +56,15 @@ def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
     done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
     for chore in db.exec(done.order_by(col(Task.id).desc())):
         told = chore.result
-        if told["resolved"].get("device_name") != detect().trainer_name:
+        if told["resolved"].get("device_name") != detect().device_name:
             continue
         yield ReferenceRun(
             recipe=RECIPE_ADAPTER.validate_python(chore.params["recipe"], strict=False),
-            told=told["resolved"],
+            resolved=told["resolved"],
             steps=told["steps"],
             tokens=told["tokens"],
             step_seconds=told["step_seconds"],
-            beside_seconds=told["beside_seconds"],
+            overhead_seconds=told["beside_seconds"],
             peak_bytes=told["peak_memory_bytes"],
             is_calibration=True,
         )

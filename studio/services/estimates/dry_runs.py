@@ -86,7 +86,7 @@ def load_readings(db: Session) -> Iterator[DataReading]:
     done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
     for chore in db.exec(done.order_by(col(Task.id).desc())):
         recipe = RECIPE_ADAPTER.validate_python(chore.params["recipe"], strict=False)
-        yield DataReading(recipe=recipe, told=chore.result)
+        yield DataReading(recipe=recipe, resolved=chore.result)
 
 
 def task_subject(db: Session, recipe: AnyRecipe) -> str:
@@ -119,5 +119,5 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         "adds_up": knobs.gradient_accumulation_steps > 1,
         "is_checkpointed": knobs.activation_checkpointing,
         "validation_batch": recipe.evaluation.per_device_eval_batch_size,
-        "device": detect().trainer_name,
+        "device": detect().device_name,
     }

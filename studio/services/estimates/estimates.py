@@ -123,34 +123,34 @@ class EstimateError:
 class EstimateInputs:
     """What estimates of one moment go by; read once, for many recipes."""
 
-    precedents: Sequence[ReferenceRun]
-    find: FactsLookup
+    reference_runs: Sequence[ReferenceRun]
+    facts_for: FactsLookup
     readings: Sequence[DataReading] = ()
     count: Callable[[AnyRecipe], TokenLengths | None] = lambda _recipe: None
     """What was counted of a recipe's rows, though no run has read them."""
 
     def lengths(self, recipe: AnyRecipe) -> TokenLengths | None:
-        read = reference_runs.find_lengths(chain(self.precedents, self.readings), recipe)
+        read = reference_runs.find_lengths(chain(self.reference_runs, self.readings), recipe)
         return read or self.count(recipe)
 
-    def learnt(self, recipe: AnyRecipe) -> Correction:
+    def correction_for(self, recipe: AnyRecipe) -> Correction:
         """Learn from runs in the same precision with such an adapter: others err otherwise."""
         kind = (recipe.precision, recipe.adapter.kind)
         ratios = [
             one.peak_bytes / guess.total
-            for one in self.precedents
+            for one in self.reference_runs
             if (one.recipe.precision, one.recipe.adapter.kind) == kind
-            if one.peak_bytes and (guess := self._again(one)) is not None
+            if one.peak_bytes and (guess := self._recompute(one)) is not None
         ]
         if len(ratios) < _MIN_RUNS:
             return Correction()
         factor = min(max(statistics.median(ratios), _MIN_FACTOR), _MAX_FACTOR)
         return Correction(factor=factor, runs=len(ratios))
 
-    def _again(self, one: ReferenceRun) -> MemoryBreakdown | None:
+    def _recompute(self, one: ReferenceRun) -> MemoryBreakdown | None:
         """Work an earlier run out as it would be today, by the lengths that it found."""
-        facts = self.find(one.recipe.base_model)
-        return memory.estimate_from_resolved(one.recipe, facts, one.told) if facts else None
+        facts = self.facts_for(one.recipe.base_model)
+        return memory.estimate_from_resolved(one.recipe, facts, one.resolved) if facts else None
 
 
 def load_inputs(db: Session) -> EstimateInputs:
@@ -177,8 +177,8 @@ def estimate_recipe(
 
     """
     by = by or load_inputs(db)
-    alike = reference_runs.find_similar(by.precedents, recipe)
-    twin = reference_runs.find_same_memory(by.precedents, recipe)
+    alike = reference_runs.find_similar(by.reference_runs, recipe)
+    twin = reference_runs.find_same_memory(by.reference_runs, recipe)
     data = versions.require(db, recipe.dataset)
     facts = recommendation.load_model_facts(db, recipe.base_model)
     return RunEstimate(
@@ -207,7 +207,7 @@ def dry_run_estimate(
     return MemoryEstimate(
         estimate=estimate,
         learnt=Correction(),
-        room=detect().room_bytes,
+        room=detect().usable_memory_bytes,
         beside=_overhead_bytes(),
         knows_lengths=True,
         is_exact=True,
@@ -227,7 +227,7 @@ def formula_correction(
         formula_estimate(recipe, facts, by, Correction()),
     )
     if exact is None or closed is None:
-        return by.learnt(recipe)
+        return by.correction_for(recipe)
     return Correction(factor=exact.total / closed.total)
 
 
@@ -242,8 +242,8 @@ def formula_estimate(
         return None
     return MemoryEstimate(
         estimate=estimate,
-        learnt=learnt or by.learnt(recipe),
-        room=hardware.room_bytes,
+        learnt=learnt or by.correction_for(recipe),
+        room=hardware.usable_memory_bytes,
         beside=_overhead_bytes(),
         knows_lengths=found is not None,
         host=memory_fit.estimate_host(recipe, facts, load, hardware),

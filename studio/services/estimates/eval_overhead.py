@@ -26,7 +26,7 @@ class Overhead:
     rest: float
     """Loading and saving."""
 
-    def of(self, recipe: AnyRecipe, rows: int, steps: int) -> float:
+    def estimate_seconds(self, recipe: AnyRecipe, rows: int, steps: int) -> float:
         """Return what another run will spend that validates so many rows."""
         times = count_validations(recipe, steps)
         written = _sample_tokens_between(recipe, times) + 2 * _sample_tokens(recipe)

@@ -158,7 +158,7 @@ def estimate(
         return None
     step = TrainingStep(recipe, facts, shape, load, on_gpu)
     begun = _at_backward(step, sizes)
-    widened = replace(begun, scores=0, copies=begun.copies + step.widened)
+    widened = replace(begun, scores=0, copies=begun.copies + step.dequantised_bytes)
     training = [begun, widened, *_at_recomputation(step, sizes)]
     holes = _allocator_overhead(step, max(map(_transient_bytes, training)))
     moments = [replace(one, holes=holes) for one in (*training, _at_update(step, sizes))]
@@ -204,14 +204,14 @@ def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
 
 def _logits_bytes(step: TrainingStep) -> int:
     """Return what scoring the answers takes, when their gradient is worked out tile by tile."""
-    rows = step.load.batch * step.load.answers
+    rows = step.load.batch * step.load.answer_tokens
     columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
-    tile = min(rows, _TILE_ROWS) * min(step.shape.vocabulary, columns)
-    beside = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.caps_answers
-    work = tile * (step.computed + beside)
-    answers = rows * step.shape.hidden * (step.held + step.computed + 4)
+    tile = min(rows, _TILE_ROWS) * min(step.shape.vocab_size, columns)
+    beside = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.logit_softcapping
+    work = tile * (step.compute_bytes + beside)
+    answers = rows * step.shape.hidden_size * (step.hidden_state_bytes + step.compute_bytes + 4)
     # The output's own gradient is added up in float32, then written as wide as the weights.
-    return work + answers + (0 if step.is_adapter else 4 * step.table)
+    return work + answers + (0 if step.is_adapter else 4 * step.embedding_size)
 
 
 def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
@@ -234,7 +234,10 @@ def example_bytes(load: BatchShape) -> int:
 
 
 def _runtime_bytes(step: TrainingStep) -> int:
-    load, is_narrow = step.load, step.computed < DTYPE_BYTES["float32"] and detect().native_bf16
+    load, is_narrow = (
+        step.load,
+        step.compute_bytes < DTYPE_BYTES["float32"] and detect().native_bf16,
+    )
     # Of batches that are all as long, `RUNTIME_BYTES` covers the one there is.
     shapes = min(load.rows // load.batch or _SHAPES, _SHAPES) * (load.row_tokens < load.length)
     return RUNTIME_BYTES + KERNEL_BYTES * is_narrow * shapes
@@ -243,12 +246,12 @@ def _runtime_bytes(step: TrainingStep) -> int:
 def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Say what is held when the backward pass begins, with the scores at hand."""
     adds_up = step.recipe.optimisation.gradient_accumulation_steps > 1
-    layers = step.inputs if step.is_checkpointed else step.shape.layers * step.layer
+    layers = step.checkpointed_bytes if step.is_checkpointed else step.shape.layers * step.layer
     return replace(
         _constant_parts(step, sizes),
         gradients=sizes.gradients if adds_up else 0,
         copies=0 if step.is_checkpointed else sizes.copies,
-        activations=layers + step.tail,
+        activations=layers + step.final_norm_bytes,
         scores=_logits_bytes(step),
     )
 
@@ -257,8 +260,8 @@ def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBrea
     """Say what is held when checkpointing computes the first layer again, all others done."""
     if not step.is_checkpointed:
         return []
-    layer = step.layer + step.load.tokens * step.shape.hidden * step.held
-    copies = sizes.copies // step.shape.layers + step.widened
+    layer = step.layer + step.load.tokens * step.shape.hidden_size * step.hidden_state_bytes
+    copies = sizes.copies // step.shape.layers + step.dequantised_bytes
     made = _constant_parts(step, sizes)
     return [replace(made, gradients=sizes.gradients, copies=copies, activations=layer)]
 
@@ -266,14 +269,16 @@ def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBrea
 def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Say what is held while a batch is validated: one layer's work, and one tile of scores."""
     batch = step.recipe.evaluation.per_device_eval_batch_size
-    batch = min(batch, step.load.validated or batch)
+    batch = min(batch, step.load.validation_examples or batch)
     tokens, shape = batch * step.load.length, step.shape
-    rows = min(batch * step.load.answers, _TILE_ROWS)
-    columns = min(shape.vocabulary, _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS)
-    work = step.computed + (0 if step.on_gpu else _FORWARD_WORK)
+    rows = min(batch * step.load.answer_tokens, _TILE_ROWS)
+    columns = min(shape.vocab_size, _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS)
+    work = step.compute_bytes + (0 if step.on_gpu else _FORWARD_WORK)
     made = replace(
         _constant_parts(step, sizes),
-        activations=tokens * (4 * shape.hidden + 3 * shape.intermediate) * step.held,
+        activations=tokens
+        * (4 * shape.hidden_size + 3 * shape.intermediate)
+        * step.hidden_state_bytes,
         scores=rows * columns * work,
     )
     share = 0 if step.on_gpu else _VALIDATION_OVERHEAD
@@ -286,7 +291,7 @@ def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         _constant_parts(step, sizes),
         moment="update",
         gradients=sizes.gradients,
-        scratch=0 if step.is_adapter else step.table * _scratch_bytes(step.recipe),
+        scratch=0 if step.is_adapter else step.embedding_size * _scratch_bytes(step.recipe),
     )
 
 

@@ -26,16 +26,16 @@ class ReferenceRun:
     """One run that trained here to its end, or a calibration of a few steps."""
 
     recipe: AnyRecipe
-    told: dict[str, Any]
+    resolved: dict[str, Any]
     """What it found when it read its data: counts, lengths, formats."""
     steps: int
     tokens: int
     step_seconds: float
-    beside_seconds: float | None
+    overhead_seconds: float | None
     """What it spent on all but its steps; None where that is not known."""
     peak_bytes: float | None
     """None where it was measured in a way that cannot be compared."""
-    asides: Overhead | None = None
+    overhead: Overhead | None = None
     """The same by what it was spent on, where its numbers tell."""
     is_calibration: bool = False
 
@@ -49,7 +49,7 @@ class DataReading:
     """Data that have been read for a recipe, though nothing was trained."""
 
     recipe: AnyRecipe
-    told: dict[str, Any]
+    resolved: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def load_recent(db: Session) -> list[ReferenceRun]:
 def from_run(run: Run, said: ValidationTimes | None = None) -> ReferenceRun | None:
     """Return what a run has shown; None if it never got far, or ran on another machine."""
     seconds, told = run.metrics.get("train_seconds"), run.resolved
-    is_here = told.get("device_name") == detect().trainer_name
+    is_here = told.get("device_name") == detect().device_name
     if not is_here or not seconds or not run.step or not run.tokens:
         return None
     total = run_progress.measure(run).total_seconds
@@ -91,13 +91,13 @@ def from_run(run: Run, said: ValidationTimes | None = None) -> ReferenceRun | No
     beside = total - seconds if knows_all and total is not None else None
     return ReferenceRun(
         recipe=run.recipe,
-        told=told,
+        resolved=told,
         steps=run.step,
         tokens=run.tokens,
         step_seconds=seconds / run.step,
-        beside_seconds=beside,
+        overhead_seconds=beside,
         peak_bytes=memory.measured_peak(run),
-        asides=_measured_overhead(run, said, beside),
+        overhead=_measured_overhead(run, said, beside),
     )
 
 
@@ -161,7 +161,7 @@ def _matching_lengths(
 ) -> Iterator[TokenLengths]:
     most = recipe.data.max_length
     for one in known:
-        told, data = one.told, one.recipe.data
+        told, data = one.resolved, one.recipe.data
         same = (one.recipe.base_model, one.recipe.dataset) == (recipe.base_model, recipe.dataset)
         # Where all were cut at a shorter length, nobody knows how long they are.
         is_whole = told.get("longest_example", most) < data.max_length or data.max_length == most

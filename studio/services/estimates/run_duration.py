@@ -106,8 +106,8 @@ def _overhead_seconds(
 ) -> float:
     """Return the seconds for loading, validations, answers and saving, as far as runs told."""
     known = [
-        one.asides.of(recipe, rows, steps) if one.asides else one.beside_seconds
+        one.overhead.estimate_seconds(recipe, rows, steps) if one.overhead else one.overhead_seconds
         for one in alike
-        if one.beside_seconds is not None
+        if one.overhead_seconds is not None
     ]
     return statistics.median(known) if known else 0.0

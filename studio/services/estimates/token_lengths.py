@@ -78,5 +78,5 @@ def _to_lengths(found: TokenStats, recipe: AnyRecipe) -> TokenLengths | None:
         answer=min(part.most_learnt or longest, longest),
         rows=max(1, part.rows - held),
         examples=max(1, part.rows - held),
-        row_tokens=(part.tokens - part.lengths.beyond(most)) / part.rows,
+        row_tokens=(part.tokens - part.lengths.sum_above(most)) / part.rows,
     )

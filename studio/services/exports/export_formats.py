@@ -73,7 +73,7 @@ def count_weights(run: Run, kind: ExportKind) -> int:
 
 def explain_refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     """Say why a format cannot hold the weights, or nothing where it can as far as is known."""
-    spread = facts.spread
+    spread = facts.stats
     if kind == "adapter" or dtype != "float16" or not spread.over_float16:
         return ""
     return (
@@ -111,4 +111,4 @@ def _family_warning(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     trouble = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if kind == "adapter" or dtype != "float16" or trouble is None:
         return ""
-    return f"{facts.family} models may fail in float16: {trouble.why} ({trouble.source})."
+    return f"{facts.family} models may fail in float16: {trouble.reason} ({trouble.source})."

@@ -50,7 +50,7 @@ class AxisRange:
     """The column of the axis."""
     offsets: Offsets
 
-    def of(self, pair: CurveKey) -> tuple[ColumnElement[bool], ...]:
+    def conditions_for(self, pair: CurveKey) -> tuple[ColumnElement[bool], ...]:
         """Say of a number that it is of a curve, and inside the part."""
         offset = self.offsets.get(pair[0], 0)
         ends = ((self.place.__ge__, self.low), (self.place.__le__, self.high))
@@ -154,7 +154,7 @@ def _measure_extent(
     db: Session, pair: CurveKey, part: AxisRange, buckets: int
 ) -> CurveExtent | None:
     """Measure a curve without reading it: whatever the axis, it grows with the steps."""
-    of_pair = part.of(pair)
+    of_pair = part.conditions_for(pair)
     ends = (col(Metric.step), col(Metric.step).desc())
     parts = [
         select(what).where(*of_pair).order_by(end).limit(1)
@@ -171,7 +171,9 @@ def _measure_extent(
 
 def _load_each(db: Session, pairs: Sequence[CurveKey], part: AxisRange) -> list[CurvePoint]:
     """Read curves, each point as it was told."""
-    rows = (row for pair in pairs for row in _load_grouped(db, part.place, part.of(pair)))
+    rows = (
+        row for pair in pairs for row in _load_grouped(db, part.place, part.conditions_for(pair))
+    )
     return [(row[0], row[1], row[2] + part.offsets.get(row[0], 0), *row[3:]) for row in rows]
 
 
@@ -203,9 +205,9 @@ def _load_step_buckets(
 
     Each part looks its points up in an index: a third of the work of sorting them all.
     """
-    broken = select(Metric.step).where(*part.of(pair), col(Metric.value).is_(None))
+    broken = select(Metric.step).where(*part.conditions_for(pair), col(Metric.value).is_(None))
     bad = {cut.number(step) for step in db.exec(broken)}
-    for number, *values in _query_buckets(db, part.of(pair), cut, ()):
+    for number, *values in _query_buckets(db, part.conditions_for(pair), cut, ()):
         if values[0] is not None or number in bad:
             yield (*pair, cut.middle(number), *values, number in bad)
 
@@ -215,16 +217,18 @@ def _load_own_buckets(
 ) -> Iterator[_Placed]:
     """Read one curve in parts of its own steps, each with where its middle lies on the axis."""
     place = part.place
-    broken = select(place).where(*part.of(pair), col(Metric.value).is_(None))
+    broken = select(place).where(*part.conditions_for(pair), col(Metric.value).is_(None))
     yield from ((spot, None, None, None, True) for spot in db.exec(broken))
     if not extent.is_crowded:
-        told = select(place, Metric.value).where(*part.of(pair), col(Metric.value).is_not(None))
+        told = select(place, Metric.value).where(
+            *part.conditions_for(pair), col(Metric.value).is_not(None)
+        )
         yield from ((spot, value, value, value, False) for spot, value in db.exec(told))
         return
     cut = Buckets(low=extent.first, width=(extent.last - extent.first) / buckets, count=buckets)
     ends = (col(Metric.step), col(Metric.step).desc())
     for _number, mean, least, greatest, first, last in _query_buckets(
-        db, part.of(pair), cut, [select(place).order_by(end).limit(1) for end in ends]
+        db, part.conditions_for(pair), cut, [select(place).order_by(end).limit(1) for end in ends]
     ):
         if mean is not None:
             yield (first + last) / 2, mean, least, greatest, False

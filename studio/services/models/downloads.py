@@ -50,7 +50,7 @@ class HubSearch:
     """What came of a search."""
 
     found: list[HubModel]
-    trouble: StudioError | None = None
+    error: StudioError | None = None
     """Why there is no answer, if there is none."""
 
 
@@ -69,7 +69,7 @@ def try_search_hub(settings: Settings, words: str) -> HubSearch:
     try:
         return HubSearch(found=search_hub(settings, words))
     except StudioError as error:
-        return HubSearch(found=[], trouble=error)
+        return HubSearch(found=[], error=error)
 
 
 def describe_models(db: Session, found: Sequence[HubModel]) -> list[DownloadOffer]:
@@ -90,8 +90,8 @@ def inspect_repo(settings: Settings, repo: str, revision: str) -> HubModel:
 
 def inspect_repo_on(asked: Hub, repo: str, revision: str = "") -> HubModel:
     """Do what `inspect_repo` does, of a hub that was chosen before."""
-    found = asked.look(repo, revision)
-    download_filter.check_hub_files(found.id, found.names)
+    found = asked.model_info(repo, revision)
+    download_filter.check_hub_files(found.id, found.file_names)
     if found.gated:
         # What a gated model consists of everybody may know; its files tell who is let in.
         config = next(one for one in found.files if one.name == download_filter.CONFIG_FILE)
@@ -169,7 +169,7 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
 
 def size_of(found: HubModel) -> int:
     """Return the bytes that will be fetched."""
-    wanted = set(download_filter.files_to_download(found.names))
+    wanted = set(download_filter.files_to_download(found.file_names))
     return sum(one.size for one in found.files if one.name in wanted)
 
 
@@ -204,7 +204,7 @@ def _describe_model(found: HubModel, here: Model | None) -> DownloadOffer:
     ]
     refusal, hint = "", ""
     try:
-        download_filter.check_hub_files(found.id, found.names)
+        download_filter.check_hub_files(found.id, found.file_names)
     except InvalidError as error:
         refusal, hint = error.message, error.hint
     return DownloadOffer(

@@ -31,7 +31,7 @@ class ResponseStream:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def said(self) -> AsyncIterator[str | GenerationEnd]:
+    async def chunks(self) -> AsyncIterator[str | GenerationEnd]:
         """Yield what it says, and last of all how it ended.
 
         Raises:

@@ -59,17 +59,17 @@ def open_home(settings: Settings) -> Engine:
 
 def _make_usable(engine: Engine, settings: Settings, share: HomeLock) -> None:
     if restores.is_interrupted(settings.home):
-        with share.alone():
+        with share.exclusive():
             restores.finish(settings.home)
     with explain_os_errors(settings.home):
         for folder in (settings.runs, settings.datasets, settings.models):
             folder.mkdir(mode=0o700, exist_ok=True)
     if migrate.is_behind(engine):
         # Another may have done it by the time that this one is alone.
-        with share.alone():
+        with share.exclusive():
             migrate.upgrade(engine)
     if legacy_layout.needs_migration(engine):
-        with share.alone():
+        with share.exclusive():
             legacy_layout.migrate(engine, settings.datasets)
     metric_summaries.backfill(engine)
     with unit_of_work(engine) as db:

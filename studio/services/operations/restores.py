@@ -51,7 +51,7 @@ def restore(source: OpenBackup, home: Path, *, force: bool, watch: ProgressCallb
     migrate.reject_newer_version(source.manifest.revision)
     share = locks.HomeLock(home)
     try:
-        with share.alone():
+        with share.exclusive():
             if is_interrupted(home):
                 finish(home)
             _require_empty(home, force=force)

@@ -107,12 +107,12 @@ def _base_dtype_change(dtype: str) -> dict[str, Any]:
 
 
 def _hardware_lacks(case: _Case) -> str:
-    reason = case.mode.refusal(case.hardware)
+    reason = case.mode.unsupported_reason(case.hardware)
     return f"{case.mode.title} {reason}." if reason else ""
 
 
 def _weights_overflow(case: _Case) -> str:
-    spread = case.facts.spread
+    spread = case.facts.stats
     if "float16" not in _dtypes_used(case) or not spread.over_float16:
         return ""
     return (
@@ -132,7 +132,7 @@ def _family_overflows(case: _Case) -> str:
     known = family_limits.FLOAT16_OVERFLOWS.get(case.facts.family)
     if case.mode.compute != "float16" or known is None or not known.is_certain:
         return ""
-    return f"{case.facts.family} models do not train in float16: {known.why} ({known.source})."
+    return f"{case.facts.family} models do not train in float16: {known.reason} ({known.source})."
 
 
 def _mixes_float64(case: _Case) -> str:
@@ -158,7 +158,7 @@ def _halves_clash(case: _Case) -> str:
 
 
 def _has_odd_sides(case: _Case) -> str:
-    layers = case.facts.odd_layers
+    layers = case.facts.float8_unfit_layers
     if not layers or not case.mode.is_float8:
         return ""
     return (
@@ -175,7 +175,7 @@ def join_names(names: tuple[str, ...]) -> str:
 
 def _cannot_quantise(case: _Case) -> str:
     row = case.recipe.adapter.quantised
-    reason = row.refusal(case.hardware) if row is not None else ""
+    reason = row.unsupported_reason(case.hardware) if row is not None else ""
     return f"{row.title} {reason}." if row is not None and reason else ""
 
 

@@ -96,7 +96,7 @@ def weight_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
         return mode.weights
     if recipe_keeps_saved_dtypes(recipe):
         # Without weights at hand, what the config says is all there is to go by.
-        most = next(iter(facts.as_saved), facts.native)
+        most = next(iter(facts.load_dtypes), facts.native)
         return next((one for one in DTYPE_BYTES if one == most), mode.weights)
     asked = recipe.adapter.base_dtype
     return next((one for one in DTYPE_BYTES if one == asked), mode.weights)
@@ -108,20 +108,20 @@ def recipe_keeps_saved_dtypes(recipe: AnyRecipe) -> bool:
 
 def count_by_dtype(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
     """Return how many weights are loaded in each format, before any is quantised."""
-    if recipe_keeps_saved_dtypes(recipe) and facts.as_saved:
-        return facts.as_saved
+    if recipe_keeps_saved_dtypes(recipe) and facts.load_dtypes:
+        return facts.load_dtypes
     return {weight_dtype(recipe, facts): facts.parameters}
 
 
 def hidden_state_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     """Return the format of what goes from layer to layer: that of the table of tokens."""
-    own = facts.table_format if recipe_keeps_saved_dtypes(recipe) else None
+    own = facts.embedding_dtype if recipe_keeps_saved_dtypes(recipe) else None
     return own or weight_dtype(recipe, facts)
 
 
 def rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> CastRounding | None:
     """Return what loading the base model rounds, but for what is quantised of it."""
-    return facts.rounded(
+    return facts.rounding_to(
         weight_dtype(recipe, facts),
         keeps_own=recipe_keeps_saved_dtypes(recipe),
         is_quantised=recipe.adapter.quantised is not None,
@@ -187,7 +187,7 @@ def _optimizer_states(recipe: AnyRecipe) -> int:
 def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return what autocast keeps of the linear layers until the backward pass is through them."""
     mode = PRECISIONS[recipe.precision]
-    own = facts.linear_as_saved if recipe_keeps_saved_dtypes(recipe) else {}
+    own = facts.linear_load_dtypes if recipe_keeps_saved_dtypes(recipe) else {}
     linear = own or {weight_dtype(recipe, facts): facts.linear_parameters}
     base = sum(count * _copy_bytes(mode, one) for one, count in linear.items())
     if not isinstance(recipe.adapter, Lora):

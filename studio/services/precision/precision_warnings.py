@@ -83,7 +83,7 @@ def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
         return ""
     known = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if known is not None and not known.is_certain:
-        return f"{facts.family} in float16 is doubtful: {known.why} ({known.source})."
+        return f"{facts.family} in float16 is doubtful: {known.reason} ({known.source})."
     if facts.native == "bfloat16":
         return (
             "Models stored in bfloat16 were mostly trained in it, and often overflow float16: "
@@ -94,16 +94,17 @@ def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 def _quantisation_error(recipe: AnyRecipe, facts: ModelFacts) -> str:
     row = recipe.adapter.quantised
-    if row is None or row.name not in facts.rounding:
+    if row is None or row.name not in facts.quantisation_errors:
         return ""
     return (
-        f"{row.title} moves weights by {100 * facts.rounding[row.name]:.2g} % of their size (root "
+        f"{row.title} moves weights by "
+        f"{100 * facts.quantisation_errors[row.name]:.2g} % of their size (root "
         "mean square over a sample of this model's): it starts a little worse than it was saved."
     )
 
 
 def _float16_underflow(recipe: AnyRecipe, facts: ModelFacts) -> str:
-    share = facts.spread.below_float16
+    share = facts.stats.below_float16
     if weight_dtype(recipe, facts) != "float16" or facts.native == "float16" or share < MIN_SHARE:
         return ""
     return f"{_percent(share)} of the weights are smaller than float16 can hold, and become zero."
@@ -116,7 +117,7 @@ def _stalled_updates(recipe: AnyRecipe, facts: ModelFacts) -> str:
     if trained_dtype(recipe, facts) != "bfloat16" or not is_plain:
         return ""
     rate = recipe.optimisation.learning_rate
-    share = facts.stalled(rate)
+    share = facts.stalled_share(rate)
     if share < MIN_SHARE:
         return ""
     return (

@@ -264,13 +264,15 @@ def _reason_against_16_bits(facts: ModelFacts, hardware: Hardware) -> str:
         return "some layers are stored in float64"
     fast, overflow = fast_formats(hardware), family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if fast == FLOAT16 and overflow:
-        return f"{hardware.title} lacks bfloat16, and in float16 {overflow.why} ({overflow.source})"
+        return (
+            f"{hardware.title} lacks bfloat16, and in float16 {overflow.reason} ({overflow.source})"
+        )
     return "the weights do not suit 16 bits"
 
 
 def _weights_evidence(facts: ModelFacts) -> str:
     """Name the evidence: what the weights look like."""
-    largest = facts.spread.largest
+    largest = facts.stats.largest
     if not facts.has_weights or largest is None:
         return ""
     return f" (weights are {facts.native}, the largest seen {largest:.3g})"

@@ -43,9 +43,9 @@ _WEIGHT_BYTES = 5
 class RemainingMemory:
     """Memory of the machine that training leaves."""
 
-    left: int
+    free_bytes: int
     """Bytes. Runs are counted with all that they were estimated to hold."""
-    unknown: Run | None = None
+    unestimated_run: Run | None = None
     """A run whose need is not known, so that nothing can be judged beside it."""
 
 
@@ -102,7 +102,7 @@ def fits_in_memory(db: Session, export: Export, hardware: Hardware, free_bytes: 
     needed = export_bytes(db, export)
     if not runs.list_live(db):
         return True
-    return needed is not None and needed <= remaining_memory(db, hardware, free_bytes).left
+    return needed is not None and needed <= remaining_memory(db, hardware, free_bytes).free_bytes
 
 
 def blocking_export(db: Session, hardware: Hardware) -> Export | None:
@@ -112,5 +112,5 @@ def blocking_export(db: Session, hardware: Hardware) -> Export | None:
         return None
     needed = run_bytes(first, hardware)
     # What is free right now says little: other runs may have ended, and give theirs back.
-    left = remaining_memory(db, hardware, hardware.memory_bytes).left
+    left = remaining_memory(db, hardware, hardware.memory_bytes).free_bytes
     return None if needed is not None and needed <= left else going[0]

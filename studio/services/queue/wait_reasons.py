@@ -119,9 +119,9 @@ def _export_blocker(db: Session, export: Export) -> Blocker | None:
         concurrent_exports.remaining_memory(db, hardware, free),
         concurrent_exports.export_bytes(db, export) or 0,
     )
-    if room.unknown is not None:
-        return Blocker(f"waits for run {room.unknown.id} to end: its memory is not known")
-    left = max(0, room.left) / 1e9
+    if room.unestimated_run is not None:
+        return Blocker(f"waits for run {room.unestimated_run.id} to end: its memory is not known")
+    left = max(0, room.free_bytes) / 1e9
     return Blocker(f"waits for memory: it may need {needed / 1e9:,.1f} GB; {left:,.1f} GB are left")
 
 

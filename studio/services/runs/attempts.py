@@ -168,7 +168,7 @@ def _handle_lost_process(db: Session, run: Run, end: ProcessExit) -> None:
     if oom_retry.mark_for_retry(run, exit_diagnosis.to_failed_event(why, 1)):
         oom_retry.requeue_smaller(db, run)
         return
-    if not why.is_chance or times >= why.tries:
+    if not why.is_transient or times >= why.max_attempts:
         fail(db, run, exit_diagnosis.to_failed_event(why, times))
         return
     run.resumes = True

@@ -33,21 +33,21 @@ _MAX_CACHED = 500
 class HubAccessCache:
     """What the hub said of models a short while ago: why it does not hand one out, or nothing."""
 
-    good_seconds: float = 300.0
-    bad_seconds: float = 5.0
+    granted_seconds: float = 300.0
+    refused_seconds: float = 5.0
     """A refusal holds shortly, so that trying again asks the hub again."""
-    _kept: dict[tuple[Hub, str], tuple[float, StudioError | None]] = field(default_factory=dict)
+    _cache: dict[tuple[Hub, str], tuple[float, StudioError | None]] = field(default_factory=dict)
     """With the moment of the monotonic clock until which an answer holds."""
 
-    def trouble(self, hub: Hub, name: str) -> StudioError | None:
-        until, trouble = self._kept.get((hub, name), (0.0, None))
+    def find_error(self, hub: Hub, name: str) -> StudioError | None:
+        until, trouble = self._cache.get((hub, name), (0.0, None))
         if time.monotonic() < until:
             return trouble
         trouble = _request_access(hub, name)
-        if len(self._kept) >= _MAX_CACHED:
-            self._kept.clear()
-        holds = self.bad_seconds if trouble else self.good_seconds
-        self._kept[hub, name] = time.monotonic() + holds, trouble
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        holds = self.refused_seconds if trouble else self.granted_seconds
+        self._cache[hub, name] = time.monotonic() + holds, trouble
         return trouble
 
 
@@ -82,7 +82,7 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
         hub = downloads.hub_client(secrets.settings_with_required(db, settings, ["hub_token"]))
     except UnavailableError as error:
         return [_refusal(error.message, error.hint)]
-    trouble = answers.trouble(replace(hub, seconds=_TIMEOUT_SECONDS), location)
+    trouble = answers.find_error(replace(hub, timeout_seconds=_TIMEOUT_SECONDS), location)
     return [_refusal(trouble.message, f"{trouble.hint} {_RETRY_HINT}".strip())] if trouble else []
 
 

@@ -127,7 +127,7 @@ def _lora_adapter(case: _Failure) -> Iterator[Fix]:
 def _fits(case: _Failure) -> bool:
     """Whether weights, gradients and optimizer alone are smaller than the memory there is."""
     sizes = number_formats.plan_dtypes(case.recipe, _model_facts(case)).sizes
-    return sizes is None or sizes.total < case.hardware.room_bytes
+    return sizes is None or sizes.total < case.hardware.usable_memory_bytes
 
 
 def _model_facts(case: _Failure) -> ModelFacts:

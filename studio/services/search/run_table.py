@@ -44,10 +44,10 @@ class TableRow:
     """A run with what it told, summed up."""
 
     run: Run
-    sums: dict[str, MetricSummary]
+    summaries: dict[str, MetricSummary]
 
     def value(self, field: Field) -> Any:  # noqa: ANN401 -- as fields are
-        return field.read(self.run, self.sums)
+        return field.read(self.run, self.summaries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class TablePage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortOrder:
     field: Field
-    falls: bool
+    is_descending: bool
 
 
 def load_page(db: Session, view: TableView, *, limit: int, after: int | None = None) -> TablePage:
@@ -133,14 +133,14 @@ def resolve_order(view: TableView, told: Collection[str]) -> SortOrder:
             hint=f"Did you mean {near[0]}?" if near else "GET /api/v1/fields lists what they can.",
             param="sort",
         )
-    return SortOrder(field=field, falls=view.sort.startswith("-"))
+    return SortOrder(field=field, is_descending=view.sort.startswith("-"))
 
 
 def load_rows(db: Session, run_ids: Sequence[int], shown: Sequence[Field]) -> list[TableRow]:
     """Return runs as lines of a table of some columns, in the order of their ids here."""
     runs = {run.id: run for run in db.exec(select(Run).where(col(Run.id).in_(run_ids)))}
     sums = metric_summaries.load_by_run(db, run_ids, {one.key for one in shown})
-    return [TableRow(run=runs[one], sums=sums.get(one, {})) for one in run_ids if one in runs]
+    return [TableRow(run=runs[one], summaries=sums.get(one, {})) for one in run_ids if one in runs]
 
 
 def _sorted_ids(
@@ -155,8 +155,8 @@ def _sorted_ids(
     query = select(Run.id).where(*which)
     if after is not None:
         query = query.where(_after_condition(db, value, wanted, after))
-    sorted_by = value.desc() if wanted.falls else value.asc()
-    tie = col(Run.id).desc() if wanted.falls else col(Run.id).asc()
+    sorted_by = value.desc() if wanted.is_descending else value.asc()
+    tie = col(Run.id).desc() if wanted.is_descending else col(Run.id).asc()
     query = query.order_by(sorted_by.nulls_last(), tie).limit(limit)
     return [one for one in db.exec(query) if one is not None]
 
@@ -164,8 +164,8 @@ def _sorted_ids(
 def _after_condition(db: Session, value: Any, wanted: SortOrder, after: int) -> ColumnElement[bool]:  # noqa: ANN401 -- a column of any type
     """Say of a run that it comes after another, wherever that stands by now."""
     mark = db.exec(select(value).where(Run.id == after)).first()
-    later = col(Run.id) < after if wanted.falls else col(Run.id) > after
+    later = col(Run.id) < after if wanted.is_descending else col(Run.id) > after
     if mark is None:
         return and_(value.is_(None), later)
-    further = value < mark if wanted.falls else value > mark
+    further = value < mark if wanted.is_descending else value > mark
     return or_(further, and_(value == mark, later), value.is_(None))

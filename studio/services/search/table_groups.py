@@ -119,5 +119,5 @@ def _sort_groups(found: Sequence[RunGroup], order: run_table.SortOrder) -> list[
     known = [one for one in found if name in one.spreads]
     if not known:
         return list(found)
-    known.sort(key=lambda one: one.spreads[name].mean, reverse=order.falls)
+    known.sort(key=lambda one: one.spreads[name].mean, reverse=order.is_descending)
     return [*known, *(one for one in found if name not in one.spreads)]

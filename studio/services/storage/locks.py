@@ -104,7 +104,7 @@ class HomeLock:
             raise
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Keep everyone else out.
 
         Raises:

@@ -50,13 +50,13 @@ class StudyRun:
     alarms: int = 0
 
     @property
-    def is_lost(self) -> bool:
+    def has_no_result(self) -> bool:
         """Whether it will never come to an end that can be measured."""
         return self.state in {"failed", "cancelled"}
 
-    def at(self, place: int | None) -> float | None:
+    def loss_at(self, place: int | None) -> float | None:
         """Return the validation loss at a step, or at the end of a finished run."""
-        if self.is_lost:
+        if self.has_no_result:
             return None
         return self.final if place is None else self.validations.get(place)
 
@@ -165,9 +165,11 @@ def pair_by_seed(
     own: Sequence[StudyRun], reference: Sequence[StudyRun]
 ) -> list[tuple[StudyRun, StudyRun]]:
     """Put each trial beside the reference's trial of the same seed; lost ones are left out."""
-    by_seed = {trial.seed: trial for trial in reference if not trial.is_lost}
+    by_seed = {trial.seed: trial for trial in reference if not trial.has_no_result}
     return [
-        (trial, by_seed[trial.seed]) for trial in own if not trial.is_lost and trial.seed in by_seed
+        (trial, by_seed[trial.seed])
+        for trial in own
+        if not trial.has_no_result and trial.seed in by_seed
     ]
 
 
@@ -184,7 +186,7 @@ def _precision_result(
     compared = _comparable_pairs(pair_by_seed(own, reference))
     step = _step_of_pairs(compared) if compared else comparison_step(own)
     gap = summarise(starmap(_difference, _paired_losses(compared, step)))
-    noise = summarise(trial.at(step) for trial in reference)
+    noise = summarise(trial.loss_at(step) for trial in reference)
     since = _first_common_step([trial for pair in compared for trial in pair])
     memory = _peak_memory(_measured_runs(own))
     is_reference = mode == REFERENCE
@@ -202,7 +204,7 @@ def _precision_result(
         precision=mode,
         states=Counter(trial.state for trial in own),
         step=step,
-        loss=summarise(trial.at(step) for trial in own),
+        loss=summarise(trial.loss_at(step) for trial in own),
         gap=None if is_reference else gap,
         noise=noise,
         versus=judged,
@@ -210,7 +212,7 @@ def _precision_result(
         if since is None or judged in {"reference", "within"}
         else improvement_lost(*improved),
         lost_since=since,
-        not_finite=sum(_is_non_finite(trial.at(step)) for trial in own),
+        not_finite=sum(_is_non_finite(trial.loss_at(step)) for trial in own),
         speed=summarise(trial.tokens_per_second for trial in _measured_runs(own)),
         speed_ratio=None if is_reference else summarise(starmap(_speed_ratio, compared)),
         memory=memory,
@@ -243,7 +245,7 @@ def _paired_losses(
     compared: Sequence[tuple[StudyRun, StudyRun]], step: int | None
 ) -> list[tuple[float, float]]:
     """Return the finite losses of each pair at a place; a pair with a broken one is left out."""
-    found = [(mode.at(step), reference.at(step)) for mode, reference in compared]
+    found = [(mode.loss_at(step), reference.loss_at(step)) for mode, reference in compared]
     return [
         (mine, theirs)
         for mine, theirs in found

@@ -64,7 +64,7 @@ _STATES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerResult:
     proposed: list[TrialSettings] = field(default_factory=list)
-    hopeless: list[int] = field(default_factory=list)
+    to_prune: list[int] = field(default_factory=list)
     """Runs to stop, by id."""
     importance: dict[str, float] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ def ask_optuna(sweep: Sweep, trials: Sequence[Trial], path: Path, wanted: int) -
     study = _sync_study(sweep, trials, path)
     return SamplerResult(
         proposed=_propose(sweep, study, wanted) if wanted else [],
-        hopeless=list(_find_runs_to_prune(study)) if sweep.is_pruning else [],
+        to_prune=list(_find_runs_to_prune(study)) if sweep.is_pruning else [],
         importance=_importance(study),
     )
 
@@ -128,7 +128,7 @@ def _journal_matches(study: optuna.Study, trials: Sequence[Trial]) -> bool:
     return all(
         noted.user_attrs.get("run") == trial.run.id
         and (not noted.state.is_finished() or noted.state is _trial_state(trial))
-        and len(noted.intermediate_values) <= len(trial.course)
+        and len(noted.intermediate_values) <= len(trial.intermediate_values)
         for noted, trial in zip(known, trials, strict=False)
     )
 
@@ -164,7 +164,8 @@ def _report_values(study: optuna.Study, noted: FrozenTrial, trial: Trial) -> Non
 def _intermediate_values(trial: Trial) -> dict[int, float]:
     """Return what a run has told, evaluation by evaluation: steps differ where batches do."""
     return {
-        place: float("nan") if value is None else value for place, value in enumerate(trial.course)
+        place: float("nan") if value is None else value
+        for place, value in enumerate(trial.intermediate_values)
     }
 
 

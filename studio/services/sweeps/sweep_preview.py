@@ -175,7 +175,7 @@ def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
     seen: set[tuple[Scalar, ...]] = set()
     while len(seen) < count_combinations(space):
         for _ in range(MAX_REDRAWS * 10):
-            settings = {name: one.draw(dice) for name, one in space.items()}
+            settings = {name: one.sample(dice) for name, one in space.items()}
             if (key := tuple(settings.values())) not in seen:
                 break
         else:
@@ -224,7 +224,7 @@ def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
     if plan.strategy != "grid":
         return
     for name, one in space.items():
-        if one.points() is None:
+        if one.grid() is None:
             raise InvalidError(
                 "A grid needs single values, and this range has none.",
                 hint="Write the values out, give the range a step, or search at random.",
@@ -240,7 +240,7 @@ def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
 
 
 def _grid_points(space: SearchSpace) -> Iterator[TrialSettings]:
-    for values in product(*(one.points() or () for one in space.values())):
+    for values in product(*(one.grid() or () for one in space.values())):
         yield dict(zip(space, values, strict=True))
 
 
@@ -266,14 +266,16 @@ def _required_switch(
     one = variants.variant_fields(type(recipe)).get(name)
     if one is None:
         return []
-    varied = space.get(one.switch)
+    varied = space.get(one.discriminator)
     tried = varied.values if isinstance(varied, Values) else []
-    there = tried or [flatten(recipe.model_dump())[one.switch]]
-    fitting = [kind for kind in one.kinds if kind in there]
+    there = tried or [flatten(recipe.model_dump())[one.discriminator]]
+    fitting = [kind for kind in one.variants if kind in there]
     if not fitting:
-        message = f"No run of this sweep has it: it belongs to {one.switch} {one.kinds[0]}."
-        raise InvalidError(message, hint=f"Vary {one.switch}, too.", param=name)
-    return [(one.switch, fitting[0])]
+        message = (
+            f"No run of this sweep has it: it belongs to {one.discriminator} {one.variants[0]}."
+        )
+        raise InvalidError(message, hint=f"Vary {one.discriminator}, too.", param=name)
+    return [(one.discriminator, fitting[0])]
 
 
 def _convert_value(
@@ -306,7 +308,7 @@ def _estimate_seconds(db: Session, recipes: Sequence[AnyRecipe], count: int) -> 
     version = cache(partial(versions.require, db))
     total: dict[str, float] = {}
     for tried in recipes:
-        alike = reference_runs.find_similar(known.precedents, tried)
+        alike = reference_runs.find_similar(known.reference_runs, tried)
         made = run_duration.estimate_time(
             tried, version(tried.dataset), known.lengths(tried), alike
         )

@@ -31,7 +31,7 @@ class Trial:
     state: State
     value: float | None
     """Of the sweep's metric, the newest; None until there is a finite one."""
-    course: Sequence[float | None] = ()
+    intermediate_values: Sequence[float | None] = ()
     """Every value there was, in order; None where it was not finite. Empty unless asked for."""
 
 
@@ -47,7 +47,7 @@ def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Tri
             settings=_trial_settings(sweep, run),
             state=_trial_state(run),
             value=_trial_value(sweep, run),
-            course=told.get(run.id or 0, ()),
+            intermediate_values=told.get(run.id or 0, ()),
         )
         for run in rows
     ]

@@ -21,7 +21,7 @@ class ProcessExit:
     rebooted: bool = False
     disk_full: bool = False
     """Whether there is no room left where its folder is."""
-    last_words: str = ""
+    last_line: str = ""
     """The last line that it printed."""
 
 
@@ -30,9 +30,9 @@ class ExitCause:
     code: str
     message: str
     hint: str
-    is_chance: bool = False
+    is_transient: bool = False
     """Whether another try may well end better: nothing speaks for a mistake in the run itself."""
-    tries: int = 3
+    max_attempts: int = 3
 
 
 TRAINING = "training"
@@ -114,14 +114,14 @@ _REBOOT = ExitCause(
     code="lost_worker",
     message="The machine was started anew while the run trained.",
     hint="Try again: it goes on from its newest checkpoint.",
-    is_chance=True,
+    is_transient=True,
 )
 _HUNG = ExitCause(
     code="hang",
     message="The training process said nothing for too long, and was ended.",
     hint="The end of its log shows where it stood. Try again from its newest checkpoint.",
-    is_chance=True,
-    tries=2,
+    is_transient=True,
+    max_attempts=2,
 )
 _NO_ROOM = ExitCause(code=DISK_FULL.code, message=DISK_FULL.message, hint=DISK_FULL.hint)
 
@@ -156,7 +156,7 @@ def _unobserved(work: str) -> ExitCause:
         message=f"The {work} process is gone, and the worker that could have seen how it ended "
         "was gone before it.",
         hint=f"Try again{': it goes on from its newest checkpoint' * (work == TRAINING)}.",
-        is_chance=True,
+        is_transient=True,
     )
 
 
@@ -171,12 +171,12 @@ _LAST_LINE_CAUSES = (
 def _by_last_line(end: ProcessExit, work: str) -> ExitCause | None:
     if end.disk_full and (end.exit_code or 0) > 0:
         return _disk_full(work)
-    fits = (why for pattern, why in _LAST_LINE_CAUSES if re.search(pattern, end.last_words))
+    fits = (why for pattern, why in _LAST_LINE_CAUSES if re.search(pattern, end.last_line))
     why = next(fits, None)
     if why is not _missing_package:
         return why(work) if why else None
     told = why(work)
-    message = f"{told.message}: {end.last_words.partition(': ')[2]}."
+    message = f"{told.message}: {end.last_line.partition(': ')[2]}."
     return ExitCause(code=told.code, message=message, hint=told.hint)
 
 
@@ -187,7 +187,7 @@ def _killed(work: str, exit_code: int) -> ExitCause:
         code="killed",
         message=f"The {work} process was killed from outside ({name}).",
         hint=f"If nobody did so: run again.{memory if name == 'SIGKILL' else ''}",
-        is_chance=True,
+        is_transient=True,
     )
 
 
@@ -196,7 +196,7 @@ def _crashed(work: str, where: str, end: ProcessExit) -> ExitCause:
     if name:
         message = f"A crash in compiled code ended the {work} process{where} ({name})."
     else:
-        last, code = end.last_words.rstrip("."), end.exit_code
+        last, code = end.last_line.rstrip("."), end.exit_code
         message = (
             f"The {work} process ended itself{where} with exit code {code}; the last it printed "
             f"was: {last}."

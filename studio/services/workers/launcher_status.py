@@ -26,7 +26,7 @@ class LauncherStatus(BaseModel):
     """Why it is broken, in a sentence."""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Say in a few words how a run starts now."""
         match self.state:
             case "ready":

@@ -49,7 +49,7 @@ class CheckpointManifest(BaseModel):
     def size(self) -> int:
         return sum(entry.size for entry in self.files.values())
 
-    def digested(self) -> "CheckpointManifest":
+    def with_digest(self) -> "CheckpointManifest":
         text = self.model_dump_json(exclude={"digest"})
         return self.model_copy(update={"digest": hashlib.sha256(text.encode()).hexdigest()})
 
@@ -66,7 +66,7 @@ def commit_folder(folder: Path, place: Path, manifest: CheckpointManifest) -> Ch
         flushed, hashed = pool.map(_sync_to_disk, files), pool.map(_checksum_file, files)
         list(flushed)
         entries = {file.name: entry for file, entry in zip(files, hashed, strict=True)}
-    sealed = manifest.model_copy(update={"files": entries}).digested()
+    sealed = manifest.model_copy(update={"files": entries}).with_digest()
     (folder / MANIFEST).write_text(sealed.model_dump_json(indent=1) + "\n", encoding="utf-8")
     _sync_to_disk(folder / MANIFEST)
     _sync_to_disk(folder)
@@ -110,7 +110,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         raise CorruptCheckpointError("it was never finished") from error
     except (OSError, ValidationError) as error:
         raise CorruptCheckpointError(f"{path.name} is not readable") from error
-    if manifest.digested() != manifest:
+    if manifest.with_digest() != manifest:
         raise CorruptCheckpointError(f"{path.name} is not as it was written")
     return manifest
 

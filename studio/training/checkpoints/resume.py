@@ -29,7 +29,7 @@ class ResumableTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untype
     """A trainer whose checkpoints are its saver's: exact, and whole or not there at all."""
 
     saver: "CheckpointSaver"
-    counts: tuple[Stateful, ...] = ()
+    accumulators: tuple[Stateful, ...] = ()
     """What the method itself counts."""
 
     def _save_checkpoint(self, _model: nn.Module, _trial: None) -> None:
@@ -63,17 +63,17 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         stop: StopHandler,
         say: Callable[[Event], None],
     ) -> None:
-        self.parts: dict[str, Stateful] = {}
+        self.stateful_parts: dict[str, Stateful] = {}
         """What counts, each by its own name."""
         self.best_loss: float | None = None
         """Validation loss of the best weights, once the model has gone back to them."""
         self._trainer = trainer
-        self._shelf = shelf
-        self._knobs = knobs
+        self._store = shelf
+        self._settings = knobs
         self._stop = stop
-        self._say = say
+        self._emit = say
         self._start: Path | None = None
-        self._dice: Tensor | None = None
+        self._epoch_rng_state: Tensor | None = None
         self._best: tuple[float | None, int | None] = (None, None)
         self._saved_at = self._seconds = 0.0
         self._saved_step = 0
@@ -93,14 +93,14 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         self._saved_at = time.monotonic()
         if self._start is not None:
             counters = trainer_state.read_counters(self._start, self._trainer.args.device)
-            self._recall(counters, state, control)
+            self._restore(counters, state, control)
 
     def on_epoch_begin(
         self, _args: object, _state: object, _control: object, **_rest: object
     ) -> None:
-        if self._dice is not None and self._start is not None:
-            torch.set_rng_state(self._dice)
-        self._start, self._dice = None, torch.get_rng_state()
+        if self._epoch_rng_state is not None and self._start is not None:
+            torch.set_rng_state(self._epoch_rng_state)
+        self._start, self._epoch_rng_state = None, torch.get_rng_state()
 
     def on_step_end(
         self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
@@ -110,16 +110,16 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
     def on_evaluate(
         self, _args: object, _state: object, control: TrainerControl, **_rest: object
     ) -> None:
-        control.should_save |= self._stop.asked == "pause"
+        control.should_save |= self._stop.requested == "pause"
 
     def on_save(
         self, _args: object, state: TrainerState, _control: object, **_rest: object
     ) -> None:
-        if self._stop.asked != "pause":
+        if self._stop.requested != "pause":
             return
         if self._saved_step == state.global_step:
             raise StopRequested
-        self._stop.asked = None
+        self._stop.requested = None
 
     def save(self) -> None:
         """Write a checkpoint of this step. If that fails, the run and older ones are unharmed."""
@@ -127,13 +127,13 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         try:
             self._write(state)
         except (OSError, RuntimeError, SafetensorError, TrainingError) as error:
-            self._tell_failure(state.global_step, error)
+            self._report_failure(state.global_step, error)
             state.best_metric, state.best_global_step = self._best
         else:
             self._saved_step, self._has_failed = state.global_step, False
             self._best = (state.best_metric, state.best_global_step)
-            self._tell(state.global_step, time.monotonic() - began)
-            self._shelf.prune(self._knobs.save_total_limit, state.best_global_step)
+            self._report_saved(state.global_step, time.monotonic() - began)
+            self._store.prune(self._settings.save_total_limit, state.best_global_step)
         finally:
             self._saved_at = time.monotonic()
             self._seconds = self._saved_at - began
@@ -144,69 +144,73 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         if step is None:
             return
         try:
-            checksums.verify_folder(self._shelf.place(step))
+            checksums.verify_folder(self._store.folder_for(step))
         except CorruptCheckpointError as why:
             self._alarm("broken_checkpoint", f"The best weights are lost: {why}.", step)
             return
-        trainer_state.load_weights(self._trainer.model, self._shelf.place(step))
+        trainer_state.load_weights(self._trainer.model, self._store.folder_for(step))
         self.best_loss = best_loss
 
     def _is_due(self, step: int) -> bool:
-        if self._stop.asked == "pause":
+        if self._stop.requested == "pause":
             return True
-        if self._knobs.save_steps is not None and step % self._knobs.save_steps == 0:
+        if self._settings.save_steps is not None and step % self._settings.save_steps == 0:
             return True
-        if self._knobs.save_minutes is None:
+        if self._settings.save_minutes is None:
             return False
-        pause = max(self._knobs.save_minutes * 60, self._seconds * SAVE_PAUSE_FACTOR)
+        pause = max(self._settings.save_minutes * 60, self._seconds * SAVE_PAUSE_FACTOR)
         return time.monotonic() - self._saved_at >= pause
 
     def _write(self, state: TrainerState) -> None:
         trainer, step, best_step = self._trainer, state.global_step, state.best_global_step
         if broken := nonfinite_weights(trainer.model):
             raise TrainingError("non_finite", f"Weights are no numbers, first {broken[0]}.")
-        self._shelf.refuse_crowding(trainer_state.state_bytes(trainer))
+        self._store.refuse_if_disk_full(trainer_state.state_bytes(trainer))
         if best_step == step:
-            state.best_model_checkpoint = str(self._shelf.place(step))
-        with self._shelf.writing(step, best_step) as folder:
+            state.best_model_checkpoint = str(self._store.folder_for(step))
+        with self._store.write(step, best_step) as folder:
             trainer_state.write_state(trainer, self._counters(state), folder)
 
     def _counters(self, state: TrainerState) -> dict[str, Any]:
         trainer = self._trainer
         # At its end, an epoch's dice are thrown: those of the next one are as they lie.
-        dice = torch.get_rng_state() if float(state.epoch).is_integer() else self._dice
+        dice = torch.get_rng_state() if float(state.epoch).is_integer() else self._epoch_rng_state
         return {
             "dice": dice,
-            "is_over": trainer.control.should_training_stop and self._stop.asked != "keep",
+            "is_over": trainer.control.should_training_stop and self._stop.requested != "keep",
             "loss": trainer._tr_loss,  # noqa: SLF001 -- no public name
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001 -- the same
-            "parts": {name: trainer_state.get_state(part) for name, part in self.parts.items()},
+            "parts": {
+                name: trainer_state.get_state(part) for name, part in self.stateful_parts.items()
+            },
         }
 
-    def _recall(
+    def _restore(
         self, counters: Mapping[str, Any], state: TrainerState, control: TrainerControl
     ) -> None:
         trainer = self._trainer
-        self._dice = counters["dice"].cpu()
+        self._epoch_rng_state = counters["dice"].cpu()
         control.should_training_stop |= counters["is_over"]
         trainer._tr_loss.copy_(counters["loss"])  # noqa: SLF001 -- no public name
         trainer._globalstep_last_logged = counters["logged_step"]  # noqa: SLF001 -- the same
-        for name, part in self.parts.items():
+        for name, part in self.stateful_parts.items():
             trainer_state.restore_state(part, counters["parts"].get(name, {}))
         self._saved_step = state.global_step
         step = state.best_global_step
-        if step is not None and not self._shelf.place(step).is_dir():
+        if step is not None and not self._store.folder_for(step).is_dir():
             state.best_metric = state.best_global_step = step = None
         # By the step: the folder may have been moved since.
-        state.best_model_checkpoint = str(self._shelf.place(step)) if step is not None else None
+        state.best_model_checkpoint = (
+            str(self._store.folder_for(step)) if step is not None else None
+        )
         self._best = (state.best_metric, step)
 
-    def _tell(self, step: int, seconds: float) -> None:
-        size = self._shelf.size(step)
+    def _report_saved(self, step: int, seconds: float) -> None:
+        size = self._store.size_of(step)
         print(f"step {step} saved: {size / 1e6:,.1f} MB in {seconds:.2f} s", flush=True)  # noqa: T201 -- the run's own log
-        self._say(Checkpointed(step=step, bytes=size, seconds=seconds))
+        self._emit(Checkpointed(step=step, bytes=size, seconds=seconds))
 
-    def _tell_failure(self, step: int, error: Exception) -> None:
+    def _report_failure(self, step: int, error: Exception) -> None:
         why = exception_mapping.explain(error)
         print(f"step {step} not saved: {error}", flush=True)  # noqa: T201 -- the run's own log
         if not self._has_failed:
@@ -216,4 +220,4 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         self._has_failed = True
 
     def _alarm(self, code: str, message: str, step: int, hint: str = "") -> None:
-        self._say(AlarmRaised(code=code, message=message, hint=hint, step=step))
+        self._emit(AlarmRaised(code=code, message=message, hint=hint, step=step))

@@ -44,7 +44,7 @@ def best_model_arguments(recipe: Recipe) -> dict[str, Any]:
 
 class ResumableEarlyStopping(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
     SAVED_AS = "Patience"
-    REMEMBERED = ("early_stopping_patience_counter",)
+    STATE_ATTRIBUTES = ("early_stopping_patience_counter",)
 
 
 def early_stopping_callbacks(recipe: Recipe) -> list[TrainerCallback]:
@@ -70,31 +70,31 @@ class CheckpointStore:
         self._folder = folder
         self._recipe = recipe
 
-    def place(self, step: int) -> Path:
+    def folder_for(self, step: int) -> Path:
         return self._folder / f"checkpoint-{step}"
 
-    def newest(self, say: Callable[[AlarmRaised], None]) -> Checkpoint | None:
+    def newest_valid(self, say: Callable[[AlarmRaised], None]) -> Checkpoint | None:
         """Return the newest that is whole. Broken ones are told of, and set aside."""
-        self._sweep()
+        self._remove_partial()
         for step in reversed(self._steps()):
             try:
-                manifest = checksums.verify_folder(self.place(step))
-                self._refuse_stranger(manifest, step)
+                manifest = checksums.verify_folder(self.folder_for(step))
+                self._refuse_other_recipe(manifest, step)
             except CorruptCheckpointError as why:
-                say(self._set_aside(step, why))
+                say(self._quarantine(step, why))
             else:
-                return Checkpoint(self.place(step), manifest)
+                return Checkpoint(self.folder_for(step), manifest)
         return None
 
     @contextmanager
-    def writing(self, step: int, best_step: int | None) -> Iterator[Path]:
+    def write(self, step: int, best_step: int | None) -> Iterator[Path]:
         """Yield a folder that becomes the step's checkpoint only if all goes well.
 
         Raises:
             OSError: the disk would not have it. Older checkpoints are as they were.
 
         """
-        self._sweep()
+        self._remove_partial()
         partial = self._folder / f".checkpoint-{step}.partial"
         partial.mkdir(parents=True)
         manifest = CheckpointManifest(
@@ -105,12 +105,12 @@ class CheckpointStore:
         )
         try:
             yield partial
-            checksums.commit_folder(partial, self.place(step), manifest)
+            checksums.commit_folder(partial, self.folder_for(step), manifest)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
-    def refuse_crowding(self, size: int) -> None:
+    def refuse_if_disk_full(self, size: int) -> None:
         """Refuse to write so many bytes where they would fill the disk.
 
         Raises:
@@ -133,11 +133,11 @@ class CheckpointStore:
         kept |= {best for step in kept if (best := self._best_of(step)) is not None}
         for step in steps:
             if step not in kept and step != best_step:
-                checksums.remove_folder(self.place(step))
+                checksums.remove_folder(self.folder_for(step))
 
-    def size(self, step: int) -> int:
+    def size_of(self, step: int) -> int:
         """Return the bytes of a checkpoint just written."""
-        return sum(file.stat().st_size for file in self.place(step).iterdir())
+        return sum(file.stat().st_size for file in self.folder_for(step).iterdir())
 
     def clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -148,12 +148,12 @@ class CheckpointStore:
 
     def _best_of(self, step: int) -> int | None:
         try:
-            return checksums.read_manifest(self.place(step)).best_step
+            return checksums.read_manifest(self.folder_for(step)).best_step
         except CorruptCheckpointError:
             # Nobody will go on from it, so it goes back to nothing.
             return None
 
-    def _refuse_stranger(self, manifest: CheckpointManifest, step: int) -> None:
+    def _refuse_other_recipe(self, manifest: CheckpointManifest, step: int) -> None:
         if manifest.step != step:
             raise CorruptCheckpointError(f"it is of step {manifest.step}")
         try:
@@ -164,10 +164,10 @@ class CheckpointStore:
         if _with_one_batch(recipe) != _with_one_batch(self._recipe):
             raise CorruptCheckpointError("it was made by another recipe")
 
-    def _set_aside(self, step: int, why: CorruptCheckpointError) -> AlarmRaised:
-        broken = self.place(step).with_name(f"broken-checkpoint-{step}")
+    def _quarantine(self, step: int, why: CorruptCheckpointError) -> AlarmRaised:
+        broken = self.folder_for(step).with_name(f"broken-checkpoint-{step}")
         checksums.remove_folder(broken)
-        self.place(step).rename(broken)
+        self.folder_for(step).rename(broken)
         return AlarmRaised(
             code="broken_checkpoint",
             message=f"The checkpoint of step {step} cannot be used: {why}.",
@@ -175,7 +175,7 @@ class CheckpointStore:
             step=step,
         )
 
-    def _sweep(self) -> None:
+    def _remove_partial(self) -> None:
         """Delete what a killed writer, or remover, has left half done."""
         for path in self._folder.glob(".checkpoint-*"):
             shutil.rmtree(path, ignore_errors=True)

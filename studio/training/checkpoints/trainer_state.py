@@ -35,7 +35,7 @@ class Stateful(Protocol):
     """
 
     SAVED_AS: ClassVar[str]
-    REMEMBERED: ClassVar[tuple[str, ...]]
+    STATE_ATTRIBUTES: ClassVar[tuple[str, ...]]
 
 
 def write_state(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> None:
@@ -112,12 +112,12 @@ def apply_weights(model: nn.Module, folder: Path, adapter: str = "") -> None:
 
 
 def get_state(part: Stateful) -> dict[str, Any]:
-    return {name: getattr(part, name) for name in part.REMEMBERED}
+    return {name: getattr(part, name) for name in part.STATE_ATTRIBUTES}
 
 
 def restore_state(part: Stateful, remembered: Mapping[str, Any]) -> None:
     """Give a part its counts back. What an older studio did not remember begins anew."""
-    for name in remembered.keys() & set(part.REMEMBERED):
+    for name in remembered.keys() & set(part.STATE_ATTRIBUTES):
         setattr(part, name, remembered[name])
 
 

@@ -115,7 +115,7 @@ class ChatTemplate:
         self._text = tokenizer.get_chat_template()
         self._tokens: dict[str, Any] = dict(tokenizer.special_tokens_map)
         self._marked = "generation %}" in self._text or "generation -%}" in self._text
-        tail = self._tail()
+        tail = self._text_after_answer()
         special = _special_tokens(tokenizer)
         self.closing = tail.rstrip() or tail
         """What stands between the end of an answer and the next turn."""
@@ -123,16 +123,16 @@ class ChatTemplate:
         """What we add after the last answer, where the template forgets to end it."""
         self._stop_token = next((token for token in special if tail.startswith(token)), "")
         ends = {tokenizer.eos_token, self._stop_token} - {"", None}
-        self.stops: list[int] = sorted(tokenizer.convert_tokens_to_ids(list(ends)))
+        self.stop_tokens: list[int] = sorted(tokenizer.convert_tokens_to_ids(list(ends)))
         """The tokens that end an answer."""
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
+    def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """Write a conversation that is the model's turn to continue."""
         return self._render(
             [TrainingRow(messages=messages, tools=tools)], add_generation_prompt=True
         )[0][0]
 
-    def write(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
+    def render(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
         """Write whole conversations, each of which ends in an answer that is learnt.
 
         Raises:
@@ -141,18 +141,18 @@ class ChatTemplate:
         """
         for row in rows:
             if (
-                lack := tool_calls.missing_support(row, self.tools)
+                lack := tool_calls.missing_support(row, self.tool_support)
                 if tool_calls.has_tools(row)
                 else ""
             ):
                 raise ChatTemplateError(lack)
         texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
         if not self._marked:
-            marks = [self._find(*pair) for pair in zip(texts, rows, strict=True)]
-        learnt = [self._learnt(*known) for known in zip(texts, rows, marks, strict=True)]
-        return [self._close(*pair) for pair in zip(texts, learnt, strict=True)]
+            marks = [self._find_answers(*pair) for pair in zip(texts, rows, strict=True)]
+        learnt = [self._trained_spans(*known) for known in zip(texts, rows, marks, strict=True)]
+        return [self._include_end_marks(*pair) for pair in zip(texts, learnt, strict=True)]
 
-    def starts(self, row: TrainingRow, text: str) -> list[int]:
+    def turn_starts(self, row: TrainingRow, text: str) -> list[int]:
         """Return where in its text each turn begins; what the template merges begins together."""
         starts = [0]
         for i in range(1, len(row.messages)):
@@ -166,18 +166,18 @@ class ChatTemplate:
         return starts
 
     @cached_property
-    def tools(self) -> tool_calls.ToolSupport:
+    def tool_support(self) -> tool_calls.ToolSupport:
         """What the template writes of tools."""
-        return tool_calls.detect_tool_support(self._written)
+        return tool_calls.detect_tool_support(self._render_or_empty)
 
-    def _written(self, row: TrainingRow, *, as_objects: bool) -> str:
+    def _render_or_empty(self, row: TrainingRow, *, as_objects: bool) -> str:
         """Write a row, or nothing where the template refuses it."""
         turns = [
             tool_calls.to_template_message(message, as_objects=as_objects)
             for message in row.messages
         ]
         try:
-            return self._rendered([turns], row.tools)[0][0]
+            return self._render_messages([turns], row.tools)[0][0]
         except ChatTemplateError:
             return ""
 
@@ -187,18 +187,20 @@ class ChatTemplate:
         texts: list[str] = []
         marks: list[list[Span]] = []
         for tools, group in groupby(rows, key=lambda row: row.tools):
-            turns = [[self._turn(message) for message in row.messages] for row in group]
-            some, found = self._rendered(turns, tools, **options)
+            turns = [
+                [self._to_template_message(message) for message in row.messages] for row in group
+            ]
+            some, found = self._render_messages(turns, tools, **options)
             texts += some
             marks += found
         return texts, marks
 
-    def _turn(self, message: Message) -> dict[str, Any]:
+    def _to_template_message(self, message: Message) -> dict[str, Any]:
         if not message.get("tool_calls"):
             return tool_calls.to_template_message(message)
-        return tool_calls.to_template_message(message, as_objects=self.tools.as_objects)
+        return tool_calls.to_template_message(message, as_objects=self.tool_support.as_objects)
 
-    def _rendered(
+    def _render_messages(
         self,
         conversations: list[list[dict[str, Any]]],
         tools: Sequence[Any] = (),
@@ -217,45 +219,45 @@ class ChatTemplate:
             raise ChatTemplateError(reason) from error
         return texts, marks
 
-    def _tail(self) -> str:
+    def _text_after_answer(self) -> str:
         probe = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE_WORD}]
-        return self._rendered([probe])[0][0].rpartition(_PROBE_WORD)[2]
+        return self._render_messages([probe])[0][0].rpartition(_PROBE_WORD)[2]
 
-    def _find(self, text: str, row: TrainingRow) -> list[Span]:
+    def _find_answers(self, text: str, row: TrainingRow) -> list[Span]:
         """Find answers in a text whose template does not mark them."""
         spans: list[Span] = []
         for i, message in enumerate(row.messages):
             if message["role"] == "assistant":
                 done = spans[-1][1] if spans else 0
-                spans.append(self._span(text, row, i, done))
+                spans.append(self._answer_span(text, row, i, done))
         return spans
 
-    def _span(self, text: str, row: TrainingRow, place: int, done: int) -> Span:
+    def _answer_span(self, text: str, row: TrainingRow, place: int, done: int) -> Span:
         before, answer = row.messages[:place], row.messages[place]
         content = answer["content"].strip()
         start = max(done, self._opening_length(text, before, row.tools))
         found = text.find(content, start)
         said = found + len(content) if content and found >= 0 else -1
         if said >= 0 and not answer.get("tool_calls"):
-            return start, self._over_spaces(text, said, answer["content"])
+            return start, self._include_spaces(text, said, answer["content"])
         # The template wrote more than the answer, or rewrote it: it ends where turns end.
         end = text.find(self.closing, max(start, said)) if self.closing.strip() else -1
         return start, end if end >= 0 else len(text.rstrip())
 
-    def _over_spaces(self, text: str, end: int, content: str) -> int:
+    def _include_spaces(self, text: str, end: int, content: str) -> int:
         """Reach over spaces that end an answer, where the template kept them before its mark."""
         spaces = content[len(content.rstrip()) :]
         if text.startswith(self.closing, end) or not text.startswith(spaces, end):
             return end
         return end + len(spaces)
 
-    def _learnt(self, text: str, row: TrainingRow, marks: list[Span]) -> list[Span]:
+    def _trained_spans(self, text: str, row: TrainingRow, marks: list[Span]) -> list[Span]:
         """Return the answers but those of weight 0."""
         answers = [turn for turn in row.messages if turn["role"] == "assistant"]
         if all(map(is_trained_on, answers)):
             return marks
         if len(marks) != len(answers):  # The template marks answers in pieces, or not all.
-            muted = self._find(text, row)
+            muted = self._find_answers(text, row)
             muted = [
                 span for span, turn in zip(muted, answers, strict=True) if not is_trained_on(turn)
             ]
@@ -264,9 +266,9 @@ class ChatTemplate:
 
     def _opening_length(self, text: str, before: Sequence[Message], tools: Sequence[Any]) -> int:
         # What a template writes only when prompting (an opened thought, say) is not in the text.
-        return _common_prefix_length(self.prompt(before, tools), text) if before else 0
+        return _common_prefix_length(self.render_prompt(before, tools), text) if before else 0
 
-    def _close(self, text: str, spans: list[Span]) -> RenderedConversation:
+    def _include_end_marks(self, text: str, spans: list[Span]) -> RenderedConversation:
         """Let each answer reach over the mark that ends it."""
         closed = [(start, end + self._closing_length(text, end)) for start, end in spans]
         if self.ending and closed:

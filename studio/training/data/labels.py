@@ -89,7 +89,7 @@ def _render_rows(rows: Sequence[TrainingRow], template: ChatTemplate) -> list[Re
     """Write rows as the template has it; if it refuses, find out which of them it was."""
     cut = [cut_after_last_answer(row) for row in rows]
     try:
-        return template.write(cut)
+        return template.render(cut)
     except ChatTemplateError:
         for row in cut:
             _refuse_unrenderable(row, template)
@@ -98,11 +98,11 @@ def _render_rows(rows: Sequence[TrainingRow], template: ChatTemplate) -> list[Re
 
 def _refuse_unrenderable(row: TrainingRow, template: ChatTemplate) -> None:
     try:
-        template.write([row])
+        template.render([row])
     except ChatTemplateError as error:
         raise TrainingError(
             "bad_row",
-            f"{row.where} is refused by the model's chat template: {error.reason}.",
+            f"{row.location} is refused by the model's chat template: {error.reason}.",
             hint="Mend that row (the order of roles, for one), or choose another template.",
         ) from error
 

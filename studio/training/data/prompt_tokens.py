@@ -18,9 +18,9 @@ def tokenise_prompt(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase)
         return _tokenise_text(asked.row["text"], tokenizer)
     chat_templates.set_chat_template(tokenizer, asked.chat_template)
     template = ChatTemplate(tokenizer)
-    text = template.prompt(asked.row["messages"])
+    text = template.render_prompt(asked.row["messages"])
     return PromptTokens(
-        ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stops
+        ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stop_tokens
     )
 
 

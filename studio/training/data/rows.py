@@ -30,7 +30,7 @@ class TrainingRow:
     part: str = "training"
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return f"Row {self.number} of the {self.part} data" if self.number else "A row"
 
 

@@ -33,7 +33,7 @@ class TokenCache:
     limit_bytes: int = 4 * 10**9
     """What is kept together; what was not used for longest goes first."""
 
-    def examples(
+    def get_or_make(
         self, key: str, rows: Sequence[TrainingRow], make: Callable[[], Examples]
     ) -> Examples:
         """Return what is filed under a key made of these rows, or make and file it."""
@@ -42,19 +42,19 @@ class TokenCache:
             found = _read(path, rows)
         except (OSError, pa.ArrowInvalid):
             made = make()
-            self._keep(path, made, rows)
+            self._save(path, made, rows)
             return made
         print("tokenised by an earlier run", flush=True)  # noqa: T201 -- the run's own log
         return found
 
-    def _keep(self, path: Path, made: Examples, rows: Sequence[TrainingRow]) -> None:
+    def _save(self, path: Path, made: Examples, rows: Sequence[TrainingRow]) -> None:
         try:
             _write(path, made, rows)
-            self._tidy()
+            self._evict()
         except OSError as error:  # A full disk must not end a run for the sake of the next one.
             print(f"not kept for the next run: {error}", flush=True)  # noqa: T201 -- the run's own log
 
-    def _tidy(self) -> None:
+    def _evict(self) -> None:
         left = self.limit_bytes
         for path in sorted(self.folder.glob("*.arrow"), key=_last_used, reverse=True):
             left -= path.stat().st_size

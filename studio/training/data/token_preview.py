@@ -150,7 +150,7 @@ def _iter_tokens(
 ) -> Iterator[Token]:
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
-    starts = template.starts(cut_after_last_answer(row), found.text) if template else [0]
+    starts = template.turn_starts(cut_after_last_answer(row), found.text) if template else [0]
     told = max((end for _, end in found.offsets[: places.start]), default=0)
     for place in islice(places, max(0, len(found.ids) - places.start)):
         token, label, (start, end) = found.ids[place], found.labels[place], found.offsets[place]
@@ -239,7 +239,7 @@ def _preview_template(
     refused, text = "", ""
     try:
         chat_templates.set_chat_template(tokenizer, name)
-        (written,) = ChatTemplate(tokenizer).write([cut_after_last_answer(row)])
+        (written,) = ChatTemplate(tokenizer).render([cut_after_last_answer(row)])
         text = written.text
         pieces = list(_split_answers(text[:MAX_PREVIEW_CHARACTERS], written.answers))
     except TrainingError as error:

@@ -43,19 +43,19 @@ class AnswerSampler:
         tokenizer: PreTrainedTokenizerBase,
         max_new_tokens: int,
     ) -> None:
-        self._tasks = [_build_prompt(row, template, tokenizer) for row in rows]
+        self._prompts = [_build_prompt(row, template, tokenizer) for row in rows]
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
-        self._stops = template.stops if template else [tokenizer.eos_token_id]
+        self._stop_tokens = template.stop_tokens if template else [tokenizer.eos_token_id]
 
-    def answer(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
+    def generate(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
         """Yield one answer a prompt, in the prompts' order."""
         answers: list[str] = []
         with record_compute_formats(model) as formats:
-            for at in range(0, len(self._tasks), self._batch_size(model)):
-                some = self._tasks[at : at + self._batch_size(model)]
+            for at in range(0, len(self._prompts), self._batch_size(model)):
+                some = self._prompts[at : at + self._batch_size(model)]
                 answers += self._generate(model, [task.ids for task in some])
-        for i, (task, answer) in enumerate(zip(self._tasks, answers, strict=True)):
+        for i, (task, answer) in enumerate(zip(self._prompts, answers, strict=True)):
             yield Sampled(
                 stage=stage,
                 step=step,
@@ -80,7 +80,7 @@ class AnswerSampler:
                 do_sample=False,
                 num_beams=1,
                 max_new_tokens=self._max_new_tokens,
-                eos_token_id=self._stops,
+                eos_token_id=self._stop_tokens,
                 pad_token_id=self._tokenizer.pad_token_id,
                 use_cache=True,
             )
@@ -119,7 +119,9 @@ def _build_prompt(
     assert template is not None  # noqa: S101 -- a job without conversations alone has none
     last = max(i for i, turn in enumerate(row.messages) if is_trained_on(turn))
     before = row.messages[:last]
-    ids = tokenizer(template.prompt(before, row.tools), add_special_tokens=False)["input_ids"]
+    ids = tokenizer(template.render_prompt(before, row.tools), add_special_tokens=False)[
+        "input_ids"
+    ]
     return _SamplePrompt(ids, _format_messages(before), _message_text(row.messages[last]))
 
 

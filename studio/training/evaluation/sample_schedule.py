@@ -17,7 +17,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc] # upstream is untyp
     def __init__(self, times: int, answer: Callable[[], object], pace: Throughput) -> None:
         self._times = times
         self._answer = answer
-        self._pace = pace
+        self._throughput = pace
 
     def on_evaluate(
         self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
@@ -26,7 +26,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc] # upstream is untyp
             return  # The answers after training come now.
         if is_due(state.global_step, state.max_steps, state.eval_steps, self._times):
             self._answer()
-            self._pace.resume()
+            self._throughput.resume()
 
 
 def is_due(step: int, steps: int, every: int, times: int) -> bool:

@@ -39,13 +39,13 @@ class ConversionStats:
     kept: int = 0
     """Weights that upstream wants in float32 whatever the rest is."""
     largest: float = 0.0
-    piece: int = CHUNK_WEIGHTS
+    chunk_weights: int = CHUNK_WEIGHTS
     _sum: float = 0.0
     _compared: int = 0
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """Count in one tensor, as it was and as it is written."""
-        pieces = (torch.split(whole.flatten(), self.piece) for whole in (before, after))
+        pieces = (torch.split(whole.flatten(), self.chunk_weights) for whole in (before, after))
         for was, now in zip(*pieces, strict=True):
             self._add(was.double(), now.double())
 
@@ -93,7 +93,7 @@ def convert_files(
     }
     tensors = [tensor for file in files for tensor in safetensors_headers.read_tensors(file)]
     change, written = ConversionStats(), 0
-    parts = shards.of(
+    parts = shards.assign(
         tensors, lambda tensor: _target_dtype(tensor.dtype, to, keep(tensor.name)).itemsize
     )
     for path, part in parts:

@@ -50,7 +50,7 @@ def export_run(
 ) -> dict[str, float]:
     """Export the model of a run that was trained by a recipe. Return what was measured."""
     progress = ExportProgress(say, _PHASES)
-    progress.enter("loading")
+    progress.start_phase("loading")
     run = RunDir(spec.run)
     told = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     tokenizer = tokenizers.load(str(run.artifacts))
@@ -59,9 +59,9 @@ def export_run(
     source = ExportSource(run, recipe, told, base, tokenizer, examples)
     maker = Exporter(folder, spec, source, progress)
     with artifacts.atomic_folder(folder.files) as partial, _temporary_folder(folder.merged):
-        before = maker.before()
-        change = maker.write(partial)
-        after = maker.after(partial)
+        before = maker.measure_before()
+        change = maker.write_weights(partial)
+        after = maker.measure_after(partial)
         metrics = change.metrics() | _perplexity_metrics(before, after)
         metrics["bytes"] = sum(file.stat().st_size for file in partial.glob("*.safetensors"))
         text = model_card.build_export_card(told.name, recipe, source.base, spec, metrics)
@@ -87,22 +87,22 @@ class ExportSource:
 class ExportProgress:
     """Tells how far the work is, in parts of equal weight, and only when there is news."""
 
-    say: EmitEvent
-    parts: tuple[str, ...]
-    _told: float = field(default=-1.0)
+    emit: EmitEvent
+    phases: tuple[str, ...]
+    _last_share: float = field(default=-1.0)
 
-    def enter(self, part: str) -> Callable[[float], None]:
+    def start_phase(self, part: str) -> Callable[[float], None]:
         """Begin a part. Return what to call with the share of it that is done."""
-        at = self.parts.index(part)
+        at = self.phases.index(part)
 
         def tell(share: float) -> None:
-            whole = (at + share) / len(self.parts)
-            if whole - self._told >= _MIN_SHARE_CHANGE:
-                self._told = whole
-                self.say(PhaseChanged(name=part, share=whole))
+            whole = (at + share) / len(self.phases)
+            if whole - self._last_share >= _MIN_SHARE_CHANGE:
+                self._last_share = whole
+                self.emit(PhaseChanged(name=part, share=whole))
 
         print(part, flush=True)  # noqa: T201 -- the export's own log
-        self._told = -1.0
+        self._last_share = -1.0
         tell(0.0)
         return tell
 
@@ -117,47 +117,47 @@ class Exporter:
     source: ExportSource
     progress: ExportProgress
 
-    def before(self) -> Perplexity | None:
+    def measure_before(self) -> Perplexity | None:
         """Measure what was trained; where an adapter is to be folded in, do that, too."""
         if self.spec.kind == "full":
             return self._measure(
                 self._load(self.source.run.artifacts, "float32"), "measuring before"
             )
-        base = self._base()
+        base = self._load_base()
         model = PeftModel.from_pretrained(base, self.source.run.artifacts)
         found = self._measure(model, "measuring before")
         if self.spec.kind != "adapter":
-            self._fold(model)
+            self._merge(model)
         return found
 
-    def write(self, partial: Path) -> dtype_conversion.ConversionStats:
+    def write_weights(self, partial: Path) -> dtype_conversion.ConversionStats:
         """Write the weights and all that is needed to load them."""
-        done = self.progress.enter("converting")
+        done = self.progress.start_phase("converting")
         self.source.tokenizer.save_pretrained(partial)
         if self.spec.kind == "adapter":
             return self._write_adapter(partial, done)
         folder = self.source.run.artifacts if self.spec.kind == "full" else self.folder.merged
         trained = (
-            safetensors_headers.weight_files(self._trained)
+            safetensors_headers.weight_files(self._trained_folder)
             if self.spec.kind == "merged_original"
             else []
         )
         _write_config(folder, partial, self.spec.dtype)
-        keep = dtype_conversion.float32_filter(loader.load_config(str(folder)), self._to)
+        keep = dtype_conversion.float32_filter(loader.load_config(str(folder)), self._dtype)
         files = safetensors_headers.weight_files(folder)
         return dtype_conversion.convert_files(
-            files, ShardLayout(partial), self._to, keep, done, trained
+            files, ShardLayout(partial), self._dtype, keep, done, trained
         )
 
-    def after(self, partial: Path) -> Perplexity | None:
+    def measure_after(self, partial: Path) -> Perplexity | None:
         """Measure what was written, as it is loaded from there."""
         if self.spec.kind == "adapter":
-            model = PeftModel.from_pretrained(self._base(), partial)
+            model = PeftModel.from_pretrained(self._load_base(), partial)
             return self._measure(model, "measuring after")
         return self._measure(self._load(partial, self.spec.dtype), "measuring after")
 
     def _measure(self, model: PreTrainedModel, part: str) -> Perplexity | None:
-        done = self.progress.enter(part)
+        done = self.progress.start_phase(part)
         if self.source.examples is None:
             return None
         found = perplexity.measure(
@@ -171,7 +171,7 @@ class Exporter:
         config = loader.load_config(str(source))
         return loader.load_model(str(source), config, dtype).to(_default_device())
 
-    def _base(self) -> PreTrainedModel:
+    def _load_base(self) -> PreTrainedModel:
         gc.collect()  # the model before this one
         recipe, job = self.source.recipe, self.source.job
         mode = PRECISIONS[recipe.precision]
@@ -184,17 +184,17 @@ class Exporter:
         return self.source.recipe.adapter.quantised is not None
 
     @property
-    def _trained(self) -> Path:
+    def _trained_folder(self) -> Path:
         """Where the weights as trained are, while others are written."""
         return self.folder.merged / "trained"
 
-    def _fold(self, model: PeftModel) -> None:
+    def _merge(self, model: PeftModel) -> None:
         """Write base and adapter as one model, in float32: what is rounded is rounded later."""
         is_original = self.spec.kind == "merged_original"
         if self._is_quantised:
             base = adapter_base.dequantise(model.unload(), self.source.job)
             model = PeftModel.from_pretrained(base, self.source.run.artifacts)
-        self._write_merged(model, self._trained if is_original else self.folder.merged)
+        self._write_merged(model, self._trained_folder if is_original else self.folder.merged)
         if is_original:
             del model
             gc.collect()
@@ -219,11 +219,11 @@ class Exporter:
         files = [adapter / f"{ADAPTER}.safetensors"]
         # peft widens adapters when it loads them, so none of their tensors must stay wide.
         return dtype_conversion.convert_files(
-            files, ShardLayout(partial, ADAPTER), self._to, lambda _name: False, done
+            files, ShardLayout(partial, ADAPTER), self._dtype, lambda _name: False, done
         )
 
     @property
-    def _to(self) -> torch.dtype:
+    def _dtype(self) -> torch.dtype:
         dtype: torch.dtype = getattr(torch, self.spec.dtype)
         return dtype
 
@@ -249,7 +249,9 @@ def _validation_examples(
 
 
 def _stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    return ChatTemplate(tokenizer).stops if tokenizer.chat_template else [tokenizer.eos_token_id]
+    return (
+        ChatTemplate(tokenizer).stop_tokens if tokenizer.chat_template else [tokenizer.eos_token_id]
+    )
 
 
 def _write_config(source: Path, partial: Path, dtype: DType) -> None:

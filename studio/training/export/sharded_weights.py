@@ -18,7 +18,7 @@ class ShardLayout:
     stem: str = "model"
     limit: int = MAX_SHARD_BYTES
 
-    def of(
+    def assign(
         self, tensors: Sequence[TensorInfo], itemsize: Callable[[TensorInfo], int]
     ) -> Iterator[tuple[Path, list[TensorInfo]]]:
         """Yield each file with the tensors to be written to it; at last, write the index."""

@@ -19,34 +19,34 @@ _TO_SCALAR = _aten._local_scalar_dense  # noqa: SLF001 -- an operator's name
 class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
     """Notes what every operation makes; of fake tensors it also answers what hangs on numbers."""
 
-    def __init__(self, *, picked: int, is_padded: bool) -> None:
+    def __init__(self, *, selected_tokens: int, is_padded: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # upstream is untyped
         self.part = "activations"
         """What new storages are, unless it shows by itself."""
-        self.picked = picked
+        self.selected_tokens = selected_tokens
         """How many tokens a mask picks."""
         self._is_padded = is_padded
-        self._moves: list[tuple[int, int]] = []
+        self._allocations: list[tuple[int, int]] = []
         """Bytes that came or went, and the number of their storage."""
         self._parts: list[str] = []
-        self._living: dict[int, tuple[int, int]] = {}
+        self._live_storages: dict[int, tuple[int, int]] = {}
         """By address, which nobody else has meanwhile: number and bytes."""
         self._infinities: set[int] = set()
 
-    def name(self, part: str, tensors: Iterable[Tensor]) -> None:
+    def label(self, part: str, tensors: Iterable[Tensor]) -> None:
         """Say what tensors are, whatever they came as."""
         for tensor in tensors:
-            self._parts[self._note(tensor, part)] = part
+            self._parts[self._record(tensor, part)] = part
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forget what was: count from what is there now."""
-        self._moves = [(size, number) for number, size in self._living.values()]
+        self._allocations = [(size, number) for number, size in self._live_storages.values()]
 
-    def held(self) -> dict[str, int]:
+    def peak_by_part(self) -> dict[str, int]:
         """Return the bytes by part when there were most at once, the largest part first."""
         now: Counter[str] = Counter()
         peak = now.copy()
-        for size, number in self._moves:
+        for size, number in self._allocations:
             now[self._parts[number]] += size
             peak = max(peak, now.copy(), key=Counter.total)
         return dict((+peak).most_common())
@@ -60,53 +60,53 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # up
     ) -> object:
         packet = function.overloadpacket  # type: ignore[attr-defined] # an operator
         part = "copies" if self._is_copy(packet, args) else self.part
-        result = self._answer(packet, args)
+        result = self._fake_result(packet, args)
         if result is None:
             result = function(*args, **(kwargs or {}))
         for made in tree_leaves(result):
             if isinstance(made, Tensor):
-                self._note(made, part)
+                self._record(made, part)
         return result
 
-    def _answer(self, packet: object, args: Sequence[Any]) -> object:
+    def _fake_result(self, packet: object, args: Sequence[Any]) -> object:
         """Answer for fake tensors what hangs on numbers that nobody has."""
         match packet:
             case _aten._amp_foreach_non_finite_check_and_unscale_:
-                self._infinities.add(self._note(args[1], self.part))
+                self._infinities.add(self._record(args[1], self.part))
             case _ if packet is _TO_SCALAR and _is_fake(args[0]):
-                return self._number(args[0])
+                return self._fake_scalar(args[0])
             case _aten.masked_select if _is_fake(args[0]):
-                return args[0].new_empty(self.picked)
+                return args[0].new_empty(self.selected_tokens)
             case _aten.index if _is_fake(args[0]) and _is_mask(args[1][0]):
-                return args[0].new_empty(self.picked, *args[0].shape[args[1][0].dim() :])
+                return args[0].new_empty(self.selected_tokens, *args[0].shape[args[1][0].dim() :])
         return None
 
-    def _number(self, tensor: Tensor) -> float | bool:
+    def _fake_scalar(self, tensor: Tensor) -> float | bool:
         """Say what a single number is: whether all tokens count, an infinity found, or a step."""
         if tensor.dtype == torch.bool:
             return not self._is_padded
-        return 0.0 if self._note(tensor, self.part) in self._infinities else 1.0
+        return 0.0 if self._record(tensor, self.part) in self._infinities else 1.0
 
     def _is_copy(self, packet: object, args: Sequence[Any]) -> bool:
         """Whether a weight is written out in another format, as autocast does."""
         if packet is not _TO_COPY or self.part != "activations":
             return False
-        known = self._living.get(_address(args[0].untyped_storage()))
+        known = self._live_storages.get(_address(args[0].untyped_storage()))
         return known is not None and self._parts[known[0]] in ("weights", "adapter")
 
-    def _note(self, tensor: Tensor, part: str) -> int:
+    def _record(self, tensor: Tensor, part: str) -> int:
         storage = tensor.untyped_storage()
         address, size = _address(storage), storage.nbytes()
-        if address not in self._living:
-            self._living[address] = len(self._parts), size
-            self._moves.append((size, len(self._parts)))
+        if address not in self._live_storages:
+            self._live_storages[address] = len(self._parts), size
+            self._allocations.append((size, len(self._parts)))
             self._parts.append(part)
-            weakref.finalize(storage, self._gone, address)
-        return self._living[address][0]
+            weakref.finalize(storage, self._record_free, address)
+        return self._live_storages[address][0]
 
-    def _gone(self, address: int) -> None:
-        number, size = self._living.pop(address)
-        self._moves.append((-size, number))
+    def _record_free(self, address: int) -> None:
+        number, size = self._live_storages.pop(address)
+        self._allocations.append((-size, number))
 
 
 def _address(storage: torch.UntypedStorage) -> int:

@@ -48,21 +48,21 @@ class BatchShape:
     examples: int
     length: int
     """Tokens of each."""
-    answers: int
+    answer_length: int
     """Tokens to learn in each."""
     is_packed: bool = False
     """Whether rows share an example."""
 
     @property
-    def picked(self) -> int:
+    def answer_tokens(self) -> int:
         """How many answers are scored: the first token of an example is never predicted."""
-        return self.examples * min(self.answers, self.length - 1)
+        return self.examples * min(self.answer_length, self.length - 1)
 
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
         """Make it, of numbers that mean nothing; of several examples, some are padded."""
         shape = (self.examples, self.length)
         labels = torch.full(shape, IGNORE_INDEX, device=device)
-        labels[:, -self.answers :] = 0
+        labels[:, -self.answer_length :] = 0
         batch = {"input_ids": torch.zeros_like(labels), "labels": labels}
         if self.is_packed:
             positions = torch.arange(self.length, device=device).expand(shape).clone()
@@ -126,7 +126,7 @@ def count_memory(plan: DryRunPlan) -> dict[str, int]:
     Of real tensors it is just as true, which is how a dry run is proven.
     """
     is_padded = plan.train.examples > 1 or plan.train.is_packed
-    ledger = AllocationLedger(picked=plan.train.picked, is_padded=is_padded)
+    ledger = AllocationLedger(selected_tokens=plan.train.answer_tokens, is_padded=is_padded)
     with ledger, ExitStack() as stack:
         trainer = plan.build()
         with unset_fake_temporarily():
@@ -136,10 +136,10 @@ def count_memory(plan: DryRunPlan) -> dict[str, int]:
         _track_logits(trainer.model, ledger)
         for _ in range(_TRAIN_STEPS):
             _label_tensors(trainer, ledger)
-            ledger.begin()
+            ledger.reset()
             _train_step(trainer, model, plan.train, ledger)
         _validate(trainer, model, plan.validate, ledger)
-    return ledger.held()
+    return ledger.peak_by_part()
 
 
 def _prepare_model(trainer: Trainer) -> nn.Module:
@@ -162,7 +162,7 @@ def _train_step(
     for _ in range(times):
         ledger.part = "activations"
         trainer.training_step(model, batch.tensors(device), count)
-        ledger.name("gradients", (p.grad for p in model.parameters() if p.grad is not None))
+        ledger.label("gradients", (p.grad for p in model.parameters() if p.grad is not None))
     ledger.part = "scratch"
     trainer._clip_grad_norm(model)  # noqa: SLF001 -- upstream's loop calls it
     trainer.optimizer.step()
@@ -172,7 +172,7 @@ def _train_step(
 def _validate(
     trainer: Trainer, model: nn.Module, batch: BatchShape, ledger: AllocationLedger
 ) -> None:
-    ledger.part, ledger.picked = "activations", batch.picked
+    ledger.part, ledger.selected_tokens = "activations", batch.answer_tokens
     inputs = batch.tensors(trainer.args.device)
     model.eval()
     with torch.no_grad(), trainer.compute_loss_context_manager():
@@ -183,12 +183,12 @@ def _label_tensors(trainer: Trainer, ledger: AllocationLedger) -> None:
     """Say what there is between two steps."""
     has_adapter = hasattr(trainer.model, "peft_config")
     for weight in trainer.model.parameters():
-        ledger.name("adapter" if has_adapter and weight.requires_grad else "weights", [weight])
-    ledger.name("weights", trainer.model.buffers())
+        ledger.label("adapter" if has_adapter and weight.requires_grad else "weights", [weight])
+    ledger.label("weights", trainer.model.buffers())
     for state in trainer.optimizer.state.values():
         for name, value in state.items():
             part = "compensation" if name in _COMPENSATION_STATES else "optimizer"
-            ledger.name(part, [value] if isinstance(value, Tensor) else ())
+            ledger.label(part, [value] if isinstance(value, Tensor) else ())
 
 
 def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:

@@ -33,19 +33,19 @@ class MemoryProbe:
 
     def __init__(self) -> None:
         self.method = ALLOCATED if torch.cuda.is_available() else _choose_method()
-        self._before = self._most = self._mapped = 0
+        self._baseline = self._peak = self._mapped = 0
         if self.method == RESIDENT:
             # Pages that are free but kept would hold a part of the model unseen.
             release_free_memory()
-            self._before = _resident_memory()["RssAnon"]
+            self._baseline = _resident_memory()["RssAnon"]
 
-    def set_back(self, model: nn.Module | None = None) -> None:
+    def reset(self, model: nn.Module | None = None) -> None:
         """Forget what loading took: from now on training alone counts, with all that it holds."""
         if self.method == ALLOCATED:
             torch.cuda.reset_peak_memory_stats()
         elif self.method == RESIDENT:
             _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
-            self._most, self._mapped = 0, _mapped_bytes(model) if model else 0
+            self._peak, self._mapped = 0, _mapped_bytes(model) if model else 0
 
     def peak_bytes(self) -> int:
         if self.method == ALLOCATED:
@@ -60,10 +60,10 @@ class MemoryProbe:
         now = _resident_memory()
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
         own = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
-        self._most = max(self._most, own - self._before)
-        return self._most
+        self._peak = max(self._peak, own - self._baseline)
+        return self._peak
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"peak_memory": self.method}
 
 

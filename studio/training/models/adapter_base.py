@@ -30,7 +30,7 @@ def load(
 
     """
     row = adapter.quantised
-    if row is not None and (lack := row.refusal(hardware.detect())):
+    if row is not None and (lack := row.unsupported_reason(hardware.detect())):
         raise InvalidError(
             f"This adapter was trained beside its base in {row.title}, which {lack}.",
             hint="Install what is missing, or do this where it was trained.",

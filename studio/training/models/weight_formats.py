@@ -44,7 +44,7 @@ class WeightFormats:
     """Weights in `own` that their family keeps in float32, which a plan names by itself."""
 
     @property
-    def held(self) -> set[DType]:
+    def all_formats(self) -> set[DType]:
         return {self.main, *(one for name, one in self.own.items() if name not in self.kept)}
 
 
@@ -118,7 +118,7 @@ def measure_rounding(
     folder = _local_folder(name)
     if folder is None:
         return None
-    cast = model_facts.read(folder).rounded(
+    cast = model_facts.read(folder).rounding_to(
         main,
         keeps_own=keeps_saved_dtypes(adapter, mode),
         is_quantised=adapter.quantised is not None,

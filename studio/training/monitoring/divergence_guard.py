@@ -56,16 +56,16 @@ class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
     guard: "DivergenceGuard | None" = None
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
-        self._show_gradients()
+        self._record_gradients()
         norm: Tensor = super()._clip_grad_norm(model)
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
         """Drop the gradients of a step to leave out. Called at every step, clipped or not."""
         if grad_norm is None:
-            self._show_gradients()
+            self._record_gradients()
         norm: Tensor = super()._get_grad_norm(model, grad_norm=grad_norm)
-        if self.guard is not None and self.guard.refuses(norm):
+        if self.guard is not None and self.guard.should_skip(norm):
             model.zero_grad()
         return norm
 
@@ -75,9 +75,9 @@ class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
             self._tr_loss.zero_()
         super().log(logs, start_time)
 
-    def _show_gradients(self) -> None:
+    def _record_gradients(self) -> None:
         if self.guard is not None and self.guard.health is not None:
-            self.guard.health.see_gradients()
+            self.guard.health.record_gradients()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,9 @@ class LoggedStep:
 
     step: int
     metrics: dict[str, float]
-    broken_losses: float
+    nonfinite_losses: float
     """Steps in a row, up to this one, whose loss was no number."""
-    findings: HealthReading | None
+    health: HealthReading | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class _Alarm:
     message: str
     hint: str
     module: str = ""
-    is_end: bool = False
+    ends_run: bool = False
     """Whether going on would teach the model nothing."""
 
 
@@ -105,7 +105,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
     """Keeps an eye on one run."""
 
     SAVED_AS = "Guard"
-    REMEMBERED = (
+    STATE_ATTRIBUTES = (
         "skipped_steps",
         "_first_skipped",
         "_recently_skipped",
@@ -123,11 +123,11 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         """Steps that changed no weight because a loss or a gradient was no number."""
         self.loss_scale = 0.0
         """Of float16, after the newest step."""
-        self.ended_by: TrainingError | None = None
+        self.stop_error: TrainingError | None = None
         self._policy = policy
         self._mode = mode
         self._trainer = trainer
-        self._is_refused = False
+        self._skips_step = False
         self._first_skipped = 0
         self._recently_skipped: list[int] = []
         """The steps left out among the last `SKIP_WINDOW`."""
@@ -141,12 +141,12 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
     ) -> None:
         self.loss_scale = self._read_scale()
 
-    def refuses(self, norm: Tensor) -> bool:
+    def should_skip(self, norm: Tensor) -> bool:
         """Return whether the step at hand must be left out. To warn is to let it happen."""
-        self._is_refused = self._policy != "warn" and not bool(torch.isfinite(norm))
-        if self._is_refused and self.health is not None and not self._scales:
-            self.health.want()
-        return self._is_refused
+        self._skips_step = self._policy != "warn" and not bool(torch.isfinite(norm))
+        if self._skips_step and self.health is not None and not self._has_loss_scaler:
+            self.health.request_check()
+        return self._skips_step
 
     def on_optimizer_step(
         self, _args: object, state: TrainerState, _control: object, **_rest: object
@@ -154,7 +154,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         """Count a step left out, and hold the schedule: upstream asks the flags right after us."""
         scale = self._read_scale()
         # Fused optimizers never report a step that the scaler skips, but its scale falls.
-        is_skipped = self._is_refused or scale < self.loss_scale
+        is_skipped = self._skips_step or scale < self.loss_scale
         self.loss_scale = scale
         for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public door
             optimizer._is_overflow = is_skipped  # noqa: SLF001 -- the same
@@ -166,9 +166,9 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
             self._first_skipped = self._first_skipped or step
 
     @property
-    def is_beyond_help(self) -> bool:
+    def must_stop(self) -> bool:
         """Whether so many of the last steps were left out that the next reading ends the run."""
-        return self._policy != "warn" and not self._scales and self._has_stalled
+        return self._policy != "warn" and not self._has_loss_scaler and self._skips_too_many
 
     def refuse_mostly_skipped(self, steps: int) -> None:
         """Refuse to call a run of so many steps a success if most of them were left out.
@@ -186,18 +186,18 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 hint=self._skip_hint,
             )
 
-    def take(self) -> HealthReading | None:
+    def take_reading(self) -> HealthReading | None:
         """Return what the newest look at the run has found, once."""
-        return self.health.take() if self.health is not None else None
+        return self.health.take_reading() if self.health is not None else None
 
-    def judge(self, reading: LoggedStep) -> list[AlarmRaised]:
+    def check(self, reading: LoggedStep) -> list[AlarmRaised]:
         """Return what is new to tell."""
         if self.health is not None and not _is_finite_step(reading):
-            self.health.want()
-        troubles = [*self._of_losses(reading), *self._of_findings(reading)]
+            self.health.request_check()
+        troubles = [*self._loss_alarms(reading), *self._health_alarms(reading)]
         for trouble in troubles:
-            if trouble.is_end and self.ended_by is None and self._policy != "warn":
-                self.ended_by = TrainingError(trouble.code, trouble.message, hint=trouble.hint)
+            if trouble.ends_run and self.stop_error is None and self._policy != "warn":
+                self.stop_error = TrainingError(trouble.code, trouble.message, hint=trouble.hint)
         new = [trouble for trouble in troubles if trouble.code not in self._told]
         self._told |= {trouble.code for trouble in new}
         return [
@@ -211,13 +211,13 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
             for trouble in new
         ]
 
-    def enforce(self) -> None:
+    def raise_if_ended(self) -> None:
         """End the run if it is beyond help."""
-        if self.ended_by is not None:
-            raise self.ended_by
+        if self.stop_error is not None:
+            raise self.stop_error
 
     @property
-    def _scales(self) -> bool:
+    def _has_loss_scaler(self) -> bool:
         return self._trainer.accelerator.scaler is not None
 
     def _read_scale(self) -> float:
@@ -225,46 +225,46 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         return float(scaler.get_scale()) if scaler is not None else 0.0
 
     @property
-    def _has_stalled(self) -> bool:
+    def _skips_too_many(self) -> bool:
         return len(self._recently_skipped) >= MAX_NONFINITE_STEPS
 
     @property
     def _skip_hint(self) -> str:
-        if self._scales:
+        if self._has_loss_scaler:
             return (
                 "Choose bfloat16 or float32, or train for more steps: float16 leaves out some "
                 "until it finds its loss scale."
             )
         return "Lower the learning rate, and look for rows that are broken."
 
-    def _of_skips(self) -> Iterator[_Alarm]:
+    def _skip_alarms(self) -> Iterator[_Alarm]:
         """Tell of steps left out. A loss scaler finds its scale by some, and ends by itself."""
-        if self._first_skipped and not self._scales:
+        if self._first_skipped and not self._has_loss_scaler:
             yield _Alarm(
                 code="step_left_out",
                 message=f"Step {self._first_skipped:,} was left out: its loss or a gradient was "
                 "NaN or infinite.",
                 hint="One such step does no harm. Lower the learning rate if more follow.",
             )
-        if self._has_stalled:
+        if self._skips_too_many:
             yield _Alarm(
                 code="steps_left_out",
                 message=f"{len(self._recently_skipped)} of the last {SKIP_WINDOW} steps were left "
                 f"out: the loss or a gradient was NaN or infinite{self._origin}.",
                 hint=self._skip_hint,
-                is_end=not self._scales,
+                ends_run=not self._has_loss_scaler,
             )
 
-    def _of_losses(self, reading: LoggedStep) -> Iterator[_Alarm]:
-        if reading.broken_losses < MAX_NONFINITE_STEPS:
-            yield from self._of_skips()
+    def _loss_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
+        if reading.nonfinite_losses < MAX_NONFINITE_STEPS:
+            yield from self._skip_alarms()
         else:
             yield _Alarm(
                 code="non_finite",
                 message=f"The loss has been no number for {MAX_NONFINITE_STEPS} steps"
                 f"{self._origin}.",
                 hint="Lower the learning rate. In float16, try bfloat16 or float32.",
-                is_end=True,
+                ends_run=True,
             )
         if reading.metrics.get("loss_scale", math.inf) < MIN_LOSS_SCALE:
             yield _Alarm(
@@ -272,7 +272,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 message=f"The loss scale has fallen below 1{self._origin}: the numbers of this "
                 "model do not fit into float16.",
                 hint="Choose bfloat16 or float32.",
-                is_end=True,
+                ends_run=True,
             )
         self._zero_losses = self._zero_losses + 1 if reading.metrics["loss"] == 0 else 0
         if self._zero_losses >= MAX_NONFINITE_STEPS:
@@ -285,18 +285,18 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 hint="Stop here and keep it, or bring more data."
                 if is_learnt
                 else "See whether the answers are cut off, or raise the longest example.",
-                is_end=not is_learnt,
+                ends_run=not is_learnt,
             )
 
-    def _of_findings(self, reading: LoggedStep) -> Iterator[_Alarm]:
-        if reading.findings is None:
+    def _health_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
+        if reading.health is None:
             return
-        yield from self._of_overflow(reading.findings)
-        yield from self._of_underflow(reading)
-        yield from self._of_updates(reading)
+        yield from self._overflow_alarms(reading.health)
+        yield from self._underflow_alarms(reading)
+        yield from self._lost_update_alarms(reading)
 
-    def _of_overflow(self, found: HealthReading) -> Iterator[_Alarm]:
-        name, peak = found.narrow
+    def _overflow_alarms(self, found: HealthReading) -> Iterator[_Alarm]:
+        name, peak = found.largest_float16
         if found.module:
             self._origin = self._origin or f"; it began in {found.module}"
             yield _Alarm(
@@ -313,7 +313,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 module=name,
             )
         # A loss scaler searches for its scale by such steps: they are no news.
-        if found.tensor and not found.module and not self._scales:
+        if found.tensor and not found.module and not self._has_loss_scaler:
             yield _Alarm(
                 code="gradients_overflow",
                 message=f"A gradient was no number, first that of {found.tensor}.",
@@ -321,7 +321,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 module=found.tensor,
             )
 
-    def _of_underflow(self, reading: LoggedStep) -> Iterator[_Alarm]:
+    def _underflow_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
         share = reading.metrics.get("grad_underflow_share", 0.0)
         if share > MAX_UNDERFLOW_SHARE and self._mode.compute == "float16":
             yield _Alarm(
@@ -330,7 +330,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 hint="Choose bfloat16 or float32.",
             )
 
-    def _of_updates(self, reading: LoggedStep) -> Iterator[_Alarm]:
+    def _lost_update_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
         full = self._trainer.args.learning_rate
         if reading.metrics["learning_rate"] < _MIN_RATE_SHARE * full or not self._rounds_weights:
             return
@@ -342,7 +342,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 message=f"{share:.0%} of the updates are lost: too small for 16-bit weights.",
                 hint="Keep the weights in float32, as the mixed modes do, or raise the learning "
                 "rate.",
-                is_end=self._lost_looks >= _MAX_LOST_CHECKS,
+                ends_run=self._lost_looks >= _MAX_LOST_CHECKS,
             )
 
     @property
@@ -406,4 +406,4 @@ def _find_nonfinite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
 
 def _is_finite_step(reading: LoggedStep) -> bool:
     finite = math.isfinite(reading.metrics.get("grad_norm", 0.0))
-    return finite and reading.broken_losses == 0
+    return finite and reading.nonfinite_losses == 0

@@ -36,7 +36,7 @@ class HealthReading:
     """The first module, in the order of computing, whose output was not finite; or nothing."""
     tensor: str
     """The first weight whose gradient was not finite; or nothing."""
-    narrow: tuple[str, float]
+    largest_float16: tuple[str, float]
     """The module with the largest float16 output, and that; fails at 65,504."""
 
 
@@ -46,7 +46,7 @@ class _SampledWeight:
 
     name: str
     parameter: nn.Parameter
-    places: Tensor
+    positions: Tensor
     shares: Tensor
     """How many weights each place stands for."""
     zeros: Tensor
@@ -59,7 +59,7 @@ class _BeforeStep:
 
     weights: list[_SampledWeight]
     values: Tensor
-    alive: Tensor
+    nonzero: Tensor
     """Where the gradient is not zero."""
     norms: Tensor
 
@@ -68,7 +68,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
     """Takes a look when one is due: hooks stand on the model for that step alone."""
 
     SAVED_AS = "Health"
-    REMEMBERED = ("_last_look", "_is_wanted")
+    STATE_ATTRIBUTES = ("_last_look", "_is_wanted")
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -80,17 +80,17 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         self._is_wanted = False
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._peaks: dict[str, Tensor] = {}
-        self._narrow: set[str] = set()
+        self._float16_modules: set[str] = set()
         self._before: _BeforeStep | None = None
-        self._findings: HealthReading | None = None
+        self._reading: HealthReading | None = None
 
-    def want(self) -> None:
+    def request_check(self) -> None:
         """Ask for a look at the next step, whether or not its turn has come."""
         self._is_wanted = True
 
-    def take(self) -> HealthReading | None:
+    def take_reading(self) -> HealthReading | None:
         """Return what the newest look has found, once."""
-        findings, self._findings = self._findings, None
+        findings, self._reading = self._reading, None
         return findings
 
     def on_train_begin(
@@ -110,15 +110,15 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
             return
         self._last_look, self._is_wanted = step, False
         self._peaks.clear()
-        self._narrow.clear()
+        self._float16_modules.clear()
         for name, module in self._modules:
-            self._hooks.append(module.register_forward_hook(partial(self._see_output, name)))
+            self._hooks.append(module.register_forward_hook(partial(self._record_output, name)))
         if self._head_name:
             backbone = self._trainer.model.get_decoder()
-            self._hooks.append(backbone.register_forward_hook(self._score_a_few))
+            self._hooks.append(backbone.register_forward_hook(self._run_head_on_sample))
 
     @torch.no_grad()
-    def see_gradients(self) -> None:
+    def record_gradients(self) -> None:
         """Look at the gradients as they came: before they are unscaled and clipped."""
         if not self._hooks:
             return
@@ -130,7 +130,9 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         self._before = _BeforeStep(
             weights,
             _sampled_values(weights),
-            torch.cat([grad.take(one.places) for one, grad in zip(weights, gradients, strict=True)])
+            torch.cat(
+                [grad.take(one.positions) for one, grad in zip(weights, gradients, strict=True)]
+            )
             != 0,
             torch.stack(norms),
         )
@@ -144,12 +146,14 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         sums, norms = _sum_parts(self._before), self._before.norms
         peaks = torch.stack(list(self._peaks.values()))
         numbers = torch.cat([sums, norms, peaks]).tolist()
-        self._findings = self._found(
+        self._reading = self._build_reading(
             numbers[: len(sums)], numbers[len(sums) : -len(peaks)], numbers[-len(peaks) :]
         )
         self._before = None
 
-    def _see_output(self, name: str, _module: nn.Module, _inputs: object, output: object) -> None:
+    def _record_output(
+        self, name: str, _module: nn.Module, _inputs: object, output: object
+    ) -> None:
         first = output[0] if isinstance(output, tuple) else output
         if not (isinstance(first, Tensor) and first.is_floating_point() and first.numel()):
             return
@@ -158,10 +162,12 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         # A module runs once a micro-batch. NaN wins over any number.
         self._peaks[name] = torch.maximum(self._peaks.get(name, peak), peak)
         if first.dtype == torch.float16:
-            self._narrow.add(name)
+            self._float16_modules.add(name)
 
     @torch.no_grad()
-    def _score_a_few(self, _module: nn.Module, _inputs: object, output: Sequence[Tensor]) -> None:
+    def _run_head_on_sample(
+        self, _module: nn.Module, _inputs: object, output: Sequence[Tensor]
+    ) -> None:
         """Show the head some tokens: the loss is computed past it, so it would tell nothing."""
         states, kind = output[0].flatten(0, 1), output[0].device.type
         # A narrow copy of the head's weight made here would have no gradient: it must not be kept.
@@ -170,7 +176,9 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
             # As families do it whose states are wider than their weights.
             self._head(states[:: -(-len(states) // _SAMPLED_TOKENS)].to(self._head.weight.dtype))
 
-    def _found(self, sums: list[float], norms: list[float], peaks: list[float]) -> HealthReading:
+    def _build_reading(
+        self, sums: list[float], norms: list[float], peaks: list[float]
+    ) -> HealthReading:
         assert self._before is not None  # noqa: S101 -- its caller has just read it
         broken = [
             weight.name
@@ -188,12 +196,12 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         # A step with such a gradient changes nothing, or everything; a rate of zero nothing.
         if not broken:
             metrics |= _metric_shares(sums, has_rate=self._learning_rate() > 0)
-        narrow = [(name, outputs[name]) for name in outputs if name in self._narrow]
+        narrow = [(name, outputs[name]) for name in outputs if name in self._float16_modules]
         return HealthReading(
             metrics=metrics,
             module=lost[0] if lost else "",
             tensor=broken[0] if broken else "",
-            narrow=max(narrow, key=lambda one: one[1], default=("", 0.0)),
+            largest_float16=max(narrow, key=lambda one: one[1], default=("", 0.0)),
         )
 
     def _learning_rate(self) -> float:
@@ -202,7 +210,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
 
 def _sum_parts(before: _BeforeStep) -> Tensor:
     """Sum what a look has seen. `_metric_shares` knows the order."""
-    old, alive, new = before.values, before.alive, _sampled_values(before.weights)
+    old, alive, new = before.values, before.nonzero, _sampled_values(before.weights)
     shares = torch.cat([weight.shares for weight in before.weights])
     zeros = torch.cat([weight.zeros for weight in before.weights])
     parts = (
@@ -217,7 +225,7 @@ def _sum_parts(before: _BeforeStep) -> Tensor:
 
 
 def _sampled_values(weights: list[_SampledWeight]) -> Tensor:
-    return torch.cat([weight.parameter.take(weight.places) for weight in weights]).float()
+    return torch.cat([weight.parameter.take(weight.positions) for weight in weights]).float()
 
 
 def _metric_shares(sums: list[float], *, has_rate: bool) -> dict[str, float]:

@@ -21,7 +21,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Turns what the trainer logs into events, and leaves the run where that is asked for."""
 
     SAVED_AS = "Reporter"
-    REMEMBERED = ("tokens", "last", "best_eval_loss")
+    STATE_ATTRIBUTES = ("tokens", "last", "best_eval_loss")
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.last: dict[str, float] = {}
         """The newest value of every metric."""
         self.best_eval_loss = math.inf
-        self._say = say
+        self._emit = say
         self._stop = stop
         self._guard = guard
-        self._gauge = gauge
+        self._memory_probe = gauge
         self._resolve = resolve
-        self.pace = Throughput()
-        self.was_cut = False
+        self.throughput = Throughput()
+        self.stopped_early = False
         """Whether training ended early because what was learnt so far is to be kept."""
 
     def on_train_begin(
@@ -55,22 +55,22 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         **_rest: object,
     ) -> None:
         self.resolved = self._resolve()
-        self._say(Started(total_steps=state.max_steps, resolved=self.resolved))
-        self._gauge.set_back(model)
-        self.pace.start()
+        self._emit(Started(total_steps=state.max_steps, resolved=self.resolved))
+        self._memory_probe.reset(model)
+        self.throughput.start()
 
     def on_step_end(
         self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
     ) -> None:
-        self.pace.step(state.global_step)
+        self.throughput.step(state.global_step)
         self._stop.step = state.global_step
         # The last step is logged whether or not its turn has come, or its tokens would be lost.
         control.should_log |= state.global_step >= state.max_steps
         # Nor does a run that is beyond help go on until its turn comes.
-        control.should_log |= self._guard.is_beyond_help
+        control.should_log |= self._guard.must_stop
         self._stop.check()
-        if self._stop.asked == "keep" and not control.should_training_stop:
-            self.was_cut = control.should_training_stop = True
+        if self._stop.requested == "keep" and not control.should_training_stop:
+            self.stopped_early = control.should_training_stop = True
             control.should_log = control.should_evaluate = True
 
     def on_prediction_step(
@@ -89,21 +89,23 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         if "loss" not in logs:
             return
         tokens = int(logs["tokens"])
-        step_seconds, rate = self.pace.lap(tokens)
+        step_seconds, rate = self.throughput.lap(tokens)
         self.tokens += tokens
         metrics = {name: float(logs[name]) for name in METRICS if name in logs}
         metrics |= {"tokens_per_second": rate, "step_seconds": step_seconds}
-        metrics |= {"peak_memory_bytes": self._gauge.peak_bytes()} | self._scaling()
-        findings = self._guard.take()
+        metrics |= {
+            "peak_memory_bytes": self._memory_probe.peak_bytes()
+        } | self._loss_scale_metrics()
+        findings = self._guard.take_reading()
         if findings is not None:
             metrics |= findings.metrics | {"nonfinite_losses": logs["nonfinite_losses"]}
         self._report(state, metrics)
-        self._be_judged(
+        self._check_divergence(
             LoggedStep(
                 step=state.global_step,
                 metrics=metrics,
-                broken_losses=logs["nonfinite"] / args.gradient_accumulation_steps,
-                findings=findings,
+                nonfinite_losses=logs["nonfinite"] / args.gradient_accumulation_steps,
+                health=findings,
             )
         )
 
@@ -115,17 +117,17 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         metrics: dict[str, float],
         **_rest: object,
     ) -> None:
-        self.pace.resume()
+        self.throughput.resume()
         found = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
         # The untrained model's is where improvement is measured from, and is never the best kept.
         if state.global_step:
             self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
         self._report(state, found)
-        if self._stop.asked == "keep" and not control.should_training_stop:
-            self.was_cut = control.should_training_stop = True
+        if self._stop.requested == "keep" and not control.should_training_stop:
+            self.stopped_early = control.should_training_stop = True
 
     def on_save(self, _args: object, _state: object, _control: object, **_rest: object) -> None:
-        self.pace.resume()
+        self.throughput.resume()
 
     def results(self) -> dict[str, float]:
         """Return what the run came to."""
@@ -133,32 +135,36 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             "loss": self.last["loss"],
             "eval_loss": self.last["eval_loss"],
             "best_eval_loss": self.best_eval_loss,
-            "train_seconds": self.pace.training_seconds,
+            "train_seconds": self.throughput.training_seconds,
             "tokens": self.tokens,
-            "tokens_per_second": self.tokens / self.pace.training_seconds,
-            "peak_memory_bytes": self._gauge.peak_bytes(),
-        } | {name: value for name, value in self._scaling().items() if name == "skipped_steps"}
+            "tokens_per_second": self.tokens / self.throughput.training_seconds,
+            "peak_memory_bytes": self._memory_probe.peak_bytes(),
+        } | {
+            name: value
+            for name, value in self._loss_scale_metrics().items()
+            if name == "skipped_steps"
+        }
 
-    def _scaling(self) -> dict[str, float]:
+    def _loss_scale_metrics(self) -> dict[str, float]:
         skipped = self._guard.skipped_steps
         if self._guard.loss_scale:
             return {"loss_scale": self._guard.loss_scale, "skipped_steps": skipped}
         return {"skipped_steps": skipped} if skipped else {}
 
-    def _be_judged(self, reading: LoggedStep) -> None:
-        for alarm in self._guard.judge(reading):
+    def _check_divergence(self, reading: LoggedStep) -> None:
+        for alarm in self._guard.check(reading):
             print(f"{alarm.message} {alarm.hint}", flush=True)  # noqa: T201 -- the run's own log
-            self._say(alarm)
-        self._guard.enforce()
+            self._emit(alarm)
+        self._guard.raise_if_ended()
 
     def _report(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self.last |= metrics
-        self._say(
+        self._emit(
             MetricsLogged(
                 step=state.global_step,
                 epoch=state.epoch or 0.0,
                 tokens=self.tokens,
-                seconds=self.pace.seconds,
+                seconds=self.throughput.seconds,
                 metrics=metrics,
             )
         )
@@ -169,7 +175,7 @@ class Throughput:
     """How fast training goes, the time for evaluations and saves left out of its laps."""
 
     SAVED_AS = "Pace"
-    REMEMBERED = ("ages", "training_seconds", "_steps", "_lap_steps")
+    STATE_ATTRIBUTES = ("ages", "training_seconds", "_steps", "_lap_steps")
 
     def __init__(self) -> None:
         self._began = self._lap_began = self._step_ended = 0.0

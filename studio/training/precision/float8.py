@@ -34,7 +34,7 @@ def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
         TrainingError: this machine or this model cannot.
 
     """
-    if reason := mode.refusal(hardware.detect()):
+    if reason := mode.unsupported_reason(hardware.detect()):
         raise TrainingError(
             "precision_refused", f"{mode.title} {reason}.", hint="Choose another precision."
         )
@@ -75,7 +75,7 @@ def record_operands(model: PreTrainedModel, mode: Precision) -> Iterator["Operan
     named = linear_layers(model) if mode.is_float8 else {}
     readings = OperandReadings(mode, sum(isinstance(layer, nn.Linear) for layer in model.modules()))
     hooks = [
-        layer.register_forward_hook(partial(readings.look, name)) for name, layer in named.items()
+        layer.register_forward_hook(partial(readings.record, name)) for name, layer in named.items()
     ]
     try:
         yield readings
@@ -90,30 +90,30 @@ class OperandReadings:
     def __init__(self, mode: Precision, total: int) -> None:
         self._mode = mode
         self._total = total
-        self._forth: dict[str, str] = {}
-        self._back: dict[str, str] = {}
+        self._forward: dict[str, str] = {}
+        self._backward: dict[str, str] = {}
 
     @property
     def matmul(self) -> str:
         """What layers read; gradients are named where the way forth alone is as planned."""
         planned = (self._mode.matmul, self._mode.matmul_of_gradients)
         kinds = set()
-        for name, forth in self._forth.items():
-            back = self._back[name]
+        for name, forth in self._forward.items():
+            back = self._backward[name]
             is_half_right = forth == planned[0] and back != planned[1]
             kinds.add(f"{forth} ({back} of gradients)" if is_half_right else forth)
         return " and ".join(sorted(kinds))
 
     @property
-    def told(self) -> dict[str, str]:
+    def summary(self) -> dict[str, str]:
         """How many layers read what, in words."""
-        counted = Counter(self._forth.values()).items()
+        counted = Counter(self._forward.values()).items()
         counts = (f"{count} of {self._total} read {kind}" for kind, count in counted)
-        gradients = " and ".join(sorted(set(self._back.values())))
+        gradients = " and ".join(sorted(set(self._backward.values())))
         told = {"linear_layers": ", ".join(counts), "linear_gradients": gradients}
-        return told if self._forth else {}
+        return told if self._forward else {}
 
-    def look(
+    def record(
         self, name: str, layer: nn.Linear, inputs: tuple[Tensor, ...], _output: Tensor
     ) -> None:
         """Let a layer show by weights that tell what it reads: of inputs, weights and gradients."""
@@ -127,8 +127,8 @@ class OperandReadings:
                 lambda fine: _run_with_weight(layer, ones, fine), device
             ),
         }
-        self._forth[name] = " and ".join(sorted(forth))
-        self._back[name] = matmul_precision.measure_format(
+        self._forward[name] = " and ".join(sorted(forth))
+        self._backward[name] = matmul_precision.measure_format(
             lambda fine: _run_backward(layer, fine, ones), device
         )
 

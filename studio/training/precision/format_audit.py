@@ -81,7 +81,7 @@ def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfi
     row = recipe.adapter.quantised
     is_read_in_int8 = row is not None and row.is_read_in_int8 and torch.cuda.is_available()
     return NumberFormats(
-        weights=row.name if row else join_formats(formats.held),
+        weights=row.name if row else join_formats(formats.all_formats),
         kept_in_float32=loader.kept_in_float32(config, weights),
         rest=weights if row else NONE,
         trained="float32" if lora else mode.weights,
@@ -104,7 +104,7 @@ def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberForma
     trained = [p for p in learning if p not in wide]
     weights, rest = _frozen_formats(trainer.model, wide)
     with float8.record_operands(trainer.model, trainer.mode) as readings:
-        seen = _ForwardProbe.by(trainer.model_wrapped, trainer.args.device)
+        seen = _ForwardProbe.measure(trainer.model_wrapped, trainer.args.device)
     states, master = optimizer_formats(_stepped_copy(trainer.optimizer, wide), wide)
     scaler = trainer.accelerator.scaler
     numbers = NumberFormats(
@@ -126,7 +126,7 @@ def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberForma
     return numbers, {
         "attention_kernel": seen.attention_kernel,
         "trained_tensors": f"{len(learning)}, all in the optimizer",
-        **readings.told,
+        **readings.summary,
         "formats": _formats_by_layer(trainer.model),
         **_quantised_summary(trainer.model),
     }
@@ -274,10 +274,10 @@ class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstr
         self._device = device
 
     @classmethod
-    def by(cls, model: nn.Module, device: torch.device) -> "_ForwardProbe":
+    def measure(cls, model: nn.Module, device: torch.device) -> "_ForwardProbe":
         seen = cls(device)
         first = next(m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
-        hook = first.register_forward_hook(seen.look)
+        hook = first.register_forward_hook(seen._record)
         tokens = torch.zeros((2, _PROBE_TOKENS), dtype=torch.long, device=device)
         # Padded like a batch: attention chooses its kernel by that.
         mask = torch.ones_like(tokens)
@@ -289,7 +289,7 @@ class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstr
             hook.remove()
         return seen
 
-    def look(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         kind = self._device.type
         weight: Any = layer.weight
         self.compute = join_formats({output.dtype})

@@ -111,7 +111,7 @@ class RoundedAdamW(_LowPrecisionAdamW):
         **adam: Any,  # noqa: ANN401 -- as upstream
     ) -> None:
         super().__init__(params, {**_ADAM_DEFAULTS, **adam, "rounding": rounding, "seed": seed})
-        self._dice: dict[torch.device, torch.Generator] = {}
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     @property
     def title(self) -> str:
@@ -119,7 +119,7 @@ class RoundedAdamW(_LowPrecisionAdamW):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override] # upstream has overloads
         # Thrown anew from the seed and the step, so that a resumed run goes on with the same dice.
-        self._dice = {}
+        self._generators = {}
         return super().step(closure)
 
     def update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
@@ -146,15 +146,15 @@ class RoundedAdamW(_LowPrecisionAdamW):
 
     def _write(self, target: Tensor, value: Tensor, group: dict[str, Any]) -> None:
         if group["rounding"] == "stochastic" and target.dtype == torch.bfloat16:
-            value = round_stochastically(value, self._die(target.device))
+            value = round_stochastically(value, self._generator_for(target.device))
         target.copy_(value)
 
-    def _die(self, device: torch.device) -> torch.Generator:
-        if device not in self._dice:
+    def _generator_for(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
             first = self.param_groups[0]
             seed = (first["seed"] * 1_000_003 + first["calls"]) % 2**32
-            self._dice[device] = torch.Generator(device).manual_seed(seed)
-        return self._dice[device]
+            self._generators[device] = torch.Generator(device).manual_seed(seed)
+        return self._generators[device]
 
 
 def round_stochastically(value: Tensor, die: torch.Generator) -> Tensor:

@@ -53,7 +53,7 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
 
     def __init__(self, trainer: PrecisionTrainerMixin, plan: NumberFormats) -> None:
         self.plan = plan
-        self.found: NumberFormats | None = None
+        self.measured: NumberFormats | None = None
         self._details: dict[str, Any] = {}
         self._trainer = trainer
         self._first_step_seen = False
@@ -66,23 +66,25 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
                 "orphans", f"{len(lost)} weights would not be trained; the first is {lost[0]}."
             )
         # Looked at first: a weight out of line could keep the model from computing at all.
-        self._refuse("; ".join(weights_in_other_formats(self._trainer, self.plan)[:_MAX_NAMED]))
-        self.found, self._details = audit_trainer(self._trainer, self.plan)
-        self._refuse(self.plan.differences(self.found))
+        self._refuse_difference(
+            "; ".join(weights_in_other_formats(self._trainer, self.plan)[:_MAX_NAMED])
+        )
+        self.measured, self._details = audit_trainer(self._trainer, self.plan)
+        self._refuse_difference(self.plan.differences(self.measured))
 
     def on_optimizer_step(
         self, _args: object, _state: object, _control: object, **_rest: object
     ) -> None:
         if not self._first_step_seen:
-            self._look_again()
+            self._verify_first_step()
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return what was planned, and what was found."""
-        found = asdict(self.found) if self.found else {}
+        found = asdict(self.measured) if self.measured else {}
         emulated = {"matmul_emulated": self._trainer.is_emulated}
         return {"plan": asdict(self.plan), "audit": {**found, **emulated, **self._details}}
 
-    def _look_again(self) -> None:
+    def _verify_first_step(self) -> None:
         """Look at the gradients and states that are really there, once a step has made them."""
         optimizer = self._trainer.optimizer
         if not optimizer.state:
@@ -93,9 +95,9 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
         gradients = join_formats(p.grad.dtype for p in held if p.grad is not None)
         states, master = optimizer_formats(optimizer, wide)
         found = replace(self.plan, gradients=gradients, optimizer_states=states, master=master)
-        self._refuse(self.plan.differences(found))
+        self._refuse_difference(self.plan.differences(found))
 
-    def _refuse(self, difference: str) -> None:
+    def _refuse_difference(self, difference: str) -> None:
         if difference:
             raise TrainingError(
                 "precision_refused",

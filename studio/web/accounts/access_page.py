@@ -74,9 +74,9 @@ def change_password(
         with read_session(engine) as db:
             account = accounts.get(db, who.account_id or 0)
         place = f"signed in as {account.name}"
-        request.app.state.tries.begin(account.name, place)
+        request.app.state.tries.check_and_count(account.name, place)
         accounts.authenticate(account, old)
-        request.app.state.tries.succeeded(account.name, place)
+        request.app.state.tries.clear(account.name, place)
         if password != again:
             raise InvalidError("The two are not the same.", param="again")
         hashed = passwords.hash_password(password)
@@ -117,7 +117,7 @@ def _page(request: Request, db: Session, who: Identity, **about: Any) -> Respons
             "mode": request.app.state.settings.sign_in,
             "tokens": api_tokens.list_tokens(db, mine),
             "browsers": login_sessions.list_sessions(db, mine),
-            "scopes": [scope for scope in Scope if who.level.covers(scope)],
+            "scopes": [scope for scope in Scope if who.level.includes(scope)],
             "shortest": passwords.MIN_LENGTH,
         },
     )

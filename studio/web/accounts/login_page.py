@@ -48,13 +48,13 @@ def sign_in(
     state, address = request.app.state, identity.client_address(request.scope)
     request.state.deed = name.strip().lower()[:80] or "nobody"
     try:
-        state.tries.begin(name, address)
+        state.tries.check_and_count(name, address)
         with read_session(state.engine) as db:
             account = accounts.find(db, name)
         account = accounts.authenticate(account, password)
     except StudioError as error:
         return _sign_in_page(request, local_path(there), name, error)
-    state.tries.succeeded(name, address)
+    state.tries.clear(name, address)
     with unit_of_work(state.engine) as db:
         return start_session(request, db, account.id, local_path(there))
 

@@ -73,7 +73,7 @@ def callback(
     except StudioError as problem:
         return sign_in_failed(request, problem)
     with unit_of_work(app.engine) as db:
-        answer = start_session(request, db, number, begun.there)
+        answer = start_session(request, db, number, begun.return_to)
     answer.delete_cookie(_cookie_name(request), path="/")
     return answer
 

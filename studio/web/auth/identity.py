@@ -36,7 +36,7 @@ class Identity:
     """Which browser it is."""
     token_id: int | None = None
     """Which token was shown."""
-    is_due: bool = False
+    should_record_seen: bool = False
     """Whether it is to be noted that they were seen."""
 
     def may(self, asks: Permission | str) -> bool:
@@ -44,7 +44,7 @@ class Identity:
             return True
         if asks == Permission.OWN:
             return self.token_id is None or self.level is Scope.ADMIN
-        return self.level.covers(Scope(asks))
+        return self.level.includes(Scope(asks))
 
     @property
     def actor(self) -> Actor:
@@ -89,10 +89,10 @@ def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
     who = _account_identity(db, settings, token.account_id) if token else None
     if token is None or who is None:
         return None
-    level = token.scope if who.level.covers(token.scope) else who.level
+    level = token.scope if who.level.includes(token.scope) else who.level
     is_due = token.used_at is None or token.used_at < now() - login_sessions.TOUCH_INTERVAL
     name = f"{who.name}, by the token “{token.name}”"
-    return replace(who, name=name, level=level, token_id=token.id, is_due=is_due)
+    return replace(who, name=name, level=level, token_id=token.id, should_record_seen=is_due)
 
 
 def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
@@ -101,7 +101,9 @@ def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
     if found is None or who is None:
         return None
     return replace(
-        who, sign_in_id=found.id, is_due=found.seen_at < now() - login_sessions.TOUCH_INTERVAL
+        who,
+        sign_in_id=found.id,
+        should_record_seen=found.seen_at < now() - login_sessions.TOUCH_INTERVAL,
     )
 
 

@@ -34,7 +34,7 @@ class LoginThrottle:
     def __len__(self) -> int:
         return len(self._counts)
 
-    def begin(self, name: str, address: str) -> None:
+    def check_and_count(self, name: str, address: str) -> None:
         """Count a try as failed, until it is known to be none; so many at once are counted, too.
 
         Raises:
@@ -58,7 +58,7 @@ class LoginThrottle:
             while len(self._counts) > MAX_ENTRIES:
                 self._counts.popitem(last=False)
 
-    def succeeded(self, name: str, address: str) -> None:
+    def clear(self, name: str, address: str) -> None:
         name = name.strip().lower()
         with self._lock:
             self._counts.pop((name, address), None)

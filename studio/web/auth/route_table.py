@@ -23,16 +23,16 @@ class RouteInfo:
 
     template: str
     method: str
-    asks: Permission
+    permission: Permission
     pattern: re.Pattern[str]
 
     @property
-    def noun(self) -> str:
+    def owned_noun(self) -> str:
         """What its address names a row of, as `runs`; nothing if it names none."""
         noun, _, row = self.template.removeprefix(API_PREFIX).removeprefix("/").partition("/{")
         return noun if noun in TABLES_BY_PATH and row else ""
 
-    def subject(self, path: str) -> dict[str, str]:
+    def path_parameters(self, path: str) -> dict[str, str]:
         found = self.pattern.match(path)
         return found.groupdict() if found else {}
 
@@ -40,7 +40,7 @@ class RouteInfo:
 def _unknown_route(method: str) -> RouteInfo:
     """Return what leads nowhere: only who might do anything there is told so."""
     asks = Permission.READ if method in SAFE_METHODS else Permission.ADMIN
-    return RouteInfo(template="", method=method, asks=asks, pattern=re.compile(r"$^"))
+    return RouteInfo(template="", method=method, permission=asks, pattern=re.compile(r"$^"))
 
 
 class RouteTable:
@@ -57,7 +57,7 @@ class RouteTable:
     def __iter__(self) -> Iterator[RouteInfo]:
         return (way for ways in self._ways.values() for way in ways)
 
-    def of(self, method: str, path: str) -> RouteInfo:
+    def find(self, method: str, path: str) -> RouteInfo:
         found = self._ways.get(_first_segment(path), ())
         fitting = (way for way in found if way.method == method and way.pattern.match(path))
         return next(fitting, None) or _unknown_route(method)
@@ -76,7 +76,7 @@ def _iter_routes(routes: Iterable[BaseRoute]) -> Iterator[RouteInfo]:
             yield RouteInfo(
                 template=route.path,
                 method=method,
-                asks=_required_permission(method, route.path),
+                permission=_required_permission(method, route.path),
                 pattern=pattern,
             )
 

@@ -18,8 +18,8 @@ class Owned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Viewer:
-    who: Identity | None
-    ways: RouteTable
+    identity: Identity | None
+    routes: RouteTable
 
 
 _VIEWER: ContextVar[_Viewer | None] = ContextVar("visit", default=None)
@@ -48,9 +48,9 @@ def may(method: str, address: str, row: Owned | None = None) -> bool:
     visit = _VIEWER.get()
     if visit is None:
         return True
-    way = visit.ways.of(method, address.partition("?")[0])
+    way = visit.routes.find(method, address.partition("?")[0])
     if not way.template:
         raise LookupError(f"{method} {address} leads nowhere")
-    if visit.who is None or not visit.who.may(way.asks):
-        return way.asks is Permission.OPEN
+    if visit.identity is None or not visit.identity.may(way.permission):
+        return way.permission is Permission.OPEN
     return row is None or owners.may_change(row.owner_id)

@@ -153,7 +153,7 @@ def _samples_context(db: Session, made: Comparison, view: ComparisonQuery) -> di
     ordered = sorted(made.runs, key=lambda run: run is not made.base)
     ids = [run.id or 0 for run in ordered]
     wanted = sample_table.SampleFilter(
-        differs=view.differs, find=view.find, whole=view.whole, blind=view.blind
+        differs=view.differs, find=view.find, all_prompts=view.whole, blind=view.blind
     )
     said, scores = compare.list_samples(db, ids), sample_ratings.load_scores(db, ids)
     return {

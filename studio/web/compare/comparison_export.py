@@ -79,15 +79,15 @@ def draw_charts(db: Session, view: ComparisonQuery, made: Comparison) -> dict[st
 def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Comparison) -> str:
     """Draw one metric as a view shows it: without what it hides."""
     without = {*view.hide, *runs_outside_brush(made, view.brush)}
-    shown = found.drawn(key, curve_styles.without_hidden(found.lines, without))
+    shown = found.visible_curves(key, curve_styles.without_hidden(found.styles, without))
     look = svg_charts.ChartOptions(
         title=formatting.metric_title(key),
-        unit=view.x,
-        weight=view.smooth if is_noisy(key) else 0,
+        x_axis=view.x,
+        smoothing=view.smooth if is_noisy(key) else 0,
         is_log=view.y == "log",
         is_x_log=view.xscale == "log",
         is_clipped=view.clip,
-        span=view.span,
+        span=view.x_range,
     )
     return svg_charts.render_svg(found.curves.x, shown, look)
 
@@ -99,7 +99,7 @@ def to_markdown(
     parts = [
         f"# {_escape_cell(saved.name) if saved else 'Comparison'}",
         *([saved.text] if saved and saved.text else []),
-        f"Address: `{view.address}`",
+        f"Address: `{view.url}`",
         "## Runs",
         _markdown_table(["Run", "Name", "Status", "Precision", "Started"], _run_rows(made)),
         "## Curves",

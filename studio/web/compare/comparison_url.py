@@ -64,12 +64,12 @@ class ComparisonQuery(BaseModel):
     choose: bool = False
 
     @property
-    def span(self) -> tuple[float, float] | None:
+    def x_range(self) -> tuple[float, float] | None:
         """The part of the x axis that is shown; None for all of it."""
         return _parse_range(self.zoom)
 
     @property
-    def address(self) -> str:
+    def url(self) -> str:
         return "/compare?" + self.query()
 
     def query(self, **changed: object) -> str:

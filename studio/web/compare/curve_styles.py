@@ -44,7 +44,7 @@ class CurveAxis:
 class StyledCurve:
     """A line and one metric of it."""
 
-    line: CurveStyle
+    style: CurveStyle
     series: Series
 
 
@@ -53,11 +53,11 @@ class CurveSet:
     """Curves laid over each other."""
 
     curves: Curves
-    lines: dict[int, CurveStyle]
+    styles: dict[int, CurveStyle]
     series: dict[str, dict[int, Series]]
     """By metric, then by the number of the line."""
 
-    def drawn(self, key: str, lines: Mapping[int, CurveStyle]) -> list[StyledCurve]:
+    def visible_curves(self, key: str, lines: Mapping[int, CurveStyle]) -> list[StyledCurve]:
         """Return the lines that have something to draw of a metric."""
         found = self.series[key]
         return [

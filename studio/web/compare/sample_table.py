@@ -64,7 +64,7 @@ class SampleFilter:
 
     differs: bool = False
     find: str = ""
-    whole: bool = False
+    all_prompts: bool = False
     """Whether all of them are, however many."""
     blind: int | None = None
     """A seed to shuffle by; None names the runs and marks what differs."""
@@ -78,7 +78,7 @@ def table_across_runs(
     for one in samples:
         last.setdefault((one.prompt, one.reference), {})[one.run_id] = one
     found = [(prompt, said) for prompt, said in last.items() if _matches(prompt, said, wanted)]
-    most = len(found) if wanted.whole else max(MIN_ROWS, MAX_CELLS // len(runs))
+    most = len(found) if wanted.all_prompts else max(MIN_ROWS, MAX_CELLS // len(runs))
     rows = [_run_row(prompt, runs, said, scores) for prompt, said in found[:most]]
     heads = [run.name for run in runs]
     tallies = [_count_correct(said.get(run.id or 0) for said in last.values()) for run in runs]

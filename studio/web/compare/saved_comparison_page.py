@@ -19,7 +19,7 @@ FormText = Annotated[str, Form()]
 @router.get("/{number}")
 def show(request: Request, number: int, db: DB) -> Response:
     saved = comparisons.get(db, number)
-    return redirect(request, parse_query(saved.query).model_copy(update={"saved": number}).address)
+    return redirect(request, parse_query(saved.query).model_copy(update={"saved": number}).url)
 
 
 @router.get("/{number}/export")

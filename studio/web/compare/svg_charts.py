@@ -27,8 +27,8 @@ class ChartOptions:
     """How curves are to be drawn."""
 
     title: str
-    unit: str
-    weight: float = 0.0
+    x_axis: str
+    smoothing: float = 0.0
     """Of the smoothing; 0 draws the values as they are."""
     is_log: bool = False
     is_x_log: bool = False
@@ -46,7 +46,7 @@ class Scale:
     end: float
     is_log: bool
 
-    def at(self, value: float) -> float:
+    def position(self, value: float) -> float:
         low, high, value = (
             (math.log10(one) for one in (self.low, self.high, value))
             if self.is_log
@@ -54,7 +54,7 @@ class Scale:
         )
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
-    def holds(self, value: float) -> bool:
+    def contains(self, value: float) -> bool:
         return self.low <= value <= self.high
 
     @property
@@ -78,9 +78,9 @@ def render_svg(x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOpti
         *(part for one in drawn for part in _draw_curve(x, one, (across, up), look, len(drawn))),
         "</g>",
         *(
-            _nonfinite_marker(across.at(place))
+            _nonfinite_marker(across.position(place))
             for place in _nonfinite_positions(drawn)
-            if across.holds(place)
+            if across.contains(place)
         ),
         *(_legend_entry(one, place) for place, one in enumerate(drawn)),
         "</svg>",
@@ -147,17 +147,17 @@ def _value_range(values: Sequence[float]) -> tuple[float, float]:
 
 def _axes(across: Scale, up: Scale, look: ChartOptions) -> Iterator[str]:
     for tick in up.ticks:
-        y = up.at(tick)
+        y = up.position(tick)
         yield f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e2e4e8"/>'
         yield _text_label(LEFT - 8, y + 4, formatting.number(tick), "end")
     for tick in across.ticks:
-        at = across.at(tick)
+        at = across.position(tick)
         yield f'<path d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#e2e4e8"/>'
         yield _text_label(
-            at, HEIGHT - BOTTOM + 16, formatting.axis_value(tick, look.unit), "middle"
+            at, HEIGHT - BOTTOM + 16, formatting.axis_value(tick, look.x_axis), "middle"
         )
     yield _text_label(
-        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, formatting.axis_title(look.unit), "middle"
+        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, formatting.axis_title(look.x_axis), "middle"
     )
 
 
@@ -174,16 +174,16 @@ def _draw_curve(
     look: ChartOptions,
     count: int,
 ) -> Iterator[str]:
-    colour, series = COLOURS[one.line.hue], one.series
-    if one.line.n > 1 or count <= MAX_BANDS:
+    colour, series = COLOURS[one.style.hue], one.series
+    if one.style.n > 1 or count <= MAX_BANDS:
         there = list(_points(x, series.min, scales))
         back = list(_points(x, series.max, scales))[::-1]
         yield f'<path d="{_path([*there, *back])}Z" fill="{colour}" fill-opacity=".13"/>'
-    dash = f' stroke-dasharray="{DASHES[one.line.dash]}"' if one.line.dash else ""
-    if look.weight:
+    dash = f' stroke-dasharray="{DASHES[one.style.dash]}"' if one.style.dash else ""
+    if look.smoothing:
         raw = _path(_points(x, series.mean, scales))
         yield f'<path d="{raw}" stroke="{colour}" stroke-opacity=".3"{dash}/>'
-    line = _path(_points(x, smooth(series.mean, look.weight), scales))
+    line = _path(_points(x, smooth(series.mean, look.smoothing), scales))
     yield f'<path d="{line}" stroke="{colour}" stroke-width="1.75"{dash}/>'
 
 
@@ -194,7 +194,7 @@ def _points(
     for place, value in zip(x, values, strict=True):
         if value is None or (up.is_log and value <= 0) or (across.is_log and place <= 0):
             continue
-        yield across.at(place), up.at(value)
+        yield across.position(place), up.position(value)
 
 
 def _path(spots: Iterable[tuple[float, float]]) -> str:
@@ -213,7 +213,7 @@ def _nonfinite_marker(x: float) -> str:
 def _legend_entry(one: StyledCurve, place: int) -> str:
     x = LEFT + place % COLUMNS * (WIDTH - LEFT) / COLUMNS
     y = HEIGHT + place // COLUMNS * ROW + 4
-    line = one.line
+    line = one.style
     dash = f' stroke-dasharray="{DASHES[line.dash]}"' if line.dash else ""
     said = f"{line.label} (mean of {line.n} runs)" if line.n > 1 else f"{line.label} #{line.id}"
     return (

@@ -50,7 +50,7 @@ class DatasetQuery(BaseModel):
     before: int | None = Field(default=None, ge=1, lt=2**31)
     """The version that was in use before that."""
 
-    def which(self) -> RowQuery:
+    def row_selection(self) -> RowQuery:
         return RowQuery(
             part=self.split,
             after=self.after,
@@ -78,7 +78,7 @@ def build_context(
     version = versions.get(db, dataset.id or 0, number) if number else None
     found = versions.list_versions(db, dataset.id or 0)
     mapping = Mapping.model_validate(version.mapping) if version else None
-    which, where = asked.which(), config.datasets
+    which, where = asked.row_selection(), config.datasets
     rows = versions.load_rows(where, version, which, limit=PAGE_ROWS) if version else None
     rows = rows or Page(rows=[], has_more=False)
     return {
@@ -168,7 +168,7 @@ def _original_rows(
         }
         for row in found.rows
     ]
-    return {"rows": rows, "looked_to": found.looked_to}
+    return {"rows": rows, "looked_to": found.searched_to}
 
 
 def _can_edit(config: Settings, dataset: Dataset) -> bool:

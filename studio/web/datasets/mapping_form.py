@@ -87,12 +87,12 @@ class MappingForm:
         return JOINERS | own
 
     @property
-    def classes(self) -> list[str]:
+    def class_columns(self) -> list[str]:
         """Return the columns whose values can be written in other words."""
         chosen = [column for column, role in self.roles.items() if role in _CLASS_ROLES]
         return list(dict.fromkeys([*chosen, *self.values]))
 
-    def mapping(self) -> Mapping:
+    def to_mapping(self) -> Mapping:
         """Return what the form says.
 
         Raises:
@@ -209,7 +209,7 @@ def add_class_values(form: MappingForm, seen: FilePreview) -> MappingForm:
     """Offer every value that a column of classes has to be written in other words."""
     values = {
         column: {raw: raw for raw in seen.values.get(column, {})} | form.values.get(column, {})
-        for column in form.classes
+        for column in form.class_columns
     }
     return replace(form, values={column: found for column, found in values.items() if found})
 

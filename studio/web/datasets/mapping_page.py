@@ -48,7 +48,7 @@ def show(
 ) -> Response:
     """Begin with the reading in use, else with what was seen, or with what is asked for."""
     screen = MappingView(db, config, datasets.get(db, dataset_id))
-    return page(request, TEMPLATE, **screen.begin(chosen, options))
+    return page(request, TEMPLATE, **screen.initial_context(chosen, options))
 
 
 @router.post("/form")
@@ -57,7 +57,9 @@ def update_form(
 ) -> Response:
     """Show the form again after a change of what it asks for: a shape, a part, a filter."""
     screen = MappingView(db, config, datasets.get(db, dataset_id))
-    context = screen.show(mapping_form.apply_action(mapping_form.parse_form(posted), posted))
+    context = screen.form_context(
+        mapping_form.apply_action(mapping_form.parse_form(posted), posted)
+    )
     if wants_fragment(request):
         return block(request, TEMPLATE, "form", **context)
     return page(request, TEMPLATE, **context)
@@ -70,7 +72,7 @@ def preview(
     """Show what a form as it stands makes of the first rows; nothing is written."""
     screen = MappingView(db, config, datasets.get(db, dataset_id))
     return block(
-        request, TEMPLATE, "preview", outcome=screen.outcome(mapping_form.parse_form(posted))
+        request, TEMPLATE, "preview", outcome=screen.preview(mapping_form.parse_form(posted))
     )
 
 
@@ -85,12 +87,12 @@ def save_mapping(
             request.app.state.engine,
             config.datasets,
             dataset_id,
-            form.mapping(),
+            form.to_mapping(),
             read_limits(config),
         )
     except (ValidationError, InvalidError) as error:
         screen = MappingView(db, config, datasets.get(db, dataset_id))
-        return _form_with_errors(request, screen.show(form, error))
+        return _form_with_errors(request, screen.form_context(form, error))
     told = "" if made.is_new else "?told=same"
     return redirect(request, f"/datasets/{dataset_id}{told}")
 

@@ -19,7 +19,7 @@ SHOWN_ROWS = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingPreview:
     looked_at: int = 0
-    kept: int = 0
+    usable: int = 0
     is_whole: bool = False
     rows: list[PreviewedRow] = field(default_factory=list)
     """The first of those that can be learnt from."""
@@ -38,11 +38,11 @@ class MappingPreview:
 
     @property
     def learnt(self) -> int:
-        return self.kept - self.judged_bad
+        return self.usable - self.judged_bad
 
     @property
     def left_out(self) -> int:
-        return self.looked_at - self.kept
+        return self.looked_at - self.usable
 
 
 def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> MappingPreview:
@@ -58,7 +58,7 @@ def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Map
         reasons.setdefault(one.problem or "", []).append(one.place)
     return MappingPreview(
         looked_at=len(found),
-        kept=len(kept),
+        usable=len(kept),
         is_whole=len(found) < SAMPLE_ROWS,
         rows=kept[:SHOWN_ROWS],
         dropped=dropped[:SHOWN_ROWS],

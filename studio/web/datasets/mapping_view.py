@@ -39,14 +39,14 @@ class _DetectedFile:
     """What is seen in a file that is read in one way."""
 
     detected: DetectedMapping | None
-    why: str
+    reason: str
     """Why nothing was recognised, if nothing was."""
     options: FileOptions
     encodings: list[EncodingPreview]
     sheets: list[str]
 
     @property
-    def readings(self) -> list[Mapping]:
+    def mappings(self) -> list[Mapping]:
         return [self.detected.mapping, *self.detected.alternatives] if self.detected else []
 
 
@@ -58,7 +58,9 @@ class MappingView:
         self.folder = config.datasets
         self.source = pending_datasets.original_source(config.datasets, dataset)
 
-    def begin(self, chosen: int | None, options: FileOptions = DETECT_ALL) -> dict[str, Any]:
+    def initial_context(
+        self, chosen: int | None, options: FileOptions = DETECT_ALL
+    ) -> dict[str, Any]:
         """Return what to show first: the reading in use, what was seen, or the one chosen.
 
         Options say how to read the file itself, where a person has chosen that.
@@ -67,35 +69,35 @@ class MappingView:
         mapping = Mapping.model_validate(current.mapping) if current else None
         if options == DETECT_ALL and mapping is not None:
             options = mapping.file
-        found = self._detected(options)
-        readings = found.readings
-        seen = self._glance(found.options)
+        found = self._detect(options)
+        readings = found.mappings
+        seen = self._read_head(found.options)
         if chosen is not None and chosen < len(readings):
             form = mapping_form.form_from_mapping(readings[chosen], seen)
         elif mapping is not None and mapping.file == found.options:
             form = mapping_form.form_from_mapping(mapping, seen)
         elif readings:
-            form = mapping_form.form_from_mapping(self._with_file(readings[0]), seen)
+            form = mapping_form.form_from_mapping(self._with_validation_file(readings[0]), seen)
         else:
             form = mapping_form.empty_form(seen, found.options)
-        return self._shown(form, found, seen)
+        return self._context(form, found, seen)
 
-    def show(
+    def form_context(
         self, form: MappingForm, error: ValidationError | InvalidError | None = None
     ) -> dict[str, Any]:
         """Return everything that the page says of a form as it stands."""
         options = FileOptions.model_validate(form.file)
-        return self._shown(form, self._detected(options), self._glance(options), error)
+        return self._context(form, self._detect(options), self._read_head(options), error)
 
-    def outcome(self, form: MappingForm) -> MappingPreview:
+    def preview(self, form: MappingForm) -> MappingPreview:
         """Return what a form makes of the first rows, or why nothing can be said yet."""
         try:
-            mapping = form.mapping()
+            mapping = form.to_mapping()
         except ValidationError as error:
             return MappingPreview(refused=_invalid_mapping(error))
         return mapping_preview.preview_mapping(self.source, mapping, self.limits)
 
-    def _shown(
+    def _context(
         self,
         form: MappingForm,
         found: "_DetectedFile",
@@ -105,10 +107,10 @@ class MappingView:
         return {
             "dataset": self.dataset,
             "base": f"/datasets/{self.dataset.id}/mapping",
-            "failed": self._failed(),
+            "failed": self._failed_task(),
             "detected": found.detected,
-            "unseen": found.why,
-            "readings": [mapping_text.describe_mapping(one) for one in found.readings],
+            "unseen": found.reason,
+            "readings": [mapping_text.describe_mapping(one) for one in found.mappings],
             "chosen": _chosen_index(found, form),
             "file": found.options,
             "file_query": _options_query(found.options),
@@ -123,8 +125,8 @@ class MappingView:
             "is_open": _is_open,
             "outcome": MappingPreview(refused=error)
             if isinstance(error, InvalidError)
-            else self.outcome(form),
-            "others": self._others(),
+            else self.preview(form),
+            "others": self._validation_options(),
             "is_archive": is_archive(self.source.path),
             "shapes": mapping_text.SHAPE_LABELS,
             "ops": mapping_text.OP_LABELS,
@@ -133,12 +135,12 @@ class MappingView:
             "is_large": dataset_builds.is_large(self.dataset.bytes, self.dataset.filename),
         }
 
-    def _glance(self, options: FileOptions) -> FilePreview:
+    def _read_head(self, options: FileOptions) -> FilePreview:
         return file_preview.preview_file(replace(self.source, options=options), self.limits)
 
-    def _detected(self, options: FileOptions) -> "_DetectedFile":
+    def _detect(self, options: FileOptions) -> "_DetectedFile":
         """Return what was seen in the file when it came; if it is read otherwise, what is now."""
-        limits = self.limits.at_once()
+        limits = self.limits.for_request()
         try:
             seen = pending_datasets.load_detection(self.folder, self.dataset, self.limits)
             if options not in (DETECT_ALL, seen.mapping.file):
@@ -149,16 +151,16 @@ class MappingView:
             return _DetectedFile(None, error.message, file.options, file.encodings, file.sheets)
         return _DetectedFile(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
 
-    def _with_file(self, mapping: Mapping) -> Mapping:
+    def _with_validation_file(self, mapping: Mapping) -> Mapping:
         if pending_datasets.validation_source(self.folder, self.dataset) is None:
             return mapping
         return mapping.model_copy(update={"split": Split(kind="dataset")})
 
-    def _failed(self) -> Task | None:
+    def _failed_task(self) -> Task | None:
         chore = dataset_builds.latest_task(self.db, self.dataset.id or 0)
         return chore if chore is not None and chore.status is TaskStatus.FAILED else None
 
-    def _others(self) -> list[tuple[str, str]]:
+    def _validation_options(self) -> list[tuple[str, str]]:
         """Return what rows may be measured on: the file that was brought along, or another set."""
         own = pending_datasets.validation_source(self.folder, self.dataset)
         brought = [("", f"the file brought along, {own.filename}")] if own else []
@@ -188,7 +190,7 @@ def _chosen_index(found: _DetectedFile, form: MappingForm) -> int | None:
         if role:
             roles.setdefault(role, []).append(column)
     same = (
-        i for i, one in enumerate(found.readings) if (one.shape, one.roles) == (form.shape, roles)
+        i for i, one in enumerate(found.mappings) if (one.shape, one.roles) == (form.shape, roles)
     )
     return next(same, None)
 

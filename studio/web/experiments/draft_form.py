@@ -102,7 +102,7 @@ def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentD
     """Lay values over a draft by their dotted names; what is no setting is passed over."""
     form = fieldset(draft.method.recipe, draft.values)
     known = {one.name for one in form.all_inputs()}
-    known |= {f"{one.name}.kind" for one in form.groups() if one.kinds}
+    known |= {f"{one.name}.kind" for one in form.all_sections() if one.kinds}
     wanted = nest((name, value) for name, value in flat.items() if name in known)
     return replace(draft, values=merge(draft.values, wanted))
 

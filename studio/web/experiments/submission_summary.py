@@ -73,7 +73,7 @@ def summarize(
         lacks=lacks,
         button=_button_label(draft, lacks),
         row=_first_row(db, settings, form.input("dataset").value),
-        unusual=sum(not one.is_default for one in form.in_force() if one.default),
+        unusual=sum(not one.is_default for one in form.active_inputs() if one.default),
         submission=_submission(db, settings, draft, recipe, address)
         if recipe and not lacks
         else None,

@@ -30,7 +30,9 @@ class PrecisionOption:
 
 def precision_options(hardware: Hardware) -> list[PrecisionOption]:
     return [
-        PrecisionOption(mode=mode, refusal=mode.refusal(hardware), caution=mode.caution(hardware))
+        PrecisionOption(
+            mode=mode, refusal=mode.unsupported_reason(hardware), caution=mode.warning(hardware)
+        )
         for mode in PRECISIONS.values()
     ]
 

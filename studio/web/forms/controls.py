@@ -71,17 +71,17 @@ class Fieldset:
         for part in (*self.inner, *self.kinds):
             yield from part.all_inputs()
 
-    def in_force(self) -> Iterator[Input]:
+    def active_inputs(self) -> Iterator[Input]:
         """Yield the inputs that count: of alternatives those of the chosen one."""
         yield from self.inputs
         for part in (*self.inner, *(one for one in self.kinds if one.kind == self.kind)):
-            yield from part.in_force()
+            yield from part.active_inputs()
 
-    def groups(self) -> Iterator["Fieldset"]:
+    def all_sections(self) -> Iterator["Fieldset"]:
         """Yield it, and all sections inside."""
         yield self
         for part in self.inner:
-            yield from part.groups()
+            yield from part.all_sections()
 
     def input(self, name: str) -> Input:
         return next(item for item in self.inputs if item.name == name)

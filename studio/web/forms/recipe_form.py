@@ -25,12 +25,12 @@ class _FormState:
     """What a section is laid out with."""
 
     values: Mapping[str, Any]
-    base: Mapping[str, Any]
+    initial: Mapping[str, Any]
     problems: Problems
 
-    def inside(self, name: str) -> "_FormState":
-        values, base = _nested_values(self.values, name), _nested_values(self.base, name)
-        return _FormState(values=values, base=base, problems=self.problems)
+    def nested(self, name: str) -> "_FormState":
+        values, base = _nested_values(self.values, name), _nested_values(self.initial, name)
+        return _FormState(values=values, initial=base, problems=self.problems)
 
 
 def fieldset(
@@ -44,7 +44,7 @@ def fieldset(
     `base` is where the form began, to tell what was changed since; without it nothing was.
     """
     given = _FormState(
-        values=values, base=values if base is None else base, problems=problems or {}
+        values=values, initial=values if base is None else base, problems=problems or {}
     )
     return _fieldset(section, given, "")
 
@@ -59,7 +59,7 @@ def _fieldset(section: type[BaseModel], given: _FormState, prefix: str) -> Field
             _subsection(
                 info,
                 field_descriptions(section).get(name, ""),
-                given.inside(name),
+                given.nested(name),
                 f"{prefix}{name}.",
             )
             for name, info in section.model_fields.items()
@@ -111,7 +111,7 @@ def _subsection(info: FieldInfo, intro: str, given: _FormState, prefix: str) -> 
         intro=intro,
         kind=_variant_name(_chosen_variant(sections, info, given.values), info),
         kinds=tuple(_variant(one, info, given, prefix) for one in sections),
-        base_kind=_variant_name(_chosen_variant(sections, info, given.base), info),
+        base_kind=_variant_name(_chosen_variant(sections, info, given.initial), info),
     )
 
 
@@ -153,7 +153,7 @@ def _inputs(section: type[BaseModel], given: _FormState, prefix: str) -> Iterato
             help=field_descriptions(section).get(name, ""),
             value=format_value(given.values.get(name, default)),
             problem=given.problems.get(prefix + name, ""),
-            base=format_value(given.base.get(name, default)),
+            base=format_value(given.initial.get(name, default)),
             default=format_value(default),
             choices=_choices(info.annotation),
         )

@@ -34,13 +34,13 @@ class SessionSlots:
     def __init__(self) -> None:
         self.readers, self.writers = Semaphore(MAX_READ_SESSIONS), Semaphore(MAX_WRITE_SESSIONS)
 
-    def of(self, request: Request) -> Semaphore:
+    def for_request(self, request: Request) -> Semaphore:
         return self.readers if _is_read_only(request) else self.writers
 
 
 async def _session_slot(request: Request) -> AsyncIterator[None]:
     seats: SessionSlots = request.app.state.seats
-    async with seats.of(request):
+    async with seats.for_request(request):
         yield
 
 

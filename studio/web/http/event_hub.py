@@ -45,7 +45,7 @@ class EventHub:
         """Counts the commits seen so far."""
         return self._version
 
-    async def read(self, asked: Hashable, read: Callable[[], T]) -> T:
+    async def read_shared(self, asked: Hashable, read: Callable[[], T]) -> T:
         """Read in a thread, once for all who ask the same between two commits."""
         if asked not in self._read:
             self._read[asked] = asyncio.ensure_future(run_in_threadpool(read))
@@ -66,7 +66,7 @@ class EventHub:
     async def running(self) -> AsyncIterator[None]:
         """Watch the database while the web process lives."""
         loop = asyncio.get_running_loop()
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(self._poll())
         with _on_shutdown(lambda: loop.call_soon_threadsafe(self._begin_close)):
             try:
                 yield
@@ -76,14 +76,14 @@ class EventHub:
                 with suppress(asyncio.CancelledError):
                     await watch
 
-    async def _watch(self) -> None:
+    async def _poll(self) -> None:
         with watch_commits(self._engine) as changes:
             while not self._closing:
-                if changes.happened():
-                    await self._tell()
+                if changes.has_new_commit():
+                    await self._notify()
                 await asyncio.sleep(POLL_SECONDS)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._version += 1
             self._read.clear()

@@ -31,7 +31,7 @@ class IdempotentReplay(Exception):  # noqa: N818 -- no error: it carries the ans
     """The request was answered before."""
 
     def __init__(self, receipt: IdempotencyKey) -> None:
-        self.receipt = receipt
+        self.stored = receipt
 
 
 async def respond_once(request: Request, handle: Handler) -> Response:
@@ -43,8 +43,8 @@ async def respond_once(request: Request, handle: Handler) -> Response:
             await raise_if_answered(request, await request.body())
         response = await handle(request)
     except IdempotentReplay as known:
-        headers = known.receipt.headers | {REPLAY_HEADER: "true"}
-        return Response(known.receipt.body, known.receipt.status, headers)
+        headers = known.stored.headers | {REPLAY_HEADER: "true"}
+        return Response(known.stored.body, known.stored.status, headers)
     await run_in_threadpool(_store_response, request, response)
     return response
 

@@ -48,13 +48,13 @@ class UploadedForm:
 class FormFields:
     """What a form may have; anything else is refused."""
 
-    fields: frozenset[str]
-    files: frozenset[str]
+    text_fields: frozenset[str]
+    file_fields: frozenset[str]
 
 
 _DATASET_FIELDS = FormFields(
-    fields=frozenset({"name", "mapping", "draft", *FileOptions.model_fields}),
-    files=frozenset({"file", "validation_file"}),
+    text_fields=frozenset({"name", "mapping", "draft", *FileOptions.model_fields}),
+    file_fields=frozenset({"file", "validation_file"}),
 )
 
 
@@ -75,7 +75,7 @@ async def receive_form(
         try:
             await _feed_parser(request, writer)
         finally:
-            writer.drop()
+            writer.discard_open_file()
         yield writer.form()
 
 
@@ -181,13 +181,13 @@ class _FormWriter:
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         if b"filename" in options:
             self._open_file(options[b"filename"].decode("utf-8", "replace"))
-        elif self._name in self.names.fields:
+        elif self._name in self.names.text_fields:
             self.fields[self._name] = bytearray()
         else:
             raise InvalidError(f"There is no field called {self._name}.", param=self._name)
 
     def _open_file(self, filename: str) -> None:
-        if self._name not in self.names.files or self._name in self.files:
+        if self._name not in self.names.file_fields or self._name in self.files:
             raise InvalidError(f"No file is expected as {self._name}.", param=self._name)
         path = self.folder / self._name
         self._file = UploadWriter.open(path, filename)
@@ -206,7 +206,7 @@ class _FormWriter:
         if file is not None:
             self.files[self._name] = file.close()
 
-    def drop(self) -> None:
+    def discard_open_file(self) -> None:
         """Close a file that never came to its end; what could not be written does not matter."""
         with suppress(OSError):
             self.close()

@@ -23,7 +23,7 @@ class StreamLimiter:
         self._open: Counter[str] = Counter()
 
     @contextmanager
-    def seat(self, whose: str) -> Iterator[None]:
+    def hold(self, whose: str) -> Iterator[None]:
         """Keep a place for a stream while it is open.
 
         Raises:
@@ -46,7 +46,7 @@ async def _hold_stream_slot(request: Request, visitor: OptionalIdentity) -> Asyn
     viewers: StreamLimiter = request.app.state.viewers
     account = visitor.account_id if visitor else None
     whose = f"account {account}" if account is not None else identity.client_address(request.scope)
-    with viewers.seat(whose):
+    with viewers.hold(whose):
         yield
 
 

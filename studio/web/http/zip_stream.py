@@ -22,8 +22,8 @@ def stream_zip(folder: Path, name: str) -> Iterator[bytes]:
             with path.open("rb") as source, archive.open(entry, "w") as target:
                 while piece := source.read(CHUNK_BYTES):
                     target.write(piece)
-                    yield sent.take()
-    yield sent.take()
+                    yield sent.drain()
+    yield sent.drain()
 
 
 class _ZipBuffer(io.RawIOBase):
@@ -40,7 +40,7 @@ class _ZipBuffer(io.RawIOBase):
         self._held += piece
         return len(piece)
 
-    def take(self) -> bytes:
+    def drain(self) -> bytes:
         taken = bytes(self._held)
         self._held.clear()
         return taken

@@ -44,7 +44,7 @@ _OURS = frozenset(
         "phase",
         "share",
         "status",
-        "switch",
+        "discriminator",
         "title",
         "usual",
         "wanted",

@@ -57,22 +57,22 @@ class AuthMiddleware:
 
     def __init__(self, app: ASGIApp, ways: RouteTable, settings: Settings) -> None:
         self.app = app
-        self.ways = ways
+        self.routes = ways
         self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith("/static/"):
             await self.app(scope, receive, send)
             return
-        visit = _AuthenticatedRequest(self.settings, scope, self.ways)
-        refusal = await visit.refusal()
+        visit = _AuthenticatedRequest(self.settings, scope, self.routes)
+        refusal = await visit.check()
         try:
             if refusal is not None:
-                await refusal(scope, receive, visit.noted(send))
+                await refusal(scope, receive, visit.recording_status(send))
             else:
-                await visit.let_in(self.app, receive, send)
+                await visit.forward(self.app, receive, send)
         finally:
-            await visit.end()
+            await visit.finish()
 
 
 class _AuthenticatedRequest:
@@ -81,44 +81,44 @@ class _AuthenticatedRequest:
     def __init__(self, settings: Settings, scope: Scope, ways: RouteTable) -> None:
         self._settings = settings
         self._scope = scope
-        self._ways = ways
-        self._way = ways.of(scope["method"], scope["path"])
+        self._routes = ways
+        self._route = ways.find(scope["method"], scope["path"])
         self._engine: Engine = scope["app"].state.engine
-        self._who: Identity | None = None
+        self._identity: Identity | None = None
         self._status = 0
 
-    async def refusal(self) -> Response | None:
+    async def check(self) -> Response | None:
         """Return what is answered at the door; None lets them in."""
         try:
-            self._who = await self._recognised()
-            self._scope.setdefault("state", {})["who"] = self._who
-            await self._check()
+            self._identity = await self._identify()
+            self._scope.setdefault("state", {})["who"] = self._identity
+            await self._authorize()
         except UnauthorizedError as error:
-            return self._turned_away(error)
+            return self._sign_in_response(error)
         except StudioError as error:
-            with template_permissions.rendering_for(self._who, self._ways):
+            with template_permissions.rendering_for(self._identity, self._routes):
                 return errors.error_response(Request(self._scope), error)
         return None
 
-    async def let_in(self, app: ASGIApp, receive: Receive, send: Send) -> None:
-        known = self._who or identity.LOCAL_IDENTITY
+    async def forward(self, app: ASGIApp, receive: Receive, send: Send) -> None:
+        known = self._identity or identity.LOCAL_IDENTITY
         state = self._scope["app"].state
         pause: float = state.look_again_seconds
-        watched = _RevocableStream(self.noted(send), self._still_holds, pause)
+        watched = _RevocableStream(self.recording_status(send), self._is_still_authorized, pause)
         try:
             with (
                 acting_as(known.actor),
-                template_permissions.rendering_for(self._who, self._ways),
+                template_permissions.rendering_for(self._identity, self._routes),
                 base_model_check.enable_hub_checks(self._settings, state.hub_answers),
             ):
                 await app(self._scope, receive, watched.send)
         except (ClientDisconnect, OSError, ExceptionGroup):
             # However many layers have wrapped it by now: we have ended it ourselves.
-            if not watched.is_over:
+            if not watched.is_revoked:
                 raise
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def noted(self, send: Send) -> Send:
+    def recording_status(self, send: Send) -> Send:
         async def note(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._status = message["status"]
@@ -126,51 +126,51 @@ class _AuthenticatedRequest:
 
         return note
 
-    async def end(self) -> None:
+    async def finish(self) -> None:
         """Write down what there is to be, once the answer has left."""
-        deed = self._deed()
+        deed = self._audit_entry()
         try:
-            if self._who is not None and self._who.is_due:
-                await run_in_threadpool(identity.record_seen, self._engine, self._who)
+            if self._identity is not None and self._identity.should_record_seen:
+                await run_in_threadpool(identity.record_seen, self._engine, self._identity)
             if deed is not None:
                 await run_in_threadpool(_save_audit_entry, self._engine, deed)
         except StudioError as error:
             # The answer has left: what it says was done, whether it could be written down or not.
             log.warning("deed_lost", extra={"reason": error.message})
 
-    async def _recognised(self) -> Identity | None:
+    async def _identify(self) -> Identity | None:
         if self._settings.sign_in == "none":
             return identity.LOCAL_IDENTITY
         return await run_in_threadpool(
             identity.identify, self._engine, self._settings, dict(self._scope)
         )
 
-    async def _check(self) -> None:
-        asks = self._way.asks
+    async def _authorize(self) -> None:
+        asks = self._route.permission
         if asks is Permission.OPEN:
             return
-        if self._who is None:
+        if self._identity is None:
             raise UnauthorizedError(
                 "This studio does not know who you are.",
                 hint=_SIGN_IN_HINTS[self._settings.sign_in],
             )
-        if not self._who.may(asks):
+        if not self._identity.may(asks):
             raise ForbiddenError(
                 f"This needs the right to {_PERMISSION_NAMES[asks]}, "
-                f"which {self._who.name} has not.",
+                f"which {self._identity.name} has not.",
                 hint="An administrator can give it; a token has only what it was made with.",
             )
-        if asks is Permission.MANAGE and self._who.actor.is_limited and self._way.noun:
+        if asks is Permission.MANAGE and self._identity.actor.is_limited and self._route.owned_noun:
             await run_in_threadpool(self._check_owner)
 
     def _check_owner(self) -> None:
-        named = next(iter(self._way.subject(self._scope["path"]).values()), "")
+        named = next(iter(self._route.path_parameters(self._scope["path"]).values()), "")
         # What is no number, the route refuses by itself.
-        if self._who is not None and named.isdecimal():
-            with acting_as(self._who.actor), read_session(self._engine) as db:
-                owners.require(db, self._way.noun, [int(named)])
+        if self._identity is not None and named.isdecimal():
+            with acting_as(self._identity.actor), read_session(self._engine) as db:
+                owners.require(db, self._route.owned_noun, [int(named)])
 
-    def _turned_away(self, error: UnauthorizedError) -> Response:
+    def _sign_in_response(self, error: UnauthorizedError) -> Response:
         """Show programs how to prove who they are, and send people to where they can."""
         request = Request(self._scope)
         shows_token = bool(identity.header(self._scope, b"authorization"))
@@ -187,33 +187,33 @@ class _AuthenticatedRequest:
         there = sign_in_url(f"{here}?{query}" if query else here) if is_shown else "/login"
         return RedirectResponse(there, 303)
 
-    def _deed(self) -> AuditEntry | None:
+    def _audit_entry(self) -> AuditEntry | None:
         """Return what is to be written down: each change, and each try to sign in."""
-        asks, method = self._way.asks, self._scope["method"]
-        known = self._scope.get("state", {}).get("deed") or (self._who and self._who.name)
+        asks, method = self._route.permission, self._scope["method"]
+        known = self._scope.get("state", {}).get("deed") or (self._identity and self._identity.name)
         if method in SAFE_METHODS and "deed" not in self._scope.get("state", {}):
             return None
-        if self._settings.sign_in == "none" or not known or not self._way.template:
+        if self._settings.sign_in == "none" or not known or not self._route.template:
             return None
         if asks is Permission.READ:
             return None
-        found = self._way.subject(self._scope["path"])
+        found = self._route.path_parameters(self._scope["path"])
         return AuditEntry(
             who=known,
             method=method,
-            route=self._way.template,
+            route=self._route.template,
             subject=", ".join(f"{name}={value}"[:100] for name, value in found.items()),
             permission=asks.value,
             status=self._status or 500,
             address=identity.client_address(self._scope),
         )
 
-    async def _still_holds(self) -> bool:
+    async def _is_still_authorized(self) -> bool:
         """Whether who was let in would be again."""
-        if self._way.asks is Permission.OPEN or self._settings.sign_in == "none":
+        if self._route.permission is Permission.OPEN or self._settings.sign_in == "none":
             return True
-        now = await self._recognised()
-        return now is not None and now.may(self._way.asks)
+        now = await self._identify()
+        return now is not None and now.may(self._route.permission)
 
 
 class _AccessRevokedError(OSError):
@@ -226,20 +226,20 @@ class _RevocableStream:
     def __init__(
         self, send: Send, still_holds: Callable[[], Awaitable[bool]], pause: float
     ) -> None:
-        self._pause = pause
+        self._interval_seconds = pause
         self._send = send
-        self._still_holds = still_holds
+        self._is_still_authorized = still_holds
         self._is_stream = False
-        self._looked = time.monotonic()
-        self.is_over = False
+        self._checked_at = time.monotonic()
+        self.is_revoked = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._is_stream = is_event_stream(message.get("headers", []))
-        elif self._is_stream and time.monotonic() - self._looked > self._pause:
-            self._looked = time.monotonic()
-            if not await self._still_holds():
-                self.is_over = True
+        elif self._is_stream and time.monotonic() - self._checked_at > self._interval_seconds:
+            self._checked_at = time.monotonic()
+            if not await self._is_still_authorized():
+                self.is_revoked = True
                 raise _AccessRevokedError
         await self._send(message)
 

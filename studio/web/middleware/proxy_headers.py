@@ -29,28 +29,28 @@ class ProxyHeadersMiddleware:
             ) from error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._is_listed((scope.get("client") or ("",))[0]):
-            scope = self._as_told(scope)
+        if scope["type"] == "http" and self._is_trusted((scope.get("client") or ("",))[0]):
+            scope = self._apply_headers(scope)
         await self.app(scope, receive, send)
 
-    def _as_told(self, scope: Scope) -> Scope:
+    def _apply_headers(self, scope: Scope) -> Scope:
         told = dict(scope["headers"])
         changed = {**scope, "state": {**scope.get("state", {})}}
         proto = told.get(FORWARDED_PROTO, b"").decode("latin-1")
         if proto in {"http", "https"}:
             changed["scheme"] = proto
-        if came_from := self._visitor(told.get(FORWARDED_FOR, b"").decode("latin-1")):
+        if came_from := self._client_address(told.get(FORWARDED_FOR, b"").decode("latin-1")):
             changed["client"] = (came_from, 0)
         if self.header and (name := told.get(self.header, b"").decode("utf-8", "replace")):
             changed["state"]["named_by_proxy"] = name.strip().lower()
         return changed
 
-    def _visitor(self, chain: str) -> str:
+    def _client_address(self, chain: str) -> str:
         """Return the last address that is no proxy of ours: those before it anybody may write."""
         hops = [hop.strip() for hop in chain.split(",") if hop.strip()]
-        return next((hop for hop in reversed(hops) if not self._is_listed(hop)), "")
+        return next((hop for hop in reversed(hops) if not self._is_trusted(hop)), "")
 
-    def _is_listed(self, address: str) -> bool:
+    def _is_trusted(self, address: str) -> bool:
         try:
             found = ip_address(address)
         except ValueError:

@@ -36,7 +36,7 @@ LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 class RouteStats:
     """How many answers of one kind there were, and how long they took."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
     seconds: float = 0.0
 
 
@@ -45,28 +45,28 @@ class RequestMetrics:
     """What was counted since the process began. Only the event loop writes it."""
 
     tallies: dict[tuple[str, str, str], RouteStats] = field(default_factory=dict)
-    viewers: int = 0
+    open_streams: int = 0
     """Open streams of server-sent events."""
 
-    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+    def record(self, method: str, route: str, status: int, seconds: float) -> None:
         tally = self.tallies.setdefault((method, route, str(status)), RouteStats())
-        tally.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+        tally.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
         tally.seconds += seconds
 
-    def families(self) -> list[Family]:
+    def to_families(self) -> list[Family]:
         about = "Seconds until an answer began, by method, route and status."
         name, told = "studio_http_request_duration_seconds", [*self._samples()]
         viewers = Family(
-            "studio_stream_viewers", "gauge", "Open live streams.", [Sample(self.viewers)]
+            "studio_stream_viewers", "gauge", "Open live streams.", [Sample(self.open_streams)]
         )
         return [Family(name, "histogram", about, told), viewers]
 
     def _samples(self) -> Iterator[Sample]:
         for (method, route, status), tally in sorted(self.tallies.items()):
             labels = {"method": method, "route": route, "status": status}
-            within = [sum(tally.counts[: k + 1]) for k in range(len(LATENCY_BUCKETS))]
+            within = [sum(tally.buckets[: k + 1]) for k in range(len(LATENCY_BUCKETS))]
             yield from histogram_samples(
-                LATENCY_BUCKETS, within, sum(tally.counts), tally.seconds, labels
+                LATENCY_BUCKETS, within, sum(tally.buckets), tally.seconds, labels
             )
 
 
@@ -88,7 +88,7 @@ class RequestMetricsMiddleware:
             try:
                 await self.app(scope, receive, passing.send)
             finally:
-                passing.end()
+                passing.finish()
 
 
 class _RequestRecorder:
@@ -106,23 +106,23 @@ class _RequestRecorder:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = message.get("headers", [])
-            self._note(message["status"], is_stream=is_event_stream(headers))
+            self._record(message["status"], is_stream=is_event_stream(headers))
             message["headers"] = [*headers, (REQUEST_ID_HEADER, self._id)]
         await self._send(message)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Count what never got an answer as a fault of the studio."""
         if not self._status:
-            self._note(500, is_stream=False)
-        self._traffic.viewers -= self._is_stream
+            self._record(500, is_stream=False)
+        self._traffic.open_streams -= self._is_stream
 
-    def _note(self, status: int, *, is_stream: bool) -> None:
+    def _record(self, status: int, *, is_stream: bool) -> None:
         seconds = time.perf_counter() - self._began
         self._status, self._is_stream = status, is_stream
-        self._traffic.viewers += is_stream
+        self._traffic.open_streams += is_stream
         asked = self._scope["method"]
         method, route = asked if asked in KNOWN_METHODS else OTHER, _route_template(self._scope)
-        self._traffic.count(method, route, status, seconds)
+        self._traffic.record(method, route, status, seconds)
         if method not in SAFE_METHODS or status >= FIRST_ERROR:
             self._log({"method": method, "route": route, "status": status}, seconds)
 

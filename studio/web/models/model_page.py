@@ -122,7 +122,7 @@ def _search_context(
     return {
         "q": words,
         "offers": downloads.describe_models(db, found.found) if found else [],
-        "trouble": found.trouble if found else None,
+        "trouble": found.error if found else None,
         "asked": found is not None,
         "host": downloads.hub_client(config).host,
     }

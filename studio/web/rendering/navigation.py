@@ -12,31 +12,39 @@ class NavItem:
     icon: str
     key: str
     """Pressed after g, it leads there."""
-    under: tuple[str, ...] = ()
+    child_paths: tuple[str, ...] = ()
     """How the addresses of the pages begin that belong to it."""
 
     def holds(self, path: str) -> bool:
-        return path == self.href or path.startswith(self.under)
+        return path == self.href or path.startswith(self.child_paths)
 
 
 NAV_ITEMS = (
-    NavItem(href="/", label="Runs", icon="runs", key="r", under=("/runs", "/experiments")),
+    NavItem(href="/", label="Runs", icon="runs", key="r", child_paths=("/runs", "/experiments")),
     NavItem(href="/new", label="New experiment", icon="new", key="n"),
-    NavItem(href="/compare", label="Compare", icon="compare", key="c", under=("/comparisons",)),
-    NavItem(href="/sweeps", label="Sweeps", icon="sweeps", key="w", under=("/sweeps/",)),
+    NavItem(
+        href="/compare", label="Compare", icon="compare", key="c", child_paths=("/comparisons",)
+    ),
+    NavItem(href="/sweeps", label="Sweeps", icon="sweeps", key="w", child_paths=("/sweeps/",)),
     NavItem(
         href="/reports/precision",
         label="Precision",
         icon="precision",
         key="p",
-        under=("/reports/",),
+        child_paths=("/reports/",),
     ),
-    NavItem(href="/datasets", label="Data sets", icon="datasets", key="d", under=("/datasets/",)),
-    NavItem(href="/models", label="Models", icon="models", key="m", under=("/models/",)),
+    NavItem(
+        href="/datasets", label="Data sets", icon="datasets", key="d", child_paths=("/datasets/",)
+    ),
+    NavItem(href="/models", label="Models", icon="models", key="m", child_paths=("/models/",)),
     NavItem(href="/queue", label="Queue", icon="queue", key="q"),
     NavItem(href="/settings", label="Settings", icon="settings", key="s"),
     NavItem(
-        href="/help", label="Help", icon="help", key="h", under=("/help/", "/failures", "/docs")
+        href="/help",
+        label="Help",
+        icon="help",
+        key="h",
+        child_paths=("/help/", "/failures", "/docs"),
     ),
 )
 

@@ -15,14 +15,16 @@ _IMMUTABLE = "public, max-age=31536000, immutable"
 
 class CachedStaticFiles:
     def __init__(self, folder: StaticFolder | None = None) -> None:
-        self._folder = folder or static_files.shared_folder()
+        self._static_folder = folder or static_files.shared_folder()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
             raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
         name = scope["path"].removeprefix(scope.get("root_path", "")).lstrip("/")
         file = (
-            css_bundle.bundle_file() if name == css_bundle.BUNDLE_NAME else self._folder.find(name)
+            css_bundle.bundle_file()
+            if name == css_bundle.BUNDLE_NAME
+            else self._static_folder.find(name)
         )
         if file is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)

@@ -35,7 +35,7 @@ PAGE_SIZE = 50
 @router.get("/runs")
 @router.get("/")
 def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Response:
-    view = asked.view
+    view = asked.to_view
     wrong: InvalidError | None = None
     try:
         found = _table_context(db, view, asked)

@@ -91,7 +91,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         run=run,
         made=run_progress.measure(run),
         memory=_memory_figures(run),
-        beginning=run_progress.startup_phases(run, folder.events.beginning(FIRST_EVENTS)),
+        beginning=run_progress.startup_phases(run, folder.events.read_head(FIRST_EVENTS)),
         position=queue.position(db, run),
         wait=queue_eta.estimate_wait(db, run),
         precisions=precisions,

@@ -48,7 +48,7 @@ class TableQuery(BaseModel):
     after: int | None = None
 
     @property
-    def view(self) -> TableView:
+    def to_view(self) -> TableView:
         named = [one.strip() for some in [*self.cols, self.add] for one in some.split(",")]
         chosen = tuple(dict.fromkeys(filter(None, named)))
         if self.add and not self.cols:

@@ -71,7 +71,7 @@ def export(form: str, db: DB, asked: TableParams) -> Response:
     write, kind = table_export.FORMATS[form]
     headers = {"Content-Disposition": f'attachment; filename="runs.{form}"'}
     return Response(
-        write(table_export.load_table(db, asked.view)), media_type=kind, headers=headers
+        write(table_export.load_table(db, asked.to_view)), media_type=kind, headers=headers
     )
 
 
@@ -160,7 +160,7 @@ def _selected_runs(db: Session, asked: BulkRequest) -> list[int]:
 
 
 def _row_response(request: Request, db: DB, run: Run, asked: TableQuery) -> Response:
-    view = asked.view
+    view = asked.to_view
     columns = run_table.resolve_columns(view, metric_summaries.list_keys(db))
     found = run_table.load_rows(db, [run.id or 0], columns)[0]
     return block(
@@ -189,14 +189,14 @@ def _editor(
         written=written,
         known=known,
         error=error,
-        span=len(asked.view.columns) + 2,
+        span=len(asked.to_view.columns) + 2,
         line_of=_table_query(asked),
     )
 
 
 def _table_query(asked: TableQuery) -> str:
     """Return what the address of a row ends with, so that it has the columns of the table."""
-    return table_url(asked.view, "").removeprefix("?")
+    return table_url(asked.to_view, "").removeprefix("?")
 
 
 def _toast(request: Request, what: BulkAction, changed: list[int], tag: str) -> Response:

@@ -32,8 +32,8 @@ class TableData:
     names: Sequence[str]
     titles: Sequence[str]
     numeric: Sequence[bool]
-    raw: Sequence[Sequence[Any]]
-    written: Sequence[Sequence[str]]
+    values: Sequence[Sequence[Any]]
+    formatted: Sequence[Sequence[str]]
     """As the page shows it."""
 
 
@@ -57,8 +57,10 @@ def _run_table(db: Session, view: TableView) -> TableData:
         names=["id", *(one.name for one in columns)],
         titles=["Run", *map(shown.column_title, columns)],
         numeric=[True, *map(shown.is_numeric, columns)],
-        raw=[[run_id, *map(shown.raw_value, row)] for run_id, row in zip(ids, values, strict=True)],
-        written=[
+        values=[
+            [run_id, *map(shown.raw_value, row)] for run_id, row in zip(ids, values, strict=True)
+        ],
+        formatted=[
             [f"#{run_id}", *(shown.format_value(*pair) for pair in zip(columns, row, strict=True))]
             for run_id, row in zip(ids, values, strict=True)
         ],
@@ -72,8 +74,8 @@ def _group_table(grouped: table_groups.GroupedRuns) -> TableData:
         names=[grouped.field.name, "runs", *spread],
         titles=[shown.column_title(grouped.field), "Runs", *map(shown.column_title, numbers)],
         numeric=[False, True, *(True for _ in numbers)],
-        raw=[[one.value, one.count, *_spread_parts(one, numbers)] for one in grouped.groups],
-        written=[
+        values=[[one.value, one.count, *_spread_parts(one, numbers)] for one in grouped.groups],
+        formatted=[
             [
                 shown.format_value(grouped.field, one.value),
                 str(one.count),
@@ -97,18 +99,18 @@ def to_csv(made: TableData) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow(map(_csv_cell, made.names))
-    writer.writerows([_csv_cell(value) for value in row] for row in made.raw)
+    writer.writerows([_csv_cell(value) for value in row] for row in made.values)
     return file.getvalue()
 
 
 def to_json(made: TableData) -> str:
-    rows = [dict(zip(made.names, row, strict=True)) for row in made.raw]
+    rows = [dict(zip(made.names, row, strict=True)) for row in made.values]
     return json.dumps(rows, ensure_ascii=False, indent=1) + "\n"
 
 
 def to_markdown(made: TableData) -> str:
     rule = ["---:" if numeric else "---" for numeric in made.numeric]
-    rows = [[_escape_markdown(cell) for cell in row] for row in (made.titles, *made.written)]
+    rows = [[_escape_markdown(cell) for cell in row] for row in (made.titles, *made.formatted)]
     rows.insert(1, rule)
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
@@ -117,7 +119,7 @@ def to_latex(made: TableData) -> str:
     """Write a table for the booktabs package; small curves stay out, for fonts lack their signs."""
     kept = [i for i, name in enumerate(made.names) if not name.endswith(".curve")]
     form = "".join("r" if made.numeric[i] else "l" for i in kept)
-    rows = [[_escape_latex(row[i]) for i in kept] for row in (made.titles, *made.written)]
+    rows = [[_escape_latex(row[i]) for i in kept] for row in (made.titles, *made.formatted)]
     head, *body = (" & ".join(row) + r" \\" for row in rows)
     inside = (r"\toprule", head, r"\midrule", *body, r"\bottomrule")
     return "\n".join((rf"\begin{{tabular}}{{{form}}}", *inside, r"\end{tabular}", ""))

@@ -25,12 +25,12 @@ class PaletteItem:
     """Where it leads; an action that leads nowhere is done in the page."""
     does: str = ""
     """The mark of what a script does: the name of a data attribute."""
-    asks: str = ""
+    required_route: str = ""
     """The call that it is for, where that is another than to go there."""
 
     @property
     def is_allowed(self) -> bool:
-        method, _, address = (self.asks or f"GET {self.href}").partition(" ")
+        method, _, address = (self.required_route or f"GET {self.href}").partition(" ")
         return not address or template_permissions.may(method, address)
 
 
@@ -45,7 +45,7 @@ _ACTIONS = (
     PaletteItem(
         label="Start a quick try", href="/new?preset=quick", about="the starter model and data"
     ),
-    PaletteItem(label="Bring a data set", href="/datasets", asks="POST /datasets"),
+    PaletteItem(label="Bring a data set", href="/datasets", required_route="POST /datasets"),
     PaletteItem(label="Compare runs", href="/compare"),
     PaletteItem(label="Change the theme", does="theme-toggle", about="light or dark"),
     PaletteItem(label="Show the shortcuts", does="shortcuts", about="?"),

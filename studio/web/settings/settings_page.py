@@ -31,7 +31,7 @@ def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
         "settings/show.html",
         machine=[
             *_machine_facts(workers.training_hardware(db)),
-            ("Quick start", launcher_status.read(config).told),
+            ("Quick start", launcher_status.read(config).summary),
         ],
         packages=package_versions(),
         precisions=choices.precision_options(workers.training_hardware(db)),

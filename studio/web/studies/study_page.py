@@ -147,7 +147,7 @@ def _form(
         choices.PrecisionOption(
             mode=mode,
             refusal=studies.explain_refusal(db, recipe, mode.name),
-            caution=mode.caution(hardware),
+            caution=mode.warning(hardware),
         )
         for mode in PRECISIONS.values()
     ]

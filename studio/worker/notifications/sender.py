@@ -31,9 +31,9 @@ class NotificationSender:
         self._isolation = isolation or FaultIsolation()
         self._settings = settings
         self._thread: threading.Thread | None = None
-        self._trouble = ""
+        self._last_error = ""
 
-    def tend(self, stop: threading.Event) -> None:
+    def ensure_running(self, stop: threading.Event) -> None:
         """Begin, and begin again if a fault has ended the thread: its traceback is in the log."""
         if self._thread is None or not self._thread.is_alive():
             # It dies with the process: what it leaves unsaid is tried again by the next.
@@ -57,11 +57,11 @@ class NotificationSender:
                     db, self._settings, channels.SECRET_SETTINGS
                 )
         except UnavailableError as error:
-            if error.message != self._trouble:
+            if error.message != self._last_error:
                 log.warning("messages_wait", extra={"reason": error.message, "hint": error.hint})
-            self._trouble = error.message
+            self._last_error = error.message
             return False
-        self._trouble = ""
+        self._last_error = ""
         return send_next(self._engine, settings, datetime.now(UTC), channels.list_enabled(settings))
 
 

@@ -42,7 +42,7 @@ class Cgroup:
             _write(self.path / "cgroup.procs", str(pid))
 
     @property
-    def memory_kills(self) -> int:
+    def oom_kills(self) -> int:
         """How many of its processes the system has killed for want of memory."""
         with suppress(OSError):
             lines = (self.path / self.layout.counter).read_text(encoding="ascii").splitlines()
@@ -72,9 +72,9 @@ class CgroupParent:
     root: Path
     layout: _Layout
 
-    def make(self, pid: int, limit: int | None) -> Cgroup | None:
+    def create(self, pid: int, limit: int | None) -> Cgroup | None:
         """Put a process into a group of its own, or return None where that is not allowed."""
-        group = self.of(pid)
+        group = self.group_of(pid)
         group.remove()
         try:
             group.path.mkdir()
@@ -94,7 +94,7 @@ class CgroupParent:
                 group.add(child.pid)
         return group
 
-    def of(self, pid: int) -> Cgroup:
+    def group_of(self, pid: int) -> Cgroup:
         return Cgroup(self.root / f"mantissa-{pid}", self.layout)
 
 

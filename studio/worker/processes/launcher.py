@@ -27,13 +27,13 @@ class LaunchSpec:
 class Launcher(Protocol):
     name: str
 
-    def begin(self) -> None:
+    def open(self) -> None:
         """Make ready what lets attempts start sooner."""
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         """Look after that; called often, and never waits."""
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Let it go; attempts stay."""
 
     def check(self) -> str:
@@ -47,7 +47,7 @@ class Launcher(Protocol):
 
         """
 
-    def observe(self, handle: str) -> ProcessExit | None:
+    def poll(self, handle: str) -> ProcessExit | None:
         """Return how the attempt has ended, or None while it goes on."""
 
     def stop(self, handle: str) -> None:
@@ -56,7 +56,7 @@ class Launcher(Protocol):
     def kill(self, handle: str) -> None:
         """End the attempt and all that it has started, at once."""
 
-    def dump(self, handle: str) -> None:
+    def dump_stacks(self, handle: str) -> None:
         """Have the attempt write into its log where it stands."""
 
     def adopt(self, spec: LaunchSpec, handle: str) -> str:

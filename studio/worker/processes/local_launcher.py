@@ -35,9 +35,9 @@ class LocalLauncher:
     hardware: Hardware = field(default_factory=detect)
     boot: str = field(default_factory=boot_id)
     name: str = "local"
-    warm: PreforkClient | None = None
+    prefork: PreforkClient | None = None
     """Starts attempts sooner than a new process would, unless it may not or cannot."""
-    groups: CgroupParent | None = None
+    cgroups: CgroupParent | None = None
     """Where each attempt gets a control group of its own; None where that is not allowed."""
     memory_limit: int | None = None
     """Bytes of this machine's memory that an attempt may have."""
@@ -46,17 +46,17 @@ class LocalLauncher:
     _kills: dict[str, int] = field(default_factory=dict)
     _ends: dict[str, ProcessExit] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        if self.warm is not None:
-            self.warm.begin()
+    def open(self) -> None:
+        if self.prefork is not None:
+            self.prefork.open()
 
-    def tend(self) -> None:
-        if self.warm is not None:
-            self.warm.tend()
+    def tick(self) -> None:
+        if self.prefork is not None:
+            self.prefork.tick()
 
-    def end(self) -> None:
-        if self.warm is not None:
-            self.warm.end()
+    def close(self) -> None:
+        if self.prefork is not None:
+            self.prefork.close()
 
     def check(self) -> str:
         return ""
@@ -66,14 +66,14 @@ class LocalLauncher:
         process.kill_leftovers(spec.folder)
         kills = count_oom_kills()
         # What a recipe needs beside the usual packages, the launcher has not loaded.
-        start = process.start if self.warm is None or spec.packages else self.warm.start
+        start = process.start if self.prefork is None or spec.packages else self.prefork.start
         started = start(spec.folder, gpu=spec.gpu, command=self.command, besides=spec.secrets)
         self._confine(started.pid)
         handle = self._handle(started)
         self._children[handle], self._kills[handle] = started, kills
         return handle
 
-    def observe(self, handle: str) -> ProcessExit | None:
+    def poll(self, handle: str) -> ProcessExit | None:
         pid, began, boot = _parse_handle(handle)
         if boot not in ("", self.boot):
             return ProcessExit(rebooted=True)
@@ -90,11 +90,11 @@ class LocalLauncher:
     def kill(self, handle: str) -> None:
         process = self._process(handle)
         process.kill()
-        if self.groups and process.pid:
-            self.groups.of(process.pid).kill()
+        if self.cgroups and process.pid:
+            self.cgroups.group_of(process.pid).kill()
 
-    def dump(self, handle: str) -> None:
-        self._process(handle).dump()
+    def dump_stacks(self, handle: str) -> None:
+        self._process(handle).dump_stacks()
 
     def adopt(self, spec: LaunchSpec, handle: str) -> str:
         left = None if handle else process.find_training_process(spec.folder)
@@ -108,7 +108,7 @@ class LocalLauncher:
 
     def _confine(self, pid: int) -> None:
         """Give a process a group of its own; else at least its memory a limit."""
-        if self.groups and self.groups.make(pid, self.memory_limit):
+        if self.cgroups and self.cgroups.create(pid, self.memory_limit):
             return
         if self.memory_limit and sys.platform == "linux" and self.hardware.device == "cpu":
             with suppress(ProcessLookupError):
@@ -119,11 +119,11 @@ class LocalLauncher:
         """Read once how a process ended, and clear up what it has left."""
         ours = self._children.get(handle)
         folder = self._folders.get(handle)
-        code = ours.exit_code if ours else folder.exit_of(pid) if folder else None
+        code = ours.exit_code if ours else folder.read_exit_code(pid) if folder else None
         kills = count_oom_kills() - self._kills.get(handle, count_oom_kills())
-        group = self.groups.of(pid) if self.groups else None
+        group = self.cgroups.group_of(pid) if self.cgroups else None
         if group and group.path.exists():
-            kills = group.memory_kills
+            kills = group.oom_kills
             group.kill()
             group.remove()
         return ProcessExit(exit_code=code, out_of_memory=kills > 0 and code in (None, -9))

@@ -60,7 +60,7 @@ class PreforkConnection:
     is_ready: bool = False
     reply_seconds: float = REPLY_SECONDS
 
-    def ask(self, folder: RunDir, env: dict[str, str]) -> Process:
+    def fork_run(self, folder: RunDir, env: dict[str, str]) -> Process:
         """Have a run forked.
 
         Raises:
@@ -73,14 +73,14 @@ class PreforkConnection:
             with folder.log.open("ab") as printed:
                 message = json.dumps({"root": str(folder.root), "env": env}).encode()
                 socket.send_fds(self.socket, [message], [printed.fileno(), go])
-            made = _to_process(self.hear()["pid"], folder)
+            made = _to_process(self.receive()["pid"], folder)
             os.write(started, b"1")
         finally:
             os.close(go)
             os.close(started)
         return made
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Return the next thing it says.
 
         Raises:
@@ -102,21 +102,21 @@ class PreforkClient:
     """Keeps one launcher ready, and starts runs by it when it can."""
 
     settings: Settings
-    line: PreforkConnection | None = None
-    deaths: int = 0
+    connection: PreforkConnection | None = None
+    failures: int = 0
     """How many launchers in a row could not be used."""
-    _wanted: bool = False
+    _is_enabled: bool = False
     _next_at: float = 0.0
-    _look_at: float = 0.0
-    _left: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _check_at: float = 0.0
+    _leaving: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Launchers told to leave, which are about to."""
 
-    def begin(self) -> None:
+    def open(self) -> None:
         """Load the training packages in the background, if a process can be forked here."""
         can = sys.platform == "linux" and bool(detect().torch)
-        self._wanted = self.settings.warm_launcher and can
-        self._tell("off")
-        self.tend()
+        self._is_enabled = self.settings.warm_launcher and can
+        self._write_status("off")
+        self.tick()
 
     def start(
         self,
@@ -127,36 +127,40 @@ class PreforkClient:
         besides: Mapping[str, str] = MappingProxyType({}),
     ) -> Process:
         """Start the process that trains what is in the folder, in the quickest way there is."""
-        self._hear()
-        self._renew()
-        if self.line is not None and self.line.is_ready and tuple(command) == process.RUNNER:
+        self._receive()
+        self._restart_if_stale()
+        if (
+            self.connection is not None
+            and self.connection.is_ready
+            and tuple(command) == process.RUNNER
+        ):
             try:
-                made = self.line.ask(folder, process.environment(gpu) | dict(besides))
+                made = self.connection.fork_run(folder, process.environment(gpu) | dict(besides))
             except OSError as error:
-                self._give_up(error)
+                self._back_off(error)
             else:
-                self.deaths = 0
+                self.failures = 0
                 return made
         return process.start(folder, gpu=gpu, command=command, besides=besides)
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         """Do what is to be done about the launcher now; never waits."""
         now = time.monotonic()
-        self._hear()
-        if self.line is None and self._wanted and now >= self._next_at:
-            self._load()
-        elif now >= self._look_at:
-            self._look_at = now + CHECK_SECONDS
-            self._renew()
-            self._left = [child for child in self._left if child.poll() is None]
+        self._receive()
+        if self.connection is None and self._is_enabled and now >= self._next_at:
+            self._start_server()
+        elif now >= self._check_at:
+            self._check_at = now + CHECK_SECONDS
+            self._restart_if_stale()
+            self._leaving = [child for child in self._leaving if child.poll() is None]
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Let the launcher leave; the runs it made go on."""
-        self._wanted = False
-        self._let_go()
-        self._tell("off")
+        self._is_enabled = False
+        self._disconnect()
+        self._write_status("off")
 
-    def _load(self) -> None:
+    def _start_server(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs, (self.settings.home / "launcher.log").open("wb") as printed:
@@ -171,61 +175,61 @@ class PreforkClient:
                 )
         except OSError as error:
             ours.close()
-            self._give_up(error)
+            self._back_off(error)
             return
-        self.line = PreforkConnection(child, ours, _install_stamp())
-        self._tell("loading")
+        self.connection = PreforkConnection(child, ours, _install_stamp())
+        self._write_status("loading")
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """Take in what the launcher has said, if anything: that it is ready, or why not."""
-        if self.line is None:
+        if self.connection is None:
             return
-        self.line.socket.settimeout(0)
+        self.connection.socket.settimeout(0)
         try:
-            self.line.hear()
+            self.connection.receive()
         except BlockingIOError:
             return
         except OSError as error:
-            self._give_up(error)
+            self._back_off(error)
             return
-        self.line.is_ready = True
-        self._tell("ready")
-        log.info("launcher_ready", extra={"pid": self.line.child.pid})
+        self.connection.is_ready = True
+        self._write_status("ready")
+        log.info("launcher_ready", extra={"pid": self.connection.child.pid})
 
-    def _renew(self) -> None:
+    def _restart_if_stale(self) -> None:
         """Change the launcher for a new one if it is old, or what it has loaded is."""
-        if self.line is None:
+        if self.connection is None:
             return
         if (
-            self.line.stamp != _install_stamp()
-            or time.monotonic() - self.line.born > MAX_AGE_SECONDS
+            self.connection.stamp != _install_stamp()
+            or time.monotonic() - self.connection.born > MAX_AGE_SECONDS
         ):
             log.info("launcher_renewed")
-            self._let_go()
-            self._load()
+            self._disconnect()
+            self._start_server()
 
-    def _give_up(self, why: OSError) -> None:
+    def _back_off(self, why: OSError) -> None:
         """Do without for a while; for longer, the more often it comes to this."""
-        patience = RETRY_SECONDS[min(self.deaths, len(RETRY_SECONDS) - 1)]
-        self.deaths += 1
+        patience = RETRY_SECONDS[min(self.failures, len(RETRY_SECONDS) - 1)]
+        self.failures += 1
         self._next_at = time.monotonic() + patience
         log.warning("launcher_lost", extra={"why": str(why), "again_in_seconds": patience})
-        self._let_go()
-        self._tell("broken", str(why))
+        self._disconnect()
+        self._write_status("broken", str(why))
 
-    def _let_go(self) -> None:
-        if self.line is not None:
-            self.line.socket.close()
-            if not self.line.is_ready:
-                self.line.child.kill()  # It has made nothing yet.
-            self._left.append(self.line.child)
-            self.line = None
+    def _disconnect(self) -> None:
+        if self.connection is not None:
+            self.connection.socket.close()
+            if not self.connection.is_ready:
+                self.connection.child.kill()  # It has made nothing yet.
+            self._leaving.append(self.connection.child)
+            self.connection = None
 
-    def _tell(self, state: board.State, why: str = "") -> None:
+    def _write_status(self, state: board.State, why: str = "") -> None:
         told = board.LauncherStatus(state=state, why=why)
         with suppress(OSError, psutil.NoSuchProcess):  # Only pages and `studio doctor` read it.
-            if self.line is not None:
-                pid = self.line.child.pid
+            if self.connection is not None:
+                pid = self.connection.child.pid
                 told = told.model_copy(update={"pid": pid, "started": process_start_time(pid)})
             board.write(self.settings, told)
 

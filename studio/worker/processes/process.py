@@ -59,7 +59,7 @@ class Process:
         """The exit code, or None where nobody waited for it."""
         if self.child is not None:
             return self.child.returncode
-        return self.folder.exit_of(self.pid) if self.folder else None
+        return self.folder.read_exit_code(self.pid) if self.folder else None
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -67,12 +67,12 @@ class Process:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
-    def step_back(self, niceness: int) -> None:
+    def set_niceness(self, niceness: int) -> None:
         """Have it compute only when others do not, the more so the nicer it is."""
         with suppress(psutil.Error):
             psutil.Process(self.pid).nice(niceness)
 
-    def dump(self) -> None:
+    def dump_stacks(self) -> None:
         """Have it write into its log where each of its threads stands."""
         if self.is_alive:
             with suppress(ProcessLookupError):

@@ -31,7 +31,7 @@ def prepare_launch(db: Session, run: Run, spec: LaunchSpec, settings: Settings) 
     if Path(models.require(db, run.recipe.base_model)).is_absolute():
         return spec
     # Its trainer fetches the model from the hub itself, by the libraries' own ways.
-    token = secrets.settings_with_required(db, settings, ["hub_token"]).value("hub_token")
+    token = secrets.settings_with_required(db, settings, ["hub_token"]).secret_value("hub_token")
     secret = {"HF_TOKEN": token} if token else {}
     return replace(spec, secrets=process.hub_environment(settings) | secret)
 
@@ -42,7 +42,7 @@ def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> 
     # Of a folder that was deleted there are no events before those that come.
     written = folder.events.path.stat().st_size if folder.events.path.exists() else 0
     run.events_offset = min(run.events_offset, written)
-    folder.ask.unlink(missing_ok=True)
+    folder.command.unlink(missing_ok=True)
     if not run.resumes:
         # What a run that begins anew has saved before is not of this course.
         shutil.rmtree(folder.artifacts, ignore_errors=True)

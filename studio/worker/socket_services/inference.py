@@ -34,45 +34,45 @@ def no_slot_failure(obstacle: Blocker | None) -> ServiceFailure:
 @dataclass(slots=True)
 class InferenceService:
     settings: Settings
-    post: SocketService = field(init=False)
-    notice: LoadedModelStatus = field(init=False)
+    service: SocketService = field(init=False)
+    status: LoadedModelStatus = field(init=False)
 
     def __post_init__(self) -> None:
         idle = str(self.settings.answer_idle_seconds)
-        self.post = SocketService(
+        self.service = SocketService(
             inference_service.socket_path(self.settings.home), inference_service.MODULE, (idle,)
         )
-        self.notice = LoadedModelStatus(
-            self.post, timedelta(seconds=self.settings.answer_idle_seconds)
+        self.status = LoadedModelStatus(
+            self.service, timedelta(seconds=self.settings.answer_idle_seconds)
         )
 
     @property
     def slots(self) -> int:
         """How many slots are taken that a run could have."""
-        return loaded_model.SLOTS_USED * self.post.is_staffed
+        return loaded_model.SLOTS_USED * self.service.is_running
 
     @property
     def gpus(self) -> set[int | None]:
-        return {self.post.gpu} if self.post.is_staffed else set()
+        return {self.service.gpu} if self.service.is_running else set()
 
-    def tend(
+    def tick(
         self,
         free_slots: Callable[[], int],
         free_gpu: Callable[[], int | None],
         obstacle: Callable[[], Blocker | None],
     ) -> None:
         """Start it for whoever waits, or refuse them; never waits itself."""
-        while self.post.is_wanted():
+        while self.service.has_clients():
             if free_slots() > 0:
-                self.post.gpu = free_gpu()
-                self.post.start()
+                self.service.gpu = free_gpu()
+                self.service.start()
             else:
-                self.post.refuse(GenerationChunk(failure=no_slot_failure(obstacle())).line())
+                self.service.reject(GenerationChunk(failure=no_slot_failure(obstacle())).to_line())
 
-    def make_room(self) -> None:
+    def release_slot(self) -> None:
         """Have it leave after the answer at hand."""
-        self.post.let_go()
+        self.service.request_exit()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End it, in the middle of a word if need be: its worker is leaving."""
-        self.post.end()
+        self.service.close()

@@ -19,7 +19,7 @@ WRITE_SECONDS = 1.0
 
 @dataclass(slots=True)
 class LoadedModelStatus:
-    post: SocketService
+    service: SocketService
     idle: timedelta
     _pid: int = 0
     """Of the process that the row is about; 0 where there is none."""
@@ -29,31 +29,31 @@ class LoadedModelStatus:
     _leaves_at: datetime | None = None
     _written: tuple[object, ...] = ()
     _next_at: float = float("-inf")
-    _rest: bytes = b""
+    _unread: bytes = b""
 
-    def tend(self, engine: Engine, worker: str) -> None:
+    def tick(self, engine: Engine, worker: str) -> None:
         """Write down what has changed, and let go what a person wants gone."""
-        child = self.post.child
-        pid = child.pid if child is not None and self.post.is_staffed else 0
+        child = self.service.child
+        pid = child.pid if child is not None and self.service.is_running else 0
         if pid != self._pid:
-            self._begin(engine, worker, pid)
+            self._reset(engine, worker, pid)
         if not pid:
             return
-        self._hear()
+        self._read_updates()
         self._write(engine, worker)
         with read_session(engine) as db:
             if loaded_model.is_unload_requested(db, worker):
-                self.post.let_go()
+                self.service.request_exit()
 
-    def _begin(self, engine: Engine, worker: str, pid: int) -> None:
+    def _reset(self, engine: Engine, worker: str, pid: int) -> None:
         with unit_of_work(engine) as db:
             loaded_model.clear(db, worker)
-        self._pid, self._model, self._computed_in, self._rest = pid, "", "", b""
+        self._pid, self._model, self._computed_in, self._unread = pid, "", "", b""
         self._since, self._leaves_at = datetime.now(UTC), None
         self._written, self._next_at = (), float("-inf")
 
-    def _hear(self) -> None:
-        *lines, self._rest = (self._rest + self.post.heard()).split(b"\n")
+    def _read_updates(self) -> None:
+        *lines, self._unread = (self._unread + self.service.read_updates()).split(b"\n")
         for line in lines:
             try:
                 doing = InferenceStatus.model_validate_json(line)
@@ -65,7 +65,7 @@ class LoadedModelStatus:
             self._leaves_at = None if doing.is_answering else datetime.now(UTC) + self.idle
 
     def _write(self, engine: Engine, worker: str) -> None:
-        state = (self._model, self._computed_in, self._leaves_at, self.post.is_let_go)
+        state = (self._model, self._computed_in, self._leaves_at, self.service.is_leaving)
         if state == self._written or time.monotonic() < self._next_at:
             return
         with unit_of_work(engine) as db:
@@ -75,7 +75,7 @@ class LoadedModelStatus:
                 computed_in=self._computed_in,
                 since=self._since,
                 leaves_at=self._leaves_at,
-                is_leaving=self.post.is_let_go,
+                is_leaving=self.service.is_leaving,
             )
             loaded_model.save_status(db, row)
         self._written, self._next_at = state, time.monotonic() + WRITE_SECONDS

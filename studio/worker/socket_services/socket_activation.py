@@ -39,7 +39,7 @@ MAX_UPDATE_BYTES = 2**16
 
 @dataclass(slots=True)
 class SocketService:
-    where: Path
+    socket_path: Path
     """The socket; the log of the process is beside it."""
     module: str
     """The process, which is given the numbers of two open files: the socket, and a lifeline that
@@ -50,45 +50,45 @@ class SocketService:
     _listener: socket.socket | None = None
     _lifeline: socket.socket | None = None
     _next_at: float = field(default=float("-inf"))
-    _look_at: float = field(default=float("-inf"))
-    _file: tuple[int, int] = (0, 0)
+    _reopen_at: float = field(default=float("-inf"))
+    _socket_id: tuple[int, int] = (0, 0)
     """Names the socket's file: another in its place is another's."""
 
     @property
     def name(self) -> str:
-        return self.where.stem
+        return self.socket_path.stem
 
     @property
-    def is_staffed(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a process serves it."""
         return self.child is not None and self.child.poll() is None
 
-    def tend(self) -> None:
+    def tick(self) -> None:
         """Start a process if somebody waits for one; never waits itself."""
-        if self.is_wanted():
+        if self.has_clients():
             self.start()
 
-    def is_wanted(self) -> bool:
+    def has_clients(self) -> bool:
         """Whether somebody has connected, and no process takes what comes."""
         now = time.monotonic()
         if now < self._next_at:
             return False
-        if self._listener is None or now >= self._look_at:
-            self._look_at = now + REOPEN_SECONDS
+        if self._listener is None or now >= self._reopen_at:
+            self._reopen_at = now + REOPEN_SECONDS
             self._reopen()
         if self._listener is None:
             return False
-        return not self.is_staffed and bool(select.select([self._listener], [], [], 0)[0])
+        return not self.is_running and bool(select.select([self._listener], [], [], 0)[0])
 
     def start(self) -> None:
         """Start a process for those who wait."""
         assert self._listener is not None  # noqa: S101 -- somebody has connected
         self._next_at = time.monotonic() + MIN_RESTART_SECONDS
-        self.let_go()
+        self.request_exit()
         self._lifeline, theirs = socket.socketpair()
         files = (self._listener.fileno(), theirs.fileno())
         try:
-            with self.where.with_suffix(".log").open("wb") as printed:
+            with self.socket_path.with_suffix(".log").open("wb") as printed:
                 self.child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
                     [sys.executable, "-m", self.module, *map(str, files), *self.args],
                     stdin=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ class SocketService:
         finally:
             theirs.close()
 
-    def refuse(self, answer: bytes) -> None:
+    def reject(self, answer: bytes) -> None:
         """Give one who waits an answer in place of the process's own."""
         assert self._listener is not None  # noqa: S101 -- somebody has connected
         line, _ = self._listener.accept()
@@ -116,7 +116,7 @@ class SocketService:
             line.shutdown(socket.SHUT_WR)
             unix_sockets.receive_all(line, MAX_REFUSED_BYTES)
 
-    def heard(self) -> bytes:
+    def read_updates(self) -> bytes:
         """Return what the process has told of itself since; never waits for it."""
         if self._lifeline is None:
             return b""
@@ -125,24 +125,24 @@ class SocketService:
         return b""
 
     @property
-    def is_let_go(self) -> bool:
+    def is_leaving(self) -> bool:
         return self._lifeline is None
 
-    def let_go(self) -> None:
+    def request_exit(self) -> None:
         """Have the process leave once it is through with what it does."""
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Let the process go, and the socket with it."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
             with suppress(OSError):
-                if _file_id(self.where) == self._file:
-                    self.where.unlink()
-        self.let_go()
+                if _file_id(self.socket_path) == self._socket_id:
+                    self.socket_path.unlink()
+        self.request_exit()
         if self.child is not None:
             self.child.kill()  # What it answers is lost; one may ask again.
             self.child.wait()
@@ -150,27 +150,27 @@ class SocketService:
     def _reopen(self) -> None:
         """Listen, or listen again where the socket's file was deleted: nobody finds it then."""
         with suppress(FileNotFoundError):
-            if self._listener is not None and _file_id(self.where) == self._file:
+            if self._listener is not None and _file_id(self.socket_path) == self._socket_id:
                 return
         if self._listener is not None:
             log.warning("post_lost", extra={"post": self.name})
             self._listener.close()
             self._listener = None
-            self.let_go()
+            self.request_exit()
         self._listen()
 
     def _listen(self) -> None:
         try:
             with suppress(OSError):
-                unix_sockets.connect(self.where, timeout=1).close()
+                unix_sockets.connect(self.socket_path, timeout=1).close()
                 return  # Another worker's.
-            self.where.unlink(missing_ok=True)
+            self.socket_path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
-            with unix_sockets.socket_address(self.where) as where:
+            with unix_sockets.socket_address(self.socket_path) as where:
                 listener.bind(where)
-            self.where.chmod(0o600)
+            self.socket_path.chmod(0o600)
             listener.listen(BACKLOG)
-            self._listener, self._file = listener, _file_id(self.where)
+            self._listener, self._socket_id = listener, _file_id(self.socket_path)
         except OSError as error:
             log.warning("post_not_opened", extra={"post": self.name, "why": str(error)})
 

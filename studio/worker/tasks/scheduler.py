@@ -33,7 +33,7 @@ class ExportKind:
     table: type[Export] = Export
     niceness: int = 5
 
-    def name(self, _export: Export) -> str:
+    def display_name(self, _export: Export) -> str:
         return exports.PROCESS_NAME
 
     def folder(self, export: Export) -> ExportDir:
@@ -61,7 +61,7 @@ class ExportKind:
     def follow(self, _db: Session, export: Export, events: list[Event], offset: int) -> None:
         exports.apply_events(export, events, offset)
 
-    def told(self, _db: Session, _export: Export) -> AbstractContextManager[None]:
+    def notify_end(self, _db: Session, _export: Export) -> AbstractContextManager[None]:
         return nullcontext()
 
 
@@ -71,11 +71,11 @@ class BackgroundTaskKind:
     table: type[Task] = Task
     niceness: int = 0
 
-    def name(self, chore: Task) -> str:
+    def display_name(self, chore: Task) -> str:
         return chore.kind
 
     def folder(self, chore: Task) -> TaskDir:
-        return tasks.task_dir(self.settings.chores, chore)
+        return tasks.task_dir(self.settings.tasks, chore)
 
     def spec(self, chore: Task) -> TaskSpec:
         return TaskSpec(kind=chore.kind, params=chore.params)
@@ -87,9 +87,9 @@ class BackgroundTaskKind:
         return tasks.needs_device(chore) is on_device
 
     def secrets(self, db: Session, chore: Task) -> dict[str, str]:
-        names = TASK_DEFINITIONS[chore.kind].needs(chore.params)
+        names = TASK_DEFINITIONS[chore.kind].required_secrets(chore.params)
         return (
-            secrets.settings_with_required(db, self.settings, names).revealed(names)
+            secrets.settings_with_required(db, self.settings, names).secret_environment(names)
             if names
             else {}
         )
@@ -97,7 +97,7 @@ class BackgroundTaskKind:
     def follow(self, _db: Session, chore: Task, events: list[Event], offset: int) -> None:
         tasks.apply_events(chore, events, offset, self.folder(chore))
 
-    def told(self, db: Session, chore: Task) -> AbstractContextManager[None]:
+    def notify_end(self, db: Session, chore: Task) -> AbstractContextManager[None]:
         return task_results.notify_on_end(db, chore)
 
 
@@ -106,7 +106,7 @@ class TaskCommands:
     """What does the work; it is given the folder to do it in."""
 
     export: tuple[str, ...] = process.EXPORTER
-    chore: tuple[str, ...] = process.TASK_RUNNER
+    task: tuple[str, ...] = process.TASK_RUNNER
 
 
 class TaskScheduler:
@@ -124,56 +124,57 @@ class TaskScheduler:
         about = (engine, settings)
         exporting = ExportKind(settings, hardware)
         self.exports = TaskProcesses(*about, exporting, isolation, commands.export)
-        self.chores = TaskProcesses(
-            *about, BackgroundTaskKind(settings), isolation, commands.chore, (FILES_DIR,)
+        self.tasks = TaskProcesses(
+            *about, BackgroundTaskKind(settings), isolation, commands.task, (FILES_DIR,)
         )
 
     @property
     def gpus(self) -> set[int | None]:
-        return self.exports.gpus | self.chores.gpus
+        return self.exports.gpus | self.tasks.gpus
 
     @property
     def slots(self) -> int:
         """How many slots are taken that a run could have."""
-        return self.exports.slots + self.chores.slots
+        return self.exports.slots + self.tasks.slots
 
     def wanted(self, db: Session) -> int:
         """Return how many slots the next work waits for that a run could have."""
-        return int(any(shop.waits(db, on_device=True) for shop in (self.exports, self.chores)))
+        return int(any(shop.has_waiting(db, on_device=True) for shop in (self.exports, self.tasks)))
 
     def adopt(self) -> None:
         """Take over from an earlier worker; it is alone on its folder, so it may tidy up, too."""
         self.exports.adopt()
-        self.chores.adopt()
-        with self.isolation.step("tidy"), unit_of_work(self.chores.engine) as db:
+        self.tasks.adopt()
+        with self.isolation.step("tidy"), unit_of_work(self.tasks.engine) as db:
             token_stats.cleanup(db)
-            tasks.cleanup(db, self.chores.settings.chores)
+            tasks.cleanup(db, self.tasks.settings.tasks)
 
     def follow(self) -> None:
         self.exports.follow()
-        self.chores.follow()
+        self.tasks.follow()
 
-    def take(self, has_slot: Callable[[], int], gpu: Callable[[], int | None]) -> None:
+    def start_waiting(self, has_slot: Callable[[], int], gpu: Callable[[], int | None]) -> None:
         """Start what there is room for. Training goes first: here is what no run waits for."""
-        for shop in (self.exports, self.chores):
+        for shop in (self.exports, self.tasks):
             with self.isolation.step("start", f"{shop.noun}s on a device"):
                 while has_slot() and shop.take_next(gpu(), on_device=True):
                     pass
         with self.isolation.step("start", "exports beside training"):
-            while self._beside < concurrent_exports.MAX_EXPORTS and self.exports.take_next(
-                on_device=False
+            while (
+                self._exports_beside_training < concurrent_exports.MAX_EXPORTS
+                and self.exports.take_next(on_device=False)
             ):
                 pass
         with self.isolation.step("start", "tasks"):
-            while self._light < concurrent_exports.MAX_TASKS and self.chores.take_next(
+            while self._tasks_without_slot < concurrent_exports.MAX_TASKS and self.tasks.take_next(
                 on_device=False
             ):
                 pass
 
     @property
-    def _beside(self) -> int:
-        return len(self.exports.followed) - self.exports.slots
+    def _exports_beside_training(self) -> int:
+        return len(self.exports.monitored) - self.exports.slots
 
     @property
-    def _light(self) -> int:
-        return len(self.chores.followed) - self.chores.slots
+    def _tasks_without_slot(self) -> int:
+        return len(self.tasks.monitored) - self.tasks.slots

@@ -37,7 +37,7 @@ class TaskKind(Protocol[W]):
     @property
     def table(self) -> type[W]: ...
 
-    def name(self, work: W) -> str:
+    def display_name(self, work: W) -> str:
         """Say what it is called in a sentence: "export"."""
 
     def folder(self, work: W) -> WorkDir: ...
@@ -66,7 +66,7 @@ class TaskKind(Protocol[W]):
     def follow(self, db: Session, work: W, events: list[Event], offset: int) -> None:
         """Bring it up to date with what its process has said."""
 
-    def told(self, db: Session, work: W) -> AbstractContextManager[None]:
+    def notify_end(self, db: Session, work: W) -> AbstractContextManager[None]:
         """Tell whom it concerns if it ends meanwhile."""
 
 
@@ -85,7 +85,7 @@ class MonitoredTask:
     folder: WorkDir
     gpu: int | None
     on_device: bool
-    broken: Failed | None = None
+    failure: Failed | None = None
     """Why it cannot be followed any more: it is only ended then."""
     kills: int = 0
     """How often its end was insisted on."""
@@ -95,62 +95,64 @@ class MonitoredTask:
 class TaskProcesses(Generic[W]):
     engine: Engine
     settings: Settings
-    trade: TaskKind[W]
+    kind: TaskKind[W]
     isolation: FaultIsolation
     command: tuple[str, ...]
-    keeps: tuple[str, ...] = ()
+    kept_files: tuple[str, ...] = ()
     """What another try finds of the one before, by name."""
-    followed: dict[int, MonitoredTask] = field(default_factory=dict)
+    monitored: dict[int, MonitoredTask] = field(default_factory=dict)
 
     @property
     def gpus(self) -> set[int | None]:
-        return {one.gpu for one in self.followed.values()}
+        return {one.gpu for one in self.monitored.values()}
 
     @property
     def slots(self) -> int:
         """How many of the slots are taken that a run could have."""
-        return sum(one.on_device for one in self.followed.values())
+        return sum(one.on_device for one in self.monitored.values())
 
     def adopt(self) -> None:
         """Take over what an earlier worker left: live processes, and those that are gone."""
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
-                left = [_id(one) for one in task_lifecycle.list_live(db, self.trade.table)]
+                left = [_id(one) for one in task_lifecycle.list_live(db, self.kind.table)]
             for work_id in left:
                 with self.isolation.step("adopt", self._subject(work_id)):
                     self._adopt(work_id)
 
     def _adopt(self, work_id: int) -> None:
         with unit_of_work(self.engine) as db:
-            one = db.get_one(self.trade.table, work_id)
+            one = db.get_one(self.kind.table, work_id)
             if alive := process.find_process(one.pid, one.pid_started):
-                self._watch(one, alive, on_device=self.trade.takes_slot(db, one))
+                self._watch(one, alive, on_device=self.kind.takes_slot(db, one))
                 return
             try:
-                self._catch_up(db, one, ProcessExit())
+                self._apply_events(db, one, ProcessExit())
             except (StudioError, OSError) as error:
                 if is_shortage(error):
                     raise
-                self._fail(db, one, exit_diagnosis.monitoring_failure(error, self.trade.name(one)))
+                self._fail(
+                    db, one, exit_diagnosis.monitoring_failure(error, self.kind.display_name(one))
+                )
 
     def follow(self) -> None:
         """Bring work up to date; end what was deleted, called off, or cannot be followed."""
-        for work_id, followed in list(self.followed.items()):
+        for work_id, followed in list(self.monitored.items()):
             subject = self._subject(work_id)
-            if followed.broken is None:
+            if followed.failure is None:
                 with self.isolation.step("follow", subject):
                     self._follow(work_id, followed)
-                if error := self.isolation.hopeless("follow", subject):
-                    followed.broken = exit_diagnosis.monitoring_failure(error, self.noun)
-            if followed.broken is not None:
+                if error := self.isolation.final_error("follow", subject):
+                    followed.failure = exit_diagnosis.monitoring_failure(error, self.noun)
+            if followed.failure is not None:
                 with self.isolation.step("end", subject):
-                    self._give_up(work_id, followed, followed.broken)
-            if work_id not in self.followed:
+                    self._kill_and_fail(work_id, followed, followed.failure)
+            if work_id not in self.monitored:
                 self.isolation.forget(subject)
 
     @property
     def noun(self) -> str:
-        return "export" if self.trade.table is Export else "task"
+        return "export" if self.kind.table is Export else "task"
 
     def _subject(self, work_id: int) -> str:
         return f"{self.noun} {work_id}"
@@ -159,28 +161,28 @@ class TaskProcesses(Generic[W]):
         # Asked before reading: what a process says last is in the file before it is gone.
         alive = followed.process.is_alive
         with read_session(self.engine) as db:
-            one = db.get(self.trade.table, work_id)
+            one = db.get(self.kind.table, work_id)
         if one is None or one.status is TaskStatus.CANCELLED:
-            self._end(work_id, followed)
+            self._end_and_remove(work_id, followed)
         elif has_new_events(followed.folder, one.events_offset) or not alive:
             self._update(work_id, followed, alive=alive)
 
-    def _give_up(self, work_id: int, followed: MonitoredTask, why: Failed) -> None:
+    def _kill_and_fail(self, work_id: int, followed: MonitoredTask, why: Failed) -> None:
         """Kill work that cannot be followed, and then fail it in words."""
         followed.kills += 1
         if followed.process.is_alive and followed.kills < MAX_KILL_TICKS:
             followed.process.kill()
             return
         with unit_of_work(self.engine) as db:
-            if one := db.get(self.trade.table, work_id):
+            if one := db.get(self.kind.table, work_id):
                 # Whom it concerns must not keep its slot taken.
                 is_stuck = self.isolation.error("end", self._subject(work_id)) is not None
                 self._fail(db, one, why, tells=not is_stuck)
-        del self.followed[work_id]
+        del self.monitored[work_id]
 
     def _fail(self, db: Session, one: W, why: Failed, *, tells: bool = True) -> None:
-        log.error("work_ended_by_worker", extra=self._about(one) | {"reason": why.message})
-        with self.trade.told(db, one) if tells else nullcontext():
+        log.error("work_ended_by_worker", extra=self._log_facts(one) | {"reason": why.message})
+        with self.kind.notify_end(db, one) if tells else nullcontext():
             one.pid = one.pid_started = None
             if not one.status.is_final:
                 task_lifecycle.fail(one, why)
@@ -188,7 +190,7 @@ class TaskProcesses(Generic[W]):
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
         """Start the next work that waits for a device, or for none. Return whether there was."""
         with read_session(self.engine) as db:
-            if not self.waits(db, on_device=on_device):
+            if not self.has_waiting(db, on_device=on_device):
                 return False
         with unit_of_work(self.engine) as db:
             one = self._next(db, on_device=on_device)
@@ -197,20 +199,20 @@ class TaskProcesses(Generic[W]):
                 self._launch(db, one, gpu, on_device=on_device)
         return one is not None
 
-    def waits(self, db: Session, *, on_device: bool) -> bool:
+    def has_waiting(self, db: Session, *, on_device: bool) -> bool:
         """Whether there is work that waits for a device, or for none."""
         return self._next(db, on_device=on_device) is not None
 
     def _next(self, db: Session, *, on_device: bool) -> W | None:
-        waiting = task_lifecycle.list_waiting(db, self.trade.table)
+        waiting = task_lifecycle.list_waiting(db, self.kind.table)
         # What was told to stop and waits again does so until its first process is gone.
-        free = (one for one in waiting if _id(one) not in self.followed)
-        may_start = self.trade.may_start
+        free = (one for one in waiting if _id(one) not in self.monitored)
+        may_start = self.kind.may_start
         return next((one for one in free if may_start(db, one, on_device=on_device)), None)
 
     def _launch(self, db: Session, one: W, gpu: int | None, *, on_device: bool) -> None:
         with catch_errors() as errors:
-            secrets = self.trade.secrets(db, one)
+            secrets = self.kind.secrets(db, one)
             started = process.start(
                 self._prepare(one),
                 gpu=gpu,
@@ -220,29 +222,29 @@ class TaskProcesses(Generic[W]):
                 | ({} if on_device else NO_GPU_ENVIRONMENT),
             )
             if not on_device:
-                started.step_back(self.trade.niceness)
+                started.set_niceness(self.kind.niceness)
             one.pid, one.pid_started, one.gpu = started.pid, started.started, gpu
             self._watch(one, started, on_device=on_device)
         for error in errors:
             if isinstance(error.__cause__, DatabaseError):
                 raise error
-            log.error("work_not_launched", extra=self._about(one), exc_info=error)
+            log.error("work_not_launched", extra=self._log_facts(one), exc_info=error)
             told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
             why = Failed(code=told.code, message=told.message, hint=told.hint)
-            with self.trade.told(db, one):
+            with self.kind.notify_end(db, one):
                 task_lifecycle.fail(one, why)
         db.flush()
 
     def _watch(self, one: W, started: Process, *, on_device: bool) -> None:
-        self.followed[_id(one)] = MonitoredTask(started, self.trade.folder(one), one.gpu, on_device)
+        self.monitored[_id(one)] = MonitoredTask(started, self.kind.folder(one), one.gpu, on_device)
 
     def _prepare(self, one: W) -> WorkDir:
         """Lay out the folder: of an earlier try nothing is left but what is kept."""
-        folder = self.trade.folder(one)
+        folder = self.kind.folder(one)
         with atomic_dirs.explain_disk_full(), atomic_dirs.staging_dir(folder.root.parent) as stage:
-            spec = self.trade.spec(one).model_dump_json(indent=2)
+            spec = self.kind.spec(one).model_dump_json(indent=2)
             (stage / folder.job.name).write_text(spec, encoding="utf-8")
-            for name in self.keeps:
+            for name in self.kept_files:
                 if (folder.root / name).exists():
                     (folder.root / name).replace(stage / name)
             atomic_dirs.move_into_place(stage, folder.root)
@@ -250,39 +252,39 @@ class TaskProcesses(Generic[W]):
 
     def _update(self, work_id: int, followed: MonitoredTask, *, alive: bool) -> None:
         with unit_of_work(self.engine) as db:
-            one = db.get(self.trade.table, work_id)
+            one = db.get(self.kind.table, work_id)
             if one is None:
                 return
             end = None if alive else ProcessExit(exit_code=followed.process.exit_code)
-            self._catch_up(db, one, end)
+            self._apply_events(db, one, end)
         if not alive:
-            del self.followed[work_id]
-            log.info("work_ended", extra=self._about(one))
+            del self.monitored[work_id]
+            log.info("work_ended", extra=self._log_facts(one))
 
-    def _catch_up(self, db: Session, one: W, end: ProcessExit | None) -> None:
-        folder = self.trade.folder(one)
-        with self.trade.told(db, one):
-            self.trade.follow(db, one, *folder.events.read(one.events_offset))
+    def _apply_events(self, db: Session, one: W, end: ProcessExit | None) -> None:
+        folder = self.kind.folder(one)
+        with self.kind.notify_end(db, one):
+            self.kind.follow(db, one, *folder.events.read(one.events_offset))
             if end is not None:
                 task_lifecycle.close_exited(
-                    one, add_exit_evidence(folder, end), self.trade.name(one)
+                    one, add_exit_evidence(folder, end), self.kind.display_name(one)
                 )
 
-    def _end(self, work_id: int, followed: MonitoredTask) -> None:
+    def _end_and_remove(self, work_id: int, followed: MonitoredTask) -> None:
         """End the process of what nobody wants any more, and take away what it wrote since."""
         if followed.process.is_alive:
             followed.process.kill()
             return
         with unit_of_work(self.engine) as db:
-            if one := db.get(self.trade.table, work_id):
-                task_lifecycle.close_exited(one, ProcessExit(), self.trade.name(one))
-            kept = {str(one_id) for one_id in db.exec(select(self.trade.table.id))}
-        del self.followed[work_id]
+            if one := db.get(self.kind.table, work_id):
+                task_lifecycle.close_exited(one, ProcessExit(), self.kind.display_name(one))
+            kept = {str(one_id) for one_id in db.exec(select(self.kind.table.id))}
+        del self.monitored[work_id]
         shutil.rmtree(followed.folder.root, ignore_errors=True)
         atomic_dirs.remove_orphans(followed.folder.root.parent, kept)
 
-    def _about(self, one: W) -> dict[str, object]:
-        return {"work": self.trade.name(one), "id": one.id, "status": one.status.value}
+    def _log_facts(self, one: W) -> dict[str, object]:
+        return {"work": self.kind.display_name(one), "id": one.id, "status": one.status.value}
 
 
 def _id(one: TaskBase) -> int:

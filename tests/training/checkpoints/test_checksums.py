@@ -19,7 +19,7 @@ def shelf(folder: Path) -> CheckpointStore:
 
 
 def write(to: CheckpointStore, step: int, size: int) -> None:
-    with to.writing(step, None) as folder:
+    with to.write(step, None) as folder:
         (folder / "weights.safetensors").write_bytes(os.urandom(size))
 
 
@@ -36,7 +36,7 @@ def test_a_disk_that_fills_up_while_saving_leaves_the_older_checkpoint_whole(sma
 
 def test_a_disk_too_small_is_told_before_anything_is_written(small: Path) -> None:
     with pytest.raises(TrainingError) as caught:
-        shelf(small / "checkpoints").refuse_crowding(600_000)
+        shelf(small / "checkpoints").refuse_if_disk_full(600_000)
 
     assert caught.value.message == "It takes 0.6 MB, and 1.0 MB are free on the disk."
 
@@ -47,7 +47,7 @@ def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / ".checkpoint-2.partial").mkdir()
     (tmp_path / "checkpoints" / ".checkpoint-0.removed").mkdir()
 
-    found = checkpoints.newest(print)
+    found = checkpoints.newest_valid(print)
 
     assert found is not None
     assert found.step == 1
@@ -58,9 +58,9 @@ def test_a_checkpoint_never_sealed_is_set_aside(tmp_path: Path) -> None:
     checkpoints = shelf(tmp_path / "checkpoints")
     told: list[str] = []
     write(checkpoints, 1, 10)
-    checkpoints.place(2).mkdir()
+    checkpoints.folder_for(2).mkdir()
 
-    found = checkpoints.newest(lambda alarm: told.append(alarm.message))
+    found = checkpoints.newest_valid(lambda alarm: told.append(alarm.message))
 
     assert found is not None
     assert found.step == 1

@@ -282,7 +282,7 @@ def test_a_run_asked_before_it_began_leaves_with_nothing(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     stop = StopHandler()
-    stop.asked = asked
+    stop.requested = asked
 
     assert execute_run(run.root, stop) == 0
     assert [event.kind for event in run.events.read()[0]] == [kind]

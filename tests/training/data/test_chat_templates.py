@@ -90,7 +90,9 @@ def test_a_refusing_template_is_told_in_its_own_words() -> None:
 def test_answers_end_at_the_end_of_a_turn() -> None:
     reader = tiny.tokenizer()
 
-    assert chat_templates.ChatTemplate(reader).stops == [reader.convert_tokens_to_ids("<|im_end|>")]
+    assert chat_templates.ChatTemplate(reader).stop_tokens == [
+        reader.convert_tokens_to_ids("<|im_end|>")
+    ]
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])

@@ -53,8 +53,8 @@ def tensors(examples: Examples) -> list[dict[str, torch.Tensor]]:
 
 def test_what_was_made_is_found_again(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     cache = TokenCache(tmp_path / "cache")
-    first = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
-    again = cache.examples("key", rows(), never)
+    first = cache.get_or_make("key", rows(), lambda: made(rows(), tokenizer))
+    again = cache.get_or_make("key", rows(), never)
 
     assert plain(again) == plain(first) == plain(made(rows(), tokenizer))
     assert (again.dropped, again.truncated > 0) == (1, True)
@@ -92,13 +92,13 @@ def test_all_that_decides_is_in_the_key(tokenizer: PreTrainedTokenizerBase) -> N
 
 def test_a_broken_file_is_made_anew(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     cache = TokenCache(tmp_path)
-    whole = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
+    whole = cache.get_or_make("key", rows(), lambda: made(rows(), tokenizer))
     path = tmp_path / "key.arrow"
     path.write_bytes(path.read_bytes()[:200])
 
-    again = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
+    again = cache.get_or_make("key", rows(), lambda: made(rows(), tokenizer))
     assert plain(again) == plain(whole)
-    assert plain(cache.examples("key", rows(), never)) == plain(whole)
+    assert plain(cache.get_or_make("key", rows(), never)) == plain(whole)
 
 
 def test_a_cache_that_cannot_be_written_ends_no_run(
@@ -106,7 +106,9 @@ def test_a_cache_that_cannot_be_written_ends_no_run(
 ) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be", encoding="utf-8")
 
-    found = TokenCache(tmp_path / "cache").examples("key", rows(), lambda: made(rows(), tokenizer))
+    found = TokenCache(tmp_path / "cache").get_or_make(
+        "key", rows(), lambda: made(rows(), tokenizer)
+    )
     assert plain(found) == plain(made(rows(), tokenizer))
 
 
@@ -114,11 +116,11 @@ def test_what_was_not_used_for_longest_goes_first(
     tmp_path: Path, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     examples = made(rows(), tokenizer)
-    TokenCache(tmp_path).examples("size", rows(), lambda: examples)
+    TokenCache(tmp_path).get_or_make("size", rows(), lambda: examples)
     two = 2 * (tmp_path / "size.arrow").stat().st_size
     cache = TokenCache(tmp_path, limit_bytes=two)
-    cache.examples("second", rows(), lambda: examples)
-    cache.examples("size", rows(), never)
-    cache.examples("third", rows(), lambda: examples)
+    cache.get_or_make("second", rows(), lambda: examples)
+    cache.get_or_make("size", rows(), never)
+    cache.get_or_make("third", rows(), lambda: examples)
 
     assert {path.stem for path in tmp_path.iterdir()} == {"size", "third"}

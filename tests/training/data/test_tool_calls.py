@@ -68,7 +68,7 @@ def test_a_template_of_ours_writes_tools_and_calls() -> None:
     reader = tiny.tokenizer("")
     chat_templates.set_chat_template(reader, "chatml")
 
-    (written,) = ChatTemplate(reader).write([row(TALK, [TOOL])])
+    (written,) = ChatTemplate(reader).render([row(TALK, [TOOL])])
 
     assert json.dumps(TOOL) in written.text.splitlines()
     assert [written.text[start:end] for start, end in written.answers] == [

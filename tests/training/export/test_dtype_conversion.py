@@ -77,7 +77,7 @@ def test_the_mean_change_is_what_theory_says() -> None:
 
 def test_pieces_add_up_to_the_whole() -> None:
     weights = torch.linspace(-3, 70000, 1001)
-    pieces = ConversionStats(piece=100)
+    pieces = ConversionStats(chunk_weights=100)
     pieces.add(weights, weights.half())
 
     assert pieces.metrics() == pytest.approx(changed(weights, torch.float16))

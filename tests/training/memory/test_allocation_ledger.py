@@ -15,10 +15,10 @@ NUMBER = 4
 
 
 def noted(work: Callable[[AllocationLedger], None]) -> dict[str, int]:
-    ledger = AllocationLedger(picked=3, is_padded=True)
+    ledger = AllocationLedger(selected_tokens=3, is_padded=True)
     with FakeTensorMode(), ledger:
         work(ledger)
-    return ledger.held()
+    return ledger.peak_by_part()
 
 
 def test_the_peak_is_what_lives_at_once() -> None:
@@ -43,11 +43,11 @@ def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
 def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
     def work(ledger: AllocationLedger) -> None:
         layer = nn.Linear(100, 10, bias=False)
-        ledger.name("weights", layer.parameters())
-        ledger.begin()
+        ledger.label("weights", layer.parameters())
+        ledger.reset()
         out = layer(torch.empty(5, 100)).exp()
         out.sum().backward()
-        ledger.name("gradients", [one.grad for one in layer.parameters() if one.grad is not None])
+        ledger.label("gradients", [one.grad for one in layer.parameters() if one.grad is not None])
 
     # The batch, the exponential, the sum, and its gradient on the way through the product.
     activations = (500 + 50 + 1 + 50 + 1) * NUMBER
@@ -63,7 +63,7 @@ def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
 def test_a_weight_in_another_format_is_a_copy() -> None:
     def work(ledger: AllocationLedger) -> None:
         weight = torch.empty(KILO)
-        ledger.name("weights", [weight])
+        ledger.label("weights", [weight])
         _narrow = weight.bfloat16()
 
     assert noted(work) == {"weights": KILO * NUMBER, "copies": KILO * NUMBER // 2}
@@ -80,7 +80,7 @@ def test_a_mask_picks_as_many_as_there_are_answers(is_fake: bool) -> None:  # no
     if is_fake:
         noted(work)
     else:
-        with AllocationLedger(picked=3, is_padded=True) as ledger:
+        with AllocationLedger(selected_tokens=3, is_padded=True) as ledger:
             work(ledger)
 
     assert found[0].shape == (3, 2)

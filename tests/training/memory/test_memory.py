@@ -238,11 +238,11 @@ def guess(run: RunDir, model: Path, told: dict[str, Any]) -> int:
 
 def test_the_gauge_counts_what_came_after_it() -> None:
     gauge = MemoryProbe()
-    gauge.set_back()
+    gauge.reset()
     block = torch.ones(25_000_000)
     gone = gauge.peak_bytes()
     del block
-    gauge.set_back()
+    gauge.reset()
 
     assert gone >= 100_000_000
     assert gauge.peak_bytes() < 50_000_000

@@ -69,7 +69,7 @@ def test_what_no_dry_run_can_follow_holds_what_real_tensors_do(
     run = tiny.write_run(tmp_path / "run", llama, **REAL[way], numerics__health=False)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
     step = plan(run, loader.load_model)
-    told = {"longest_example": step.train.length, "longest_answer": step.train.answers}
+    told = {"longest_example": step.train.length, "longest_answer": step.train.answer_length}
     closed, exact = worked_out(llama, run, told, dry_run.count_memory(step))
 
     assert closed.weights == pytest.approx(exact.weights, rel=0.01)

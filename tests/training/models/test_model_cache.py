@@ -57,9 +57,9 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(model: nn.Module, folder: Path) -> Path:
     """Write the weights of a step, as a run that trains them does."""
     shelf = CheckpointStore(folder, RECIPE_ADAPTER.validate_python(RECIPE))
-    with shelf.writing(20, None) as partial:
+    with shelf.write(20, None) as partial:
         save_file(trainer_state.trained_weights(model), partial / trainer_state.WEIGHTS)
-    return shelf.place(20)
+    return shelf.folder_for(20)
 
 
 def answer(
@@ -76,7 +76,7 @@ def answer(
         temperature=0,
         is_turn=False,
     )
-    with voices.of(asked) as (model, tokenizer):
+    with voices.model_for(asked) as (model, tokenizer):
         generate(asked, model, tokenizer, said.append, lambda: False)
     return "".join(said)
 
@@ -160,7 +160,7 @@ def test_adapters_make_room_for_each_other(voices: ModelCache, base: Path, tuned
 
 @pytest.mark.parametrize("text", ["Plain words.", "Zwölf Boxkämpfer", "日本語 🎉 fin"])
 def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    said = TextStream(tokenizer, [], is_turn=False)
+    said = TextStream(tokenizer, [], strips_start=False)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
 
     parts = [said.add(token) for token in ids]
@@ -172,7 +172,7 @@ def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str
 def test_a_stop_over_several_tokens_is_never_half_said(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    said = TextStream(tokenizer, ["</end>"], is_turn=True)
+    said = TextStream(tokenizer, ["</end>"], strips_start=True)
     ids = tokenizer(" Good. </en and </end> more", add_special_tokens=False)["input_ids"]
 
     parts = [said.add(token) for token in ids]

@@ -250,4 +250,4 @@ def test_the_predicted_rounding_is_the_real_one(name: str, tmp_path: Path) -> No
     rounded = layer.train()(torch.eye(256)).T
 
     real = ((rounded - exact).norm() / exact.norm()).item()
-    assert model_facts.read(folder).rounding[name] == pytest.approx(real, rel=0.05)
+    assert model_facts.read(folder).quantisation_errors[name] == pytest.approx(real, rel=0.05)

@@ -96,7 +96,7 @@ def test_each_weight_keeps_the_format_of_its_file(tmp_path: Path) -> None:
         wanted = weight if weight.dim() > 1 else weight.float()
         assert model.state_dict()[name].equal(wanted), name
         assert found[name] == wanted.dtype
-    assert formats.held == {"bfloat16", "float32"}
+    assert formats.all_formats == {"bfloat16", "float32"}
 
 
 def test_a_fused_weight_is_as_wide_as_the_widest_of_its_parts(tmp_path: Path) -> None:

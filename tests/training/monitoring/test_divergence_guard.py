@@ -53,7 +53,7 @@ def made_guard(model: Path, folder: Path, **changes: object) -> DivergenceGuard:
 
 def reading(**metrics: float) -> LoggedStep:
     usual = {"loss": 2.0, "grad_norm": 1.0, "learning_rate": 0.01}
-    return LoggedStep(step=1, metrics=usual | metrics, broken_losses=0, findings=None)
+    return LoggedStep(step=1, metrics=usual | metrics, nonfinite_losses=0, health=None)
 
 
 def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
@@ -147,19 +147,19 @@ def test_updates_that_go_on_being_lost_end_the_run(model: Path, tmp_path: Path) 
 def test_a_collapsed_loss_scale_ends_the_run(model: Path, tmp_path: Path) -> None:
     guard = made_guard(model, tmp_path / "run", precision="fp16")
 
-    told = [alarm.code for alarm in guard.judge(reading(loss_scale=0.5, skipped_steps=17))]
+    told = [alarm.code for alarm in guard.check(reading(loss_scale=0.5, skipped_steps=17))]
 
     assert told == ["loss_scale_collapsed"]
     with pytest.raises(TrainingError, match="fallen below 1"):
-        guard.enforce()
+        guard.raise_if_ended()
 
 
 def test_what_is_learnt_by_heart_is_told_and_no_failure(model: Path, tmp_path: Path) -> None:
     guard = made_guard(model, tmp_path / "run")
 
     steps = [reading(loss=0.0, mean_token_accuracy=1.0)] * 12
-    told = [alarm.code for step in steps for alarm in guard.judge(step)]
-    guard.enforce()
+    told = [alarm.code for step in steps for alarm in guard.check(step)]
+    guard.raise_if_ended()
 
     assert told == ["zero_loss"]
 
@@ -168,11 +168,11 @@ def test_a_loss_of_nothing_ends_a_run_that_is_not_right(model: Path, tmp_path: P
     guard = made_guard(model, tmp_path / "run")
 
     steps = [reading(loss=0.0, mean_token_accuracy=0.0)] * 12
-    told = [alarm.code for step in steps for alarm in guard.judge(step)]
+    told = [alarm.code for step in steps for alarm in guard.check(step)]
 
     assert told == ["zero_loss"]
     with pytest.raises(TrainingError, match="nothing is learnt"):
-        guard.enforce()
+        guard.raise_if_ended()
 
 
 def test_a_run_that_was_ended_leaves_a_checkpoint(model: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_an_adapter_answers_beside_the_base_it_was_trained_beside(
         temperature=0.0,
     )
 
-    with ModelCache().of(asked) as (voice, tokenizer):
+    with ModelCache().model_for(asked) as (voice, tokenizer):
         end = generate(asked, voice, tokenizer, lambda _text: None, lambda: False)
 
     assert end.computed_in == computed_in

@@ -161,12 +161,12 @@ def test_what_is_saved_needs_no_package(runs: dict[str, RunDir]) -> None:
 
 def test_what_is_saved_is_what_was_trained(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run")
-    made.learn()
-    made.save([], {})
+    made.train()
+    made.save_artifacts([], {})
 
     plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
     plain.load_state_dict(made.trainer.model.state_dict())
-    saved = AutoModelForCausalLM.from_pretrained(made.job.dir.artifacts)
+    saved = AutoModelForCausalLM.from_pretrained(made.job.run_dir.artifacts)
     pad = made.job.tokenizer.pad_token_id
     losses = [tiny.loss_of(one, made.job.validation, pad) for one in (saved, plain)]
     assert losses[0] == losses[1]

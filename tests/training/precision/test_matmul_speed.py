@@ -15,7 +15,7 @@ def test_each_format_is_measured(tmp_path: Path) -> None:
     folder, said = TaskDir(tmp_path), list[Event]()
 
     told = task_dispatch.load_function("probe")(
-        folder, {}, task_dispatch.ProgressReporter(said.append).tell
+        folder, {}, task_dispatch.ProgressReporter(said.append).report
     )
 
     assert told["seconds"].keys() == {"float32", "bfloat16", "float16"}

@@ -44,24 +44,24 @@ def launcher(tmp_path: Path) -> Iterator[PreforkClient]:
 def ready_launcher(home: Path) -> Iterator[PreforkClient]:
     settings = Settings(home=home)
     made = PreforkClient(settings)
-    made.begin()
+    made.open()
     wait_until(lambda: is_ready(made), seconds=120)
     yield made
-    made.end()
+    made.close()
     for found in psutil.process_iter(["cmdline"]):
         if str(settings.runs) in (found.info["cmdline"] or ()):
             found.kill()
-    wait_until(lambda: all(child.poll() is not None for child in made._left))
+    wait_until(lambda: all(child.poll() is not None for child in made._leaving))
 
 
 def is_ready(launcher: PreforkClient) -> bool:
-    launcher.tend()
-    return launcher.line is not None and launcher.line.is_ready
+    launcher.tick()
+    return launcher.connection is not None and launcher.connection.is_ready
 
 
 def launcher_of(launcher: PreforkClient) -> psutil.Process:
-    assert launcher.line is not None
-    return psutil.Process(launcher.line.child.pid)
+    assert launcher.connection is not None
+    return psutil.Process(launcher.connection.child.pid)
 
 
 def ended(made: Process) -> bool:
@@ -129,7 +129,7 @@ def test_a_dead_launcher_is_followed_by_another(launcher: PreforkClient) -> None
     first = launcher_of(launcher)
     first.kill()
     first.wait()
-    launcher.tend()
+    launcher.tick()
     assert board.read(launcher.settings).state == "broken"
     wait_until(lambda: is_ready(launcher), seconds=120)
 
@@ -141,14 +141,14 @@ def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked, parent = launcher.start(run), launcher_of(launcher)
-    launcher.end()
+    launcher.close()
     wait_until(lambda: len(tiny.events_of(run, MetricsLogged)) > 0)
     wait_until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)
     forked.kill()
     wait_until(lambda: ended(forked))
 
     assert forked.exit_code == -signal.SIGKILL
-    assert launcher._left[0].wait(30) == 0
+    assert launcher._leaving[0].wait(30) == 0
 
 
 def test_a_forked_run_stops_when_asked_with_all_of_its_group(
@@ -172,13 +172,13 @@ def test_a_fork_nobody_waits_for_trains_nothing(
     run = tiny.write_run(tmp_path / "run", model)
     late = launcher_of(launcher)
     late.suspend()
-    assert launcher.line is not None
-    launcher.line.reply_seconds = 0.0
+    assert launcher.connection is not None
+    launcher.connection.reply_seconds = 0.0
     spawned = launcher.start(run)
     late.resume()
     wait_until(lambda: ended(spawned), seconds=120)
 
-    assert launcher._left[0].wait(30) == 0
+    assert launcher._leaving[0].wait(30) == 0
     assert spawned.child is not None
     assert len(losses(run)) == 3
 
@@ -220,13 +220,13 @@ print(fresh)
 
 def test_a_change_of_packages_brings_a_new_launcher(launcher: PreforkClient) -> None:
     first = launcher_of(launcher)
-    assert launcher.line is not None
-    launcher.line.stamp = ()
-    launcher._look_at = time.monotonic()
+    assert launcher.connection is not None
+    launcher.connection.stamp = ()
+    launcher._check_at = time.monotonic()
     wait_until(lambda: is_ready(launcher), seconds=120)
 
     def has_left() -> bool:
-        launcher.tend()
+        launcher.tick()
         return not first.is_running()
 
     assert launcher_of(launcher) != first
@@ -255,6 +255,6 @@ def test_a_worker_that_came_later_learns_how_a_forked_run_ended(
 
 def test_a_studio_can_do_without(tmp_path: Path) -> None:
     launcher = PreforkClient(Settings(home=tmp_path, warm_launcher=False))
-    launcher.begin()
+    launcher.open()
 
-    assert (launcher.line, board.read(launcher.settings)) == (None, board.LauncherStatus())
+    assert (launcher.connection, board.read(launcher.settings)) == (None, board.LauncherStatus())

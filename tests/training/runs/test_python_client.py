@@ -102,7 +102,7 @@ def test_a_file_is_sent_and_tells_how_far_it_is(studio: Studio, tmp_path: Path) 
 def test_lists_go_on_over_pages(studio: Studio, done: Run) -> None:
     made = studio.experiments.create("many", done.recipe)
     studio.runs.cancel(studio.runs.again(done.id).id)
-    pages = studio._wire.all(replace(endpoints.runs(), params={"limit": 1}))
+    pages = studio._transport.iterate(replace(endpoints.runs(), params={"limit": 1}))
 
     assert len([run.id for run in pages]) == len(list(studio.runs.list())) > 1
     assert studio.experiments.get(made.id).name == "many"

@@ -281,7 +281,7 @@ def test_rows_without_answers_fail_in_words(model: Path, tmp_path: Path) -> None
 def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     stop = StopHandler()
-    stop.asked = "cancel"
+    stop.requested = "cancel"
 
     assert execute_run(run.root, stop) == 0
     assert [event.kind for event in run.events.read()[0]] == ["stopped"]

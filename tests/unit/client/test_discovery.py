@@ -12,7 +12,7 @@ from studio.client import discovery
 def test_it_is_on_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STUDIO_URL", raising=False)
 
-    assert discovery.resolve_settings(None, None).base == "http://127.0.0.1:8000/api/v1"
+    assert discovery.resolve_settings(None, None).base_url == "http://127.0.0.1:8000/api/v1"
 
 
 def test_the_environment_says_where_and_an_argument_says_it_better(
@@ -25,11 +25,11 @@ def test_the_environment_says_where_and_an_argument_says_it_better(
         discovery.resolve_settings("http://localhost:1", "other"),
     )
 
-    assert (found.base, found.headers) == (
+    assert (found.base_url, found.headers) == (
         "https://studio.example.org/api/v1",
         {"Authorization": "Bearer mine"},
     )
-    assert (told.base, told.headers) == (
+    assert (told.base_url, told.headers) == (
         "http://localhost:1/api/v1",
         {"Authorization": "Bearer other"},
     )

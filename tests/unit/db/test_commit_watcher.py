@@ -9,18 +9,18 @@ from studio.db.tables import Worker
 
 def test_a_commit_is_heard_once(engine: Engine) -> None:
     with watch_commits(engine) as changes:
-        heard = [changes.happened(), changes.happened()]
+        heard = [changes.has_new_commit(), changes.has_new_commit()]
         with unit_of_work(engine) as db:
             db.add(Worker(name="w", pid=1, slots=1))
-        heard += [changes.happened(), changes.happened()]
+        heard += [changes.has_new_commit(), changes.has_new_commit()]
 
     assert heard == [True, False, True, False]
 
 
 def test_reading_is_no_change(engine: Engine) -> None:
     with watch_commits(engine) as changes:
-        changes.happened()
+        changes.has_new_commit()
         with engine.connect() as connection:
             connection.exec_driver_sql("SELECT * FROM run").all()
 
-        assert not changes.happened()
+        assert not changes.has_new_commit()

@@ -11,7 +11,7 @@ def test_every_content_is_new_once() -> None:
     seen = SeenHashes()
     contents = [str(i % 30_000).encode() for i in range(70_000)]
 
-    new = [seen.is_new(content) for content in contents]
+    new = [seen.add(content) for content in contents]
 
     assert new == [i < 30_000 for i in range(70_000)]
 
@@ -22,7 +22,7 @@ def test_a_content_takes_few_bytes() -> None:
     try:
         seen = SeenHashes()
         for i in range(50_000):
-            seen.is_new(str(i).encode())
+            seen.add(str(i).encode())
         _now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -343,7 +343,8 @@ def test_a_mapping_travels_as_json() -> None:
 
 def test_roles_say_what_is_needed_and_what_can_be_joined() -> None:
     told = {
-        role.name: (role.required, role.several) for role in roles_for_shape("prompt_completion")
+        role.name: (role.required, role.allows_several)
+        for role in roles_for_shape("prompt_completion")
     }
 
     assert told == {

@@ -37,40 +37,42 @@ NARROW: list[PrecisionName] = ["bf16_dual", "bf16_pure", "bf16_stochastic", "bf1
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_every_mode_but_one_runs_on_a_processor(name: PrecisionName) -> None:
-    assert PRECISIONS[name].refusal(machine()) == ""
+    assert PRECISIONS[name].unsupported_reason(machine()) == ""
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_no_caution_gives_a_ratio_that_was_not_measured(name: PrecisionName) -> None:
-    caution = PRECISIONS[name].caution(machine(native_bf16=False))
+    caution = PRECISIONS[name].warning(machine(native_bf16=False))
 
     assert "times" not in caution
 
 
 def test_tf32_is_refused_on_a_processor() -> None:
-    assert PRECISIONS["fp32_tf32"].refusal(machine()) == (
+    assert PRECISIONS["fp32_tf32"].unsupported_reason(machine()) == (
         "needs an NVIDIA GPU, Ampere or newer; here runs train on the processor"
     )
 
 
 def test_tf32_is_refused_on_an_older_card() -> None:
-    assert PRECISIONS["fp32_tf32"].refusal(machine((7, 5))) == (
+    assert PRECISIONS["fp32_tf32"].unsupported_reason(machine((7, 5))) == (
         "needs compute capability 8.0 or newer; Card has 7.5, which does not have it"
     )
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_every_mode_runs_on_a_recent_card(name: PrecisionName) -> None:
-    assert PRECISIONS[name].refusal(machine((9, 0))) == ""
+    assert PRECISIONS[name].unsupported_reason(machine((9, 0))) == ""
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_bfloat16_weights_are_refused_where_they_are_only_emulated(name: PrecisionName) -> None:
-    assert PRECISIONS[name].refusal(machine((7, 5))) == PRECISIONS["bf16"].refusal(machine((7, 5)))
+    assert PRECISIONS[name].unsupported_reason(machine((7, 5))) == PRECISIONS[
+        "bf16"
+    ].unsupported_reason(machine((7, 5)))
 
 
 def test_emulated_products_say_so() -> None:
-    assert PRECISIONS["fp32_bf16_matmul"].caution(machine()) == (
+    assert PRECISIONS["fp32_bf16_matmul"].warning(machine()) == (
         "emulated wherever the hardware does not round by itself: right, but slower"
     )
 
@@ -101,35 +103,35 @@ def test_the_memory_of_a_mode_adds_up(mode: Precision) -> None:
 
 
 def test_bf16_is_refused_where_it_is_only_emulated() -> None:
-    assert PRECISIONS["bf16"].refusal(machine((7, 5))) == (
+    assert PRECISIONS["bf16"].unsupported_reason(machine((7, 5))) == (
         "needs compute capability 8.0 or newer; Card has 7.5, which only emulates it"
     )
 
 
 def test_fp16_runs_on_older_cards() -> None:
-    assert PRECISIONS["fp16"].refusal(machine((7, 5))) == ""
+    assert PRECISIONS["fp16"].unsupported_reason(machine((7, 5))) == ""
 
 
 def test_an_emulated_bf16_is_cautioned_against() -> None:
-    assert PRECISIONS["bf16"].caution(machine(native_bf16=False)) == (
+    assert PRECISIONS["bf16"].warning(machine(native_bf16=False)) == (
         "this processor emulates bfloat16: right numbers, but slow"
     )
 
 
 def test_eight_bits_are_refused_on_a_card_without_them() -> None:
-    assert PRECISIONS["fp8"].refusal(machine((8, 6))) == (
+    assert PRECISIONS["fp8"].unsupported_reason(machine((8, 6))) == (
         "needs compute capability 8.9 or newer; Card has 8.6, which does not have it"
     )
 
 
 def test_a_missing_package_is_named_with_what_installs_it() -> None:
-    assert PRECISIONS["fp8"].refusal(machine((9, 0), packages=frozenset())) == (
+    assert PRECISIONS["fp8"].unsupported_reason(machine((9, 0), packages=frozenset())) == (
         "needs the package torchao, which is not installed: pip install 'mantissa-studio[fp8]'"
     )
 
 
 def test_eight_bits_are_emulated_on_a_processor_and_said_to_be() -> None:
-    assert PRECISIONS["fp8"].caution(machine()) == (
+    assert PRECISIONS["fp8"].warning(machine()) == (
         "processors emulate 8 bits: right numbers, but slow"
     )
 

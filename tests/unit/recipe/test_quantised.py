@@ -27,19 +27,19 @@ def beside(base_dtype: str, precision: PrecisionName = "bf16") -> AnyRecipe:
 
 @pytest.mark.parametrize("name", QUANTISED)
 def test_a_processor_keeps_weights_in_any_of_them(name: str) -> None:
-    assert QUANTISED[name].refusal(PROCESSOR) == ""
+    assert QUANTISED[name].unsupported_reason(PROCESSOR) == ""
 
 
 @pytest.mark.parametrize("name", QUANTISED)
 def test_a_missing_package_is_named_with_its_command(name: str) -> None:
-    assert QUANTISED[name].refusal(BARE) == (
+    assert QUANTISED[name].unsupported_reason(BARE) == (
         "needs the package bitsandbytes, which is not installed: "
         "pip install 'mantissa-studio[quantised]'"
     )
 
 
 def test_an_older_gpu_has_kernels_for_4_bits_alone() -> None:
-    assert {name: row.refusal(VOLTA) for name, row in QUANTISED.items()} == {
+    assert {name: row.unsupported_reason(VOLTA) for name, row in QUANTISED.items()} == {
         "int8": "needs a GPU of compute capability 7.5 or newer; Tesla V100 has 7.0",
         "nf4": "",
     }

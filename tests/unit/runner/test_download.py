@@ -118,7 +118,7 @@ def test_a_part_of_another_file_is_found_out_and_fetched_anew(
     result, _said = fetch(chore, repo)
 
     assert [one.range for one in hub.fetched("model.safetensors")] == ["bytes=1000-", ""]
-    assert model_facts.read(Path(result["location"])).spread.largest == 0.5
+    assert model_facts.read(Path(result["location"])).stats.largest == 0.5
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
@@ -196,14 +196,14 @@ def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     asked = Reader(endpoint=hub.url)
-    found = asked.look(repo.id)
+    found = asked.model_info(repo.id)
     waited: list[float] = []
     asked = Reader(endpoint="http://127.0.0.1:9")
     fetching = download_model.Downloader(
         asked, found, found.commit, chore.files, lambda *_: None, pause=waited.append
     )
     with pytest.raises(UnavailableError, match="breaks off, and no more comes of"):
-        fetching.all(list(found.files))
+        fetching.download_all(list(found.files))
     assert waited == [1, 3, 7, 15]
 
 

@@ -24,9 +24,9 @@ def test_what_an_interrupted_import_breaks_is_no_failure(stop: StopHandler, tmp_
     log = EventLog(tmp_path / "events.jsonl")
 
     def load(_say: execution.EmitEvent) -> Event:
-        with stop.at_once():
+        with stop.stopping_allowed():
             try:
-                stop._hear(signal.SIGTERM, None)
+                stop._handle_signal(signal.SIGTERM, None)
             except BaseException as half:
                 raise RecursionError from half
         return Finished(metrics={})

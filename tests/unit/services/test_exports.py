@@ -90,6 +90,6 @@ def test_only_weights_that_are_written_can_overflow(
     kind: ExportKind,
     is_refused: bool,  # noqa: FBT001 -- a parameter of the test
 ) -> None:
-    facts = ModelFacts(spread=WeightStats(sampled=9, largest=1e5, over_float16=1))
+    facts = ModelFacts(stats=WeightStats(sampled=9, largest=1e5, over_float16=1))
 
     assert bool(export_formats.explain_refusal(kind, "float16", facts)) is is_refused

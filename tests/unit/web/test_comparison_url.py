@@ -19,11 +19,11 @@ def test_metrics_may_be_named_one_by_one() -> None:
 
 
 def test_nothing_is_said_of_what_is_as_it_comes() -> None:
-    assert ComparisonQuery(runs=[1, 2]).address == "/compare?runs=1,2"
+    assert ComparisonQuery(runs=[1, 2]).url == "/compare?runs=1,2"
 
 
 def test_a_part_of_the_axis_is_two_numbers_or_nothing() -> None:
-    assert [ComparisonQuery(zoom=said).span for said in ("1..2.5", "1", "a..b", "")] == [
+    assert [ComparisonQuery(zoom=said).x_range for said in ("1..2.5", "1", "a..b", "")] == [
         (1.0, 2.5),
         None,
         None,

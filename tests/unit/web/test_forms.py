@@ -137,13 +137,13 @@ def test_what_is_not_as_it_began_is_changed() -> None:
 def test_what_nobody_said_stands_at_its_default() -> None:
     form = fieldset(Tea, {"leaf": "mint", "minutes": "3.0", "cups": "2"})
 
-    assert [item.name for item in form.in_force() if not item.is_default] == ["leaf", "cups"]
+    assert [item.name for item in form.active_inputs() if not item.is_default] == ["leaf", "cups"]
 
 
 def test_only_the_alternative_chosen_is_in_force() -> None:
     form = fieldset(Tea, {"extra": {"kind": "milk"}})
 
-    assert [item.name for item in form.in_force()][-1] == "extra.oat"
+    assert [item.name for item in form.active_inputs()][-1] == "extra.oat"
 
 
 def test_changes_are_told_with_what_takes_them_back() -> None:

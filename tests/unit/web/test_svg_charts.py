@@ -26,7 +26,7 @@ def one(*values: float | None, label: str = "a", **more: int) -> StyledCurve:
 @pytest.mark.parametrize("look", [{}, {"is_log": True, "is_x_log": True}, {"is_clipped": True}])
 @pytest.mark.parametrize("values", [(1.0, 2.0, 3.0, 4.0), (5.0,) * 4, (-1.0, None, 0.0, 2.0)])
 def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[str, bool]) -> None:
-    drawn = svg_charts.render_svg(X, [one(*values)], ChartOptions(title="t", unit="step", **look))  # type: ignore[arg-type] # switches only
+    drawn = svg_charts.render_svg(X, [one(*values)], ChartOptions(title="t", x_axis="step", **look))  # type: ignore[arg-type] # switches only
 
     assert (tags(drawn)[0], tags(drawn).count("path") > 0) == ("svg", True)
     assert "nan" not in drawn
@@ -34,7 +34,7 @@ def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[
 
 def test_what_is_not_finite_is_marked() -> None:
     drawn = svg_charts.render_svg(
-        X, [one(1.0, None, None, 2.0)], ChartOptions(title="t", unit="step")
+        X, [one(1.0, None, None, 2.0)], ChartOptions(title="t", x_axis="step")
     )
 
     assert drawn.count("not finite") == 2
@@ -42,7 +42,7 @@ def test_what_is_not_finite_is_marked() -> None:
 
 def test_hostile_names_stay_text() -> None:
     drawn = svg_charts.render_svg(
-        X, [one(*X, label="<script>")], ChartOptions(title="<b>", unit="step")
+        X, [one(*X, label="<script>")], ChartOptions(title="<b>", x_axis="step")
     )
 
     assert "<script>" not in drawn
@@ -50,7 +50,7 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_nothing_told_is_an_empty_picture() -> None:
-    assert tags(svg_charts.render_svg([], [], ChartOptions(title="t", unit="step")))[:2] == [
+    assert tags(svg_charts.render_svg([], [], ChartOptions(title="t", x_axis="step")))[:2] == [
         "svg",
         "title",
     ]

@@ -17,7 +17,7 @@ from studio.web.http.multipart_upload import (
     receive_form,
 )
 
-NAMES = FormFields(fields=frozenset({"name"}), files=frozenset({"file"}))
+NAMES = FormFields(text_fields=frozenset({"name"}), file_fields=frozenset({"file"}))
 BODY = (
     b'--cut\r\nContent-Disposition: form-data; name="name"\r\n\r\npets\r\n'
     b'--cut\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\n'
@@ -103,6 +103,6 @@ def test_a_full_disk_is_told_after_the_rest_was_heard(tmp_path: Path) -> None:
     writer = _FormWriter(tmp_path, NAMES)
     with pytest.raises(DiskFullError):
         asyncio.run(_feed_parser(Request(asked.scope, receive), writer))
-    writer.drop()
+    writer.discard_open_file()
 
     assert heard[-2] == tail

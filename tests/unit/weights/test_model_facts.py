@@ -27,7 +27,7 @@ def test_weights_say_what_they_are(tmp_path: Path) -> None:
         4,
         {"bfloat16": 0.75, "float32": 0.25},
     )
-    assert (found.spread.largest, found.spread.sampled) == (2.0, 4)
+    assert (found.stats.largest, found.stats.sampled) == (2.0, 4)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_layers_in_float64_among_others_are_named(tmp_path: Path) -> None:
     values = {"a": ("F32", [1.0]), "b": ("F64", [1.0]), "c": ("F64", [1e300])}
     found = model_facts.read(safetensors_folders.write(tmp_path, values))
 
-    assert (found.mixed_float64, found.spread.over_float16) == (("b", "c"), 1)
+    assert (found.mixed_float64, found.stats.over_float16) == (("b", "c"), 1)
 
 
 def test_a_model_wholly_in_float64_mixes_nothing(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_a_model_wholly_in_float64_mixes_nothing(tmp_path: Path) -> None:
 
 def test_weights_that_float16_cannot_hold_are_counted(tmp_path: Path) -> None:
     values = [65504.0, 65505.0, -70000.0, 2.0**-24, 2.0**-25, 0.0, 1.0, 1.0]
-    found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", values)})).spread
+    found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", values)})).stats
 
     assert (found.over_float16, found.largest, found.below_float16) == (2, 70000.0, 1 / 8)
 
 
 def test_weights_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
     values = [math.nan, math.inf, -math.inf, 3.0]
-    found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", values)})).spread
+    found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", values)})).stats
 
     assert (found.not_finite, found.largest, found.over_float16) == (3, 3.0, 0)
 
@@ -102,9 +102,9 @@ def test_weights_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", ["F64", "F32", "F16", "BF16"])
 def test_every_format_is_read_alike(tmp_path: Path, code: str) -> None:
     values = [0.0, 0.5, -0.75, 1.5, 2.0**-14]
-    found = model_facts.read(safetensors_folders.write(tmp_path, {"a": (code, values)})).spread
+    found = model_facts.read(safetensors_folders.write(tmp_path, {"a": (code, values)})).stats
 
-    assert (found.largest, found.powers) == (1.5, {-14: 0.2, -1: 0.4, 0: 0.2})
+    assert (found.largest, found.exponent_shares) == (1.5, {-14: 0.2, -1: 0.4, 0: 0.2})
 
 
 def test_a_stall_is_what_rounding_to_bfloat16_does(tmp_path: Path) -> None:
@@ -113,14 +113,19 @@ def test_a_stall_is_what_rounding_to_bfloat16_does(tmp_path: Path) -> None:
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("BF16", values)}))
 
     still = [one for one in values if bfloat16(one + math.copysign(1e-4, one)) == one]
-    assert found.stalled(1e-4) == pytest.approx(len(still) / len(values), abs=0.002)
+    assert found.stalled_share(1e-4) == pytest.approx(len(still) / len(values), abs=0.002)
 
 
 def test_larger_steps_leave_fewer_behind(tmp_path: Path) -> None:
     values = [2.0**-power for power in range(12)]
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("BF16", values)}))
 
-    assert [round(found.stalled(rate) * 12) for rate in (1e-7, 1e-5, 1e-3, 1.0)] == [12, 9, 2, 0]
+    assert [round(found.stalled_share(rate) * 12) for rate in (1e-7, 1e-5, 1e-3, 1.0)] == [
+        12,
+        9,
+        2,
+        0,
+    ]
 
 
 def test_an_adapter_counts_the_layers_between(tmp_path: Path) -> None:
@@ -151,7 +156,7 @@ def test_layers_that_eight_bits_cannot_multiply_are_named(tmp_path: Path) -> Non
     }
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes, vocab_size=100))
 
-    assert found.odd_layers == (
+    assert found.float8_unfit_layers == (
         "model.layers.0.mlp.up_proj.weight",
         "model.layers.0.mlp.down_proj.weight",
     )
@@ -174,7 +179,7 @@ def test_a_sample_stays_small_however_many_tensors(tmp_path: Path) -> None:
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
 
     every_other = weight_samples.MAX_VALUES // 10_000 * 10_000
-    assert (found.spread.sampled, found.parameters) == (every_other, 20_000_000)
+    assert (found.stats.sampled, found.parameters) == (every_other, 20_000_000)
 
 
 def test_a_config_alone_says_little(tmp_path: Path) -> None:
@@ -182,7 +187,7 @@ def test_a_config_alone_says_little(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = model_facts.read(tmp_path)
 
-    assert (found.has_weights, found.native, found.spread.largest) == (False, "bfloat16", None)
+    assert (found.has_weights, found.native, found.stats.largest) == (False, "bfloat16", None)
     assert found == model_facts.from_config(tmp_path)
 
 

@@ -20,14 +20,14 @@ def test_a_config_says_how_wide_a_model_is() -> None:
     shape = read(TOLD)
 
     assert shape is not None
-    assert (shape.queries, shape.keys, shape.head_size) == (512, 128, 64)
+    assert (shape.query_width, shape.key_width, shape.head_size) == (512, 128, 64)
 
 
 def test_heads_may_be_wider_than_the_model() -> None:
     shape = read(TOLD | {"head_dim": 128})
 
     assert shape is not None
-    assert (shape.queries, shape.keys) == (1024, 256)
+    assert (shape.query_width, shape.key_width) == (1024, 256)
 
 
 @pytest.mark.parametrize(

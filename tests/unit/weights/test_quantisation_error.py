@@ -22,7 +22,7 @@ def rounding(folder: Path, rows: Sequence[Sequence[float]]) -> dict[str, float]:
     safetensors_folders.write_raw(
         folder / "model.safetensors", header, safetensors_folders.encode("F32", values)
     )
-    return dict(model_facts.read(folder).rounding)
+    return dict(model_facts.read(folder).quantisation_errors)
 
 
 def test_weights_that_the_formats_hold_are_not_moved(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_of_a_large_model_an_equal_share_of_each_tensor_is_read(tmp_path: Path) 
     end = [*[1.0] * 99, math.nan]
     safetensors_folders.write(tmp_path, {"middle": ("F32", middle), "end": ("F32", end)})
 
-    assert scanned(tmp_path, 80) == WeightDefects(not_finite={"middle": 1}, is_whole=False)
+    assert scanned(tmp_path, 80) == WeightDefects(not_finite={"middle": 1}, is_complete=False)
     assert scanned(tmp_path, 800).not_finite == {"middle": 1, "end": 1}
 
 

@@ -150,33 +150,33 @@ def test_who_waits_may_try_again() -> None:
     clock = [0.0]
     tries = LoginThrottle(lambda: clock[0])
     for _ in range(MAX_FOR_BOTH):
-        tries.begin("ann", "10.0.0.1")
+        tries.check_and_count("ann", "10.0.0.1")
     clock[0] = WINDOW_SECONDS + 1
 
-    tries.begin("ann", "10.0.0.1")
+    tries.check_and_count("ann", "10.0.0.1")
 
 
 def test_many_names_from_one_address_are_slowed_down() -> None:
     tries = LoginThrottle(lambda: 0.0)
     for number in range(MAX_FOR_ADDRESS):
-        tries.begin(f"name{number}", "10.0.0.1")
+        tries.check_and_count(f"name{number}", "10.0.0.1")
 
     with pytest.raises(TooManyRequestsError):
-        tries.begin("ann", "10.0.0.1")
+        tries.check_and_count("ann", "10.0.0.1")
 
 
 def test_whoever_else_tries_keeps_nobody_out() -> None:
     tries = LoginThrottle(lambda: 0.0)
     for _ in range(MAX_FOR_BOTH):
-        tries.begin("ann", "10.6.6.6")
+        tries.check_and_count("ann", "10.6.6.6")
 
-    tries.begin("ann", "10.0.0.1")
+    tries.check_and_count("ann", "10.0.0.1")
 
 
 def test_however_many_try_little_is_remembered() -> None:
     tries = LoginThrottle(lambda: 0.0)
     for number in range(MAX_ENTRIES):
-        tries.begin(f"name{number}", f"address{number}")
+        tries.check_and_count(f"name{number}", f"address{number}")
 
     assert len(tries) == MAX_ENTRIES
 

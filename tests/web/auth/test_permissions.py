@@ -105,8 +105,8 @@ def path_of(way: RouteInfo) -> str:
 
 
 def expected(who: str, way: RouteInfo) -> int:
-    is_owned = way.asks == "manage" and bool(way.noun)
-    if way.asks not in MAY[who] or (who == "other member" and is_owned):
+    is_owned = way.permission == "manage" and bool(way.owned_noun)
+    if way.permission not in MAY[who] or (who == "other member" and is_owned):
         return REFUSED
     return IN
 
@@ -124,7 +124,7 @@ def test_everybody_gets_in_exactly_where_they_may(
 
 def test_nobody_gets_in_but_where_anybody_may(furnished_house: Visitors) -> None:
     stranger = furnished_house.stranger()
-    closed = [way for way in WAYS if way.asks != "open"]
+    closed = [way for way in WAYS if way.permission != "open"]
 
     answers = {way: stranger.request(way.method, path_of(way)).status_code for way in closed}
 
@@ -133,7 +133,7 @@ def test_nobody_gets_in_but_where_anybody_may(furnished_house: Visitors) -> None
 
 
 def test_only_little_is_open_to_anybody() -> None:
-    found = {f"{way.method} {way.template}" for way in WAYS if way.asks == "open"}
+    found = {f"{way.method} {way.template}" for way in WAYS if way.permission == "open"}
 
     assert found == {
         "GET /api/v1/health",
@@ -162,7 +162,7 @@ def test_whose_a_thing_is_counts_wherever_one_is_changed() -> None:
     found = {
         f"{way.method} {way.template}"
         for way in WAYS
-        if way.asks == "manage" and "{" in way.template and not way.noun
+        if way.permission == "manage" and "{" in way.template and not way.owned_noun
     }
 
     assert found == BY_NAME
@@ -170,6 +170,6 @@ def test_whose_a_thing_is_counts_wherever_one_is_changed() -> None:
 
 def test_looking_changes_nothing() -> None:
     """A verb that is safe asks for no more than to look, but about what few may see."""
-    found = {way.template for way in WAYS if way.method == "GET" and way.asks == "manage"}
+    found = {way.template for way in WAYS if way.method == "GET" and way.permission == "manage"}
 
     assert found == set()

@@ -221,8 +221,8 @@ CHANGES = {
 
 def changes(found: dict[Offer, str]) -> set[str]:
     """Return the routes that change something, and that somebody is offered."""
-    ways = {WAYS.of(method, path) for method, path in found if method != "GET"}
-    return {way.template for way in ways if way.asks in {"submit", "manage", "admin"}}
+    ways = {WAYS.find(method, path) for method, path in found if method != "GET"}
+    return {way.template for way in ways if way.permission in {"submit", "manage", "admin"}}
 
 
 def test_whose_it_is_is_offered_all_of_it(offers: Offers) -> None:

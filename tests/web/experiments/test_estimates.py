@@ -102,7 +102,7 @@ def test_after_a_run_of_its_kind_seconds_are_told_with_an_interval(
     lengths = {"longest_example": 90, "longest_answer": 40, "train_rows": 10, "train_tokens": 500}
     with unit_of_work(engine) as db:
         run = make_finished_run(db, base_model=decoder, precision="fp32", adapter={"kind": "full"})
-        run.resolved = lengths | {"device_name": detect().trainer_name}
+        run.resolved = lengths | {"device_name": detect().device_name}
         run.metrics = run.metrics | {"train_seconds": 5.0}
     time = estimate(client, base_model=decoder, optimisation={"max_steps": 7})["time"]
     page = parse_page(advised(client, base_model=decoder, precision="fp32"))

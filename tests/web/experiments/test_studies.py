@@ -69,7 +69,7 @@ def test_what_runs_here_without_a_caution_is_chosen_and_never_the_reference_alon
         sound = [
             mode.name
             for mode in PRECISIONS.values()
-            if not studies.explain_refusal(db, recipe, mode.name) and not mode.caution(detect())
+            if not studies.explain_refusal(db, recipe, mode.name) and not mode.warning(detect())
         ]
     assert checked(page) == (sound if len(sound) > 1 else ["bf16", "fp32"])
 

@@ -41,7 +41,7 @@ def fields(client: TestClient, **changes: str) -> dict[str, list[str] | str]:
 
 
 def end(db: Session, run: Run, loss: float) -> None:
-    about = {"device_name": detect().trainer_name, "train_rows": 40, "train_tokens": 400}
+    about = {"device_name": detect().device_name, "train_rows": 40, "train_tokens": 400}
     lengths = {"longest_example": 12, "longest_answer": 4}
     events: list[Event] = [
         Started(total_steps=10, resolved=about | lengths),

@@ -54,10 +54,10 @@ def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> N
         hub, seen = EventHub(engine), []
         async with hub.running():
             version = await hub.wait(hub.version)
-            seen.append(await asyncio.gather(*(hub.read("a run", look) for _ in range(50))))
+            seen.append(await asyncio.gather(*(hub.read_shared("a run", look) for _ in range(50))))
             await asyncio.to_thread(submit)
             await hub.wait(version)
-            seen.append(await asyncio.gather(*(hub.read("a run", look) for _ in range(50))))
+            seen.append(await asyncio.gather(*(hub.read_shared("a run", look) for _ in range(50))))
         return seen
 
     def submit() -> None:
@@ -89,9 +89,9 @@ def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:
     async def watch() -> str:
         hub = EventHub(engine)
         async with hub.running():
-            first = asyncio.create_task(hub.read("a run", look))
+            first = asyncio.create_task(hub.read_shared("a run", look))
             await asyncio.to_thread(asked.wait, 30)
-            second = asyncio.create_task(hub.read("a run", look))
+            second = asyncio.create_task(hub.read_shared("a run", look))
             await asyncio.sleep(0)
             first.cancel()
             answer.set()

@@ -31,7 +31,7 @@ def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
     with read_session(engine) as db:
         chore = dataset_builds.latest_task(db, dataset_id)
     assert chore is not None
-    folder = tasks.task_dir(settings.chores, chore)
+    folder = tasks.task_dir(settings.tasks, chore)
     folder.files.mkdir(parents=True, exist_ok=True)
     result = build(folder, chore.params, lambda _phase, _share: None)
     with unit_of_work(engine) as db:

@@ -31,7 +31,7 @@ def put(client: TestClient, name: str = "hub_token", value: str = TOKEN) -> None
 
 def used(engine: Engine, settings: Settings, name: str = "hub_token") -> str:
     with read_session(engine) as db:
-        return secrets.settings_with_secrets(db, settings).value(name)
+        return secrets.settings_with_secrets(db, settings).secret_value(name)
 
 
 def test_every_secret_setting_can_be_given_on_the_page(client: TestClient) -> None:

@@ -41,9 +41,9 @@ def test_the_places_are_told(client: TestClient, settings: Settings) -> None:
 
 def test_each_precision_is_judged(client: TestClient) -> None:
     expected = [
-        (mode.title, f"No: {refused}" if refused else mode.caution(detect()) or "✓ yes")
+        (mode.title, f"No: {refused}" if refused else mode.warning(detect()) or "✓ yes")
         for mode in PRECISIONS.values()
-        for refused in (mode.refusal(detect()),)
+        for refused in (mode.unsupported_reason(detect()),)
     ]
 
     rows = [(row.one("th").text, row.all("td")[1].text) for row in precisions(client)]

@@ -132,12 +132,12 @@ def curves(
     cut: CurveWindowParams,
 ) -> CurveSetOut:
     """Curves alone, cut into buckets that all runs share, of all or of a part of the axis."""
-    along = CurveAxis(x=x, group=group, part=cut.part)
+    along = CurveAxis(x=x, group=group, part=cut.x_range)
     found = load_curves(db, compare.load_runs(db, runs), keys.split(","), along, cut.buckets)
     return CurveSetOut.model_validate(
         {
             "x": found.curves.x,
-            "lines": list(found.lines.values()),
+            "lines": list(found.styles.values()),
             "curves": _series_by_metric(found),
             "last_id": found.curves.last_id,
             "offsets": found.curves.offsets,

@@ -56,7 +56,7 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedCompa
 @router.get("/{number}")
 def show(number: Id, db: DB, etag: EtagResponse) -> SavedComparisonOut:
     found = comparisons.get(db, number)
-    etag.tell(found.name, found.text, found.query)
+    etag.set_header(found.name, found.text, found.query)
     return SavedComparisonOut.model_validate(found)
 
 
@@ -67,7 +67,7 @@ def change(
     found = comparisons.get(db, number)
     etag.check(found.name, found.text, found.query)
     found = comparisons.update(db, number, **changed.model_dump(exclude_unset=True))
-    etag.tell(found.name, found.text, found.query)
+    etag.set_header(found.name, found.text, found.query)
     return SavedComparisonOut.model_validate(found)
 
 

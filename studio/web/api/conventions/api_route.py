@@ -22,7 +22,7 @@ class ApiRoute(APIRoute):
     """A route of the API."""
 
     @property
-    def is_making(self) -> bool:
+    def creates_resource(self) -> bool:
         """Whether it makes something, and may be sent again under an Idempotency-Key."""
         makes = "POST" in (self.methods or ()) and self.status_code in {CREATED, ACCEPTED}
         return makes and self.openapi_extra != NEVER_STORED
@@ -33,7 +33,7 @@ class ApiRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             _check_query(request, known)
-            if self.is_making:
+            if self.creates_resource:
                 return await idempotency.respond_once(request, handle)
             return await handle(request)
 

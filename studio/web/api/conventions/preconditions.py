@@ -17,7 +17,7 @@ class Etag:
     def __init__(self, response: Response) -> None:
         self._response = response
 
-    def tell(self, *facts: Any) -> None:  # noqa: ANN401 -- whatever a thing says of itself
+    def set_header(self, *facts: Any) -> None:  # noqa: ANN401 -- whatever a thing says of itself
         self._response.headers["ETag"] = _hash_facts(facts)
 
 
@@ -27,7 +27,7 @@ class EtagCondition(Etag):
     def __init__(self, response: Response, if_match: IfMatch = None) -> None:
         """`if_match` is the ETag that the thing had when it was read; without it, all goes."""
         super().__init__(response)
-        self._wanted = if_match
+        self._if_match = if_match
 
     def check(self, *facts: Any) -> None:  # noqa: ANN401 -- whatever a thing says of itself
         """Refuse to change what is no longer as it was read.
@@ -36,10 +36,10 @@ class EtagCondition(Etag):
             StaleError: somebody else was faster.
 
         """
-        if self._wanted is None or self._wanted.strip() == "*":
+        if self._if_match is None or self._if_match.strip() == "*":
             return
         # A proxy that packs an answer may have made the mark a weak one.
-        known = {one.strip().removeprefix("W/") for one in self._wanted.split(",")}
+        known = {one.strip().removeprefix("W/") for one in self._if_match.split(",")}
         if _hash_facts(facts) not in known:
             raise StaleError(
                 "This was changed by somebody else meanwhile.",

@@ -116,7 +116,7 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[DatasetOut
 @router.get("/{dataset_id}")
 def show(dataset_id: Id, db: DB, etag: EtagResponse) -> DatasetOut:
     dataset = datasets.get(db, dataset_id)
-    etag.tell(dataset.name, dataset.version)
+    etag.set_header(dataset.name, dataset.version)
     return _dataset_out(db, dataset)
 
 
@@ -129,7 +129,7 @@ def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: EtagPreconditi
         datasets.rename(db, dataset_id, changed.name)
     if changed.version is not None:
         versions.activate(db, dataset_id, changed.version)
-    etag.tell(dataset.name, dataset.version)
+    etag.set_header(dataset.name, dataset.version)
     return _dataset_out(db, dataset)
 
 

@@ -182,7 +182,7 @@ def detection(
             pending_datasets.load_detection(config.datasets, dataset, limits)
         )
     source = replace(pending_datasets.original_source(config.datasets, dataset), options=options)
-    return DetectionOut.model_validate(inspect_file(source, limits.at_once()).detected)
+    return DetectionOut.model_validate(inspect_file(source, limits.for_request()).detected)
 
 
 @router.post("/mapping/preview")

@@ -93,7 +93,7 @@ def create(new: NewExperiment, db: DB) -> ExperimentOut:
 @router.get("/{experiment_id}")
 def show(experiment_id: Id, db: DB, etag: EtagResponse) -> ExperimentOut:
     found = experiments.get(db, experiment_id)
-    etag.tell(found.name, found.notes, found.tags)
+    etag.set_header(found.name, found.notes, found.tags)
     return _experiment_out(found)
 
 
@@ -104,7 +104,7 @@ def change(
     found = experiments.get(db, experiment_id)
     etag.check(found.name, found.notes, found.tags)
     experiments.update(db, experiment_id, experiments.ExperimentChanges(**changed.model_dump()))
-    etag.tell(found.name, found.notes, found.tags)
+    etag.set_header(found.name, found.notes, found.tags)
     return _experiment_out(found)
 
 

@@ -121,13 +121,13 @@ def _example_recipe(one: Method, model: str, mode: Precision) -> AnyRecipe:
 def _precision_out(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
     mode = PRECISIONS[recipe.precision]
     advised = recommendation.recommend(recipe, facts, hardware)
-    reasons = [mode.refusal(hardware)]
+    reasons = [mode.unsupported_reason(hardware)]
     reasons += [one.message for one in incompatibilities.check(recipe, facts, hardware)]
     reason = next(filter(None, reasons), "")
     told = {
         "available": not reason,
         "reason": reason,
-        "caution": mode.caution(hardware),
+        "caution": mode.warning(hardware),
         "recommended": advised.mode == mode,
         "warnings": list(advised.warnings),
     }

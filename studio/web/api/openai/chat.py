@@ -36,13 +36,13 @@ T = TypeVar("T")
 @router.post("/chat/completions")
 async def chat(sent: ChatCompletionRequest, request: Request) -> Response:
     """Have a model answer a conversation, with the chat template it was taught with."""
-    return await _respond(request, sent.wish(), ResponseBuilder(sent.model, is_chat=True))
+    return await _respond(request, sent.to_request(), ResponseBuilder(sent.model, is_chat=True))
 
 
 @router.post("/completions")
 async def complete(sent: CompletionRequest, request: Request) -> Response:
     """Have a model go on with a text, without any template."""
-    return await _respond(request, sent.wish(), ResponseBuilder(sent.model, is_chat=False))
+    return await _respond(request, sent.to_request(), ResponseBuilder(sent.model, is_chat=False))
 
 
 async def _respond(request: Request, wish: GenerationOptions, reply: ResponseBuilder) -> Response:
@@ -54,7 +54,7 @@ async def _respond(request: Request, wish: GenerationOptions, reply: ResponseBui
         parts = _stream_events(line, reply, len(asked.ids), wish)
         return StreamingResponse(parts, media_type="text/event-stream")
     text, end = await _until_disconnect(request, _collect_answer(line))
-    return JSONResponse(reply.whole(text, end, len(asked.ids)))
+    return JSONResponse(reply.full_response(text, end, len(asked.ids)))
 
 
 async def _build_request(request: Request, wish: GenerationOptions) -> GenerationRequest:
@@ -69,7 +69,7 @@ async def _build_request(request: Request, wish: GenerationOptions) -> Generatio
         voice = await run_in_threadpool(found)
     row = Row(kind="prompt", model=voice.folder, row=wish.row)
     prompt = await run_in_threadpool(tokenizer_client.render_prompt, settings, row)
-    return wish.asked.model_copy(
+    return wish.options.model_copy(
         update={
             "model": voice.model,
             "name": wish.model,
@@ -86,7 +86,7 @@ async def _build_request(request: Request, wish: GenerationOptions) -> Generatio
 
 async def _collect_answer(line: ResponseStream) -> tuple[str, GenerationEnd]:
     try:
-        said = [one async for one in line.said()]
+        said = [one async for one in line.chunks()]
     finally:
         await line.close()
     *parts, end = said
@@ -100,14 +100,14 @@ async def _stream_events(
     """Yield an answer as events. What fails now can only be told as one of them."""
     usage = {"usage": None} if wish.wants_usage else {}
     try:
-        yield _format_event(reply.opening() | usage)
-        async for one in line.said():
+        yield _format_event(reply.first_chunk() | usage)
+        async for one in line.chunks():
             if isinstance(one, GenerationEnd):
-                yield _format_event(reply.closing(one) | usage)
+                yield _format_event(reply.last_chunk(one) | usage)
                 if wish.wants_usage:
-                    yield _format_event(reply.counted(one, prompt))
+                    yield _format_event(reply.usage_chunk(one, prompt))
             elif one:
-                yield _format_event(reply.part(one) | usage)
+                yield _format_event(reply.text_chunk(one) | usage)
         yield "data: [DONE]\n\n"
     except StudioError as error:
         told = openai_errors.openai_error_response(error, status_for(error)).body

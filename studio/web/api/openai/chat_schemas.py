@@ -77,7 +77,7 @@ class Turn(Body):
     name: str | None = None
     """Accepted, and passed over: chat templates have no place for it."""
 
-    def message(self) -> dict[str, str]:
+    def to_message(self) -> dict[str, str]:
         check_fields(self, (), _MESSAGE_NEUTRAL_VALUES)
         if isinstance(self.content, str):
             text = self.content
@@ -92,7 +92,7 @@ class GenerationOptions:
     model: str
     row: dict[str, Any]
     """What the model is to go on with, as the desk takes it."""
-    asked: GenerationRequest
+    options: GenerationRequest
     """How; the model and the tokens are looked up later."""
     is_streamed: bool
     wants_usage: bool
@@ -110,7 +110,9 @@ class _GenerationBody(Body):
     ) = None
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
 
-    def _wish(self, row: dict[str, Any], most: int | None, *, is_turn: bool) -> GenerationOptions:
+    def _to_request(
+        self, row: dict[str, Any], most: int | None, *, is_turn: bool
+    ) -> GenerationOptions:
         check_fields(self, IGNORED_FIELDS, NEUTRAL_VALUES)
         options = self.stream_options or StreamOptions()
         check_fields(options, (), {})
@@ -130,7 +132,7 @@ class _GenerationBody(Body):
         return GenerationOptions(
             model=self.model,
             row=row,
-            asked=asked,
+            options=asked,
             is_streamed=bool(self.stream),
             wants_usage=options.include_usage,
         )
@@ -141,22 +143,22 @@ class ChatCompletionRequest(_GenerationBody):
     max_completion_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
     """Counts for more than `max_tokens`; without either, as far as the model sees."""
 
-    def wish(self) -> GenerationOptions:
+    def to_request(self) -> GenerationOptions:
         """Return what is asked.
 
         Raises:
             InvalidError: a field asks for what there is not.
 
         """
-        row = {"messages": [turn.message() for turn in self.messages]}
+        row = {"messages": [turn.to_message() for turn in self.messages]}
         most = self.max_completion_tokens or self.max_tokens
-        return self._wish(row, most, is_turn=True)
+        return self._to_request(row, most, is_turn=True)
 
 
 class CompletionRequest(_GenerationBody):
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Len(1, 1)]
 
-    def wish(self) -> GenerationOptions:
+    def to_request(self) -> GenerationOptions:
         """Return what is asked.
 
         Raises:
@@ -166,7 +168,7 @@ class CompletionRequest(_GenerationBody):
         text = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
         if not text:
             raise InvalidError("There is nothing to go on with.", param="prompt")
-        return self._wish(
+        return self._to_request(
             {"text": text}, self.max_tokens or _DEFAULT_COMPLETION_TOKENS, is_turn=False
         )
 
@@ -180,24 +182,28 @@ class ResponseBuilder:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, text: str, end: GenerationEnd, prompt: int) -> dict[str, Any]:
+    def full_response(self, text: str, end: GenerationEnd, prompt: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
         said: dict[str, Any] = {"message": message} if self.is_chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": end.reason}
         kind = "chat.completion" if self.is_chat else "text_completion"
-        return self._told(kind, [choice]) | {"usage": _token_usage(end, prompt)} | _computed_in(end)
+        return (
+            self._response(kind, [choice])
+            | {"usage": _token_usage(end, prompt)}
+            | _computed_in(end)
+        )
 
-    def opening(self) -> dict[str, Any]:
+    def first_chunk(self) -> dict[str, Any]:
         return self._chunk({"role": "assistant", "content": ""} if self.is_chat else "")
 
-    def part(self, text: str) -> dict[str, Any]:
+    def text_chunk(self, text: str) -> dict[str, Any]:
         return self._chunk({"content": text} if self.is_chat else text)
 
-    def closing(self, end: GenerationEnd) -> dict[str, Any]:
+    def last_chunk(self, end: GenerationEnd) -> dict[str, Any]:
         return self._chunk({} if self.is_chat else "", end.reason) | _computed_in(end)
 
-    def counted(self, end: GenerationEnd, prompt: int) -> dict[str, Any]:
-        return self._told(self._chunk_kind, []) | {"usage": _token_usage(end, prompt)}
+    def usage_chunk(self, end: GenerationEnd, prompt: int) -> dict[str, Any]:
+        return self._response(self._chunk_kind, []) | {"usage": _token_usage(end, prompt)}
 
     @property
     def _chunk_kind(self) -> str:
@@ -206,9 +212,9 @@ class ResponseBuilder:
     def _chunk(self, said: dict[str, str] | str, reason: str | None = None) -> dict[str, Any]:
         key = "delta" if self.is_chat else "text"
         choice = {"index": 0, key: said, "logprobs": None, "finish_reason": reason}
-        return self._told(self._chunk_kind, [choice])
+        return self._response(self._chunk_kind, [choice])
 
-    def _told(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _response(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         name = f"chatcmpl-{self.id}" if self.is_chat else f"cmpl-{self.id}"
         about = {"id": name, "object": kind, "created": self.created, "model": self.model}
         return about | {"choices": choices, "system_fingerprint": None}

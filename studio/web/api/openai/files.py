@@ -24,8 +24,8 @@ MAX_RESULTS = 100
 """As many tables of results are told on one page: their sizes have to be counted."""
 
 _FORM_FIELDS = FormFields(
-    fields=frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"}),
-    files=frozenset({"file"}),
+    text_fields=frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"}),
+    file_fields=frozenset({"file"}),
 )
 _REQUEST_BODY: dict[str, Any] = {
     "requestBody": {

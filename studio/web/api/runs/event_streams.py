@@ -43,10 +43,10 @@ class StreamPosition:
 
     metric: int = 0
     log: int | None = None
-    happening: int = 0
+    event: int = 0
 
     def __str__(self) -> str:
-        return f"{self.metric}.{'' if self.log is None else self.log}.{self.happening}"
+        return f"{self.metric}.{'' if self.log is None else self.log}.{self.event}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class StreamState:
     """What one open page has been told so far."""
 
     run_id: int
-    place: StreamPosition
+    position: StreamPosition
     status: str = ""
     answers: int = 0
-    has_seen_all: bool = False
+    is_finished: bool = False
 
 
 def _existing_run(request: Request, run_id: Id) -> int:
@@ -79,11 +79,11 @@ async def of_run(
     while not state.hub.is_closing:
         seen = state.hub.version
         what = partial(read_news, state.engine, state.settings, viewer)
-        viewer, events = await state.hub.read(viewer, what)
+        viewer, events = await state.hub.read_shared(viewer, what)
         for event in events:
             yield event
-        if viewer.has_seen_all:
-            yield ServerSentEvent(event="end", data={}, id=str(viewer.place))
+        if viewer.is_finished:
+            yield ServerSentEvent(event="end", data={}, id=str(viewer.position))
             return
         # After news there may be more at once; without any, wait for the next commit.
         if not events and await state.hub.wait(seen) == seen:
@@ -100,7 +100,7 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
         seen = state.hub.version
         followed = frozenset(known_live)
         read = partial(read_recent_runs, state.engine, followed)
-        briefs = await state.hub.read(("recent", followed), read)
+        briefs = await state.hub.read_shared(("recent", followed), read)
         known_live = [brief.id for brief in briefs if brief.status.is_live]
         changed = [brief for brief in briefs if known.get(brief.id) != _news_key(brief)]
         known = {brief.id: _news_key(brief) for brief in briefs}
@@ -115,7 +115,7 @@ def parse_position(text: str) -> StreamPosition:
     return StreamPosition(
         metric=int(metric) if metric.isdecimal() else 0,
         log=int(log) if log.isdecimal() else None,
-        happening=int(happening) if happening.isdecimal() else 0,
+        event=int(happening) if happening.isdecimal() else 0,
     )
 
 
@@ -141,14 +141,14 @@ def read_news(
         run = runs.get(db, viewer.run_id)
         brief = run_brief(db, run)
         answers = len(compare.list_samples(db, [viewer.run_id]))
-        rows = metrics.load_rows_after(db, viewer.run_id, viewer.place.metric)
-        befell = runs.list_events(db, viewer.run_id, after=viewer.place.happening)
+        rows = metrics.load_rows_after(db, viewer.run_id, viewer.position.metric)
+        befell = runs.list_events(db, viewer.run_id, after=viewer.position.event)
     log = RunDir(settings.runs / str(viewer.run_id)).log
-    part = artifacts.read_log(log, viewer.place.log, LOG_LINES)
+    part = artifacts.read_log(log, viewer.position.log, LOG_LINES)
     # The line may be cut between any two events, so each id tells only what came before it.
-    told = replace(viewer.place, metric=rows[-1].last_id) if rows else viewer.place
+    told = replace(viewer.position, metric=rows[-1].last_id) if rows else viewer.position
     read = replace(told, log=part.next_offset)
-    place = replace(read, happening=befell[-1].id or 0) if befell else read
+    place = replace(read, event=befell[-1].id or 0) if befell else read
     events = [
         ("metrics", told, _METRIC_ROWS.dump_json(rows).decode() if rows else ""),
         ("log", read, json.dumps({"lines": part.lines}) if part.lines else ""),
@@ -163,10 +163,10 @@ def read_news(
     return (
         StreamState(
             run_id=viewer.run_id,
-            place=place,
+            position=place,
             status=_news_key(brief),
             answers=answers,
-            has_seen_all=run.status.is_final and not (rows or part.lines or befell),
+            is_finished=run.status.is_final and not (rows or part.lines or befell),
         ),
         [
             ServerSentEvent(event=name, raw_data=data, id=str(known))

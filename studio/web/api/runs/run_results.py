@@ -27,7 +27,7 @@ class CurveWindow:
     """Into how many parts an axis is cut, and from where to where."""
 
     buckets: int
-    part: tuple[float, float]
+    x_range: tuple[float, float]
 
 
 def _curve_window(
@@ -93,7 +93,7 @@ def curves(
     """Curves of a run; with `from` and `to` a part of the axis, in as many buckets."""
     runs.get(db, run_id)
     wanted = keys.split(",") if keys else metrics.list_keys(db, [run_id])
-    found = metrics.load_curves(db, [run_id], wanted, x=x, buckets=cut.buckets, part=cut.part)
+    found = metrics.load_curves(db, [run_id], wanted, x=x, buckets=cut.buckets, part=cut.x_range)
     series = {
         key: SeriesOut.model_validate(one, from_attributes=True)
         for (_run, key), one in found.series.items()

@@ -151,7 +151,7 @@ def newest(db: DB, asked: Annotated[RunQuery, Query()]) -> Listing[RunOut]:
 def show(run_id: Id, db: DB, config: Config, etag: EtagResponse) -> RunDetailOut:
     """Tell all of a run; of one that has failed, also how it can be mended."""
     run = runs.get(db, run_id)
-    etag.tell(*_editable_facts(run))
+    etag.set_header(*_editable_facts(run))
     return failed_run_out(db, run, run_results.run_folder(db, config, run_id))
 
 
@@ -170,7 +170,7 @@ def change(run_id: Id, changed: ChangedRun, db: DB, etag: EtagPrecondition) -> R
     if changed.is_trashed is not None:
         (trash.move_to_trash if changed.is_trashed else trash.restore)(db, [run_id])
     run = runs.get(db, run_id)
-    etag.tell(*_editable_facts(run))
+    etag.set_header(*_editable_facts(run))
     return run_out(db, run)
 
 

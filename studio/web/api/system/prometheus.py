@@ -26,7 +26,7 @@ router = APIRouter(include_in_schema=False)
 def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
     families = [
         *_studio_metrics(prometheus_metrics.collect(db)),
-        *request.app.state.traffic.families(),
+        *request.app.state.traffic.to_families(),
         gauge("studio_database_bytes", "Size of the database.", _database_bytes(config.database)),
         gauge(
             "process_resident_memory_bytes",

@@ -66,7 +66,7 @@ def hardware(db: DB) -> HardwareOut:
     found: Any = workers.training_hardware(db)
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
     told = {name: getattr(found, name) for name in fields}
-    refusals = {mode.name: mode.refusal(found) for mode in PRECISIONS.values()}
+    refusals = {mode.name: mode.unsupported_reason(found) for mode in PRECISIONS.values()}
     return HardwareOut.model_validate(
         told | {"packages": package_versions(), "precisions": refusals}
     )

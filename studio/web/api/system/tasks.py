@@ -73,7 +73,7 @@ def again(chore_id: Id, db: DB) -> TaskOut:
 @router.get("/{chore_id}/log", response_class=PlainTextResponse)
 def log(chore_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the chore's process has printed."""
-    folder = tasks.task_dir(config.chores, tasks.get(db, chore_id))
+    folder = tasks.task_dir(config.tasks, tasks.get(db, chore_id))
     return "\n".join(artifacts.read_log(folder.log, None, LOG_LINES).lines)
 
 

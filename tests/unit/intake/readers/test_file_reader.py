@@ -147,7 +147,7 @@ def test_a_row_says_what_its_file_is_for_and_those_to_learn_from_come_first(
 
     found = read("rows.zip", archive)
 
-    assert [(row.number, row.values["from"], row.side) for row in found] == [
+    assert [(row.number, row.values["from"], row.split) for row in found] == [
         (1, "train.jsonl", "train"),
         (2, "dev.jsonl", "validation"),
         (3, "test.jsonl", "aside"),
@@ -159,7 +159,7 @@ def test_a_line_that_is_no_row_counts_on_in_an_archive(read: Callable[..., Found
 
     found = read("rows.zip", archive)
 
-    assert [(one.number, one.member, one.before) for one in found] == [
+    assert [(one.number, one.member, one.member_offset) for one in found] == [
         (1, "a.jsonl", 0),
         (3, "a.jsonl", 0),
         (4, "b.jsonl", 3),

@@ -203,7 +203,7 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
 
     told: list[float | None] = []
     result = scan(
-        tasks.task_dir(settings.chores, chore),
+        tasks.task_dir(settings.tasks, chore),
         chore.params,
         lambda _phase, share: told.append(share),
     )

@@ -49,7 +49,7 @@ def finish(engine: Engine, settings: Settings, dataset_id: int) -> list[float | 
     """Do a chore as its process would, and take what it came to. Return what it told."""
     shares: list[float | None] = []
     chore = asked(engine, dataset_id)
-    folder = tasks.task_dir(settings.chores, chore)
+    folder = tasks.task_dir(settings.tasks, chore)
     folder.files.mkdir(parents=True)
     result = build(folder, chore.params, lambda _phase, share: shares.append(share))
     with unit_of_work(engine) as db:
@@ -197,7 +197,7 @@ def test_another_reading_that_takes_long_is_done_by_a_task(
     mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
 
     made = dataset_builds.rebuild(engine, settings.datasets, slow, mapping, NO_TIME)
-    shutil.rmtree(tasks.task_dir(settings.chores, asked(engine, slow)).root, ignore_errors=True)
+    shutil.rmtree(tasks.task_dir(settings.tasks, asked(engine, slow)).root, ignore_errors=True)
     finish(engine, settings, slow)
 
     assert (made.version, made.chore is not None) == (None, True)

@@ -87,7 +87,7 @@ def test_what_is_spelt_wrong_is_refused(db: Session, settings: Settings, source:
 
 
 def test_what_an_address_holds_besides_is_not_shown() -> None:
-    shown = UrlSource(url="https://me:secret@example.org/rows.csv?key=secret#secret").shown
+    shown = UrlSource(url="https://me:secret@example.org/rows.csv?key=secret#secret").display_name
 
     assert shown == "https://example.org/rows.csv"
 

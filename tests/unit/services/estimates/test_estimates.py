@@ -20,13 +20,13 @@ from tests.support.factories import make_recipe
 
 SHAPE = ModelShape(
     layers=4,
-    hidden=256,
+    hidden_size=256,
     intermediate=512,
     heads=4,
-    key_heads=4,
+    kv_heads=4,
     head_size=64,
-    vocabulary=1000,
-    is_tied=False,
+    vocab_size=1000,
+    tied_embeddings=False,
 )
 FACTS = ModelFacts(
     family="llama",
@@ -60,11 +60,11 @@ def seen(recipe: AnyRecipe, ratio: float) -> ReferenceRun:
     assert guess is not None
     return ReferenceRun(
         recipe=recipe,
-        told=TOLD,
+        resolved=TOLD,
         steps=10,
         tokens=1000,
         step_seconds=1.0,
-        beside_seconds=None,
+        overhead_seconds=None,
         peak_bytes=guess.total * ratio,
     )
 
@@ -151,7 +151,7 @@ def test_the_lengths_a_run_has_found_are_those_of_the_next() -> None:
 
 def test_examples_that_were_cut_tell_nothing_of_a_longer_limit() -> None:
     longer = make_recipe(precision="fp32", adapter={"kind": "full"}, data={"max_length": 400})
-    cut = replace(seen(RECIPE, 1.0), told=TOLD | {"longest_example": 200})
+    cut = replace(seen(RECIPE, 1.0), resolved=TOLD | {"longest_example": 200})
 
     assert need(known(cut), longer).estimate.length == 400
 
@@ -198,7 +198,10 @@ def test_packed_rows_are_counted_by_the_examples_they_fill() -> None:
     packed = make_recipe(data={"max_length": 200, "packing": True})
     apart = make_recipe(data={"max_length": 200})
     told = TOLD | {"train_examples": 3, "longest_example": 190}
-    of_rows, of_packs = DataReading(recipe=apart, told=TOLD), DataReading(recipe=packed, told=told)
+    of_rows, of_packs = (
+        DataReading(recipe=apart, resolved=TOLD),
+        DataReading(recipe=packed, resolved=told),
+    )
 
     # Rows that were read are as good as packed into full examples; packs tell nothing of rows.
     found = [reference_runs.find_lengths([one], packed) for one in (of_rows, of_packs)]

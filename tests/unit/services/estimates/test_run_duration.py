@@ -26,11 +26,11 @@ LENGTHS = TokenLengths(longest=50, answer=20, rows=100, row_tokens=40, examples=
 def seen(step_seconds: float, tokens: int = 3200, beside: float | None = 10.0) -> ReferenceRun:
     return ReferenceRun(
         recipe=make_recipe(),
-        told={},
+        resolved={},
         steps=10,
         tokens=tokens,
         step_seconds=step_seconds,
-        beside_seconds=beside,
+        overhead_seconds=beside,
         peak_bytes=None,
     )
 
@@ -94,12 +94,14 @@ def looking(every: float, prompts: int) -> AnyRecipe:
 def test_validations_and_answers_are_counted(every: float, prompts: int, seconds: float) -> None:
     spent = Overhead(row=0.1, token=0.5, rest=1)
 
-    assert spent.of(looking(every, prompts), rows=10, steps=10) == pytest.approx(seconds)
+    assert spent.estimate_seconds(looking(every, prompts), rows=10, steps=10) == pytest.approx(
+        seconds
+    )
 
 
 def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
     run = make_running(db, evaluation={"eval_steps": 4}, samples={"prompts": 2, "between": 1})
-    about = {"device_name": detect().trainer_name, "validation_rows": 5}
+    about = {"device_name": detect().device_name, "validation_rows": 5}
     # A step takes 1 s, a validation 2 s, and the answers after the first of them 6 s.
     told = [("eval_loss", 0, 2), ("loss", 4, 6), ("eval_loss", 4, 8), ("loss", 8, 18)]
     told += [("eval_loss", 8, 20), ("loss", 9, 21), ("eval_loss", 9, 23)]
@@ -113,13 +115,13 @@ def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
     (seen,) = reference_runs.load_recent(db)
 
     answers = 6 * 3  # as long before training and after it
-    assert seen.beside_seconds == 51
-    assert seen.asides is not None
-    assert astuple(seen.asides) == pytest.approx((2 / 5, 6 / (2 * 64), 51 - 4 * 2 - answers))
+    assert seen.overhead_seconds == 51
+    assert seen.overhead is not None
+    assert astuple(seen.overhead) == pytest.approx((2 / 5, 6 / (2 * 64), 51 - 4 * 2 - answers))
 
 
 def test_more_validations_make_a_run_longer() -> None:
-    spent = replace(seen(1.0), asides=Overhead(row=0.1, token=0, rest=4.0))
+    spent = replace(seen(1.0), overhead=Overhead(row=0.1, token=0, rest=4.0))
 
     told = run_duration.estimate_time(looking(5, 0), DATA, LENGTHS, [spent])
 

@@ -21,7 +21,7 @@ PROCESSOR = Hardware(
 )
 H100 = replace(PROCESSOR, gpus=(Gpu(index=0, name="H100", memory_bytes=2**36, capability=(9, 0)),))
 EVEN = ModelFacts(family="llama", declared="bfloat16", parameters=1000, stored={"bfloat16": 1.0})
-ODD = replace(EVEN, odd_layers=("a.weight", "b.weight", "c.weight", "d.weight"))
+ODD = replace(EVEN, float8_unfit_layers=("a.weight", "b.weight", "c.weight", "d.weight"))
 
 
 @pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)

@@ -35,7 +35,7 @@ def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
     matmul_speeds.enqueue(db, MACHINE)
     matmul_speeds.enqueue(db, MACHINE)
     measured(db, MACHINE)
-    tasks.cleanup(db, settings.chores)
+    tasks.cleanup(db, settings.tasks)
     matmul_speeds.enqueue(db, MACHINE)
 
     assert len(probes(db)) == 1
@@ -70,17 +70,17 @@ def test_nothing_is_measured_where_nothing_can_train(db: Session) -> None:
 def test_cautions_tell_what_was_measured(db: Session) -> None:
     slow = measured(db, MACHINE, bfloat16=0.0834)
 
-    assert PRECISIONS["bf16"].caution(slow) == (
+    assert PRECISIONS["bf16"].warning(slow) == (
         "right numbers, but matrix products take 8.3 times as long as in float32"
     )
-    assert PRECISIONS["fp16"].caution(slow).endswith("10 times as long as in float32")
-    assert PRECISIONS["fp32"].caution(slow) == ""
+    assert PRECISIONS["fp16"].warning(slow).endswith("10 times as long as in float32")
+    assert PRECISIONS["fp32"].warning(slow) == ""
 
 
 def test_a_format_that_is_fast_needs_no_caution(db: Session) -> None:
     fast = measured(db, MACHINE, bfloat16=0.004, float16=0.0102)
 
-    assert [PRECISIONS[name].caution(fast) for name in ("bf16", "fp16")] == ["", ""]
+    assert [PRECISIONS[name].warning(fast) for name in ("bf16", "fp16")] == ["", ""]
 
 
 @pytest.mark.parametrize(("is_told", "seconds"), [(False, 0.005), (True, 0.02)])

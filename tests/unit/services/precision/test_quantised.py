@@ -26,8 +26,8 @@ MODEL = ModelFacts(
     linear_features=5000,
     linear_parameters=1_000_000,
     linear_rows=3000,
-    spread=WeightStats(sampled=1000, largest=1.0, powers={-6: 1.0}),
-    rounding={"int8": 0.009, "nf4": 0.0943},
+    stats=WeightStats(sampled=1000, largest=1.0, exponent_shares={-6: 1.0}),
+    quantisation_errors={"int8": 0.009, "nf4": 0.0943},
 )
 
 
@@ -107,7 +107,7 @@ def test_a_model_of_experts_is_refused_and_mended() -> None:
 
 def test_weights_beyond_float16_are_refused_in_8_bits_and_taken_in_4() -> None:
     spread = WeightStats(sampled=1000, largest=70000.0, over_float16=12)
-    wide = replace(MODEL, spread=spread)
+    wide = replace(MODEL, stats=spread)
 
     found = only(beside("int8"), wide)
 
@@ -149,4 +149,9 @@ def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) 
 
 
 def test_nothing_is_told_of_rounding_that_was_not_measured() -> None:
-    assert list(precision_warnings.list_warnings(beside("nf4"), replace(MODEL, rounding={}))) == []
+    assert (
+        list(
+            precision_warnings.list_warnings(beside("nf4"), replace(MODEL, quantisation_errors={}))
+        )
+        == []
+    )

@@ -50,13 +50,13 @@ def model(
         stored={dtype: 1.0},
         linear_features=50,
         linear_parameters=1000,
-        spread=WeightStats(sampled=1000, largest=1.0, powers=powers or {-6: 1.0}),
+        stats=WeightStats(sampled=1000, largest=1.0, exponent_shares=powers or {-6: 1.0}),
     )
 
 
 def overflowing() -> ModelFacts:
     spread = WeightStats(sampled=1000, largest=70000.0, over_float16=12)
-    return ModelFacts(family="llama", parameters=1000, stored={"float32": 1.0}, spread=spread)
+    return ModelFacts(family="llama", parameters=1000, stored={"float32": 1.0}, stats=spread)
 
 
 def mixed(*layers: str) -> ModelFacts:
@@ -122,7 +122,7 @@ def test_a_family_that_overflows_float16_is_refused_with_its_source(family: str)
     found = only_refusal(make_recipe(precision="fp16"), model(family=family))
 
     assert found.message == (
-        f"{family} models do not train in float16: {known.why} ({known.source})."
+        f"{family} models do not train in float16: {known.reason} ({known.source})."
     )
 
 

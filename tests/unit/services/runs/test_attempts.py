@@ -333,7 +333,7 @@ def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
 def test_a_package_that_does_not_load_is_told_by_the_last_line(db: Session) -> None:
     run = make_running(db)
     said = "ModuleNotFoundError: No module named 'psutil'"
-    attempts.close_exited(db, run, ProcessExit(exit_code=1, last_words=said))
+    attempts.close_exited(db, run, ProcessExit(exit_code=1, last_line=said))
 
     assert (run.error_code, run.error_message) == (
         "dependency_missing",

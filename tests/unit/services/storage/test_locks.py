@@ -38,10 +38,10 @@ def test_web_and_worker_share_a_folder(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
     first, second = locks.HomeLock(tmp_path), locks.HomeLock(tmp_path)
-    with pytest.raises(ConflictError), first.alone():
+    with pytest.raises(ConflictError), first.exclusive():
         pytest.fail("Another uses the home.")
     second.close()
-    with first.alone():
+    with first.exclusive():
         pass
     first.close()
 
@@ -52,7 +52,7 @@ def test_who_uses_a_home_is_named_to_one_who_needs_it_alone(tmp_path: Path) -> N
     with (
         locks.single_process(tmp_path, "worker", "the queue"),
         pytest.raises(ConflictError) as refused,
-        changer.alone(),
+        changer.exclusive(),
     ):
         pytest.fail("A worker uses the home.")
     user.close()

@@ -62,7 +62,7 @@ def tried(db: Session) -> list[Mapping[str, object]]:
 def carry_out(engine: Engine, sweeper: SweepScheduler) -> None:
     """Tend a sweep to its end. The loss of a run is how far its rate is from a thousandth."""
     for _ in range(100):
-        sweeper.tend()
+        sweeper.tick()
         with unit_of_work(engine) as db:
             if sweeps.get(db, 1).status.is_final:
                 return
@@ -92,12 +92,12 @@ def test_no_more_runs_wait_than_may_go_on_at_once(engine: Engine, tmp_path: Path
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
-    sweeper.tend()
-    sweeper.tend()
+    sweeper.tick()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         first = queued(db)
         finish(db, first[0], 1.0)
-    sweeper.tend()
+    sweeper.tick()
 
     with unit_of_work(engine) as db:
         assert (len(first), len(queued(db)), sweeps.get(db, 1).submitted) == (2, 2, 3)
@@ -113,7 +113,7 @@ def test_many_runs_at_once_are_queued_a_few_at_a_time(
     sweeper = SweepScheduler(engine, tmp_path)
     seen = []
     for _ in range(4):
-        sweeper.tend()
+        sweeper.tick()
         with unit_of_work(engine) as db:
             seen.append(len(queued(db)))
 
@@ -131,7 +131,7 @@ def test_another_worker_goes_on_with_the_very_same_settings(
         sweeps.create(db, experiments.get(db, 1), plan)
     for number in range(12):
         # A fresh worker each time, and now and then without what Optuna has noted.
-        SweepScheduler(engine, tmp_path / str(number // 4)).tend()
+        SweepScheduler(engine, tmp_path / str(number // 4)).tick()
         with unit_of_work(engine) as db:
             for run in [*sweeps.list_runs(db, 1), *sweeps.list_runs(db, 2)]:
                 if run.status is RunStatus.QUEUED:
@@ -183,18 +183,18 @@ def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
         begin(db, plan)
     sweeper = SweepScheduler(engine, tmp_path)
     for _ in range(5):
-        sweeper.tend()
+        sweeper.tick()
         with unit_of_work(engine) as db:
             finish(db, queued(db)[0], 3.0, 2.0, 1.0)
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         run = queued(db)[0]
         train(db, run, 3.5)
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         spared = runs.get(db, run.id or 0).status
         train(db, runs.get(db, run.id or 0), 3.4)
-    sweeper.tend()
+    sweeper.tick()
 
     with unit_of_work(engine) as db:
         pruned = runs.get(db, run.id or 0)
@@ -209,13 +209,13 @@ def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: P
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2))
     sweeper = SweepScheduler(engine, tmp_path)
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], 3.0, then=Failed(code="died", message="It died."))
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         finish(db, queued(db)[0], 2.0)
-    sweeper.tend()
+    sweeper.tick()
 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
@@ -228,11 +228,11 @@ def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: P
 def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: bytes) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=4))
-    SweepScheduler(engine, tmp_path).tend()
+    SweepScheduler(engine, tmp_path).tick()
     with unit_of_work(engine) as db:
         finish(db, queued(db)[0], 2.0)
     (tmp_path / "1.journal").write_bytes(damage)
-    SweepScheduler(engine, tmp_path).tend()
+    SweepScheduler(engine, tmp_path).tick()
 
     with unit_of_work(engine) as db:
         assert [one.state for one in trials.list_trials(db, sweeps.get(db, 1))] == ["done", "going"]
@@ -242,13 +242,13 @@ def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], then=Failed(code="died", message="It died."))
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         run_commands.restart(db, 1)
-    sweeper.tend()
+    sweeper.tick()
     carry_out(engine, sweeper)
 
     with unit_of_work(engine) as db:
@@ -258,7 +258,7 @@ def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
 def test_a_deleted_run_is_not_made_again(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID))
-    SweepScheduler(engine, tmp_path).tend()
+    SweepScheduler(engine, tmp_path).tick()
     with unit_of_work(engine) as db:
         finish(db, queued(db)[0], 1.0)
         runs.delete(db, 1, tmp_path)
@@ -274,7 +274,7 @@ def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: 
         db.delete(db.get_one(Dataset, 1))
     sweeper = SweepScheduler(engine, tmp_path)
     for _ in range(sweeps.MAX_REFUSED):
-        sweeper.tend()
+        sweeper.tick()
 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
@@ -286,20 +286,20 @@ def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], 3.0)
         sweeps.pause(db, 1)
         held = [run.is_held for run in queued(db)]
         finish(db, runs.get(db, 1), 2.0)
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         waiting = len(sweeps.list_runs(db, 1))
         sweeps.resume(db, 1)
         claimed = queue.claim(db, "w", 9)
         with pytest.raises(ConflictError):
             sweeps.resume(db, 1)
-    sweeper.tend()
+    sweeper.tick()
 
     with unit_of_work(engine) as db:
         assert (held, waiting, len(sweeps.list_runs(db, 1))) == ([True], 2, 3)
@@ -310,13 +310,13 @@ def test_a_stopped_sweep_keeps_what_was_learnt(engine: Engine, tmp_path: Path) -
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
-    sweeper.tend()
+    sweeper.tick()
     with unit_of_work(engine) as db:
         train(db, queued(db)[0], 3.0)
         sweeps.stop(db, 1)
         with pytest.raises(ConflictError):
             sweeps.stop(db, 1)
-    sweeper.tend()
+    sweeper.tick()
 
     with unit_of_work(engine) as db:
         made = sweeps.list_runs(db, 1)
