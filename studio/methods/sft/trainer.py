@@ -12,11 +12,11 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
 
 from studio.methods.sft import SFTRecipe
-from studio.training.checkpoints import store
 from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import TrainingJob
 from studio.training.models import loader
+from studio.training.monitoring import early_stopping
 from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
 from studio.training.precision import fsdp, optimizers
 from studio.training.precision.verification import PrecisionTrainerMixin
@@ -32,7 +32,7 @@ def build(recipe: SFTRecipe, job: TrainingJob) -> "StudioSFTTrainer":
         **recipe.optimisation.model_dump(exclude_none=True),
         **recipe.evaluation.model_dump(exclude_none=True),
         **job.mode.trainer_flags,
-        **store.best_model_arguments(recipe),
+        **early_stopping.best_model_arguments(recipe),
         eval_strategy="steps",
         eval_on_start=True,
         max_length=recipe.data.max_length,
@@ -43,7 +43,7 @@ def build(recipe: SFTRecipe, job: TrainingJob) -> "StudioSFTTrainer":
         report_to=[],
     )
     fsdp.set_mixed_precision(job.mode, args)
-    return StudioSFTTrainer(job, args, store.early_stopping_callbacks(recipe))
+    return StudioSFTTrainer(job, args, early_stopping.callbacks(recipe))
 
 
 class StudioSFTTrainer(

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
-from transformers import EarlyStoppingCallback, TrainerCallback
 
 from studio import hardware
 from studio.errors import TrainingError
@@ -23,34 +21,6 @@ FREE_SPACE_FACTOR = 2
 """Times its size that must be free before a checkpoint is written: others write here, too."""
 
 _FOLDER_NAME = re.compile(r"checkpoint-(\d+)")
-
-
-def keeps_best_model(recipe: Recipe) -> bool:
-    """Whether the run is to end with the weights of its lowest validation loss."""
-    patience = recipe.early_stopping.early_stopping_patience
-    return recipe.checkpoints.load_best_model_at_end or patience is not None
-
-
-def best_model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the trainer's arguments. When else to save, and what to keep, is not left to it."""
-    if not keeps_best_model(recipe):
-        return {"save_strategy": "no"}
-    return {
-        "save_strategy": "best",
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss",
-    }
-
-
-class ResumableEarlyStopping(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
-    SAVED_AS = "Patience"
-    STATE_ATTRIBUTES = ("early_stopping_patience_counter",)
-
-
-def early_stopping_callbacks(recipe: Recipe) -> list[TrainerCallback]:
-    if recipe.early_stopping.early_stopping_patience is None:
-        return []
-    return [ResumableEarlyStopping(**recipe.early_stopping.model_dump())]
 
 
 @dataclass(frozen=True, slots=True)

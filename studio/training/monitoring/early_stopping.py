@@ -1,0 +1,37 @@
+"""Early stopping, and keeping the model with the lowest validation loss."""
+
+from typing import Any
+
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+from studio.recipe.base import Recipe
+
+
+def keeps_best_model(recipe: Recipe) -> bool:
+    """Whether the run ends with the weights of its lowest validation loss."""
+    patience = recipe.early_stopping.early_stopping_patience
+    return recipe.checkpoints.load_best_model_at_end or patience is not None
+
+
+def best_model_arguments(recipe: Recipe) -> dict[str, Any]:
+    """Return the arguments that have the trainer keep its best model, and save nothing else."""
+    if not keeps_best_model(recipe):
+        return {"save_strategy": "no"}
+    return {
+        "save_strategy": "best",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+    }
+
+
+class ResumableEarlyStopping(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
+    """Stops after `patience` validations without a lower loss; the count survives a resume."""
+
+    SAVED_AS = "Patience"
+    STATE_ATTRIBUTES = ("early_stopping_patience_counter",)
+
+
+def callbacks(recipe: Recipe) -> list[TrainerCallback]:
+    if recipe.early_stopping.early_stopping_patience is None:
+        return []
+    return [ResumableEarlyStopping(**recipe.early_stopping.model_dump())]
