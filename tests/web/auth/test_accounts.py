@@ -139,7 +139,7 @@ def test_a_password_is_changed_only_by_who_knows_it(home: Visitors, hashed: str)
 def test_guessing_is_slowed_down(home: Visitors) -> None:
     home.app.state.tries = LoginThrottle(lambda: 0.0)
     for _ in range(MAX_FOR_BOTH):
-        home.app.state.tries.begin("ann", "testclient")
+        home.app.state.tries.check_and_count("ann", "testclient")
 
     answer = home.stranger().post("/login", data={"name": "ann", "password": "x"})
 

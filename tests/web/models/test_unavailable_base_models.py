@@ -115,7 +115,7 @@ def test_trying_again_asks_the_hub_again(
     engine: Engine, settings: Settings, hub: HubServer
 ) -> None:
     app = create_app(engine, settings.model_copy(update={"hub_endpoint": hub.url}))
-    app.state.hub_answers.bad_seconds = 0.0
+    app.state.hub_answers.refused_seconds = 0.0
     online = TestClient(app)
     assert planned(online, "tiny/late") != []
     hub.model("tiny/late", FILES)
