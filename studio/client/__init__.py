@@ -6,7 +6,7 @@
         run = studio.runs.submit("first try", {"base_model": "starter", "dataset": "starter"})
         print(studio.runs.wait(run.id).metrics)
 
-Each call is declared once, in `calls.py`; what it answers, in `shapes.py`.
+Each call is declared once, in `endpoints.py`; what it answers, in `schemas.py`.
 """
 
 from studio.client.async_client import AsyncStudio

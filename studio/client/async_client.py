@@ -1,4 +1,4 @@
-"""The studio for programs that await answers. What it can do is told in `sync.py`."""
+"""The asynchronous client. `sync_client.py` documents what it can do."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
