@@ -1,1 +1,1 @@
-"""Runs: submitted, attempted, controlled, explained when they fail, and tidied away."""
+"""Runs: submission, attempts, commands, failure reports, tags and the trash."""

@@ -1,4 +1,4 @@
-"""What a run left in its folder: its log, and the files that are the reason it was made."""
+"""Read what a run wrote to its folder: its log, its artifacts and its checkpoints."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,13 +7,13 @@ from studio.errors import NotFoundError
 from studio.redaction import redact
 
 TAIL_BYTES = 256 * 1024
-"""How far back the last lines of a log are looked for, and the most that one answer holds."""
+"""How far back the last lines of a log are searched, and the most one response returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile:
     name: str
-    """Its path inside the run's artifacts, with slashes."""
+    """Path relative to the run's artifacts, with forward slashes."""
     bytes: int
 
 
@@ -31,7 +31,7 @@ class LogChunk:
 
 
 def list_files(folder: Path) -> list[ArtifactFile]:
-    """Return the run's files; none before it has succeeded. Links are left out."""
+    """Return the run's files, none before it has succeeded. Symbolic links are skipped."""
     if not folder.is_dir():
         return []
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
@@ -41,7 +41,7 @@ def list_files(folder: Path) -> list[ArtifactFile]:
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Return the checkpoints that were written to their end, newest first."""
+    """Return the completely written checkpoints, newest first."""
     found = (path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal())
     whole = [
         Checkpoint(path.name, int(path.name[11:]), sum(file.bytes for file in list_files(path)))
@@ -51,14 +51,21 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def find_file(folder: Path, name: str) -> Path:
-    """Return the path of one of the listed files; no other path can be named."""
+    """Return the path of a listed file.
+
+    Raises:
+        NotFoundError: the run has no such file. Other paths cannot be reached.
+
+    """
     if name not in {file.name for file in list_files(folder)}:
-        raise NotFoundError(f"This run has no file {name}.", hint="See the list of its artifacts.")
+        raise NotFoundError(
+            f"This run has no file {name}.", hint="Check the run's list of artifacts."
+        )
     return folder / name
 
 
 def read_log(log: Path, after: int | None, limit: int) -> LogChunk:
-    """Return whole lines after a byte offset, or the last lines when there is none."""
+    """Return complete lines after a byte offset, or the last lines if `after` is None."""
     if not log.exists():
         return LogChunk([], 0)
     size = log.stat().st_size
@@ -76,6 +83,6 @@ def read_log(log: Path, after: int | None, limit: int) -> LogChunk:
 
 
 def clean_line(line: bytes) -> str:
-    """Show a line as terminals do: of overwritten text the last, no control codes, no secrets."""
+    """Return a line as a terminal shows it, without overwritten text, control codes or secrets."""
     shown = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
     return redact("".join(sign for sign in shown if sign.isprintable() or sign == "\t"))

@@ -1,8 +1,9 @@
-"""One attempt at a run, from its claim to its end, as its worker tells it.
+"""One attempt at a run, from its claim to its end, as reported by its worker.
 
-A worker owns an attempt by its name and the attempt's number. One that was frozen until its lease
-ran out owns it no more, and whatever it still wants to write is refused. Success is told by the
-run's own last event, never guessed from an exit code.
+A worker owns an attempt by its own name and the attempt's number. A worker that was frozen until
+its lease ran out no longer owns the attempt, and its writes are refused. A run has succeeded only
+if its last event says so; success is never inferred from an exit code.
+
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,18 +35,19 @@ from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
 
 LEASE = timedelta(seconds=30)
-"""How long a worker may be silent before another takes over what it trains."""
+"""How long a worker may be silent before another one takes over its runs."""
 
 LOST = "lost"
 _CHECKPOINT_ALARMS = frozenset({"not_saved", "broken_checkpoint"})
 """Alarms about checkpoints."""
 
 MOST_LOST = 3
-"""Attempts without a last word after which a run is not tried again: it kills whatever runs it."""
+"""Attempts that ended without a final event after which a run is not retried: it probably kills
+the process itself."""
 
 
 class LeaseLostError(Exception):
-    """The attempt is somebody else's by now; nothing was changed."""
+    """The attempt now belongs to another worker; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +64,23 @@ def require_owned(db: Session, run_id: int, owner: AttemptOwner) -> Run:
     """Return the run if the attempt is still the owner's.
 
     Raises:
-        LeaseLostError: another worker has taken it over, or it was claimed anew.
+        LeaseLostError: another worker has taken it over, or it was claimed again.
 
     """
     run = runs.get(db, run_id)
     if (run.worker, run.attempt) != (owner.worker, owner.attempt):
-        raise LeaseLostError(f"Run {run_id} is not {owner.worker}'s any more.")
+        raise LeaseLostError(f"Run {run_id} no longer belongs to {owner.worker}.")
     return run
 
 
 def extend_leases(db: Session, worker: str, lease: timedelta = LEASE) -> None:
-    """Extend the leases of whatever a worker trains."""
+    """Extend the leases of all live runs of a worker."""
     mine = (col(Run.worker) == worker, col(Run.status).in_(LIVE))
     db.exec(update(Run).where(*mine).values(lease_until=lease_end(lease)))
 
 
 def list_abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
-    """Return live runs that nobody looks after: by their lease, or for want of any other worker."""
+    """Return other workers' live runs whose lease has expired, or all of them if `alone`."""
     others = select(Run).where(col(Run.status).in_(LIVE), Run.worker != worker)
     if not alone:
         lease_over = col(Run.lease_until) < datetime.now(UTC)
@@ -87,24 +89,24 @@ def list_abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
 
 
 def take_over(run: Run, worker: str, lease: timedelta = LEASE) -> AttemptOwner:
-    """Make a worker the owner of an attempt that another has left."""
+    """Make a worker the owner of an attempt that another worker has abandoned."""
     run.worker, run.lease_until = worker, lease_end(lease)
     return AttemptOwner(worker, run.attempt)
 
 
 def record_process(run: Run, handle: str) -> None:
-    """Remember which process trains the run, so that another worker can find it."""
+    """Store which process trains the run, so that another worker can find it."""
     run.handle = handle
 
 
 def requeue(db: Session, run: Run) -> None:
-    """Return a run whose process was never made to the queue."""
+    """Return a run whose process was never started to the queue."""
     _close_attempt(db, run, LOST, None)
     states.move(db, run, RunStatus.QUEUED)
 
 
 def apply_events(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
-    """Bring a run up to date with what its process has said since last time."""
+    """Apply the events that the run's process wrote since the last call."""
     told: list[dict[str, Any]] = []
     for event in events:
         _apply_event(db, run, event)
@@ -119,7 +121,7 @@ def apply_events(db: Session, run: Run, events: Iterable[Event], offset: int) ->
 
 
 def close_exited(db: Session, run: Run, end: ProcessExit) -> None:
-    """Close an attempt whose process is gone, whether or not it said goodbye."""
+    """Close an attempt whose process is gone, with or without a final event."""
     was, outcome = run.status, ""
     if was is RunStatus.STOPPING:
         run.error_code = run.error_message = run.error_hint = ""
@@ -130,13 +132,13 @@ def close_exited(db: Session, run: Run, end: ProcessExit) -> None:
     elif was.is_live:
         outcome = LOST
         _handle_lost_process(db, run, end)
-    # Asked to pause, it may wait again by now.
+    # A run asked to pause may be queued again by now.
     left = RunStatus.PAUSED if run.status is RunStatus.QUEUED else run.status
     _close_attempt(db, run, outcome or left.value, end.exit_code)
 
 
 def fail(db: Session, run: Run, why: Failed) -> None:
-    """End a run as failed, with all that explains it."""
+    """Mark a run as failed and record the cause."""
     told = {
         "code": why.code,
         "message": why.message,
@@ -157,11 +159,11 @@ def list_attempts(db: Session, run_id: int) -> Sequence[Attempt]:
 
 
 _STATUS_AFTER = {RunCommand.PAUSE: RunStatus.PAUSED, RunCommand.DRAIN: RunStatus.QUEUED}
-"""Where a run goes that leaves because it was asked to; else it is cancelled."""
+"""The status of a run after it stopped on request; otherwise it is cancelled."""
 
 
 def _handle_lost_process(db: Session, run: Run, end: ProcessExit) -> None:
-    """Try again from the newest checkpoint, unless that would only end the same way."""
+    """Retry from the newest checkpoint, unless that would fail the same way."""
     why = exit_diagnosis.diagnose(end, exit_diagnosis.TRAINING, _describe_phase(run))
     before = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
     times = db.exec(before).one() + 1
@@ -230,7 +232,7 @@ def _apply_end(db: Session, run: Run, event: Event) -> None:
 
 
 def _apply_stopped(db: Session, run: Run) -> None:
-    """Close a run that stopped; unasked, it was told so from outside, by a person with `kill`."""
+    """Close a run that stopped. Without a request, somebody sent its process a signal."""
     states.move(db, run, RunStatus.STOPPING)
     _move_as_requested(db, run)
 
@@ -238,7 +240,7 @@ def _apply_stopped(db: Session, run: Run) -> None:
 def _move_as_requested(
     db: Session, run: Run, step: int | None = None, unasked: RunStatus = RunStatus.CANCELLED
 ) -> None:
-    """Let a run go where it was asked to."""
+    """Move a run to the status that its stop request implies."""
     to = _STATUS_AFTER.get(run.asked, RunStatus.CANCELLED) if run.asked else unasked
     run.resumes = to is not RunStatus.CANCELLED
     states.move(db, run, to, {} if step is None else {"step": step})
@@ -247,7 +249,7 @@ def _move_as_requested(
 def _store_sample_or_alarm(db: Session, run: Run, event: Sampled | AlarmRaised) -> None:
     told = event.model_dump(exclude={"seq", "at", "kind"})
     if isinstance(event, AlarmRaised):
-        # What could not be saved speaks against no number format.
+        # A checkpoint that failed to save is no evidence against a number format.
         states.record_event(
             db, run, event.code if event.code in _CHECKPOINT_ALARMS else runs.ALARM_KIND, told
         )
@@ -256,7 +258,7 @@ def _store_sample_or_alarm(db: Session, run: Run, event: Sampled | AlarmRaised) 
     mine = select(Sample).where(Sample.run_id == run.id)
     known = {(one.stage, one.step, one.position): one for one in db.exec(mine)}
     if place in known:
-        # A further attempt tells again what came after its checkpoint: what it says counts.
+        # A later attempt answers again after its checkpoint: its answer replaces the earlier one.
         known[place].answer, known[place].computed_in = event.answer, event.computed_in
     else:
         db.add(Sample(run_id=run.id or 0, **told))

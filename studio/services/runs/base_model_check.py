@@ -1,7 +1,9 @@
-"""Whether a recipe's base model can be had: it is on this machine, or the hub hands it out.
+"""Check that a recipe's base model is available: on this machine, or downloadable from the hub.
 
-The hub is asked only while a request is answered: the web process says by which settings. A check
-waits a few seconds at most, and keeps the answer for a while: a form asks after every change.
+The hub is contacted only while a request is handled, with the settings that the web process
+provides. A check waits a few seconds at most and its result is cached, because a form checks after
+every change.
+
 """
 
 import time
@@ -23,7 +25,7 @@ from studio.services.precision.incompatibilities import Refusal
 from studio.settings import Settings
 
 MODELS_PAGE = "/models"
-"""Where a model is downloaded or added."""
+"""The page where models are downloaded or added."""
 
 _TIMEOUT_SECONDS = 3.0
 _MAX_CACHED = 500
@@ -31,13 +33,13 @@ _MAX_CACHED = 500
 
 @dataclass(slots=True)
 class HubAccessCache:
-    """What the hub said of models a short while ago: why it does not hand one out, or nothing."""
+    """Cache of the hub's recent answers: why a model cannot be downloaded, or None."""
 
     granted_seconds: float = 300.0
     refused_seconds: float = 5.0
-    """A refusal holds shortly, so that trying again asks the hub again."""
+    """Refusals are cached only briefly, so that a retry contacts the hub again."""
     _cache: dict[tuple[Hub, str], tuple[float, StudioError | None]] = field(default_factory=dict)
-    """With the moment of the monotonic clock until which an answer holds."""
+    """With the time on the monotonic clock at which the answer expires."""
 
     def find_error(self, hub: Hub, name: str) -> StudioError | None:
         until, trouble = self._cache.get((hub, name), (0.0, None))
@@ -56,7 +58,7 @@ _HUB_CHECKS: ContextVar[tuple[Settings, HubAccessCache] | None] = ContextVar("as
 
 @contextmanager
 def enable_hub_checks(settings: Settings, answers: HubAccessCache) -> Iterator[None]:
-    """Let checks within ask the hub of these settings."""
+    """Let checks inside the block contact the hub with these settings."""
     before = _HUB_CHECKS.set((settings, answers))
     try:
         yield
@@ -65,10 +67,11 @@ def enable_hub_checks(settings: Settings, answers: HubAccessCache) -> Iterator[N
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return why a recipe's base model cannot be had; nothing if it can, or the hub is not asked.
+    """Return why a recipe's base model is unavailable; empty if it is not, or without hub
+    checks.
 
     Raises:
-        InvalidError: there is no such model, or its files cannot be read.
+        InvalidError: the model does not exist, or its files cannot be read.
 
     """
     location = models.require(db, recipe.base_model)
@@ -86,18 +89,18 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     return [_refusal(trouble.message, f"{trouble.hint} {_RETRY_HINT}".strip())] if trouble else []
 
 
-_RETRY_HINT = "Try again, or choose a model that is on this machine."
+_RETRY_HINT = "Try again, or choose a model on this machine."
 
 
 def _check_folder(db: Session, name: str, folder: Path) -> list[Refusal]:
     if not folder.is_dir():
-        return [_refusal(f"The folder of {name} is gone: {folder}.", _RETRY_HINT)]
-    # One on the list had weights when it was added.
+        return [_refusal(f"The folder of {name} no longer exists: {folder}.", _RETRY_HINT)]
+    # A listed model had weights when it was added.
     if (
         models.find_by_name(db, name) is None
         and not recommendation.load_model_facts(db, name).has_weights
     ):
-        return [_refusal(f"{folder} has a config and no weights.", _RETRY_HINT)]
+        return [_refusal(f"{folder} has a config but no weights.", _RETRY_HINT)]
     return []
 
 

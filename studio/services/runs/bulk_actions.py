@@ -1,4 +1,4 @@
-"""What is done to many runs at once, and what undoes it."""
+"""Actions on many runs at once, and how to undo them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,18 +21,18 @@ UNDO: dict[BulkAction, BulkAction] = {
     "tag": "untag",
     "untag": "tag",
 }
-"""What takes an act back. Removing for good cannot be taken back."""
+"""The action that undoes each action. Permanent removal cannot be undone."""
 
 
 def apply_action(
     db: Session, what: BulkAction, run_ids: Sequence[int], tag: str, folder: Path
 ) -> list[int]:
-    """Do something to runs, all or none. Return those that it changed.
+    """Apply an action to all of the runs or none. Return the ids of those it changed.
 
     Raises:
-        ForbiddenError: one of them is another's.
-        ConflictError: one of them waits or trains, and shall be thrown away.
-        InvalidError: the tag cannot be kept.
+        ForbiddenError: a run belongs to another member.
+        ConflictError: a run to move to the trash is queued or live.
+        InvalidError: the tag is not valid.
 
     """
     owners.require(db, "runs", run_ids)

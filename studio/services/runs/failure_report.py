@@ -1,4 +1,4 @@
-"""All that is known of why a run failed, gathered from its rows and its log."""
+"""Why a run failed, from its database rows and its log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,29 +22,29 @@ TAIL_LINES = 30
 class FailureReport:
     kind: FailureCode
     message: str
-    """The cause, in one sentence."""
+    """The cause in one sentence."""
     hint: str
     phase: str
     """What the run was doing: loading, training, saving."""
     step: int
     attempt: int
-    """Which attempt failed, counted from one; 0 where none was made."""
+    """The failed attempt, counted from 1; 0 if there was none."""
     exit_code: int | None
-    """None where nobody could know it; negative for a signal."""
+    """None if it could not be observed; negative for a signal."""
     signal: str
-    """The name of the signal that ended the process, or nothing."""
+    """The signal that ended the process; empty if none did."""
     facts: dict[str, int]
 
     @property
     def ending(self) -> str:
-        """How the process ended, in words."""
+        """How the process ended, as text."""
         if self.signal:
             return f"signal {self.signal}"
         return "not known" if self.exit_code is None else f"exit code {self.exit_code}"
 
 
 def explain(db: Session, run: Run) -> FailureReport | None:
-    """Return why a run has failed, or None if it has not."""
+    """Return why a run failed, or None if it has not failed."""
     if not run.error_code:
         return None
     found = select(RunEvent).where(
@@ -74,12 +74,12 @@ def log_tail(folder: RunDir) -> list[str]:
 
 
 def list_fixes(db: Session, run: Run, why: FailureReport) -> list[Fix]:
-    """Return the changes of its recipe that may mend a failed run."""
+    """Return recipe changes that may fix a failed run."""
     return fixes.list_fixes(db, why.kind.code, run.recipe, why.facts)
 
 
 def render_markdown(run: Run, why: FailureReport, lines: Sequence[str]) -> str:
-    """Return all that somebody needs who looks for the mistake, as Markdown."""
+    """Return a bug report as Markdown: the cause, versions, recipe and end of the log."""
     versions = run.resolved.get("versions", {})
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
     return "\n".join(
@@ -88,9 +88,9 @@ def render_markdown(run: Run, why: FailureReport, lines: Sequence[str]) -> str:
             "",
             f"- Code: `{why.kind.code}`",
             f"- Run: {run.name} #{run.id}, attempt {why.attempt}",
-            f"- Phase: {why.phase or 'not known'}, step {why.step}",
+            f"- Phase: {why.phase or 'unknown'}, step {why.step}",
             f"- Process: {why.ending}",
-            f"- Versions: {told or 'not known: it ended before its trainer was built'}",
+            f"- Versions: {told or 'unknown: it ended before its trainer was built'}",
             "",
             _fence("yaml", yaml.dump(run.recipe)),
             "",
@@ -101,7 +101,7 @@ def render_markdown(run: Run, why: FailureReport, lines: Sequence[str]) -> str:
 
 
 def _fence(language: str, text: str) -> str:
-    """Fence a text with more backticks than it has in a row anywhere."""
+    """Fence a text with more backticks than any run of them it contains."""
     fence = "```"
     while fence in text:
         fence += "`"

@@ -1,7 +1,8 @@
-"""What may mend a run that has failed, or whose numbers break: changes of its recipe, by code.
+"""Recipe changes that may fix a failed run or numerical issues, by failure or alarm code.
 
-Every repair is one click: the same recipe with a few values changed, as a new run. What could not
-run here is not offered.
+Each fix takes one click: a new run of the same recipe with a few values changed. Fixes that could
+not run here are not offered.
+
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,25 +28,25 @@ from studio.services.runs.oom_retry import smaller_batch
 from studio.weights.model_facts import ModelFacts
 
 LEARNING_RATE_DIVISOR = 10
-"""What the learning rate is divided by: less seldom helps a run that has diverged."""
+"""What the learning rate is divided by: smaller divisors seldom help a run that diverged."""
 
 MAX_SWAPS = 20
-"""How many other models or data sets are offered, the newest first."""
+"""How many other models or datasets are offered, newest first."""
 
 _MIN_LENGTH = 16
 _MAX_LENGTH = 1_048_576
 _LENGTH_MULTIPLE = 64
-"""Lengths are offered in multiples of this."""
+"""Suggested lengths are multiples of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
     title: str
-    """What will be done, after "Run again"."""
+    """What the fix does; follows "Run again"."""
     change: dict[str, Any]
-    """Values to lay over the recipe."""
+    """Values that override the recipe's."""
     swap: str = ""
-    """The field that is given something else in its place: of these there may be many."""
+    """The field that gets another value, if several fixes offer alternatives for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class _Failure:
     db: Session
     recipe: AnyRecipe
     facts: Mapping[str, int]
-    """Numbers the failure told."""
+    """Figures that the failure reported."""
     hardware: Hardware = field(default_factory=detect)
 
 
@@ -63,7 +64,7 @@ _FixFinder = Callable[[_Failure], Iterator[Fix]]
 def list_fixes(
     db: Session, code: str, recipe: AnyRecipe, facts: Mapping[str, int] | None = None
 ) -> list[Fix]:
-    """Return the repairs of a trouble that can run here, the likeliest first."""
+    """Return the fixes for a failure or alarm that can run here, most likely first."""
     case = _Failure(db, recipe, facts or {})
     offered = (repair for way in _FIXES_BY_CODE.get(code, ()) for repair in way(case))
     return [repair for repair in offered if _can_run(case, repair)]
@@ -79,7 +80,7 @@ def _can_run(case: _Failure, repair: Fix) -> bool:
 
 
 def _wider_dtypes(case: _Failure) -> Iterator[Fix]:
-    """Offer the formats with more room: the range of float32 first, then all of it."""
+    """Offer wider formats: first one with the range of float32, then float32 itself."""
     mode = PRECISIONS[case.recipe.precision]
     wider: tuple[PrecisionName, ...] = ("fp32",)
     if mode.scaler or mode.weights != "float32" or mode.is_float8:
@@ -96,27 +97,27 @@ def _lower_learning_rate(case: _Failure) -> Iterator[Fix]:
 
 
 def _less_memory(case: _Failure) -> Iterator[Fix]:
-    """Offer what needs less memory: what leaves the result as it is comes first."""
+    """Offer changes that need less memory; those that keep the result the same come first."""
     if not _fits(case):
         yield from _lora_adapter(case)
     if change := smaller_batch(case.recipe):
         size = change["optimisation"]["per_device_train_batch_size"]
         times = change["optimisation"]["gradient_accumulation_steps"]
-        yield Fix(title=f"with batches of {size}, {times} to an update", change=change)
+        yield Fix(title=f"with batch size {size} and {times} accumulation steps", change=change)
         return
     if not case.recipe.optimisation.activation_checkpointing:
         change = {"optimisation": {"activation_checkpointing": True}}
         yield Fix(title="with activation checkpointing", change=change)
     half = case.recipe.data.max_length // 2
     if half >= _MIN_LENGTH:
-        title = f"with examples of at most {half:,} tokens"
+        title = f"with a max sequence length of {half:,} tokens"
         yield Fix(title=title, change={"data": {"max_length": half}})
     if _fits(case):
         yield from _lora_adapter(case)
 
 
 def _lora_adapter(case: _Failure) -> Iterator[Fix]:
-    """Offer an adapter in place of a full fine-tune, in a precision that goes with one."""
+    """Offer a LoRA adapter instead of a full fine-tune, in a precision that supports one."""
     if isinstance(case.recipe.adapter, FullFineTune):
         change: dict[str, Any] = {"adapter": {"kind": "lora"}}
         if PRECISIONS[case.recipe.precision].rounding is not None:
@@ -125,7 +126,7 @@ def _lora_adapter(case: _Failure) -> Iterator[Fix]:
 
 
 def _fits(case: _Failure) -> bool:
-    """Whether weights, gradients and optimizer alone are smaller than the memory there is."""
+    """Whether weights, gradients and optimizer states alone fit into the available memory."""
     sizes = number_formats.plan_dtypes(case.recipe, _model_facts(case)).sizes
     return sizes is None or sizes.total < case.hardware.usable_memory_bytes
 
@@ -141,14 +142,14 @@ def _longer_examples(case: _Failure) -> Iterator[Fix]:
     longest = case.facts.get("longest", 0)
     length = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, _MAX_LENGTH)
     if length > case.recipe.data.max_length:
-        title = f"with examples of up to {length:,} tokens"
+        title = f"with a max sequence length of {length:,} tokens"
         yield Fix(title=title, change={"data": {"max_length": length}})
 
 
 def _chat_templates(_case: _Failure) -> Iterator[Fix]:
     for name in ("chatml", "plain"):
         change = {"data": {"chat_template": name}}
-        yield Fix(title=f"with the {name} template", change=change)
+        yield Fix(title=f"with the {name} chat template", change=change)
 
 
 def _full_fine_tune(_case: _Failure) -> Iterator[Fix]:
@@ -156,7 +157,7 @@ def _full_fine_tune(_case: _Failure) -> Iterator[Fix]:
 
 
 def _unchanged(_case: _Failure) -> Iterator[Fix]:
-    yield Fix(title="as it is", change={})
+    yield Fix(title="without changes", change={})
 
 
 def _other_models(case: _Failure) -> Iterator[Fix]:

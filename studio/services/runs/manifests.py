@@ -1,4 +1,4 @@
-"""The manifest of a run, told from its row until the run has written its own."""
+"""The manifest of a run, built from its database row until the run has written its own."""
 
 from sqlmodel import Session
 
@@ -10,14 +10,14 @@ from studio.services.datasets import datasets, versions
 
 
 def read_json(db: Session, run: Run, folder: RunDir) -> str:
-    """Return a run's manifest as JSON: to the letter the one it wrote, if it has written one."""
+    """Return a run's manifest as JSON, exactly as the run wrote it if it has."""
     if folder.manifest.is_file():
         return folder.manifest.read_text(encoding="utf-8")
     return build_manifest(db, run, folder).model_dump_json(indent=2)
 
 
 def build_manifest(db: Session, run: Run, folder: RunDir) -> Manifest:
-    """Tell what is known of a run that has not written its own."""
+    """Build the manifest of a run that has not written its own."""
     recipe = run.recipe.model_dump(mode="json")
     return run_manifest.build_manifest(
         _job_spec(db, run, folder), recipe, run.resolved, run.metrics
@@ -25,7 +25,7 @@ def build_manifest(db: Session, run: Run, folder: RunDir) -> Manifest:
 
 
 def _job_spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
-    """Return how the run was launched, or would be."""
+    """Return how the run was, or would be, launched."""
     if folder.job.is_file():
         return JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     return JobSpec(
@@ -41,7 +41,7 @@ def _job_spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
 
 
 def dataset_facts(db: Session, run: Run) -> DatasetFacts | None:
-    """Return what tells the rows of a run from all others, unless they are gone."""
+    """Return what identifies the rows of a run, or None if they have been deleted."""
     found = versions.find_for_run(db, run)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Where a run's numbers broke: which were not finite at a step, where in the model, and the log."""
+"""Steps at which metrics became NaN or infinite: which metrics, which modules, and the log."""
 
 import re
 from collections import deque
@@ -12,34 +12,34 @@ from studio.db.tables import Metric, RunEvent
 from studio.services.runs import artifacts, runs
 
 CONTEXT_LINES = 12
-"""Lines of the log before the one of the step, and after it."""
+"""Lines of the log shown before and after the line of the step."""
 
 _STEP = re.compile(rb"step (\d+)/")
-"""How a line of numbers begins in a run's log."""
+"""How a line of metrics begins in a run's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line of the log."""
+    """One line of the log."""
 
     number: int
-    """Counted from one."""
+    """Counted from 1."""
     text: str
     is_it: bool
-    """Whether it is the line that the step wrote."""
+    """Whether the step wrote this line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFiniteStep:
-    """What is known of a step at which a number was not finite."""
+    """A step at which a metric was not finite."""
 
     step: int
     numbers: dict[str, str]
-    """What was not finite: `nan`, `inf` or `-inf`, by metric."""
+    """The non-finite metrics: `nan`, `inf` or `-inf`, by key."""
     steps: Sequence[int]
-    """All steps that had such a number, the first of them."""
+    """The first steps of the run with a non-finite metric, in order."""
     alarms: Sequence[RunEvent]
-    """The run's alarms that name a module, or were raised at this step."""
+    """The run's alarms that name a module or were raised at this step."""
     lines: Sequence[LogLine]
 
 
@@ -47,7 +47,7 @@ MAX_STEPS = 100
 
 
 def inspect_step(db: Session, run_id: int, step: int, log: Path) -> NonFiniteStep:
-    """Gather what is known of a step."""
+    """Collect the metrics, alarms and log lines of a step."""
     broken = (Metric.run_id == run_id, col(Metric.value).is_(None))
     found = select(Metric.key, Metric.non_finite).where(*broken, Metric.step == step)
     steps = select(Metric.step).where(*broken).distinct().order_by(col(Metric.step))
@@ -62,7 +62,7 @@ def inspect_step(db: Session, run_id: int, step: int, log: Path) -> NonFiniteSte
 
 
 def _read_excerpt(log: Path, step: int) -> list[LogLine]:
-    """Return the line that a step wrote, with some around it: nothing where there is none."""
+    """Return the line that a step wrote and the lines around it; empty if there is none."""
     if not log.exists():
         return []
     with log.open("rb") as file:
