@@ -1,7 +1,8 @@
-"""What a run does by itself when it fails, because its recipe asks for it: smaller batches.
+"""Automatic retry with a smaller batch size after running out of memory, if the recipe allows.
 
-The same run goes on as a further attempt. Its recipe is changed for good, and its history says so:
-nothing is ever compared with a recipe that it was not trained by.
+The same run continues as another attempt. Its recipe is changed permanently and its history records
+the change, so that no comparison uses a recipe the run was not trained with.
+
 """
 
 from typing import Any
@@ -17,11 +18,11 @@ from studio.recipe.dotted_keys import merge
 from studio.services.runs import states
 
 SHRUNK = "shrunk"
-"""The kind of happening that says that a run goes on with smaller batches."""
+"""The kind of the event that records a retry with a smaller batch size."""
 
 
 def smaller_batch(recipe: AnyRecipe) -> dict[str, Any]:
-    """Return the change to about half the batch at as many examples an update; nothing at one."""
+    """Return the change to about half the batch size at the same effective batch; empty at 1."""
     steps = recipe.optimisation
     batch = steps.per_device_train_batch_size
     smaller = next((size for size in range(batch // 2, 0, -1) if batch % size == 0), None)
@@ -37,7 +38,7 @@ def smaller_batch(recipe: AnyRecipe) -> dict[str, Any]:
 
 
 def mark_for_retry(run: Run, why: Failed) -> bool:
-    """Note that a run failed which shall be tried again once its process is gone; say whether."""
+    """Mark a failed run for a retry once its process is gone. Return whether it was marked."""
     wanted = run.recipe.recovery.smaller_batches and run.status.is_live
     if why.code != "out_of_memory" or not wanted or run.status is RunStatus.STOPPING:
         return False
@@ -52,7 +53,7 @@ def is_marked_for_retry(run: Run) -> bool:
 
 
 def requeue_smaller(db: Session, run: Run) -> None:
-    """Queue the run again with smaller batches, from its newest checkpoint if it has one."""
+    """Queue the run again with a smaller batch size, from its newest checkpoint if it has one."""
     before = run.recipe.optimisation.per_device_train_batch_size
     run.recipe = _smaller_recipe(run) or run.recipe
     steps = run.recipe.optimisation
@@ -70,13 +71,13 @@ def requeue_smaller(db: Session, run: Run) -> None:
 
 
 def list_shrinks(db: Session, run_id: int) -> list[dict[str, Any]]:
-    """Return how often the run was shrunk, oldest first: attempt, from, to, accumulation."""
+    """Return the batch size reductions, oldest first: attempt, from, to, accumulation."""
     query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == SHRUNK)
     return [one.data for one in db.exec(query.order_by(col(RunEvent.id)))]
 
 
 def _smaller_recipe(run: Run) -> AnyRecipe | None:
-    """Return the recipe with a smaller batch, or None where there is none."""
+    """Return the recipe with a smaller batch size, or None if there is none."""
     change = smaller_batch(run.recipe)
     try:
         return (
@@ -84,5 +85,5 @@ def _smaller_recipe(run: Run) -> AnyRecipe | None:
             if change
             else None
         )
-    except ValidationError:  # more accumulation than the knob allows
+    except ValidationError:  # more accumulation steps than the setting allows
         return None

@@ -1,4 +1,4 @@
-"""What an experiment was made from: a run or another experiment, as `run:12` names them."""
+"""The parent of an experiment: a run or another experiment, named like `run:12`."""
 
 from dataclasses import dataclass
 
@@ -12,25 +12,25 @@ from studio.services.runs import runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeParent:
-    """Where a recipe comes from."""
+    """The run or experiment a recipe was copied from."""
 
     title: str
-    """In words: run 12."""
+    """For example "run 12"."""
     name: str
     link: str
     recipe: AnyRecipe
 
 
 def find(db: Session, source: str) -> RecipeParent:
-    """Return the run or the experiment that a source names.
+    """Return the run or experiment that a source names.
 
     Raises:
-        NotFoundError: it names neither, or one that is gone.
+        NotFoundError: it names neither, or something that was deleted.
 
     """
     kind, _colon, number = source.partition(":")
     if kind not in {"run", "experiment"} or not number.isdecimal():
-        raise NotFoundError(f"There is no {source} to start from.", hint="Write run:12.")
+        raise NotFoundError(f"There is no {source} to start from.", hint="Use the form run:12.")
     found = (runs.get if kind == "run" else experiments.get)(db, int(number))
     return RecipeParent(
         title=f"{kind} {found.id}",
@@ -41,7 +41,7 @@ def find(db: Session, source: str) -> RecipeParent:
 
 
 def find_or_none(db: Session, source: str) -> RecipeParent | None:
-    """Return what a source names, or None where that is nothing, or gone."""
+    """Return what a source names, or None if it names nothing that exists."""
     try:
         return find(db, source)
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""What a person may ask of a run: stop, keep, pause, go on, try again."""
+"""Commands on a run: cancel, stop and keep, pause, resume, retry, restart."""
 
 from contextlib import suppress
 
@@ -12,10 +12,10 @@ from studio.services.runs import runs, states
 
 
 def cancel(db: Session, run_id: int) -> Run:
-    """Take a run out of the queue, or ask for it to stop; what it has learnt is not kept.
+    """Take a run out of the queue, or ask it to stop without keeping the model trained so far.
 
     Raises:
-        ConflictError: it has ended.
+        ConflictError: the run has ended.
 
     """
     run = runs.get(db, run_id)
@@ -26,26 +26,26 @@ def cancel(db: Session, run_id: int) -> Run:
 
 
 def stop_and_keep(db: Session, run_id: int) -> Run:
-    """Ask a run to stop, and to save what it has learnt as its result."""
+    """Ask a run to stop and to save the model trained so far as its result."""
     return _request(db, runs.get(db, run_id), RunCommand.KEEP)
 
 
 def pause(db: Session, run_id: int) -> Run:
-    """Ask a run to write a checkpoint and leave its slot."""
+    """Ask a run to write a checkpoint and free its slot."""
     return _request(db, runs.get(db, run_id), RunCommand.PAUSE)
 
 
 def drain(db: Session, run_id: int) -> None:
-    """Ask a run to write a checkpoint and wait in the queue: its worker is leaving."""
+    """Ask a run to write a checkpoint and requeue, because its worker is shutting down."""
     with suppress(ConflictError):
         _request(db, runs.get(db, run_id), RunCommand.DRAIN)
 
 
 def resume(db: Session, run_id: int) -> Run:
-    """Queue a paused run again, to go on from where it was.
+    """Queue a paused run again, to resume where it stopped.
 
     Raises:
-        ConflictError: it is not paused.
+        ConflictError: the run is not paused.
 
     """
     run = runs.get(db, run_id)
@@ -55,26 +55,26 @@ def resume(db: Session, run_id: int) -> Run:
 
 
 def retry(db: Session, run_id: int) -> Run:
-    """Queue a run that has ended badly again, to go on from its newest checkpoint.
+    """Queue a failed or cancelled run again, to resume from its newest checkpoint.
 
     Raises:
-        ConflictError: it has not failed, or left no checkpoint.
+        ConflictError: the run has neither failed nor been cancelled, or has no checkpoint.
 
     """
     run = _require_failed(db, run_id)
     if run.checkpoint_step is None:
-        raise ConflictError(f"Run {run_id} left no checkpoint.", hint="Try it from the start.")
+        raise ConflictError(f"Run {run_id} has no checkpoint.", hint="Restart it instead.")
     return _requeue(db, run)
 
 
 def restart(db: Session, run_id: int) -> Run:
-    """Queue a run that has ended badly again, to begin anew.
+    """Queue a failed or cancelled run again, to start from the first step.
 
-    Its numbers and answers go, so that none is there twice: what is told of a run is always one
-    course from its first step. Its history, its attempts and its log stay.
+    Its metrics and answers are deleted, so that they always describe one continuous course from
+    the first step. Its history, attempts and log are kept.
 
     Raises:
-        ConflictError: it has not failed.
+        ConflictError: the run has neither failed nor been cancelled.
 
     """
     run = _require_failed(db, run_id)
@@ -90,7 +90,7 @@ def restart(db: Session, run_id: int) -> Run:
 
 
 _REQUEST_ORDER = (RunCommand.DRAIN, RunCommand.PAUSE, RunCommand.KEEP, RunCommand.CANCEL)
-"""What was asked may be asked for more strongly, until it is done."""
+"""A stopping run accepts stronger requests only; weakest first."""
 
 
 def _request(db: Session, run: Run, ask: RunCommand) -> Run:
@@ -107,7 +107,7 @@ def _request(db: Session, run: Run, ask: RunCommand) -> Run:
 def _require_failed(db: Session, run_id: int) -> Run:
     run = runs.get(db, run_id)
     if run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
-        raise ConflictError(f"Run {run_id} is {run.status}: there is nothing to try again.")
+        raise ConflictError(f"Run {run_id} is {run.status}: there is nothing to retry.")
     return run
 
 

@@ -1,4 +1,4 @@
-"""What befell a run, as its audit log: every kind of it, what it tells, and in which words."""
+"""The history of a run: every kind of event, its details and its sentence."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -11,18 +11,18 @@ from studio.schemas.field_docs import FieldDocs
 
 
 class _EventDetails(FieldDocs, BaseModel):
-    """Facts of a happening. Older studios told fewer of them, so each may be missing."""
+    """Details of an event. Any may be missing, because older versions recorded fewer."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
 class Nothing(_EventDetails):
-    """There is nothing to add."""
+    """No details."""
 
 
 class Cause(_EventDetails):
     because: str = ""
-    """Why it went back to the queue by itself; empty when a person put it there."""
+    """Why the run returned to the queue automatically; empty if a person queued it."""
     attempt: int | None = None
 
 
@@ -41,7 +41,7 @@ class AtStep(_EventDetails):
 
 class Result(_EventDetails):
     stopped_at: int | None = None
-    """The step at which a person stopped it, keeping what it had learnt."""
+    """The step at which a person stopped the run and kept its model."""
 
 
 class Reason(_EventDetails):
@@ -56,7 +56,7 @@ class Priority(_EventDetails):
 
 class Place(_EventDetails):
     place: int | None = None
-    """Counted from one, among those of its priority that wait."""
+    """Counted from 1 among the queued runs of its priority."""
 
 
 class OnwardFrom(_EventDetails):
@@ -84,7 +84,7 @@ class _EventBase(BaseModel):
     @computed_field  # type: ignore[prop-decorator] # as pydantic documents it
     @property
     def words(self) -> str:
-        """What happened, as a sentence."""
+        """What happened, in one sentence."""
         in_words = _EVENT_SENTENCES.get(self.kind)
         return in_words(self.data) if in_words else f"{self.kind.replace('_', ' ').capitalize()}."
 
@@ -180,7 +180,7 @@ class PrecisionChanged(_EventBase):
 
 
 class Other(_EventBase):
-    """A kind that this version does not know; a program passes over it."""
+    """A kind that this version does not know; programs should ignore it."""
 
     data: dict[str, Any]
 
@@ -216,33 +216,33 @@ def to_event(row: RunEvent) -> KnownEvent | Other:
 
 _REQUEST_SENTENCES = {
     "cancel": "Asked to stop.",
-    "keep": "Asked to stop and to keep what it has learnt.",
+    "keep": "Asked to stop and keep the model trained so far.",
     "pause": "Asked to pause.",
-    "drain": "Asked to pause, because its worker is leaving.",
+    "drain": "Asked to pause because its worker is shutting down.",
 }
 
 _EVENT_SENTENCES: dict[str, Callable[[Any], str]] = {
     "queued": lambda it: (
-        f"Back in the queue. {it.because}" if it.because else "Put into the queue."
+        f"Back in the queue. {it.because}" if it.because else "Added to the queue."
     ),
-    "starting": lambda it: f"Taken by a worker, attempt {it.attempt or 1}.",
-    "running": lambda _: "Began to train.",
+    "starting": lambda it: f"Claimed by a worker, attempt {it.attempt or 1}.",
+    "running": lambda _: "Started training.",
     "stopping": lambda it: _REQUEST_SENTENCES.get(it.asked, "Asked to stop."),
     "paused": lambda it: f"Paused{_at_step(it.step)}.",
     "succeeded": lambda it: (
-        f"Stopped and kept{_at_step(it.stopped_at)}." if it.stopped_at else "Done."
+        f"Stopped and kept the model{_at_step(it.stopped_at)}." if it.stopped_at else "Done."
     ),
     "failed": lambda it: it.message or "Failed.",
     "cancelled": lambda it: f"Cancelled{_at_step(it.step)}.",
-    "held": lambda _: "Held: it waits until it is released.",
+    "held": lambda _: "Held until it is released.",
     "released": lambda _: "Released.",
-    "prioritised": lambda it: f"Given priority {it.priority}.",
-    "moved": lambda it: f"Moved to place {it.place} of those that wait.",
+    "prioritised": lambda it: f"Priority set to {it.priority}.",
+    "moved": lambda it: f"Moved to position {it.place} in the queue.",
     "checkpointed": lambda it: f"Wrote a checkpoint{_at_step(it.step)}.",
-    "restarted": lambda _: "Begun anew: the numbers and answers of before are gone.",
-    "pruned": lambda it: f"Its sweep saw no hope for it{_at_step(it.step)}.",
-    "resumed": lambda it: f"Went on from step {it.step}.",
-    "precision": lambda it: f"Precision set to {it.precision} for the machine of its worker.",
+    "restarted": lambda _: "Restarted: earlier metrics and answers were deleted.",
+    "pruned": lambda it: f"Pruned by its sweep as unpromising{_at_step(it.step)}.",
+    "resumed": lambda it: f"Resumed from step {it.step}.",
+    "precision": lambda it: f"Precision set to {it.precision} for its worker's machine.",
     "alarm": lambda it: f"{it.message or 'An alarm.'}{_seen_at_step(it.step)}",
 }
 

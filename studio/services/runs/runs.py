@@ -1,4 +1,4 @@
-"""Runs, as people see them: submit, find, delete."""
+"""Runs: submit, find, delete."""
 
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,10 +36,10 @@ from studio.services.runs import start_checks, states
 from studio.services.workers import workers
 
 ALARM_KIND = "alarm"
-"""The kind of happening that says that a run's numbers break."""
+"""The kind of an event that reports numerical issues."""
 
 RESTARTED_KIND = "restarted"
-"""The kind that says that a run begins anew: what its numbers were is told no more."""
+"""The kind of an event that records a restart; earlier alarms no longer count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +50,22 @@ class RunFilter:
     status: RunStatus | None = None
     experiment_id: int | None = None
     archived: bool = False
-    """Whether those in the archive are listed, too; those in the trash never are."""
+    """Whether to include archived runs. Runs in the trash are never listed."""
 
 
 def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | None = None) -> Run:
-    """Queue a run of an experiment, with some of its recipe's values replaced.
+    """Queue a run of an experiment, with some values of its recipe replaced.
 
     Raises:
         ForbiddenError: the experiment belongs to another member.
-        InvalidError: the recipe cannot run here: unknown model or data set, refused precision,
-            knobs that exclude each other.
+        InvalidError: the recipe cannot run here: unknown model or dataset, incompatible
+            precision, conflicting settings.
 
     """
     owners.require(db, "experiments", [_id(experiment)])
     values = overrides or {}
     if experiment.precision_reason and "precision" not in values:
-        # Another model or adapter may have another recommendation.
+        # Another model or adapter may have a different recommendation.
         values = {**values, "precision": AUTO}
     resolved = recommendation.resolve_precision(db, with_overrides(experiment.recipe, values))
     recipe = resolved.recipe
@@ -88,12 +88,12 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
 def resubmit(
     db: Session, run_id: int, change: Mapping[str, Any], *, strict: bool | None = False
 ) -> Run:
-    """Queue the recipe of a run once more, with some of its values changed.
+    """Queue the recipe of a run again, with some of its values changed.
 
-    Unless strict, they are text, as a form sends them.
+    Unless `strict`, values may be text, as a form sends them.
 
     Raises:
-        InvalidError: as `submit`.
+        InvalidError: as in `submit`.
 
     """
     run = get(db, run_id)
@@ -108,10 +108,11 @@ def resubmit(
 
 
 def recheck_precision(db: Session, run: Run, hardware: Hardware) -> None:
-    """Choose again what the studio chose, on the machine that is about to train the run.
+    """Choose an automatically chosen precision again, on the machine about to train the run.
 
     It may have been chosen while no worker was connected. A run that resumes keeps its precision,
-    and so do the runs of a sweep: they are compared with each other.
+    and so do the runs of a sweep, because they are compared with each other.
+
     """
     if not run.precision_reason or run.resumes or run.attempt > 1 or run.sweep_id is not None:
         return
@@ -125,15 +126,21 @@ def recheck_precision(db: Session, run: Run, hardware: Hardware) -> None:
 
 
 def check(db: Session, recipe: AnyRecipe) -> None:
-    """Refuse a recipe that could not run, before it waits in the queue for nothing."""
+    """Reject a recipe that cannot run, before it waits in the queue in vain.
+
+    Raises:
+        InvalidError: the recipe cannot run here.
+
+    """
     if refused := make_checker(db)(recipe):
         raise refused
 
 
 def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
-    """Return what says of recipes, at one moment, why they could not run; None of those that can.
+    """Return a function that returns why a recipe cannot run, or None if it can.
 
-    What many of them have in common is asked of the database once.
+    It reflects one moment and queries the database only once for what many recipes share.
+
     """
     hardware = workers.training_hardware(db)
     facts = cache(partial(recommendation.load_model_facts, db))
@@ -167,10 +174,10 @@ def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
 def with_overrides(
     recipe: AnyRecipe, overrides: Mapping[str, Any], *, strict: bool | None = None
 ) -> AnyRecipe:
-    """Return the recipe with some values replaced; unless strict, text is read as what it says.
+    """Return the recipe with some values replaced; unless `strict`, text values are parsed.
 
     Raises:
-        InvalidError: a value is out of bounds or no such field exists.
+        InvalidError: a value is out of range, or a field does not exist.
 
     """
     try:
@@ -188,7 +195,7 @@ def get(db: Session, run_id: int) -> Run:
 
 
 def existing_ids(db: Session, ids: Sequence[int]) -> list[int]:
-    """Return those numbers that are still a run's."""
+    """Return those ids that still belong to a run, in the given order."""
     found = set(db.exec(select(Run.id).where(col(Run.id).in_(ids))))
     return [one for one in ids if one in found]
 
@@ -196,10 +203,10 @@ def existing_ids(db: Session, ids: Sequence[int]) -> list[int]:
 def newest(
     db: Session, which: RunFilter, *, limit: int, before: int | None = None
 ) -> Sequence[Run]:
-    """Return matching runs, newest first, those older than run `before`."""
+    """Return matching runs, newest first; with `before`, only runs older than that one."""
     query = select(Run).order_by(col(Run.id).desc()).limit(limit)
     if which.search:
-        # Names are looked through in an index; of the wide rows only those that match are read.
+        # Names are searched in an index; only matching rows, which are wide, are read.
         query = query.where(col(Run.id).in_(select(Run.id).where(*_filter_conditions(which))))
     else:
         query = query.where(*_filter_conditions(which))
@@ -217,21 +224,21 @@ def list_for_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
 
 
 def list_live(db: Session) -> Sequence[Run]:
-    """Return the runs that own a training process, oldest first."""
+    """Return the runs that have a training process, oldest first."""
     return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
 
 
 def list_with_live(db: Session, run_ids: Collection[int]) -> Sequence[Run]:
-    """Return the live runs and some others, newest first; runs that were deleted are left out."""
+    """Return the live runs and the given ones, newest first; deleted ids are ignored."""
     query = select(Run).where(col(Run.status).in_(LIVE) | col(Run.id).in_(run_ids))
     return db.exec(query.order_by(col(Run.id).desc())).all()
 
 
 def delete(db: Session, run_id: int, folder: Path) -> None:
-    """Delete a run that has ended, with its numbers and files.
+    """Delete a run that has ended, with its metrics and files.
 
     Raises:
-        ConflictError: it is queued or live.
+        ConflictError: the run is queued or live.
 
     """
     run = get(db, run_id)
@@ -256,13 +263,13 @@ def list_newest_events(db: Session, run_id: int, *, limit: int) -> Sequence[RunE
 
 
 def list_alarms(db: Session, run_id: int) -> Sequence[RunEvent]:
-    """Return what the run's guard has told, oldest first."""
+    """Return the run's alarms, oldest first."""
     query = select(RunEvent).where(RunEvent.run_id == run_id, *alarm_conditions())
     return db.exec(query.order_by(col(RunEvent.id))).all()
 
 
 def alarm_conditions() -> tuple[ColumnElement[bool], ...]:
-    """Tell the alarms among happenings: those since the run last began anew."""
+    """Return the conditions that select alarms among events: those since the last restart."""
     other = aliased(RunEvent)
     newest = select(func.max(other.id)).where(
         other.run_id == RunEvent.run_id, other.kind == RESTARTED_KIND

@@ -1,4 +1,4 @@
-"""Everything that keeps a recipe from starting: its model, precision, chat template and data."""
+"""Everything that can prevent a recipe from starting: model, precision, chat template, data."""
 
 from sqlmodel import Session
 
@@ -12,7 +12,7 @@ from studio.weights.model_facts import ModelFacts
 
 
 def check(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
-    """Return why a recipe cannot run, worst first; nothing if it can."""
+    """Return why a recipe cannot run, worst first; empty if it can."""
     return [
         *incompatibilities.check(recipe, facts, workers.training_hardware(db)),
         *check_model_and_data(db, recipe),
@@ -20,9 +20,10 @@ def check(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
 
 
 def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return why its model cannot be had, or cannot learn from its data.
+    """Return why a recipe's model is unavailable or cannot be trained on its data.
 
-    That goes by its method, model, data set and what it does to the rows, and by nothing else.
+    This depends only on the method, the model, the dataset and the data settings.
+
     """
     return [
         *base_model_check.check(db, recipe),

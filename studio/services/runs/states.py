@@ -1,13 +1,13 @@
-"""The states of a run, and the only way from one to another.
+"""The states of a run, and the only function that changes them.
 
     queued ──▶ starting ──▶ running ──▶ succeeded
      │ ▲ ▲        │  │        │ └────▶ failed ───────┐
      │ │ └────────┘  └▶ stopping ────▶ cancelled ────┤
      │ └── paused ◀────────┘  (or succeeded, failed) │
-     │ └──────────────── tried again ◀───────────────┘
-     └▶ cancelled (or failed, where its files cannot be read)
+     │ └──────────────── retried ◀───────────────────┘
+     └▶ cancelled (or failed, if its files cannot be read)
 
-A live run whose process is lost goes back to `queued`, to go on from its newest checkpoint.
+A live run whose process is lost returns to `queued` and resumes from its newest checkpoint.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
 
 
 def move(db: Session, run: Run, to: RunStatus, told: Mapping[str, Any] | None = None) -> bool:
-    """Move a run if the diagram above has that arrow. Return whether it moved."""
+    """Move a run to another state if the diagram allows it. Return whether it moved."""
     if to not in TRANSITIONS.get(run.status, ()):
         return False
     run.status = to
@@ -48,6 +48,6 @@ def move(db: Session, run: Run, to: RunStatus, told: Mapping[str, Any] | None = 
 
 
 def record_event(db: Session, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
-    """Write down that something befell the run."""
+    """Append an event to the run's history."""
     assert run.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
     db.add(RunEvent(run_id=run.id, kind=kind, data=dict(data or {})))

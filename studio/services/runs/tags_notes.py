@@ -1,4 +1,4 @@
-"""What people write on runs: names, notes and tags."""
+"""Names, notes and tags of runs."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -25,14 +25,14 @@ def update(
     notes: str | None = None,
     tags: Iterable[str] | None = None,
 ) -> Run:
-    """Change what is written on a run; None leaves it as it is.
+    """Change a run's name, notes or tags; None leaves a field unchanged.
 
     Raises:
-        InvalidError: a name, note or tag that cannot be kept.
+        InvalidError: the name, the notes or a tag is not valid.
 
     """
     run = runs.get(db, run_id)
-    # All is looked at before any of it is kept.
+    # Validate everything before changing anything.
     name = run.name if name is None else experiments.clean_name(name)
     notes = run.notes if notes is None else clean_notes(notes)
     run.tags = run.tags if tags is None else clean_tags(tags)
@@ -41,10 +41,10 @@ def update(
 
 
 def tag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
-    """Put a tag on runs. Return those that did not have it."""
+    """Add a tag to runs. Return the ids of those that did not have it."""
     (wanted,) = clean_tags([name]) or [""]
     if not wanted:
-        raise InvalidError("A tag is needed.", hint="Write a word or two.", param="tag")
+        raise InvalidError("Enter a tag.", hint="Use a word or two.", param="tag")
     changed = [run for run in load_runs(db, run_ids) if wanted not in run.tags]
     for run in changed:
         run.tags = clean_tags([*run.tags, wanted])
@@ -52,7 +52,7 @@ def tag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
 
 
 def untag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
-    """Take a tag off runs. Return those that had it."""
+    """Remove a tag from runs. Return the ids of those that had it."""
     changed = [run for run in load_runs(db, run_ids) if name in run.tags]
     for run in changed:
         run.tags = [one for one in run.tags if one != name]
@@ -64,8 +64,8 @@ def load_runs(db: Session, run_ids: Sequence[int]) -> Sequence[Run]:
 
 
 def known_tags(db: Session) -> list[str]:
-    """Return the tags there are."""
-    # Most runs have none, and many have the same: few lists are read, as the text they are.
+    """Return all tags in use."""
+    # Most runs have no tags and many share the same: reading distinct lists as text is faster.
     kept = type_coerce(col(Run.tags), String)
     lists = db.scalars(distinct_values(kept, col(Run.deleted_at).is_(None)))
     return sorted({one for some in lists if some for one in json.loads(some)})
@@ -74,24 +74,24 @@ def known_tags(db: Session) -> list[str]:
 def clean_notes(notes: str) -> str:
     notes = notes.replace("\r\n", "\n").strip()
     if len(notes) > NOTES_LIMIT:
-        raise InvalidError(f"Notes have at most {NOTES_LIMIT:,} characters.", param="notes")
+        raise InvalidError(f"Notes can have up to {NOTES_LIMIT:,} characters.", param="notes")
     return notes
 
 
 def clean_tags(tags: Iterable[str]) -> list[str]:
-    """Return tags as they are kept: each once, without space around them.
+    """Return tags as they are stored: without duplicates or surrounding spaces.
 
     Raises:
-        InvalidError: one is too long, or has what a query could not name.
+        InvalidError: there are too many, or one is too long or has characters queries cannot name.
 
     """
     found = list(dict.fromkeys(filter(None, (" ".join(one.split()) for one in tags))))
     for one in found:
         if len(one) > TAG_LIMIT or not one.isprintable() or set(one) & set('",'):
             raise InvalidError(
-                f"A tag has at most {TAG_LIMIT} characters, and no comma or quotation mark.",
+                f"Tags can have up to {TAG_LIMIT} characters, without commas or quotation marks.",
                 param="tags",
             )
     if len(found) > MAX_TAGS:
-        raise InvalidError(f"A run has at most {MAX_TAGS} tags.", param="tags")
+        raise InvalidError(f"A run can have up to {MAX_TAGS} tags.", param="tags")
     return found

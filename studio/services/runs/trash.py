@@ -1,7 +1,8 @@
-"""Runs out of sight: the archive, for what is only in the way, and the trash, for what shall go.
+"""The archive, which hides runs, and the trash, from which they are deleted.
 
-What is in the trash has its numbers and files until it is removed for good: by hand, or when it has
-been there for `RETENTION`.
+A run in the trash keeps its metrics and files until it is removed permanently: by hand, or after
+`RETENTION`.
+
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ RETENTION = timedelta(days=30)
 
 
 def archive(db: Session, run_ids: Sequence[int]) -> list[int]:
-    """Put runs into the archive. Return those that were not there."""
+    """Archive runs. Return the ids of those that were not archived."""
     changed = [run for run in tags_notes.load_runs(db, run_ids) if run.archived_at is None]
     for run in changed:
         run.archived_at = datetime.now(UTC)
@@ -34,10 +35,10 @@ def unarchive(db: Session, run_ids: Sequence[int]) -> list[int]:
 
 
 def move_to_trash(db: Session, run_ids: Sequence[int]) -> list[int]:
-    """Put runs into the trash. Return those that were not there.
+    """Move runs to the trash. Return the ids of those that were not in it.
 
     Raises:
-        ConflictError: one of them waits or trains; none was thrown away.
+        ConflictError: one of them is queued or live; none was moved.
 
     """
     changed = [run for run in tags_notes.load_runs(db, run_ids) if run.deleted_at is None]
@@ -49,7 +50,7 @@ def move_to_trash(db: Session, run_ids: Sequence[int]) -> list[int]:
 
 
 def restore(db: Session, run_ids: Sequence[int]) -> list[int]:
-    """Take runs out of the trash. Return those that were there."""
+    """Restore runs from the trash. Return the ids of those that were in it."""
     changed = [run for run in tags_notes.load_runs(db, run_ids) if run.deleted_at is not None]
     for run in changed:
         run.deleted_at = None
@@ -57,7 +58,7 @@ def restore(db: Session, run_ids: Sequence[int]) -> list[int]:
 
 
 def remove(db: Session, run_ids: Sequence[int], folder: Path) -> list[int]:
-    """Remove runs that are in the trash for good, with their numbers and files."""
+    """Permanently delete the given runs that are in the trash, with their metrics and files."""
     gone = _ids([run for run in tags_notes.load_runs(db, run_ids) if run.deleted_at is not None])
     for run_id in gone:
         runs.delete(db, run_id, folder)
@@ -65,7 +66,7 @@ def remove(db: Session, run_ids: Sequence[int], folder: Path) -> list[int]:
 
 
 def empty(db: Session, folder: Path, *, before: datetime | None = None) -> list[int]:
-    """Remove for good what has been in the trash for long enough."""
+    """Permanently delete what was moved to the trash before a time: by default `RETENTION` ago."""
     until = before or datetime.now(UTC) - RETENTION
     query = select(Run.id).where(col(Run.deleted_at) < until)
     return remove(db, [one for one in db.exec(query) if one is not None], folder)
