@@ -67,8 +67,7 @@ def enable_hub_checks(settings: Settings, answers: HubAccessCache) -> Iterator[N
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return why a recipe's base model is unavailable; empty if it is not, or without hub
-    checks.
+    """Return why a recipe's base model is unavailable; empty without hub checks or if it is not.
 
     Raises:
         InvalidError: the model does not exist, or its files cannot be read.

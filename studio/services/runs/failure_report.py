@@ -88,7 +88,7 @@ def render_markdown(run: Run, why: FailureReport, lines: Sequence[str]) -> str:
             "",
             f"- Code: `{why.kind.code}`",
             f"- Run: {run.name} #{run.id}, attempt {why.attempt}",
-            f"- Phase: {why.phase or 'unknown'}, step {why.step}",
+            f"- Phase: {why.phase or 'not known'}, step {why.step}",
             f"- Process: {why.ending}",
             f"- Versions: {told or 'unknown: it ended before its trainer was built'}",
             "",
