@@ -1,1 +1,1 @@
-"""Estimates of memory and time before a run, what they are based on, and progress during it."""
+"""Memory and time estimates before a run, the data behind them, and progress during a run."""

@@ -1,7 +1,8 @@
-"""What the layers of a decoder keep of a batch until the backward pass needs it, in bytes.
+"""Activation memory: the bytes that decoder layers keep of a batch for the backward pass.
 
-Put together from what each operation saves, by how a family's layers are made and what its config
-says; tests count it again, tensor by tensor. Of families that nobody counted nothing is said.
+The sum of what each operation saves, given how a family's layers are built and its config. Tests
+verify it tensor by tensor. Families that were not verified get no estimate.
+
 """
 
 from dataclasses import dataclass
@@ -16,29 +17,29 @@ from studio.weights.model_facts import ModelFacts
 from studio.weights.model_shape import ModelShape
 
 _PLAIN_MLP_VALUES, _GATED_MLP_VALUES = 2, 4
-"""Numbers kept for each of the inner network's width: what goes into the activation and comes out
-of it, and with a gate what it lets through and their product."""
+"""Values kept per unit of the MLP's inner width: the activation's input and output; with a gate
+also what the gate lets through and their product."""
 _UNFUSED_ACTIVATION_VALUES = {"gelu_new": 3, "gelu_fast": 5}
-"""Activations that are worked out step by step, and how many numbers more that keeps."""
+"""Activations that are computed step by step, and how many more values that keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """What a batch holds at most, in tokens."""
+    """The largest batch, in tokens."""
 
     batch: int
     length: int
-    """Of the longest example: others are padded to it."""
+    """Length of the longest example; the others are padded to it."""
     answer_tokens: int
-    """Tokens to learn in one example."""
+    """Tokens trained on in one example."""
     rows: int = 0
-    """Rows in all; none where that is not known."""
+    """Total rows; 0 if unknown."""
     row_tokens: float = 0
-    """Of a row, on average."""
+    """Tokens of a row, on average."""
     validation_examples: int = 0
-    """Examples to validate by; none where that is not known."""
+    """Validation examples; 0 if unknown."""
     is_packed: bool = False
-    """Whether rows share an example."""
+    """Whether several rows are packed into one example."""
 
     @property
     def tokens(self) -> int:
@@ -46,13 +47,13 @@ class BatchShape:
 
     @property
     def is_padded(self) -> bool:
-        """Whether attention is masked: one example alone never is, but for what shares it."""
+        """Whether attention uses a mask; a single example does only if it is packed."""
         return self.batch > 1 or self.is_packed
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """One step of training, and what is needed to say how much it holds."""
+    """One training step and everything its memory depends on."""
 
     recipe: AnyRecipe
     facts: ModelFacts
@@ -66,12 +67,12 @@ class TrainingStep:
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of what comes out of a layer's products."""
+        """Bytes per value of the output of a layer's matrix products."""
         return DTYPE_BYTES[PRECISIONS[self.recipe.precision].compute]
 
     @property
     def hidden_state_bytes(self) -> int:
-        """Bytes of a number between the layers: as wide as the table of tokens."""
+        """Bytes per value between the layers, which have the dtype of the token embeddings."""
         return DTYPE_BYTES[number_formats.hidden_state_dtype(self.recipe, self.facts)]
 
     @property
@@ -80,43 +81,43 @@ class TrainingStep:
 
     @property
     def embedding_size(self) -> int:
-        """Numbers in the vocabulary's table."""
+        """Number of values in the token embeddings."""
         return self.shape.vocab_size * self.shape.hidden_size
 
     @property
     def layer_spec(self) -> DecoderLayers:
-        """How its layers are made; of a family nobody counted, as most are."""
+        """How the family's layers are built; families that were not verified count as llama."""
         return FAMILY_LAYERS.get(self.facts.family, FAMILY_LAYERS["llama"])
 
     @property
     def is_narrow(self) -> bool:
-        """Whether products come out in 16 bits."""
+        """Whether matrix products are computed in 16 bits."""
         return self.compute_bytes < DTYPE_BYTES["float32"]
 
     @property
     def casts_inputs(self) -> bool:
-        """Whether each linear layer, or the adapter beside it, reads a copy of its own."""
+        """Whether each linear layer, or its adapter, reads its own cast of the input."""
         if not self.is_adapter:
             return self.hidden_state_bytes > self.compute_bytes
-        # Beside packed weights peft widens what it reads, unless a GPU's autocast is at hand.
+        # With quantised weights, peft widens the input, unless autocast runs on a GPU.
         is_left = self.recipe.adapter.quantised is not None and self.on_gpu
         return self.is_narrow and not is_left
 
     @property
     def keeps_linear_inputs(self) -> bool:
-        """Whether frozen layers keep what they read: bitsandbytes' of 8 bits do, for nothing."""
+        """Whether frozen layers keep their input; bitsandbytes' 8-bit layers do so needlessly."""
         row = self.recipe.adapter.quantised
         return row is not None and row.is_read_in_int8
 
     @property
     def dequantised_bytes(self) -> int:
-        """Bytes of the largest packed weight while it is widened for a product."""
+        """Bytes of the largest quantised weight while it is widened for a product."""
         is_packed = self.recipe.adapter.quantised is not None
         return self.shape.hidden_size * self.shape.intermediate * self.compute_bytes * is_packed
 
     @property
     def key_value_widths(self) -> tuple[int, int]:
-        """How wide keys and values are as they are kept: written out for each query, or shared."""
+        """Widths of the stored keys and values: repeated for each query head, or shared."""
         shape = self.shape
         if shape.kv_heads == shape.heads or not (
             self.load.is_padded or self.layer_spec.eager_attention
@@ -124,42 +125,44 @@ class TrainingStep:
             return shape.key_width, shape.key_width
         if shape.kv_heads > 1 or (self.layer_spec.eager_attention and self.load.is_padded):
             return shape.query_width, shape.query_width
-        # A single head is shared by a view, which to narrow it is written out.
+        # A single head is shared as a view; casting it to fewer bits copies it.
         return (
             shape.query_width if self.hidden_state_bytes > self.compute_bytes else shape.key_width
         ), shape.key_width
 
     @property
     def stores_attention_scores(self) -> bool:
-        """Whether attention works its scores out one after the other, and keeps them.
+        """Whether attention computes its scores step by step and keeps them.
 
-        No fused kernel could round what it multiplies inside, and a processor's drops no scores.
+        No fused kernel can round the factors inside it, and CPU kernels support no attention
+        dropout.
+
         """
         drops = self.shape.attention_dropout and not self.on_gpu
         return drops or emulates_bfloat16(self.recipe)
 
     @property
     def layer(self) -> int:
-        """Bytes that one layer keeps."""
+        """Bytes that one layer keeps for the backward pass."""
         is_fused = not self.layer_spec.eager_attention and not self.stores_attention_scores
         return self.load.tokens * bytes_per_token(self) + self._mask * is_fused
 
     @property
     def _mask(self) -> int:
-        """Bytes of a layer's own copy of the mask, as wide as its products."""
+        """Bytes of a layer's own copy of the attention mask, in the dtype of its products."""
         length = self.load.length
         return self.load.batch * length * length * self.compute_bytes if self.load.is_padded else 0
 
     @property
     def checkpointed_bytes(self) -> int:
-        """Bytes of what goes into all layers, which is all that checkpointing keeps."""
+        """Bytes of the inputs of all layers, the only thing that activation checkpointing keeps."""
         return (
             self.shape.layers * self.load.tokens * self.shape.hidden_size * self.hidden_state_bytes
         )
 
     @property
     def final_norm_bytes(self) -> int:
-        """Bytes that the last norm keeps, and its output."""
+        """Bytes that the final norm keeps, and its output."""
         read = (
             self.hidden_state_bytes
             if self.layer_spec.norm == "layer"
@@ -170,22 +173,22 @@ class TrainingStep:
 
 
 def emulates_bfloat16(recipe: AnyRecipe) -> bool:
-    """Whether products read less than the numbers hold, which no processor does by itself."""
+    """Whether matrix products round float32 values to bfloat16, which has to be emulated."""
     mode = PRECISIONS[recipe.precision]
     return mode.matmul == "bfloat16" and mode.compute == "float32"
 
 
 def bytes_per_token(step: TrainingStep) -> int:
-    """Return the bytes that a layer keeps of a token."""
+    """Return the bytes that a layer keeps per token."""
     return sum(part(step) for part in (_norms, _inputs, _head_norms, _attention, _mlp, _lora_ranks))
 
 
 def _norms(step: TrainingStep) -> int:
-    """Return what the norms of a layer keep, and what is dropped of its outputs."""
+    """Return the bytes per token that a layer's norms and residual dropout keep."""
     made, hidden = step.layer_spec, step.shape.hidden_size
     dropped = 2 * step.compute_bytes * hidden if step.shape.residual_dropout else 0
     if made.norm == "layer":
-        # Its input, a mean and a deviation; of two that read the same, the input once.
+        # Input, mean and standard deviation; two norms with the same input keep it once.
         read = 1 if step.shape.parallel_residual else 2
         return read * hidden * step.hidden_state_bytes + 2 * 2 * step.hidden_state_bytes + dropped
     before = 4 * hidden + _scaled(step, step.hidden_state_bytes) * hidden + 4
@@ -194,21 +197,21 @@ def _norms(step: TrainingStep) -> int:
 
 
 def _scaled(step: TrainingStep, width: int) -> int:
-    """Return the bytes a norm keeps of a number to learn by what it is scaled."""
+    """Return the bytes per value that a norm keeps to train its scale."""
     if step.is_adapter:
         return 0
     return 4 if step.layer_spec.norm == "wide" else width
 
 
 def _inputs(step: TrainingStep) -> int:
-    """Return what linear layers keep of the hidden numbers they read."""
+    """Return the bytes per token that linear layers keep of their inputs."""
     copies = sum(readers if step.casts_inputs else 1 for readers in step.layer_spec.readers)
     beside = 2 if step.keeps_linear_inputs and step.casts_inputs else 0
     return (copies + beside) * step.compute_bytes * step.shape.hidden_size
 
 
 def _head_norms(step: TrainingStep) -> int:
-    """Return what it keeps to norm queries and keys."""
+    """Return the bytes per token kept to normalise queries and keys."""
     shape, made = step.shape, step.layer_spec
     if not made.qk_norm:
         return 0
@@ -225,16 +228,16 @@ def _attention(step: TrainingStep) -> int:
     keys, values = step.key_value_widths
     is_copied = made.copies_rotated_heads or (step.is_adapter and step.casts_inputs)
     heads = (3 if is_copied else 2) * shape.query_width + keys + values
-    # Values that are a part of what one product gave keep all of it.
+    # Values that are a slice of a fused product keep all of it.
     joined = (
         shape.query_width + shape.key_width if made.fused_qkv and values == shape.key_width else 0
     )
-    # In float32, whatever the mode: a sum for each head.
+    # A log-sum-exp per head, always in float32.
     return width * (heads + joined) + 4 * shape.heads
 
 
 def _unfused_attention(step: TrainingStep) -> int:
-    """Return what attention keeps that works its scores out one after the other."""
+    """Return the bytes per token that attention keeps if it computes its scores step by step."""
     shape, width, length = step.shape, step.compute_bytes, step.load.length
     if step.layer_spec.eager_attention:
         scores = 4 + width * (shape.attn_softcapping + step.is_narrow)
@@ -246,7 +249,7 @@ def _unfused_attention(step: TrainingStep) -> int:
     is_part = step.layer_spec.fused_qkv and shape.kv_heads == shape.heads
     is_view = is_part and not step.is_narrow and step.load.batch == 1
     joined = 4 * (shape.query_width + shape.key_width) if is_view else 0
-    # Queries, keys and values in float32, keys and values for each query.
+    # Queries, keys and values in float32, keys and values repeated for each query head.
     return (3 * 4 + width) * shape.query_width + joined + scores * shape.heads * length
 
 
@@ -259,7 +262,7 @@ def _mlp(step: TrainingStep) -> int:
 
 
 def _lora_ranks(step: TrainingStep) -> int:
-    """Return the bytes kept between the two matrices of every adapter."""
+    """Return the bytes per token kept between the two matrices of every adapter."""
     match step.recipe.adapter:
         case Lora(r=rank):
             return (sum(step.layer_spec.readers) + 2) * rank * step.compute_bytes

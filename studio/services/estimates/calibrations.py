@@ -1,4 +1,4 @@
-"""Calibrations: a few real steps of a recipe, done as a chore, for estimates to go by."""
+"""Calibrations: a task trains a few real steps of a recipe as a basis for estimates."""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ KIND = "calibrate"
 
 
 def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
-    """Queue a calibration of a recipe; one that waits or runs already is it.
+    """Queue a calibration of a recipe, or return one that is queued or running.
 
     Raises:
-        InvalidError: there is no such model or data set.
+        InvalidError: the model or dataset does not exist.
 
     """
     train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
@@ -41,18 +41,18 @@ def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
 
 
 def task_subject(recipe: AnyRecipe) -> str:
-    """Name a recipe by its content: two that are alike need one calibration."""
+    """Return a subject derived from the recipe, so that equal recipes share a calibration."""
     return f"recipe:{hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]}"
 
 
 def of(db: Session, recipe: AnyRecipe) -> Task | None:
-    """Return the newest calibration of this very recipe."""
+    """Return the newest calibration of exactly this recipe."""
     found = (one for one in tasks.list_for_subject(db, task_subject(recipe)) if one.kind == KIND)
     return next(found, None)
 
 
 def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
-    """Yield what calibrations have shown on this machine, the newest first."""
+    """Yield this machine's calibrations as reference runs, newest first."""
     done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
     for chore in db.exec(done.order_by(col(Task.id).desc())):
         told = chore.result

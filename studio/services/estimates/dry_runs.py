@@ -1,8 +1,7 @@
-"""Measurements: a step of a recipe gone through without numbers, as a chore.
+"""Dry runs: a task simulates one step of a recipe on fake tensors and counts their memory.
 
-Every tensor it would hold is counted.
+Everything that affects the result is hashed, so that a finished dry run is found again instantly.
 
-What decides it is hashed, and one that was made is found again by that: a second look is instant.
 """
 
 import hashlib
@@ -33,24 +32,24 @@ KIND = "measure"
 
 
 def explain_unsupported(recipe: AnyRecipe) -> str:
-    """Say why no dry run can follow a recipe, or nothing."""
+    """Return why a dry run cannot simulate a recipe; empty if it can."""
     row, mode = recipe.adapter.quantised, PRECISIONS[recipe.precision]
     if row is not None:
-        return f"A dry run cannot follow {row.title} weights: they are packed by their numbers."
+        return f"A dry run cannot simulate {row.title} weights: quantising them needs their values."
     if mode.is_float8:
-        return f"A dry run cannot follow {mode.title}: its layers scale by the numbers they meet."
+        return f"A dry run cannot simulate {mode.title}: its scaling depends on actual values."
     return ""
 
 
 def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
-    """Queue a dry run of a recipe. One that waits, runs or has been done already is it.
+    """Queue a dry run of a recipe, or return one that is queued, running or done.
 
     Raises:
-        InvalidError: there is no such model or data set, or no dry run could follow it.
+        InvalidError: the model or dataset does not exist, or a dry run cannot simulate the recipe.
 
     """
     if why := explain_unsupported(recipe):
-        raise InvalidError(why, hint="Train a few steps to find out.", param="precision")
+        raise InvalidError(why, hint="Train a few steps to measure it.", param="precision")
     if done := _finished_task(db, recipe):
         return done
     train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
@@ -72,7 +71,7 @@ def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
 
 
 def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> MemoryBreakdown | None:
-    """Return what a dry run has counted, with what a process needs beside; None without one."""
+    """Return the memory counted by a dry run plus process overhead; None without a dry run."""
     done = None if explain_unsupported(recipe) else _finished_task(db, recipe)
     if done is None:
         return None
@@ -82,7 +81,7 @@ def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Memory
 
 
 def load_readings(db: Session) -> Iterator[DataReading]:
-    """Yield what dry runs have found in the data they read, the newest first."""
+    """Yield what dry runs found in the data they read, newest first."""
     done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
     for chore in db.exec(done.order_by(col(Task.id).desc())):
         recipe = RECIPE_ADAPTER.validate_python(chore.params["recipe"], strict=False)
@@ -90,7 +89,7 @@ def load_readings(db: Session) -> Iterator[DataReading]:
 
 
 def task_subject(db: Session, recipe: AnyRecipe) -> str:
-    """Name a step by all that decides what it holds."""
+    """Return a subject derived from everything that affects the memory of a step."""
     told = json.dumps(_subject_facts(db, recipe), default=repr, sort_keys=True)
     return f"step:{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
@@ -112,7 +111,7 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         "adapter": recipe.adapter.model_dump(),
         "rows": versions.require(db, recipe.dataset).sha256,
         "data": recipe.data.model_dump(),
-        # It draws the rows that are held back.
+        # The seed selects the validation rows.
         "seed": knobs.seed if recipe.data.validation_share else None,
         "optimizer": knobs.optim,
         "batch": knobs.per_device_train_batch_size,

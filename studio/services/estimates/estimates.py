@@ -1,7 +1,8 @@
-"""What a recipe will need of this machine before it runs: memory and time, and how sure that is.
+"""Estimates of the memory and time a recipe needs on this machine, and how accurate they are.
 
-Estimates are held to what runs then measured. A machine's own median error, once three runs have
-shown it, corrects the next estimate; the one a run was submitted with stays as it was.
+Estimates are compared with what runs measure. Once three runs have finished, this machine's median
+error corrects later estimates; the estimate stored with a submitted run never changes.
+
 """
 
 import statistics
@@ -41,41 +42,42 @@ from studio.weights.model_facts import ModelFacts
 FactsLookup = Callable[[str], ModelFacts | None]
 
 HOST_OVERHEAD_BYTES, GPU_OVERHEAD_BYTES = 400_000_000, 500_000_000
-"""Bytes that are not a run's own: the training packages on a host, the driver on a GPU."""
+"""Bytes that are not counted as the run's: the training packages on a host, the driver on a GPU."""
 
 _MIN_RUNS = 3
-"""Runs whose median error is believed."""
+"""Runs needed before their median error is used."""
 _MIN_FACTOR, _MAX_FACTOR = 0.5, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """How far estimates have missed on this machine: measured over estimated."""
+    """The correction learned on this machine: measured memory divided by estimated memory."""
 
     factor: float = 1.0
     runs: int = 0
-    """How many told so; it takes three."""
+    """Number of runs it is based on; three are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """Memory: by part, corrected by what was learnt, and against what is there."""
+    """Memory by part, corrected from earlier runs, and compared with what is available."""
 
     estimate: MemoryBreakdown
     learnt: Correction
     room: int
-    """Bytes of the GPU, or of the host."""
+    """Bytes available on the GPU or the host."""
     beside: int
     knows_lengths: bool
-    """Whether the data have been read; else every example counts as the longest allowed."""
+    """Whether example lengths are known; otherwise every example counts as the longest allowed."""
     is_exact: bool = False
-    """Whether a dry run has counted it; else it is the closed form."""
+    """Whether a dry run counted it; otherwise it comes from the formula."""
     closed: int | None = None
-    """What the closed form says where a dry run knows better; None of a model it does not know."""
+    """The formula's result if a dry run replaces it; None if the formula does not cover the
+    model."""
     host: HostMemory | None = None
-    """What a run on a GPU needs of the host; None where the host is the device."""
+    """Host memory that a run on a GPU needs; None if the host is the device."""
     assumed: tuple[str, ...] = ()
-    """What it takes for granted, in sentences."""
+    """The assumptions behind it, one sentence each."""
 
     @property
     def total(self) -> int:
@@ -83,27 +85,27 @@ class MemoryEstimate:
 
     @property
     def device(self) -> Verdict:
-        """Return how it stands with the device alone."""
+        """Return the verdict for the device alone."""
         return memory_fit.judge_fit(self.total + self.beside, self.room)
 
     @property
     def verdict(self) -> Verdict:
-        """Return the worse of what device and host say."""
+        """Return the worse of the verdicts for device and host."""
         return memory_fit.worst_verdict(self.device, self.host.verdict if self.host else "fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEstimate:
     memory: MemoryEstimate | None
-    """None where nobody has counted what the model's layers keep."""
+    """None if the activation memory of the model's layers is unknown."""
     timing: TimeEstimate
     measured: float | None
-    """The peak of an earlier run or calibration whose steps were as full, if there is one."""
+    """The peak of an earlier run or calibration with the same memory use, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MedianError:
-    """How far estimates were off, as shares of what was measured; None without any."""
+    """Median estimation errors as fractions of the measured values; None without any."""
 
     memory: float | None
     seconds: float | None
@@ -111,30 +113,34 @@ class MedianError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateError:
-    """A finished run: estimated when it was submitted, measured when it was done."""
+    """A finished run's estimates at submission compared with its measurements."""
 
     run: Run
     memory: float | None
-    """How far the estimate was off, as a share of what was measured; above zero was too much."""
+    """The relative error of the estimate; positive if it was too high."""
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateInputs:
-    """What estimates of one moment go by; read once, for many recipes."""
+    """The data behind estimates, read once for many recipes."""
 
     reference_runs: Sequence[ReferenceRun]
     facts_for: FactsLookup
     readings: Sequence[DataReading] = ()
     count: Callable[[AnyRecipe], TokenLengths | None] = lambda _recipe: None
-    """What was counted of a recipe's rows, though no run has read them."""
+    """Returns token lengths counted without a run, if there are any."""
 
     def lengths(self, recipe: AnyRecipe) -> TokenLengths | None:
         read = reference_runs.find_lengths(chain(self.reference_runs, self.readings), recipe)
         return read or self.count(recipe)
 
     def correction_for(self, recipe: AnyRecipe) -> Correction:
-        """Learn from runs in the same precision with such an adapter: others err otherwise."""
+        """Return the correction from runs with this precision and adapter kind.
+
+        Other runs have other errors.
+
+        """
         kind = (recipe.precision, recipe.adapter.kind)
         ratios = [
             one.peak_bytes / guess.total
@@ -148,20 +154,20 @@ class EstimateInputs:
         return Correction(factor=factor, runs=len(ratios))
 
     def _recompute(self, one: ReferenceRun) -> MemoryBreakdown | None:
-        """Work an earlier run out as it would be today, by the lengths that it found."""
+        """Estimate an earlier run as if it were new, with the lengths that it found."""
         facts = self.facts_for(one.recipe.base_model)
         return memory.estimate_from_resolved(one.recipe, facts, one.resolved) if facts else None
 
 
 def load_inputs(db: Session) -> EstimateInputs:
-    """Read what estimates go by."""
+    """Load the data behind estimates."""
 
     @cache
     def find(name: str) -> ModelFacts | None:
         try:
             return recommendation.load_model_facts(db, name)
         except InvalidError:
-            return None  # The model of an earlier run has gone since.
+            return None  # The model of an earlier run was deleted since.
 
     seen = [*calibrations.load_reference_runs(db), *reference_runs.load_recent(db)]
     return EstimateInputs(seen, find, [*dry_runs.load_readings(db)], token_lengths.make_finder(db))
@@ -170,10 +176,10 @@ def load_inputs(db: Session) -> EstimateInputs:
 def estimate_recipe(
     db: Session, recipe: AnyRecipe, by: EstimateInputs | None = None
 ) -> RunEstimate:
-    """Estimate what a recipe will need.
+    """Estimate the memory and time a recipe needs.
 
     Raises:
-        InvalidError: there is no such model or data set.
+        InvalidError: the model or dataset does not exist.
 
     """
     by = by or load_inputs(db)
@@ -191,15 +197,15 @@ def estimate_recipe(
 def best_memory_estimate(
     db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
 ) -> MemoryEstimate | None:
-    """Return the memory as well as it is known: counted, else by the closed form."""
+    """Return the best memory estimate: from a dry run, else from the formula."""
     return dry_run_estimate(db, recipe, facts, by) or formula_estimate(recipe, facts, by)
 
 
 def dry_run_estimate(
     db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
 ) -> MemoryEstimate | None:
-    """Return the memory as a dry run has counted it; None if there was none."""
-    # Where none was ever made, none need be looked for by the hash of all that decides it.
+    """Return the memory as counted by a dry run; None without one."""
+    # Without any dry run, skip hashing the recipe to look for one.
     estimate = dry_runs.estimate_memory(db, recipe, facts) if by.readings else None
     if estimate is None:
         return None
@@ -221,7 +227,7 @@ def dry_run_estimate(
 def formula_correction(
     db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
 ) -> Correction:
-    """Return how far the closed form misses recipes like this one: a dry run shows it best."""
+    """Return the correction of the formula for similar recipes, preferably from a dry run."""
     exact, closed = (
         dry_run_estimate(db, recipe, facts, by),
         formula_estimate(recipe, facts, by, Correction()),
@@ -234,7 +240,7 @@ def formula_correction(
 def formula_estimate(
     recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs, learnt: Correction | None = None
 ) -> MemoryEstimate | None:
-    """Return the memory alone; what was learnt need not be learnt again."""
+    """Return the formula's memory estimate; pass `learnt` to reuse a known correction."""
     found, hardware = by.lengths(recipe), detect()
     on_gpu, load = hardware.device != "cpu", _batch_shape(recipe, found)
     estimate = memory.estimate(recipe, facts, load, on_gpu=on_gpu)
@@ -252,7 +258,7 @@ def formula_estimate(
 
 
 def estimate_record(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
-    """Return an estimate as it is kept with a run, for good."""
+    """Return an estimate as stored with a run."""
     made = estimate_recipe(db, recipe)
     told: dict[str, Any] = {"timing": asdict(made.timing)}
     if made.memory is not None:
@@ -267,7 +273,7 @@ def estimate_record(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
 
 
 def measure_error(run: Run) -> EstimateError:
-    """Hold a finished run's estimate against what it measured."""
+    """Compare a finished run's estimates with its measurements."""
     took = run_progress.measure(run).total_seconds if not run.resumed_step else None
     guess = run.estimate.get("memory", {}).get("total")
     seconds = run.estimate.get("timing", {}).get("seconds")
@@ -279,14 +285,14 @@ def measure_error(run: Run) -> EstimateError:
 
 
 def list_errors(db: Session, model: str | None = None) -> list[EstimateError]:
-    """Return how estimates fared over all finished runs, or those of one model, newest first."""
+    """Return the estimation errors of all finished runs, or those of one model, newest first."""
     done = select(Run).where(Run.status == RunStatus.SUCCEEDED).order_by(col(Run.id).desc())
     found = [measure_error(run) for run in db.exec(done) if model in (None, run.recipe.base_model)]
     return [one for one in found if one.memory is not None or one.seconds is not None]
 
 
 def median_error(misses: Sequence[EstimateError]) -> MedianError:
-    """Return how far estimates are off in the median, whichever way."""
+    """Return the median absolute errors."""
     memory_off = [abs(one.memory) for one in misses if one.memory is not None]
     seconds_off = [abs(one.seconds) for one in misses if one.seconds is not None]
     return MedianError(

@@ -1,4 +1,8 @@
-"""What a run does beside its steps, validations and answers: counted before it, timed after it."""
+"""Overhead of a run besides its steps: validations, sample answers, loading and saving.
+
+Estimated before a run and measured after it.
+
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,37 +16,37 @@ from studio.db.tables import Metric, Run
 from studio.methods import AnyRecipe
 
 ValidationTimes = tuple[int, float, float]
-"""A run's validations after its beginning, the seconds of one, and when the last one ended."""
+"""A run's validations after the first, the seconds each took, and when the last one ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """Seconds that a run spent on all but its steps, by what they were spent on."""
+    """Seconds that a run spent on everything except its steps."""
 
     row: float
-    """Validating one row, once."""
+    """Seconds to validate one row once."""
     token: float
-    """Writing one token of an answer, were each as long as it may be."""
+    """Seconds to generate one token, assuming each answer has the maximum length."""
     rest: float
-    """Loading and saving."""
+    """Seconds spent loading and saving."""
 
     def estimate_seconds(self, recipe: AnyRecipe, rows: int, steps: int) -> float:
-        """Return what another run will spend that validates so many rows."""
+        """Return the overhead of another run that validates this many rows."""
         times = count_validations(recipe, steps)
         written = _sample_tokens_between(recipe, times) + 2 * _sample_tokens(recipe)
         return self.rest + self.row * rows * times + self.token * written
 
 
 def count_validations(recipe: AnyRecipe, steps: int) -> int:
-    """Return how often a run validates: before its first step, every so often, after its last."""
+    """Return how often a run validates: before the first step, at intervals, after the last."""
     every = recipe.evaluation.eval_steps
     return 1 + math.ceil(steps / (every if every >= 1 else math.ceil(steps * every)))
 
 
 def load_validation_times(db: Session, runs: Sequence[Run]) -> dict[int, ValidationTimes]:
-    """Return what the numbers of runs tell of their validations, by run."""
+    """Return the validation times of runs from their metrics, by run id."""
     loss = aliased(Metric)
-    # A validation begins as soon as the loss of its step is told.
+    # A validation starts right after the loss of its step is recorded.
     of_step = and_(
         col(loss.run_id) == Metric.run_id, col(loss.step) == Metric.step, col(loss.key) == "loss"
     )
@@ -58,7 +62,7 @@ def load_validation_times(db: Session, runs: Sequence[Run]) -> dict[int, Validat
 
 
 def split_overhead(run: Run, said: ValidationTimes, beside: float) -> Overhead:
-    """Part what a run spent beside its steps: pauses hold validations and, else, answers."""
+    """Split a run's overhead: time between steps is validation or, beyond that, sample answers."""
     count, each, last = said
     looking = each * (count + 1)
     between = _sample_tokens_between(run.recipe, count + 1)
@@ -72,7 +76,11 @@ def split_overhead(run: Run, said: ValidationTimes, beside: float) -> Overhead:
 
 
 def _sample_tokens_between(recipe: AnyRecipe, times: int) -> int:
-    """Return the tokens of all answers on the way: at validations but the first and the last."""
+    """Return the tokens of sample answers during training.
+
+    They are generated at validations, except the first and the last.
+
+    """
     return min(recipe.samples.between, max(0, times - 2)) * _sample_tokens(recipe)
 
 

@@ -1,4 +1,4 @@
-"""Making a recipe fit: the smallest change that does it, and the largest batch that fits."""
+"""Suggest the smallest change that makes a recipe fit, and the largest batch size that fits."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ from studio.services.precision.incompatibilities import check
 from studio.services.workers import workers
 
 MAX_BATCH = 4096
-"""The largest batch a recipe may name."""
+"""The largest batch size a recipe may have."""
 
 _MIN_LENGTH = 64
 _MIN_UPDATES = 32
-"""An epoch of fewer updates than these teaches little: larger batches are not recommended."""
+"""The fewest updates an epoch should have: larger batch sizes are not recommended."""
 
 FitsCheck = Callable[[AnyRecipe], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeChange:
-    """A change of a recipe, in words and as values."""
+    """A change of a recipe, as text and as values."""
 
     title: str
     change: Mapping[str, Any]
@@ -40,13 +40,13 @@ class RecipeChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSuggestions:
     smallest: RecipeChange | None = None
-    """What would make it fit; None where it fits as it is, or nothing helps."""
+    """The change that makes it fit; None if it fits already or nothing helps."""
     largest: RecipeChange | None = None
-    """The largest batch that fits; None where that is the recipe's own."""
+    """The largest batch size that fits; None if the recipe's is as large."""
 
 
 def suggest(db: Session, recipe: AnyRecipe, by: EstimateInputs) -> FitSuggestions:
-    """Find out how a recipe could fill the memory there is, and not more."""
+    """Suggest how a recipe can fit into memory or use more of it."""
     facts = recommendation.load_model_facts(db, recipe.base_model)
     learnt, hardware = (
         estimates.formula_correction(db, recipe, facts, by),
@@ -69,7 +69,7 @@ def suggest(db: Session, recipe: AnyRecipe, by: EstimateInputs) -> FitSuggestion
 
 
 def smallest_change(recipe: AnyRecipe, fits: FitsCheck) -> RecipeChange | None:
-    """Return the first single change that makes a recipe fit, else the fewest together."""
+    """Return the first single change that makes a recipe fit, else the fewest combined."""
     single = [list(kind(recipe)) for kind in _STRATEGIES]
     for way in (way for ways in single for way in ways):
         if _fits_with(recipe, way.change, fits):
@@ -82,9 +82,10 @@ def smallest_change(recipe: AnyRecipe, fits: FitsCheck) -> RecipeChange | None:
 
 
 def largest_batch(recipe: AnyRecipe, fits: FitsCheck, examples: int) -> RecipeChange | None:
-    """Return the largest batch that fits, a power of two as devices like them best.
+    """Return the largest batch size that fits, a power of two because devices prefer those.
 
-    None where the recipe's own is as large, or where an epoch would have too few updates.
+    None if the recipe's own is as large, or if an epoch would have too few updates.
+
     """
     own = recipe.optimisation.per_device_train_batch_size
     most = min(MAX_BATCH, examples // _MIN_UPDATES)
@@ -94,8 +95,8 @@ def largest_batch(recipe: AnyRecipe, fits: FitsCheck, examples: int) -> RecipeCh
     )
     if size is None:
         return None
-    why = "they fit as well" if size == sizes[-1] else "the largest that fit"
-    return RecipeChange(title=f"Use batches of {size}, {why}", change=_batch_change(size))
+    why = "also fits" if size == sizes[-1] else "the largest that fits"
+    return RecipeChange(title=f"Increase batch size to {size} ({why})", change=_batch_change(size))
 
 
 def _fits_with(recipe: AnyRecipe, change: Mapping[str, Any], fits: FitsCheck) -> bool:
@@ -115,13 +116,13 @@ def _batch_change(size: int) -> dict[str, Any]:
 
 
 def _smaller_batches(recipe: AnyRecipe) -> Iterator[RecipeChange]:
-    """Offer smaller batches, more of them to an update: what is learnt stays the same."""
+    """Suggest smaller batches with more accumulation steps, which train the same."""
     knobs = recipe.optimisation
     whole = knobs.per_device_train_batch_size * knobs.gradient_accumulation_steps
     for size in range(knobs.per_device_train_batch_size - 1, 0, -1):
         if whole % size == 0 and whole // size <= MAX_BATCH:
             times = {"gradient_accumulation_steps": whole // size}
-            title = f"Use batches of {size}, {whole // size} to an update"
+            title = f"Use batch size {size} with {whole // size} accumulation steps"
             yield RecipeChange(
                 title=title, change=merge(_batch_change(size), {"optimisation": times})
             )
@@ -145,13 +146,14 @@ def _shorter_examples(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     length = recipe.data.max_length // 2
     while length >= _MIN_LENGTH:
         yield RecipeChange(
-            title=f"Cut examples at {length:,} tokens", change={"data": {"max_length": length}}
+            title=f"Set max sequence length to {length:,} tokens",
+            change={"data": {"max_length": length}},
         )
         length //= 2
 
 
 def _smaller_precisions(recipe: AnyRecipe) -> Iterator[RecipeChange]:
-    """Offer the precisions that need less, the one that changes least first."""
+    """Suggest precisions that need less memory, the closest first."""
     least = PRECISIONS[recipe.precision].bytes_per_parameter
     leaner = [one for one in PRECISIONS.values() if one.bytes_per_parameter < least]
     for one in sorted(leaner, key=lambda mode: -mode.bytes_per_parameter):
