@@ -1,12 +1,13 @@
-"""What a run will hold at most, by part, worked out before it starts.
+"""The peak memory of a run by part, computed before it starts.
 
-A step is fullest either when its backward pass begins, holding all that the forward pass kept, or
-when the optimizer moves the weights, holding every gradient:
+Memory peaks either at the start of the backward pass, which holds everything the forward pass kept,
+or at the optimizer step, which holds every gradient:
 
-    backward    weights + optimizer + copies + activations + scores [+ gradients, if added up]
+    backward    weights + optimizer + copies + activations + scores [+ gradients, if accumulated]
     update      weights + optimizer + gradients + scratch
 
-On a processor the system's allocator loses a share of what a step takes and frees.
+On a CPU the system's allocator loses a share of what a step allocates and frees.
+
 """
 
 from collections.abc import Mapping
@@ -31,49 +32,52 @@ from studio.weights.model_facts import ModelFacts
 Moment = Literal["backward", "update"]
 
 RUNTIME_BYTES = 27_000_000
-"""Bytes: what a trainer takes on a processor beside its tensors, measured on a model of none."""
+"""Bytes a trainer takes on a CPU besides its tensors, measured with a model without weights."""
 KERNEL_BYTES, _SHAPES = 8_000_000, 7
-"""What oneDNN's products of 16 bits take for each length of a batch, and for how many lengths the
-caches keep them: measured on a model of none, with an adapter or without. A processor that emulates
-bfloat16 has none of them: six runs there held 14 to 32 MB less than with them."""
+"""Bytes that oneDNN's 16-bit products take per batch length, and how many lengths the caches
+keep: measured with a model without weights, with and without an adapter. A CPU that emulates
+bfloat16 uses none: six runs there used 14 to 32 MB less."""
 
 _OVERHEAD = {
-    # Adapter, checkpointed: products in float32, in 16 bits
+    # (adapter, checkpointed): products in float32, in 16 bits
     (False, False): (0.2, 0.2),
     (False, True): (0.3, 0.3),
     (True, False): (0.42, 0.2),
     (True, True): (0.75, 0.55),
 }
-"""The share of what a step takes and frees that the system's allocator loses between blocks, in a
-process set up by `studio.processes.allocator`: fitted to 35 runs of 2 to 34 million weights.
+"""The share of what a step allocates and frees that the system's allocator loses between blocks, in
+a process configured by `studio.processes.allocator`: fitted to 35 runs of 2 to 34 million
+weights.
 
-It is lost to alignment: for an aligned block glibc looks for a free place that is larger by more
-than the alignment, and passes over one that fits. Twenty blocks of 2.4 MB, freed one by one and
-asked for again, took half as much again (glibc 2.36). Gradients of weights fill such places; an
-adapter has hardly any.
+The cause is alignment: for an aligned block glibc looks for a gap that is larger by more than the
+alignment, and skips one that fits exactly. Freeing twenty blocks of 2.4 MB one by one and
+allocating them again took half as much memory again (glibc 2.36). Gradients of weights fill such
+gaps; an adapter has hardly any.
+
 """
 _VALIDATION_OVERHEAD = 0.1
-"""The same of validation: two runs whose validation held more than training lost 0 and 0.11."""
+"""The same share during validation: two runs whose validation used more than training lost 0 and
+0.11."""
 
 _ROW_BYTES, _TOKEN_BYTES = 4000, 70
-"""What a row that was read holds, and each of its tokens; measured on 300 to 10,000 rows."""
+"""Bytes per loaded row and per token of it; measured on 300 to 10,000 rows."""
 
 _COMPARABLE = frozenset({"allocated", "resident"})
-"""Ways of measuring a peak that count what an estimate counts: no libraries, and all weights."""
+"""Ways to measure a peak that count the same as an estimate: all weights, but no libraries."""
 
 _TILE_ROWS, _TILE_COLUMNS = 4096, 4096
 _WIDE_TILE_COLUMNS = 32768
-"""How many answer tokens are scored at once, and against how many words: on a GPU more."""
+"""Answer tokens scored at once, and vocabulary entries they are scored against: more on a GPU."""
 _TILE_WORK = 29
-"""Bytes for each number of a tile while its gradient is worked out, its own left aside."""
+"""Bytes per value of a tile while its gradient is computed, besides the value itself."""
 
 _FORWARD_WORK = 17
-"""The same while it is only scored."""
+"""The same while a tile is only scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBreakdown:
-    """Bytes by part at the fullest moment of a step."""
+    """Bytes by part at the peak of a step."""
 
     moment: Moment
     weights: int
@@ -83,22 +87,22 @@ class MemoryBreakdown:
     gradients: int = 0
     copies: int = 0
     activations: int = 0
-    """What the layers keep for the backward pass."""
+    """Kept by the layers for the backward pass."""
     scores: int = 0
-    """What it takes to score the answers against the vocabulary."""
+    """Logits and loss."""
     scratch: int = 0
-    """What an update needs beside it."""
+    """Temporary memory of the optimizer step."""
     holes: int = 0
-    """What is free between blocks, and too small for the next: allocator overhead."""
+    """Allocator overhead: gaps between blocks, too small for the next one."""
     examples: int
-    """The rows, read and tokenised."""
+    """The loaded and tokenised rows."""
     runtime: int
     length: int
-    """Tokens of the longest example it was worked out for."""
+    """Tokens of the longest example that was assumed."""
 
     @property
     def parts(self) -> dict[str, int]:
-        """Return the parts that hold something, the largest first."""
+        """Return the parts that are not empty, largest first."""
         named = {
             name: getattr(self, name)
             for name in self.__slots__
@@ -112,11 +116,11 @@ class MemoryBreakdown:
 
 
 def estimate_for_run(db: Session, run: Run) -> MemoryBreakdown | None:
-    """Work out what a run should hold, by the examples it has found once it has read them."""
+    """Estimate a run's memory, with its real example lengths once it has read them."""
     try:
         facts = recommendation.load_model_facts(db, run.recipe.base_model)
     except InvalidError:
-        # The model has gone since; the run may have ended long ago.
+        # The model was deleted since; the run may have ended long ago.
         return None
     return estimate_from_resolved(run.recipe, facts, run.resolved)
 
@@ -124,20 +128,20 @@ def estimate_for_run(db: Session, run: Run) -> MemoryBreakdown | None:
 def estimate_from_resolved(
     recipe: AnyRecipe, facts: ModelFacts, told: Mapping[str, Any]
 ) -> MemoryBreakdown | None:
-    """Work out what a run should hold, by what it has told of its data."""
+    """Estimate a run's memory from what it reported about its data."""
     on_gpu = told.get("device", detect().device) != "cpu"
     return estimate(recipe, facts, batch_shape(recipe, told), on_gpu=on_gpu)
 
 
 def measured_peak(run: Run) -> float | None:
-    """Return the peak that an estimate can be held against: libraries are not among it."""
+    """Return the peak that is comparable with an estimate, which excludes libraries."""
     if run.resolved.get("peak_memory") not in _COMPARABLE:
         return None
     return run.metrics.get("peak_memory_bytes")
 
 
 def batch_shape(recipe: AnyRecipe, told: Mapping[str, Any]) -> BatchShape:
-    """Return what a batch may hold; of data not looked at yet, as much as the recipe allows."""
+    """Return the batch shape; without known data, the largest that the recipe allows."""
     batch, most = recipe.optimisation.per_device_train_batch_size, recipe.data.max_length
     rows, length = told.get("train_rows", 0), min(told.get("longest_example") or most, most)
     about = (rows, told.get("train_tokens", 0) / max(rows, 1), told.get("validation_rows", 0))
@@ -149,9 +153,10 @@ def batch_shape(recipe: AnyRecipe, told: Mapping[str, Any]) -> BatchShape:
 def estimate(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape, *, on_gpu: bool
 ) -> MemoryBreakdown | None:
-    """Work out what a run will hold at most; None where that is not known.
+    """Return the peak memory of a run; None if it is unknown.
 
-    On a GPU this is what torch allocates: the driver's own half gigabyte is not among it.
+    On a GPU this is what torch allocates, without the driver's own 0.5 GB.
+
     """
     shape, sizes = facts.shape, number_formats.plan_dtypes(recipe, facts).sizes
     if sizes is None or shape is None or not is_supported(recipe, facts):
@@ -173,7 +178,7 @@ def from_dry_run(
     *,
     on_gpu: bool,
 ) -> MemoryBreakdown:
-    """Put what a dry run has counted beside what a process needs that no tensor holds."""
+    """Add the process overhead that no tensor holds to what a dry run counted."""
     step = TrainingStep(recipe, facts, facts.shape or model_shape.UNKNOWN_SHAPE, load, on_gpu)
     none = MemorySizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
     held: dict[str, Any] = dict(parts)
@@ -184,38 +189,38 @@ def from_dry_run(
 
 
 def _allocator_overhead(step: TrainingStep, blocks: int) -> int:
-    """Return what the allocator loses; on a GPU an estimate is what torch allocates, without it."""
+    """Return the allocator overhead; 0 on a GPU, where estimates are what torch allocates."""
     share = _OVERHEAD[step.is_adapter, step.is_checkpointed][step.is_narrow]
     return 0 if step.on_gpu else round(share * blocks)
 
 
 def _transient_bytes(one: MemoryBreakdown) -> int:
-    """Return what a step takes and frees."""
+    """Return what a step allocates and frees."""
     return one.copies + one.activations + one.scores
 
 
 def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
-    """Whether it is known what this model's layers keep in the recipe's precision."""
+    """Whether the layers' activation memory is known for this model and precision."""
     mode = PRECISIONS[recipe.precision]
-    # An adapter's float32 among 16-bit products, with no autocast between them, is refused.
+    # A float32 adapter on 16-bit weights without autocast is refused.
     is_refused = isinstance(recipe.adapter, Lora) and mode.weights != "float32"
     return facts.family in FAMILY_LAYERS and not is_refused
 
 
 def _logits_bytes(step: TrainingStep) -> int:
-    """Return what scoring the answers takes, when their gradient is worked out tile by tile."""
+    """Return the bytes of logits and loss, with the gradient computed tile by tile."""
     rows = step.load.batch * step.load.answer_tokens
     columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
     tile = min(rows, _TILE_ROWS) * min(step.shape.vocab_size, columns)
     beside = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.logit_softcapping
     work = tile * (step.compute_bytes + beside)
     answers = rows * step.shape.hidden_size * (step.hidden_state_bytes + step.compute_bytes + 4)
-    # The output's own gradient is added up in float32, then written as wide as the weights.
+    # The gradient of the output layer is accumulated in float32, then cast to the weights' dtype.
     return work + answers + (0 if step.is_adapter else 4 * step.embedding_size)
 
 
 def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
-    """Return what is there at every moment."""
+    """Return what is in memory at every moment."""
     return MemoryBreakdown(
         moment="backward",
         weights=sizes.weights,
@@ -229,7 +234,7 @@ def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
 
 
 def example_bytes(load: BatchShape) -> int:
-    """Return what the rows hold of the host's memory, read and tokenised."""
+    """Return the host memory of the loaded and tokenised rows."""
     return round(load.rows * (_ROW_BYTES + _TOKEN_BYTES * load.row_tokens))
 
 
@@ -238,13 +243,13 @@ def _runtime_bytes(step: TrainingStep) -> int:
         step.load,
         step.compute_bytes < DTYPE_BYTES["float32"] and detect().native_bf16,
     )
-    # Of batches that are all as long, `RUNTIME_BYTES` covers the one there is.
+    # If all batches have the same length, `RUNTIME_BYTES` covers that single shape.
     shapes = min(load.rows // load.batch or _SHAPES, _SHAPES) * (load.row_tokens < load.length)
     return RUNTIME_BYTES + KERNEL_BYTES * is_narrow * shapes
 
 
 def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
-    """Say what is held when the backward pass begins, with the scores at hand."""
+    """Return the memory at the start of the backward pass, with the logits."""
     adds_up = step.recipe.optimisation.gradient_accumulation_steps > 1
     layers = step.checkpointed_bytes if step.is_checkpointed else step.shape.layers * step.layer
     return replace(
@@ -257,7 +262,7 @@ def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
 
 
 def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBreakdown]:
-    """Say what is held when checkpointing computes the first layer again, all others done."""
+    """Return the memory when checkpointing recomputes the first layer, after all others."""
     if not step.is_checkpointed:
         return []
     layer = step.layer + step.load.tokens * step.shape.hidden_size * step.hidden_state_bytes
@@ -267,7 +272,7 @@ def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBrea
 
 
 def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
-    """Say what is held while a batch is validated: one layer's work, and one tile of scores."""
+    """Return the memory of validating a batch: one layer's work and one tile of logits."""
     batch = step.recipe.evaluation.per_device_eval_batch_size
     batch = min(batch, step.load.validation_examples or batch)
     tokens, shape = batch * step.load.length, step.shape
@@ -286,7 +291,7 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
 
 
 def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
-    """Say what is held when the optimizer moves the largest of the weights."""
+    """Return the memory while the optimizer updates the largest weight."""
     return replace(
         _constant_parts(step, sizes),
         moment="update",
@@ -296,7 +301,7 @@ def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
 
 
 def _scratch_bytes(recipe: AnyRecipe) -> int:
-    """Return the bytes that an optimizer needs of its own for each number of a weight."""
+    """Return the temporary bytes per value that an optimizer needs."""
     if PRECISIONS[recipe.precision].rounding is not None:
         return _ROUNDING_SCRATCH
     return _SCRATCH[recipe.optimisation.optim]
@@ -304,4 +309,5 @@ def _scratch_bytes(recipe: AnyRecipe) -> int:
 
 _SCRATCH = {"adamw_torch_fused": 0, "adamw_torch": 8, "adafactor": 12, "sgd": 0}
 _ROUNDING_SCRATCH = 24
-"""Ours works in float32: gradient, averages, weight and change, one weight at a time."""
+"""The studio's own AdamW uses float32: gradient, averages, weight and change, one weight at a
+time."""

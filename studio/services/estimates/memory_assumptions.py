@@ -1,4 +1,4 @@
-"""What the closed form of memory takes for granted of a recipe, in words."""
+"""The assumptions of the memory formula for a recipe, as sentences."""
 
 from collections.abc import Iterator
 
@@ -9,22 +9,20 @@ from studio.services.precision import number_formats
 from studio.weights.model_facts import ModelFacts
 
 EMULATED = (
-    "Counted as products are emulated: attention keeps its scores, for no fused kernel rounds what "
-    "it multiplies."
+    "Assumes emulated products: attention keeps its scores, because no fused kernel rounds its "
+    "inputs."
 )
-EIGHT_BITS = (
-    "Counted with no narrow copies of weights: each product of 8 bits casts its own and forgets it."
-)
-UNMEASURED = "On a GPU this follows from the packages' sources: nobody has measured it here."
+EIGHT_BITS = "Assumes no 16-bit copies of weights: each 8-bit product casts its own and frees it."
+UNMEASURED = "On a GPU this is derived from the packages' source code and has not been measured."
 
 
 def list_assumptions(recipe: AnyRecipe, facts: ModelFacts, *, on_gpu: bool) -> Iterator[str]:
-    """Say what is assumed beyond what every estimate assumes; nothing of plain recipes."""
+    """Yield assumptions beyond those of every estimate; none for plain recipes."""
     row, mode = recipe.adapter.quantised, PRECISIONS[recipe.precision]
     if row is not None:
         yield (
-            f"Counted with the linear layers in {row.title} with their scales, and all else in "
-            f"{number_formats.weight_dtype(recipe, facts)}; a product widens one weight at a time."
+            f"Assumes linear layers in {row.title} with their scales and everything else in "
+            f"{number_formats.weight_dtype(recipe, facts)}; products widen one weight at a time."
         )
     if activation_memory.emulates_bfloat16(recipe):
         yield EMULATED

@@ -1,9 +1,11 @@
-"""Whether what a run needs fits where it must: into its device, and into the host beside a GPU.
+"""Whether a run fits into its device, and into the host memory next to a GPU.
 
-A model is read on the host and then moved, and what it has learnt is copied there to be saved.
-Measured with a model of 240 million weights: read in the format of its files it stays in them, and
-the system may drop any page of it; read in another it is held whole, once. `safetensors` 0.8 copies
-all that it saves of a GPU before it writes; an optimizer is written tensor by tensor.
+A model is read on the host and then moved to the GPU, and trained weights are copied back to be
+saved. Measured with a model of 240 million weights: read in the dtype of its files, it stays
+memory-mapped and the system may drop any page of it; read in another dtype, it is held completely,
+once. `safetensors` 0.8 copies everything it saves from a GPU before it writes; an optimizer is
+written tensor by tensor.
+
 """
 
 from dataclasses import dataclass
@@ -21,28 +23,29 @@ Verdict = Literal["fits", "tight", "too large"]
 _VERDICT_ORDER: tuple[Verdict, ...] = ("fits", "tight", "too large")
 
 TIGHT_SHARE = 0.85
-"""The share of the memory from which on a run may fail: estimates err, and others live here too."""
+"""The share of memory above which a run may fail: estimates err, and other processes need memory
+too."""
 
 CUDA_HOST_BYTES = 2_000_000_000
-"""Bytes of the host that a process with torch's CUDA libraries and a context takes. An allowance,
-rather too much than too little: it was not measured."""
+"""Host memory in bytes of a process with torch's CUDA libraries and a context. A generous
+allowance that was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Bytes of the host's memory that a run on a GPU holds."""
+    """Host memory in bytes of a run on a GPU."""
 
     loading: int
-    """Of the weights, while they are read and not yet on the device."""
+    """Weights that are read but not yet on the device."""
     saving: int
-    """Of what has learnt, while it is written."""
+    """Trained weights while they are saved."""
     examples: int
     beside: int
     room: int
 
     @property
     def total(self) -> int:
-        """Return what it holds at most: it has loaded long before it saves."""
+        """Return the peak: loading is over long before saving starts."""
         return max(self.loading, self.saving) + self.examples
 
     @property
@@ -51,7 +54,7 @@ class HostMemory:
 
 
 def judge_fit(whole: int, room: int) -> Verdict:
-    """Say whether so many bytes fit."""
+    """Return whether this many bytes fit."""
     if whole > room:
         return "too large"
     return "tight" if whole > TIGHT_SHARE * room else "fits"
@@ -64,7 +67,7 @@ def worst_verdict(*verdicts: Verdict) -> Verdict:
 def estimate_host(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape, hardware: Hardware
 ) -> HostMemory | None:
-    """Work out what a run holds of the host; None where that is its device, or nobody knows."""
+    """Estimate a run's host memory; None if the host is its device or sizes are unknown."""
     sizes = number_formats.plan_dtypes(recipe, facts).sizes
     if hardware.device == "cpu" or sizes is None:
         return None
@@ -78,7 +81,7 @@ def estimate_host(
 
 
 def _stays_memory_mapped(recipe: AnyRecipe, facts: ModelFacts) -> bool:
-    """Whether weights are loaded in the formats that they are stored in."""
+    """Whether weights are loaded in the dtypes they are stored in."""
     if recipe.adapter.quantised is not None:
         return False
     return (

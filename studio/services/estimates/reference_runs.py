@@ -1,4 +1,4 @@
-"""What runs before this one have shown on this machine: how fast, how full, on which lengths."""
+"""What earlier runs showed on this machine: speed, memory and example lengths."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,28 +15,28 @@ from studio.services.estimates import eval_overhead, memory, run_progress
 from studio.services.estimates.eval_overhead import Overhead, ValidationTimes
 
 _MAX_RUNS = 50
-"""How many runs are looked back upon."""
+"""Number of newest runs considered."""
 
 _MAX_SIMILAR = 5
-"""How many of those that resemble a recipe are believed."""
+"""Number of similar runs used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRun:
-    """One run that trained here to its end, or a calibration of a few steps."""
+    """A run that finished on this machine, or a calibration of a few steps."""
 
     recipe: AnyRecipe
     resolved: dict[str, Any]
-    """What it found when it read its data: counts, lengths, formats."""
+    """What it found when it read its data: counts, lengths, dtypes."""
     steps: int
     tokens: int
     step_seconds: float
     overhead_seconds: float | None
-    """What it spent on all but its steps; None where that is not known."""
+    """Seconds spent on everything except steps; None if unknown."""
     peak_bytes: float | None
-    """None where it was measured in a way that cannot be compared."""
+    """None if it was measured in a way that is not comparable."""
     overhead: Overhead | None = None
-    """The same by what it was spent on, where its numbers tell."""
+    """The same by activity, if its metrics allow."""
     is_calibration: bool = False
 
     @property
@@ -46,7 +46,7 @@ class ReferenceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReading:
-    """Data that have been read for a recipe, though nothing was trained."""
+    """Data read for a recipe without training."""
 
     recipe: AnyRecipe
     resolved: dict[str, Any]
@@ -54,25 +54,25 @@ class DataReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLengths:
-    """How long the examples of a data set are, in a model's tokens."""
+    """How long a dataset's examples are, in a model's tokens."""
 
     longest: int
     answer: int
-    """Tokens to learn in one example, at most."""
+    """Maximum tokens trained on in one example."""
     rows: int
     row_tokens: float
-    """Of a row, on average."""
+    """Tokens of a row, on average."""
     examples: int
-    """Fewer than rows where several share one."""
+    """Fewer than rows if several are packed into one."""
 
     @property
     def example_tokens(self) -> float:
-        """Of an example, on average."""
+        """Return the mean tokens of an example."""
         return self.row_tokens * self.rows / self.examples
 
 
 def load_recent(db: Session) -> list[ReferenceRun]:
-    """Return what this machine has shown, the newest first."""
+    """Return this machine's reference runs, newest first."""
     done = select(Run).where(Run.status == RunStatus.SUCCEEDED)
     runs = db.exec(done.order_by(col(Run.id).desc()).limit(_MAX_RUNS)).all()
     said = eval_overhead.load_validation_times(db, runs)
@@ -80,13 +80,13 @@ def load_recent(db: Session) -> list[ReferenceRun]:
 
 
 def from_run(run: Run, said: ValidationTimes | None = None) -> ReferenceRun | None:
-    """Return what a run has shown; None if it never got far, or ran on another machine."""
+    """Return a run as a reference; None if it measured nothing or ran on another machine."""
     seconds, told = run.metrics.get("train_seconds"), run.resolved
     is_here = told.get("device_name") == detect().device_name
     if not is_here or not seconds or not run.step or not run.tokens:
         return None
     total = run_progress.measure(run).total_seconds
-    # Of a run that went on from a checkpoint, the last attempt's seconds are not the whole.
+    # For a resumed run, the last attempt's seconds are not the total.
     knows_all = total is not None and not run.resumed_step and total >= seconds
     beside = total - seconds if knows_all and total is not None else None
     return ReferenceRun(
@@ -102,13 +102,13 @@ def from_run(run: Run, said: ValidationTimes | None = None) -> ReferenceRun | No
 
 
 def find_similar(known: Sequence[ReferenceRun], recipe: AnyRecipe) -> list[ReferenceRun]:
-    """Return those whose steps resemble a recipe's: they differ in how many tokens a step has."""
+    """Return runs whose steps are similar to a recipe's, except for their tokens per step."""
     wanted = _speed_key(recipe)
     return [one for one in known if _speed_key(one.recipe) == wanted][:_MAX_SIMILAR]
 
 
 def find_same_memory(known: Sequence[ReferenceRun], recipe: AnyRecipe) -> ReferenceRun | None:
-    """Return one whose steps were as full as a recipe's will be, and were measured."""
+    """Return a run whose steps use the same memory as a recipe's, with a measured peak."""
     wanted = _memory_key(recipe)
     found = (one for one in known if one.peak_bytes and _memory_key(one.recipe) == wanted)
     return next(found, None)
@@ -117,7 +117,7 @@ def find_same_memory(known: Sequence[ReferenceRun], recipe: AnyRecipe) -> Refere
 def find_lengths(
     known: Iterable[ReferenceRun | DataReading], recipe: AnyRecipe
 ) -> TokenLengths | None:
-    """Return how long a recipe's examples are, if some run has read them all with its model."""
+    """Return a recipe's example lengths, if a run has read its data with the same model."""
     return next(_matching_lengths(known, recipe), None)
 
 
@@ -142,7 +142,7 @@ def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
 
 
 def _memory_key(recipe: AnyRecipe) -> tuple[object, ...]:
-    """Return all that decides how much memory a step holds."""
+    """Return everything that determines the memory of a step."""
     knobs = recipe.optimisation
     return (
         *_speed_key(recipe),
@@ -163,7 +163,7 @@ def _matching_lengths(
     for one in known:
         told, data = one.resolved, one.recipe.data
         same = (one.recipe.base_model, one.recipe.dataset) == (recipe.base_model, recipe.dataset)
-        # Where all were cut at a shorter length, nobody knows how long they are.
+        # If all were truncated at a shorter length, their real length is unknown.
         is_whole = told.get("longest_example", most) < data.max_length or data.max_length == most
         if not same or not is_whole or not told.get("train_rows"):
             continue
@@ -185,6 +185,6 @@ def _lengths_of_rows(told: dict[str, Any], most: int) -> TokenLengths:
 
 
 def _as_packed(found: TokenLengths, most: int) -> TokenLengths:
-    """Say what becomes of rows that share examples, as if each were filled to the last token."""
+    """Return the lengths of packed rows, as if each example were filled completely."""
     examples = math.ceil(found.rows * found.row_tokens / most)
     return replace(found, longest=most, answer=most, examples=examples)

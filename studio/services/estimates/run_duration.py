@@ -1,4 +1,4 @@
-"""How long a run will take: its steps, its tokens, and its seconds with an interval."""
+"""How long a run will take: steps, tokens, and seconds with an interval."""
 
 import math
 import statistics
@@ -10,30 +10,30 @@ from studio.methods import AnyRecipe
 from studio.services.estimates.reference_runs import ReferenceRun, TokenLengths
 
 _SINGLE_RUN_DOUBT = 0.2
-"""How far one run alone is believed: a share either way."""
+"""Uncertainty of a single reference run, as a fraction either way."""
 _SEVERAL_RUNS_DOUBT = 0.1
-"""How far several are, if they agree."""
+"""The same of several runs that agree."""
 _SCALING_DOUBT = 0.25
-"""What doubling or halving the tokens of a step adds to the doubt, times the logarithm of two."""
+"""Added uncertainty per natural logarithm of the ratio of tokens per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeEstimate:
-    """What is known of a run's length before it starts. Seconds are None until a first run."""
+    """A run's expected duration. Seconds are None until there is a reference run."""
 
     steps: int
     tokens: int | None
-    """Of all steps; None until a run has read the data with this model."""
+    """Tokens of all steps; None until a run has read the data with this model."""
     is_most: bool = False
-    """Whether steps may be far fewer: nobody knows yet how many rows share an example."""
+    """Whether steps are an upper bound: how many rows are packed into an example is unknown."""
     seconds: float | None = None
-    """From the start of its process to its end."""
+    """From the start of the process to its end."""
     least_seconds: float | None = None
     most_seconds: float | None = None
     runs: int = 0
-    """How many earlier runs it is worked out from."""
+    """Number of reference runs it is based on."""
     is_calibrated: bool = False
-    """Whether one of them was a calibration."""
+    """Whether one of them is a calibration."""
 
 
 def estimate_time(
@@ -42,7 +42,7 @@ def estimate_time(
     lengths: TokenLengths | None,
     alike: Sequence[ReferenceRun],
 ) -> TimeEstimate:
-    """Work out a run's length, from those that resemble it if there are any."""
+    """Estimate a run's duration from similar runs, if there are any."""
     batch = _effective_batch(recipe)
     steps = count_steps(recipe, lengths.examples if lengths else _training_rows(recipe, data))
     step_tokens = lengths.example_tokens * batch if lengths else None
@@ -66,7 +66,7 @@ def estimate_time(
 
 
 def count_steps(recipe: AnyRecipe, examples: int) -> int:
-    """Return how many updates a run makes, counted as transformers counts them."""
+    """Return the number of optimizer updates, counted as transformers counts them."""
     optimisation = recipe.optimisation
     if optimisation.max_steps is not None:
         return optimisation.max_steps
@@ -76,13 +76,13 @@ def count_steps(recipe: AnyRecipe, examples: int) -> int:
 
 
 def _training_rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
-    """Return the rows to learn from; without a validation part, some are held back."""
+    """Return the training rows; without a validation split, some are held out."""
     held = 0 if data.validation_rows else _validation_rows(recipe, data)
     return max(1, data.train_rows - held)
 
 
 def _validation_rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
-    """Return the rows to validate with."""
+    """Return the number of validation rows."""
     share = max(1, round(data.train_rows * recipe.data.validation_share))
     return data.validation_rows or share
 
@@ -95,7 +95,7 @@ def _effective_batch(recipe: AnyRecipe) -> int:
 def _interval(
     paces: Sequence[float], step_tokens: float, alike: Sequence[ReferenceRun]
 ) -> tuple[float, float]:
-    """Return the slowest and the fastest pace to be expected: what was seen, and some doubt."""
+    """Return the fastest and slowest expected seconds per step: as observed, plus doubt."""
     apart = min(abs(math.log(step_tokens / one.step_tokens)) for one in alike)
     doubt = (_SINGLE_RUN_DOUBT if len(paces) == 1 else _SEVERAL_RUNS_DOUBT) + _SCALING_DOUBT * apart
     return min(paces) / (1 + doubt), max(paces) * (1 + doubt)
@@ -104,7 +104,7 @@ def _interval(
 def _overhead_seconds(
     recipe: AnyRecipe, steps: int, rows: int, alike: Sequence[ReferenceRun]
 ) -> float:
-    """Return the seconds for loading, validations, answers and saving, as far as runs told."""
+    """Return the median overhead of similar runs: loading, validations, sample answers, saving."""
     known = [
         one.overhead.estimate_seconds(recipe, rows, steps) if one.overhead else one.overhead_seconds
         for one in alike

@@ -1,4 +1,4 @@
-"""How far a run is, when it will be done, and where its time went."""
+"""How far a run is, when it will finish, and where its time went."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,28 +7,28 @@ from datetime import UTC, datetime
 from studio.db.tables import Run
 from studio.protocols.events import Event, PhaseChanged, Started
 
-PHASE_TITLES = {"training": "auditing the numbers"}
-"""Until the first step begins, a trainer that trains has its numbers audited."""
+PHASE_TITLES = {"training": "auditing number formats"}
+"""Before the first step, the phase `training` means that number formats are being audited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     share: float | None
-    """Steps done of all steps, from 0 to 1; None before the number of steps is known."""
+    """Fraction of steps done, 0 to 1; None until the number of steps is known."""
     eta_seconds: float | None
-    """Estimated from the mean pace since the first step; None until there are two steps. It is off
-    by no more than the steps that are left, times how far the paces of steps lie apart."""
+    """Estimated from the mean pace since the first step; None until there are two steps. The
+    error is at most the remaining steps times how far the paces of steps differ."""
     queued_seconds: float | None
     launch_seconds: float | None
     """From the claim until the trainer was built."""
     first_step_seconds: float | None
-    """From the trainer's readiness until its first step was done."""
+    """From the trainer being ready until the first step was done."""
     total_seconds: float | None
     """From the claim until the end, or until now."""
 
 
 def measure(run: Run, now: datetime | None = None) -> Progress:
-    """Measure a run's progress at this moment, or at another."""
+    """Measure a run's progress, now or at a given time."""
     now = run.finished_at or now or datetime.now(UTC)
     return Progress(
         share=run.step / run.total_steps if run.total_steps else None,
@@ -41,15 +41,16 @@ def measure(run: Run, now: datetime | None = None) -> Progress:
 
 
 def startup_phases(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
-    """Return what a run did before its first step was done, each with its seconds, in order.
+    """Return the phases of a run before its first step was done, each with its seconds, in order.
 
-    `said` is what its process told first; nothing comes back before that step is done.
+    `said` holds the first events of its process; no phase recurs before that step is done.
+
     """
     if run.claimed_at is None or run.first_step_at is None:
         return []
-    moments = [("Waiting in the queue", run.created_at), ("Starting its process", run.claimed_at)]
+    moments = [("Waiting in the queue", run.created_at), ("Starting the process", run.claimed_at)]
     for event in said:
-        # An earlier attempt's words are in the same file.
+        # Events of earlier attempts are in the same file.
         if run.claimed_at <= event.at < run.first_step_at and isinstance(
             event, PhaseChanged | Started
         ):
@@ -60,7 +61,7 @@ def startup_phases(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
 
 
 def _eta(run: Run, now: datetime) -> float | None:
-    # Between the first step of this attempt and the newest: a pace needs two points.
+    # Measured between this attempt's first step and the newest: a pace needs two points.
     steps = run.step - run.resumed_step - 1
     if not run.status.is_live or run.first_step_at is None or not run.total_steps or steps < 1:
         return None
@@ -73,5 +74,5 @@ def _elapsed_or_none(start: datetime | None, end: datetime | None) -> float | No
 
 
 def elapsed_seconds(start: datetime, end: datetime) -> float:
-    """Return how long it took; a clock that was set back meanwhile has it take no time."""
+    """Return the seconds between two times; 0 if the clock was set back in between."""
     return max(0.0, (end - start).total_seconds())

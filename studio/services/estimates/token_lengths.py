@@ -1,4 +1,4 @@
-"""How long a recipe's examples are, where they were counted before any run has read them."""
+"""A recipe's example lengths from token counts, before any run has read the data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,16 +17,17 @@ from studio.services.estimates.reference_runs import TokenLengths
 CountSuggestion = Literal["", "now", "offer"]
 
 MAX_AUTOMATIC_ROWS = 50_000
-"""Rows that are counted without asking: seconds of one processor, in a process of its own."""
+"""Rows up to which tokens are counted automatically: seconds of one CPU core, in a separate
+process."""
 
 
 def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
-    """Return what finds counted lengths; it reads each count once, for many recipes."""
+    """Return a function that finds counted lengths and reads each count only once."""
     counts: dict[tuple[str, str, str], TokenStats | None] = {}
 
     def find(recipe: AnyRecipe) -> TokenLengths | None:
         if recipe.data.packing:
-            return None  # How many share an example is seen when they are packed.
+            return None  # How many rows share an example is known only once they are packed.
         kind = (recipe.base_model, recipe.dataset, recipe.data.chat_template)
         if kind not in counts:
             counts[kind] = token_stats.find_for_recipe(db, recipe)
@@ -37,10 +38,10 @@ def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
 
 
 def build_stats_request(db: Session, recipe: AnyRecipe) -> StatsRequest:
-    """Say what to count for a recipe.
+    """Return the request that counts a recipe's tokens.
 
     Raises:
-        InvalidError: there is no such model or data set.
+        InvalidError: the model or dataset does not exist.
 
     """
     version = versions.require(db, recipe.dataset)
@@ -48,16 +49,16 @@ def build_stats_request(db: Session, recipe: AnyRecipe) -> StatsRequest:
 
 
 def suggest_count(db: Session, recipe: AnyRecipe) -> CountSuggestion:
-    """Say whether a recipe's rows should be counted at once, when asked to, or not at all."""
+    """Return whether to count a recipe's tokens now, to offer it, or neither."""
     if recipe.data.packing:
-        return ""  # A count would not say how many share an example.
+        return ""  # A count would not show how many rows share an example.
     try:
         wanted = build_stats_request(db, recipe)
         chore = token_stats.latest_task(db, wanted)
     except (InvalidError, OSError):
-        return ""  # That is told beside its own field.
+        return ""  # The field with the error reports it.
     if not Path(wanted.location).is_absolute():
-        return ""  # Its tokenizer is still to be fetched.
+        return ""  # Its tokenizer has not been downloaded yet.
     if chore is None:
         return "now" if _rows(wanted.version) <= MAX_AUTOMATIC_ROWS else "offer"
     return "offer" if chore.status.is_final else "now"
