@@ -1,1 +1,1 @@
-"""Which precision suits a model, what rules it out, and the formats a run computes in."""
+"""Which precision to use for a model, what rules one out, and the number formats of a run."""

@@ -1,7 +1,8 @@
-"""Why a precision cannot train a model here, and the one change that would let it.
+"""Why a precision cannot train a model here, and the one change that would make it work.
 
-A rule reads the fields of the precision's row, the facts of the model and the hardware; none reads
-a mode's name, so a new row is judged by what it says of itself.
+A rule reads the fields of the precision's row, the facts of the model and the hardware, never the
+name of a mode: a new row is judged by its fields.
+
 """
 
 from collections.abc import Callable, Iterator
@@ -20,26 +21,26 @@ from studio.weights.model_facts import FLOAT8_MULTIPLE, ModelFacts
 from studio.weights.model_kinds import CAUSAL_MODEL_HINT
 
 MAX_NAMED = 3
-"""How many layers a message names; the rest are counted."""
+"""How many layers a message names; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What cannot be, in a sentence, and the change of the recipe that mends it."""
+    """Why a recipe cannot run, in one sentence, and the change of the recipe that fixes it."""
 
     message: str
     hint: str
     param: str = "base_model"
     """The dotted name of the field to change."""
     repair: dict[str, Any] = field(default_factory=dict)
-    """Values to lay over the recipe; empty where none is known."""
+    """Values that override the recipe's; empty if no fix is known."""
     link: str = ""
-    """The page where it can be mended, if that is no field of the recipe."""
+    """The page where it can be fixed, if it is not a field of the recipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What a rule may look at."""
+    """The input of a rule."""
 
     recipe: AnyRecipe
     facts: ModelFacts
@@ -51,21 +52,21 @@ class _Case:
 
 
 _Rule = Callable[[_Case], str]
-"""Return what is wrong, in a sentence, or nothing."""
+"""Returns what is wrong, in one sentence, or an empty string."""
 
 
 def check(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
-    """Return why the recipe cannot run, worst first; nothing if it can."""
+    """Return why the recipe cannot run, worst first; empty if it can."""
     if message := model_compatibility.untrainable_reason(
         facts.kind, facts.family, [METHODS[recipe.method]]
     ):
-        # Whatever else is wrong with it is no matter: no precision would mend this.
+        # No precision would fix this, so other problems do not matter.
         return [Refusal(message=message, hint=CAUSAL_MODEL_HINT)]
     return check_precision(recipe, facts, hardware)
 
 
 def check_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
-    """Return why the recipe's number formats cannot train such a model here."""
+    """Return why the recipe's number formats cannot train this model on this hardware."""
     messages = list(_problems(_Case(recipe, facts, hardware)))
     if not messages:
         return []
@@ -87,7 +88,7 @@ def _problems(case: _Case) -> Iterator[str]:
 
 
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Offer changes, the smallest first; of the precisions those that most people choose among."""
+    """Yield changes, smallest first; common precisions before others."""
     if isinstance(recipe.adapter, Lora):
         for dtype in ("native", "bfloat16", "float32"):
             yield f"Keep the frozen model in {dtype}.", _base_dtype_change(dtype)
@@ -99,7 +100,7 @@ def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]
     if isinstance(recipe.adapter, Lora):
         for mode in modes:
             change = {"precision": mode.name} | _base_dtype_change("native")
-            yield f"Use {mode.title} and keep the frozen model as it is.", change
+            yield f"Use {mode.title} and keep the frozen model in its own format.", change
 
 
 def _base_dtype_change(dtype: str) -> dict[str, Any]:
@@ -116,8 +117,8 @@ def _weights_overflow(case: _Case) -> str:
     if "float16" not in _dtypes_used(case) or not spread.over_float16:
         return ""
     return (
-        f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
-        f"{weight_samples.FLOAT16_MAX:,.0f}, where float16 ends; "
+        f"{spread.over_float16:,} of {spread.sampled:,} sampled weights exceed "
+        f"{weight_samples.FLOAT16_MAX:,.0f}, the largest float16 value; "
         f"the largest is {spread.largest:,.0f}.{_float16_note(case)}"
     )
 
@@ -125,7 +126,9 @@ def _weights_overflow(case: _Case) -> str:
 def _float16_note(case: _Case) -> str:
     row = case.recipe.adapter.quantised
     is_passed = row is not None and row.is_made_of_float16
-    return f" {row.title} weights are made of float16." if row is not None and is_passed else ""
+    return (
+        f" {row.title} weights are quantised from float16." if row is not None and is_passed else ""
+    )
 
 
 def _family_overflows(case: _Case) -> str:
@@ -140,21 +143,23 @@ def _mixes_float64(case: _Case) -> str:
     narrow = [name for name in _dtypes_used(case) if DTYPE_BYTES[name] < DTYPE_BYTES["float32"]]
     if not layers or not narrow:
         return ""
-    lost = f"{narrow[0]} would keep few of their digits"
+    lost = f"{narrow[0]} would lose most of their precision"
     if len(layers) == 1:
-        return f"{layers[0]} is stored in float64 among layers that are not, and {lost}."
-    return f"{join_names(layers)} are stored in float64 among layers that are not, and {lost}."
+        return f"{layers[0]} is stored in float64 although other layers are not, and {lost}."
+    return f"{join_names(layers)} are stored in float64 although other layers are not, and {lost}."
 
 
 def _halves_clash(case: _Case) -> str:
     source = family_limits.MIXED_16BIT_UNSAFE.get(case.facts.family)
     if case.hardware.device == "cpu" and case.facts.family in architectures.LAYER_NORMS:
-        source = "layer norms on a processor"
+        source = "layer norms on a CPU"
     compute = case.mode.compute
     other = {"float16": "bfloat16", "bfloat16": "float16"}.get(compute, "")
     if source is None or other not in count_by_dtype(case.recipe, case.facts):
         return ""
-    return f"{case.facts.family} models cannot compute in {compute} on {other} weights ({source})."
+    return (
+        f"{case.facts.family} models cannot compute in {compute} with {other} weights ({source})."
+    )
 
 
 def _has_odd_sides(case: _Case) -> str:
@@ -162,13 +167,13 @@ def _has_odd_sides(case: _Case) -> str:
     if not layers or not case.mode.is_float8:
         return ""
     return (
-        f"{case.mode.title} cannot multiply {join_names(layers)}: a product of 8 bits takes no "
-        f"layer whose sides are not multiples of {FLOAT8_MULTIPLE}."
+        f"{case.mode.title} does not support {join_names(layers)}: 8-bit products need layers "
+        f"whose dimensions are multiples of {FLOAT8_MULTIPLE}."
     )
 
 
 def join_names(names: tuple[str, ...]) -> str:
-    """Name a few things, and count the rest."""
+    """Join the first few names and count the rest."""
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -184,8 +189,8 @@ def _is_quantised_already(case: _Case) -> str:
     if not how:
         return ""
     return (
-        f"This model is stored quantised already ({how}), and only models that the studio "
-        "quantises itself can be trained beside: choose the one it was made from."
+        f"This model is already quantised ({how}), and adapters can only be trained on models "
+        "that the studio quantises itself: choose the original model."
     )
 
 
@@ -195,7 +200,7 @@ def _is_stored_packed(case: _Case) -> str:
         return ""
     return (
         f"Stored in 8 bits or fewer: {join_names(layers)}. The config does not say how to read "
-        "that; choose the model it was made from."
+        "them; choose the original model."
     )
 
 
@@ -204,8 +209,8 @@ def _reads_packed(case: _Case) -> str:
     if family not in family_limits.NO_ADAPTER_LAYERS or case.recipe.adapter.quantised is None:
         return ""
     return (
-        f"{family} models read weights past their layers, and would read quantised ones as they "
-        "are packed."
+        f"{family} models read weights without going through their layers, so they would read "
+        "quantised weights in packed form."
     )
 
 
@@ -215,8 +220,8 @@ def _keeps_experts(case: _Case) -> str:
         return ""
     share = facts.expert_parameters / facts.parameters
     return (
-        f"{share:.0%} of this model are experts, which are no linear layers and would stay in "
-        f"{weight_dtype(case.recipe, facts)}: {row.title} would save next to nothing."
+        f"{share:.0%} of this model's weights are experts, which are not linear layers and would "
+        f"stay in {weight_dtype(case.recipe, facts)}: {row.title} would save almost nothing."
     )
 
 
@@ -236,7 +241,7 @@ _RULES: tuple[_Rule, ...] = (
 
 
 def _dtypes_used(case: _Case) -> list[Any]:
-    """Return the formats the model's own weights pass through."""
+    """Return the dtypes that the model's own weights are converted to."""
     row = case.recipe.adapter.quantised
     passed = ["float16"] if row is not None and row.is_made_of_float16 else []
     return [*count_by_dtype(case.recipe, case.facts), case.mode.compute, *passed]

@@ -1,4 +1,4 @@
-"""What a run will really load, compute in and keep: formats and bytes, before anything starts."""
+"""The number formats and bytes a run will load, compute in and keep, before it starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from studio.weights.model_facts import ModelFacts
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 OPTIMIZER_STATES = {"adamw_torch_fused": 2, "adamw_torch": 2, "adafactor": 0, "sgd": 0}
-"""How many numbers an optimizer keeps for each weight. Adafactor's are too few to count."""
+"""Values an optimizer keeps for each weight. Adafactor's are too few to count."""
 
 _ADAM_STATES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySizes:
-    """Bytes by part. Activations are not among them: they depend on the data."""
+    """Bytes by part. Activations are not included, because they depend on the data."""
 
     weights: int
     adapter: int
     gradients: int
     optimizer: int
     copies: int
-    """What autocast keeps of the weights in the narrower format."""
+    """Copies of the weights that autocast keeps in the narrower dtype."""
     compensation: int
-    """What a mode keeps beside the weights to make up for their few digits."""
+    """What a mode keeps besides the weights to compensate for their low precision."""
 
     @property
     def total(self) -> int:
@@ -39,27 +39,27 @@ class MemorySizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DTypePlan:
-    """What will be: each format by what is held in it."""
+    """The planned formats: the dtype of everything a run holds."""
 
     precision: str
     weights: str
-    """Of the base model. A full fine-tune trains them, an adapter leaves them as they are."""
+    """Dtype of the base model; trained in a full fine-tune, frozen under an adapter."""
     rest: DType | None
-    """Of what a quantised model keeps as it is: embeddings, norms, the output. Else None."""
+    """Dtype of what a quantised model keeps as it is: embeddings, norms, output; else None."""
     trained: DType
-    """Of the weights that learn."""
+    """Dtype of the trained weights."""
     compute: DType
     gradients: DType
     optimizer_states: DType
     scaler: bool
     rounded: CastRounding | None
-    """What loading the base model rounds; None where every weight stays as it was saved."""
+    """What loading the base model rounds; None if every weight keeps its saved value."""
     parameters: int | None
-    """None where the model's files are not at hand."""
+    """None if the model's files are not on this machine."""
     trained_parameters: int | None
     sizes: MemorySizes | None
     effective_batch: int
-    """Examples an update learns from."""
+    """Examples per optimizer update."""
 
 
 def plan_dtypes(recipe: AnyRecipe, facts: ModelFacts) -> DTypePlan:
@@ -88,14 +88,14 @@ def plan_dtypes(recipe: AnyRecipe, facts: ModelFacts) -> DTypePlan:
 
 
 def weight_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
-    """Return the format most of the base model is loaded in; quantised ones, what is not."""
+    """Return the dtype of most base weights; for quantised models, of the weights that are not."""
     mode = PRECISIONS[recipe.precision]
     if recipe.adapter.quantised is not None:
         return mode.compute
     if mode.autocast is None or not isinstance(recipe.adapter, Lora):
         return mode.weights
     if recipe_keeps_saved_dtypes(recipe):
-        # Without weights at hand, what the config says is all there is to go by.
+        # Without the weights, the config is the only source.
         most = next(iter(facts.load_dtypes), facts.native)
         return next((one for one in DTYPE_BYTES if one == most), mode.weights)
     asked = recipe.adapter.base_dtype
@@ -107,20 +107,20 @@ def recipe_keeps_saved_dtypes(recipe: AnyRecipe) -> bool:
 
 
 def count_by_dtype(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
-    """Return how many weights are loaded in each format, before any is quantised."""
+    """Return how many weights are loaded in each dtype, before any is quantised."""
     if recipe_keeps_saved_dtypes(recipe) and facts.load_dtypes:
         return facts.load_dtypes
     return {weight_dtype(recipe, facts): facts.parameters}
 
 
 def hidden_state_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
-    """Return the format of what goes from layer to layer: that of the table of tokens."""
+    """Return the dtype of the hidden states between layers: that of the token embeddings."""
     own = facts.embedding_dtype if recipe_keeps_saved_dtypes(recipe) else None
     return own or weight_dtype(recipe, facts)
 
 
 def rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> CastRounding | None:
-    """Return what loading the base model rounds, but for what is quantised of it."""
+    """Return what loading the base model rounds, except for what is quantised."""
     return facts.rounding_to(
         weight_dtype(recipe, facts),
         keeps_own=recipe_keeps_saved_dtypes(recipe),
@@ -129,15 +129,16 @@ def rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> CastRounding | Non
 
 
 def trained_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
-    """Return the format of the weights that learn.
+    """Return the dtype of the trained weights.
 
-    Peft makes adapters float32, whatever the base model is held in.
+    Peft creates adapters in float32, whatever the dtype of the base model.
+
     """
     return "float32" if isinstance(recipe.adapter, Lora) else weight_dtype(recipe, facts)
 
 
 def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
-    """Return how many numbers learn: all, or the two thin matrices beside each linear layer."""
+    """Return the number of trained parameters: all, or two thin matrices per linear layer."""
     match recipe.adapter:
         case Lora(r=rank):
             return rank * facts.linear_features
@@ -170,7 +171,7 @@ def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
 
 
 def _base_bytes(recipe: AnyRecipe, facts: ModelFacts) -> int:
-    """Return the bytes of the model beside an adapter."""
+    """Return the bytes of the base model under an adapter."""
     row, width = recipe.adapter.quantised, DTYPE_BYTES[weight_dtype(recipe, facts)]
     if row is None:
         return sum(count * DTYPE_BYTES[one] for one, count in count_by_dtype(recipe, facts).items())
@@ -179,13 +180,13 @@ def _base_bytes(recipe: AnyRecipe, facts: ModelFacts) -> int:
 
 
 def _optimizer_states(recipe: AnyRecipe) -> int:
-    """Return how many numbers are kept for each weight; a mode may bring its own AdamW."""
+    """Return the optimizer's values per weight; a mode may have its own AdamW."""
     has_own = PRECISIONS[recipe.precision].rounding is not None
     return _ADAM_STATES if has_own else OPTIMIZER_STATES[recipe.optimisation.optim]
 
 
 def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
-    """Return what autocast keeps of the linear layers until the backward pass is through them."""
+    """Return the bytes of the linear layers' casts that autocast keeps until the backward pass."""
     mode = PRECISIONS[recipe.precision]
     own = facts.linear_load_dtypes if recipe_keeps_saved_dtypes(recipe) else {}
     linear = own or {weight_dtype(recipe, facts): facts.linear_parameters}
@@ -197,13 +198,13 @@ def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
 
 def _copy_bytes(mode: Precision, trained: DType) -> int:
     if mode.is_float8:
-        # Each product scales and casts the weight itself (torchao's Float8Linear), and forgets it.
+        # Each product scales and casts the weight itself (torchao's Float8Linear) and frees it.
         return 0
     return DTYPE_BYTES[mode.compute] if DTYPE_BYTES[mode.compute] < DTYPE_BYTES[trained] else 0
 
 
 def _compensation_bytes(mode: Precision) -> int:
-    """Return the bytes of a parameter that the row counts and that are none of the usual parts."""
+    """Return the bytes per parameter that the precision's row counts beyond the usual parts."""
     usual = (
         DTYPE_BYTES[mode.weights]
         + DTYPE_BYTES[mode.gradients]

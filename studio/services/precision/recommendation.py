@@ -1,4 +1,4 @@
-"""What precision suits a model on this machine, and what to know of the one that was chosen."""
+"""The recommended precision for a model on this machine, and warnings about the chosen one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,12 +21,10 @@ from studio.weights import family_limits
 from studio.weights import model_facts as weights
 from studio.weights.model_facts import ModelFacts
 
-NO_WORKER_NOTE = (
-    "No worker is connected yet, so this is a guess from the machine that serves these pages."
-)
+NO_WORKER_NOTE = "No worker is connected yet, so this assumes the machine that serves these pages."
 
 _NO_TENSOR_CORES = "GeForce GTX 16"
-"""Cards that count as Turing without its float16 units, and were seen to give NaN."""
+"""GPUs that report as Turing but lack its float16 units; float16 was seen to give NaN on them."""
 
 
 BOTH: frozenset[DType] = frozenset({"bfloat16", "float16"})
@@ -37,16 +35,16 @@ NEITHER: frozenset[DType] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What to compute in, by what the machine is fast in and how the model was saved."""
+    """The compute dtype, given what the hardware is fast in and how the model was saved."""
 
     fast: frozenset[DType]
-    """Exactly the 16-bit formats that the machine multiplies itself."""
+    """Exactly the 16-bit formats that the hardware multiplies natively."""
     saved: DType | None = None
-    """The format most weights are stored in; None stands for any other."""
+    """The dtype most weights are stored in; None matches any."""
     adapter: Literal["lora", "full"] | None = None
     compute: DType
     reason: str
-    """For a person; `{hardware}` is the machine."""
+    """Text for users; `{hardware}` is the machine."""
 
     def applies(self, recipe: AnyRecipe, facts: ModelFacts, fast: frozenset[DType]) -> bool:
         return (
@@ -60,13 +58,13 @@ _NATIVE_RANGE = "native on {hardware}, with float32's range"
 _AS_SAVED = "the weights are bfloat16, and {hardware} is fast in it"
 
 RULES = (
-    # https://github.com/zai-org/CogVideo: a model made in float16 is best run in float16.
+    # https://github.com/zai-org/CogVideo: a model trained in float16 runs best in float16.
     Rule(
         fast=BOTH,
         saved="float16",
         compute="float16",
         reason="the weights are float16, {hardware} is fast in it, and bfloat16 would drop three "
-        "of their bits",
+        "bits of precision",
     ),
     Rule(fast=BOTH, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
     Rule(fast=BOTH, compute="bfloat16", reason=_NATIVE_RANGE),
@@ -74,8 +72,8 @@ RULES = (
         fast=BFLOAT16,
         saved="float16",
         compute="bfloat16",
-        reason="{hardware} is fast in bfloat16 and not in float16, although matrix products drop "
-        "three bits of these float16 weights",
+        reason="{hardware} is fast in bfloat16 but not in float16, although matrix products drop "
+        "three bits of precision of these float16 weights",
     ),
     Rule(fast=BFLOAT16, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
     Rule(fast=BFLOAT16, compute="bfloat16", reason=_NATIVE_RANGE),
@@ -109,37 +107,38 @@ RULES = (
         fast=NEITHER, compute="float32", reason="{hardware} is fast in neither bfloat16 nor float16"
     ),
 )
-"""The whole advice: the first rule that applies. What a family or the weights forbid comes after.
+"""The recommendation is the first rule that applies, unless the model rules it out.
 
-A format saved is no proof of the format a model was trained in, but the bits it has are all there
-are: a narrower mantissa loses some of them, and a narrower range may overflow.
+The saved dtype does not prove which one a model was trained in, but no more bits exist: a narrower
+mantissa loses some of them, and a narrower range may overflow.
+
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     mode: Precision
-    """What we would choose."""
+    """The recommended precision."""
     sentence: str
-    """Why, with the evidence for it."""
+    """Why, with evidence."""
     warnings: tuple[str, ...]
-    """What to know of the recipe as it stands."""
+    """Warnings about the recipe as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRecipe:
-    """A recipe whose precision is a mode."""
+    """A recipe with a definite precision."""
 
     recipe: AnyRecipe
     reason: str
-    """Why the studio chose the mode; empty where the recipe names one."""
+    """Why the studio chose the precision; empty if the recipe names one."""
 
 
 def resolve_precision(db: Session, recipe: AnyRecipe) -> ResolvedRecipe:
-    """Put the recommended mode where a recipe leaves its precision to the studio.
+    """Replace an `auto` precision in a recipe with the recommended one.
 
     Raises:
-        InvalidError: there is no such model, or its files cannot be read.
+        InvalidError: the model does not exist, or its files cannot be read.
 
     """
     if recipe.precision != AUTO:
@@ -149,10 +148,10 @@ def resolve_precision(db: Session, recipe: AnyRecipe) -> ResolvedRecipe:
 
 
 def load_model_facts(db: Session, name: str) -> ModelFacts:
-    """Return what is known of a recipe's base model; of one on the hub, what is at hand of it.
+    """Return the facts of a recipe's base model; for a hub model, only what is cached.
 
     Raises:
-        InvalidError: there is no such model, or its files cannot be read.
+        InvalidError: the model does not exist, or its files cannot be read.
 
     """
     try:
@@ -169,13 +168,13 @@ def load_model_facts(db: Session, name: str) -> ModelFacts:
 
 
 def read_model_facts(folder: Path) -> ModelFacts:
-    """Return what is known of a model in a folder; read again only when a file changed."""
+    """Return the facts of a model in a folder, reading again only if a file changed."""
     known = [(path, path.stat()) for path in weights.source_files(folder)]
     return _read_cached(folder, tuple((path, one.st_mtime_ns, one.st_size) for path, one in known))
 
 
 def recommend(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> Recommendation:
-    """Recommend a precision, and warn of what the chosen one will do."""
+    """Recommend a precision, with warnings about the chosen one."""
     mode, why = _choose_mode(recipe, facts, hardware)
     chosen = _with_mode(recipe, mode) if recipe.precision == AUTO else recipe
     return Recommendation(
@@ -199,15 +198,15 @@ def _read_cached(folder: Path, _state: tuple[Any, ...]) -> ModelFacts:
 
 
 def _read_cached_facts(name: str) -> ModelFacts:
-    """Return what the hub's cache holds of a model, if it was ever fetched. Asks nobody."""
+    """Return the facts of a hub model from the local cache. No network access."""
     from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415 -- heavy import
 
     try:
         config = try_to_load_from_cache(name, "config.json")
     except errors.HFValidationError as error:
         raise InvalidError(
-            f"{name} is no name the hub gives.",
-            hint="A hub model is written owner/name.",
+            f"{name} is not a valid name on the hub.",
+            hint="Write hub models as owner/name.",
             param="base_model",
         ) from error
     if not isinstance(config, str):
@@ -215,23 +214,23 @@ def _read_cached_facts(name: str) -> ModelFacts:
     try:
         return read_model_facts(Path(config).parent)
     except InvalidError:
-        # Half a download is no fault: the run will fetch the rest.
+        # An incomplete download is not an error: the run will download the rest.
         return weights.from_config(Path(config).parent)
 
 
 def _choose_mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> tuple[Precision, str]:
-    """Return the first of the candidates that nothing speaks against."""
+    """Return the first candidate that is not ruled out."""
     for compute, why in _candidates(recipe, facts, hardware):
         mode = next(one for one in PRECISIONS.values() if one.is_common and one.compute == compute)
         if not check_precision(_with_mode(recipe, mode), facts, hardware):
             return mode, why
-    return PRECISIONS["fp32"], "nothing else can hold these weights"
+    return PRECISIONS["fp32"], "no other format can hold these weights"
 
 
 def _candidates(
     recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware
 ) -> Iterator[tuple[DType, str]]:
-    """Offer formats to compute in, the best first, each with its reason."""
+    """Yield compute dtypes, best first, each with its reason."""
     fast, seen = fast_formats(hardware), _weights_evidence(facts)
     rule = next(rule for rule in RULES if rule.applies(recipe, facts, fast))
     overflow = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
@@ -247,7 +246,7 @@ def _with_mode(recipe: AnyRecipe, mode: Precision) -> AnyRecipe:
 
 
 def fast_formats(hardware: Hardware) -> frozenset[DType]:
-    """Return the 16-bit formats that the machine multiplies itself, rather than emulating them."""
+    """Return the 16-bit formats that the hardware multiplies natively, without emulation."""
     if hardware.device == "cpu":
         times = hardware.product_times.get("bfloat16")
         is_fast = hardware.native_bf16 if times is None else times < 1
@@ -259,7 +258,7 @@ def fast_formats(hardware: Hardware) -> frozenset[DType]:
 
 
 def _reason_against_16_bits(facts: ModelFacts, hardware: Hardware) -> str:
-    """Say what keeps a run from 16 bits."""
+    """Return why a run cannot use 16 bits."""
     if facts.mixed_float64:
         return "some layers are stored in float64"
     fast, overflow = fast_formats(hardware), family_limits.FLOAT16_OVERFLOWS.get(facts.family)
@@ -271,8 +270,8 @@ def _reason_against_16_bits(facts: ModelFacts, hardware: Hardware) -> str:
 
 
 def _weights_evidence(facts: ModelFacts) -> str:
-    """Name the evidence: what the weights look like."""
+    """Return the evidence from the weights."""
     largest = facts.stats.largest
     if not facts.has_weights or largest is None:
         return ""
-    return f" (weights are {facts.native}, the largest seen {largest:.3g})"
+    return f" (weights are {facts.native}, the largest sampled is {largest:.3g})"

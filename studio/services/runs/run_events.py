@@ -237,7 +237,7 @@ _EVENT_SENTENCES: dict[str, Callable[[Any], str]] = {
     "held": lambda _: "Held until it is released.",
     "released": lambda _: "Released.",
     "prioritised": lambda it: f"Priority set to {it.priority}.",
-    "moved": lambda it: f"Moved to position {it.place} in the queue.",
+    "moved": lambda it: f"Moved to position {it.place} within its priority.",
     "checkpointed": lambda it: f"Wrote a checkpoint{_at_step(it.step)}.",
     "restarted": lambda _: "Restarted: earlier metrics and answers were deleted.",
     "pruned": lambda it: f"Pruned by its sweep as unpromising{_at_step(it.step)}.",
