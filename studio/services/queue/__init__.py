@@ -1,1 +1,1 @@
-"""The queue: order, slots, why something waits, and what a finished task triggers."""
+"""The queue: order, slots, wait reasons, and what happens when a task ends."""

@@ -1,4 +1,4 @@
-"""What a worker does besides runs, and what of it waits: exports and chores, in one list."""
+"""Background work: running and queued exports and tasks in one list."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ from studio.services.workers import workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkItem:
-    """An export or a chore, as a list of both shows it."""
+    """An export or a task, as listed."""
 
     work: Export | Task
     title: str
     about: str
-    """What it is for, in words."""
+    """What it is for, as text."""
     takes_slot: bool
-    """Whether it has a slot that a run could have."""
+    """Whether it occupies a slot that a run could use."""
     wait: Wait | None
-    """Why it waits, if it does."""
+    """Why it is waiting, if it is."""
     owner_id: int | None = None
-    """Who may cancel it: an export is of its run."""
+    """Who may cancel it; an export belongs to the owner of its run."""
 
     @property
     def key(self) -> str:
-        """What tells it from all others in the list."""
+        """A key that is unique in the list."""
         return f"{self.work.__tablename__}-{self.work.id}"
 
 
 def list_work(db: Session) -> Sequence[WorkItem]:
-    """Return what goes on, then what waits, each in its order."""
+    """Return running work, then queued work, each in order."""
     found = [
         *(_export_item(db, one) for one in task_lifecycle.list_unfinished(db, Export)),
         *(_task_item(db, one) for one in task_lifecycle.list_unfinished(db, Task)),
@@ -47,7 +47,7 @@ def list_work(db: Session) -> Sequence[WorkItem]:
 
 
 def count_used_slots(db: Session) -> int:
-    """Return how many slots are taken: by runs, by other work, and by a model that answers."""
+    """Return how many slots are in use by runs, other work and the loaded model."""
     taken = sum(run.slots for run in runs.list_live(db)) + sum(
         one.takes_slot for one in list_work(db)
     )

@@ -1,7 +1,8 @@
-"""The queue: which run starts next, and why the others wait.
+"""The queue: which run starts next.
 
-The order is strict: a run that needs more slots than are free keeps those behind it waiting, so
-that it is never starved by smaller ones.
+The order is strict: a run that needs more slots than are free blocks those behind it, so that
+smaller runs never starve it.
+
 """
 
 from collections.abc import Collection, Sequence
@@ -26,9 +27,10 @@ def claim(
     lease: timedelta = LEASE,
     besides: Collection[int] = (),
 ) -> Run | None:
-    """Take the first run that waits, besides some, if there are slots for it, or None.
+    """Claim the first queued run not in `besides` if slots are free; otherwise return None.
 
-    Two workers never take the same: the status is asked for again as it changes.
+    Two workers never claim the same run: the update checks the status again.
+
     """
     free = _waiting_query().where(
         ~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(besides)
@@ -53,7 +55,7 @@ def claim(
 
 
 def count_used_slots(db: Session, worker: str) -> int:
-    """Return how many slots of a worker are taken."""
+    """Return how many slots of a worker are in use."""
     query = select(func.coalesce(func.sum(Run.slots), 0))
     return int(db.exec(query.where(col(Run.status).in_(LIVE), Run.worker == worker)).one())
 
@@ -65,19 +67,19 @@ def next_run(db: Session) -> Run | None:
 
 
 def next_run_slots(db: Session) -> int:
-    """Return how many slots the first run that waits needs; none if none does."""
+    """Return how many slots the next run needs; 0 if none is queued."""
     run = next_run(db)
     return run.slots if run else 0
 
 
 def list_waiting(db: Session) -> Sequence[Run]:
-    """Return the queued runs in the order in which they will start."""
+    """Return the queued runs in the order in which they start."""
     found: Sequence[Run] = db.exec(_waiting_query()).all()
     return found
 
 
 def position(db: Session, run: Run) -> int | None:
-    """Return how many runs start before this one, plus one; None when it does not wait."""
+    """Return a run's position in the queue, counted from 1; None if it is not queued."""
     if run.status is not RunStatus.QUEUED:
         return None
     rank = run.id if run.rank is None else run.rank
@@ -87,7 +89,7 @@ def position(db: Session, run: Run) -> int | None:
 
 
 def hold(db: Session, run_id: int, *, held: bool) -> Run:
-    """Keep a run waiting whatever becomes free, or let it go."""
+    """Hold a queued run even if slots become free, or release it."""
     run = _require_queued(db, run_id)
     if run.is_held is not held:
         run.is_held = held
@@ -96,7 +98,7 @@ def hold(db: Session, run_id: int, *, held: bool) -> Run:
 
 
 def set_priority(db: Session, run_id: int, priority: int) -> Run:
-    """Give a run that waits another priority; the higher starts first."""
+    """Set a queued run's priority; higher priorities start first."""
     run = _require_queued(db, run_id)
     if run.priority != priority:
         run.priority = priority
@@ -105,13 +107,13 @@ def set_priority(db: Session, run_id: int, priority: int) -> Run:
 
 
 def move(db: Session, run_id: int, place: int) -> Run:
-    """Put a run at a place, counted from one, among those of its priority that wait."""
+    """Move a run to a position, counted from 1, among the queued runs of its priority."""
     run = _require_queued(db, run_id)
     others = [one for one in list_waiting(db) if one.priority == run.priority]
     ranks = [one.id if one.rank is None else one.rank for one in others]
     others.remove(run)
     others.insert(max(place, 1) - 1, run)
-    # The same places, given out anew: nothing outside of these runs is touched.
+    # Reassign the same ranks: no other run is affected.
     for one, rank in zip(others, ranks, strict=True):
         one.rank = rank
     states.record_event(db, run, "moved", {"place": others.index(run) + 1})

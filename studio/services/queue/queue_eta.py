@@ -1,4 +1,4 @@
-"""When waiting runs will start: from the runs that train now, and from how long their like took."""
+"""When queued runs will start, from the progress of live runs and the duration of earlier ones."""
 
 import heapq
 import statistics
@@ -24,22 +24,22 @@ from studio.services.runs import runs
 from studio.services.workers import workers
 
 _MAX_EARLIER_RUNS = 5
-"""How many earlier runs of an experiment tell how long the next will take."""
+"""How many earlier runs of an experiment predict the duration of the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWait(Wait):
-    """One run that waits."""
+    """A queued run."""
 
     run: Run
     place: int
-    """Among those of its priority, counted from one."""
+    """Position among the queued runs of its priority, counted from 1."""
     places: int
-    """How many those are."""
+    """How many queued runs have its priority."""
 
 
 def estimate_waits(db: Session) -> list[RunWait]:
-    """Tell of each waiting run why it waits, and estimate for how long."""
+    """Return for each queued run why it waits, and an estimate of how long."""
     slots, waiting = workers.count_slots(db), queue.list_waiting(db)
     peers = Counter(run.priority for run in waiting)
     place = Counter[int]()
@@ -69,15 +69,15 @@ def estimate_waits(db: Session) -> list[RunWait]:
         if own:
             continue
         if slots:
-            ahead = Blocker(f"waits behind run {run.id}")
+            ahead = Blocker(f"waiting behind run {run.id}")
         lasts = _median_seconds(db, run)
-        # Where one cannot be foretold, neither can those behind it.
+        # If the end of one is unknown, so are the starts behind it.
         free = [] if seconds is None or lasts is None else _occupy_slot(free, seconds + lasts)
     return told
 
 
 def estimate_wait(db: Session, run: Run) -> RunWait | None:
-    """Say why a run waits; None for one that does not."""
+    """Return why a run waits, or None if it is not queued."""
     if run.status is not RunStatus.QUEUED:
         return None
     return next((wait for wait in estimate_waits(db) if wait.run.id == run.id), None)
@@ -86,11 +86,11 @@ def estimate_wait(db: Session, run: Run) -> RunWait | None:
 def _reason_of_run(run: Run, slots: int) -> str:
     if run.is_held:
         return "held by you"
-    return f"needs {run.slots} slots, there are {slots}" if 0 < slots < run.slots else ""
+    return f"needs {run.slots} slots, only {slots} exist" if 0 < slots < run.slots else ""
 
 
 def _requeued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
-    """Return when runs that have begun before were put into the queue again."""
+    """Return when runs that had started before were queued again."""
     again = [run.id for run in waiting if run.attempt]
     query = select(RunEvent.run_id, func.max(RunEvent.at)).where(
         col(RunEvent.run_id).in_(again), RunEvent.kind == RunStatus.QUEUED.value
@@ -99,7 +99,7 @@ def _requeued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
 
 
 def _seconds_until_free(live: Sequence[Run], slots: int) -> list[float]:
-    """Return in how many seconds each slot is free, soonest first; empty where that is unknown."""
+    """Return the seconds until each slot is free, soonest first; empty if unknown."""
     ends = [run_progress.measure(run).eta_seconds for run in live]
     known = [end for end in ends if end is not None]
     if len(known) < len(ends):

@@ -1,4 +1,4 @@
-"""What the end of a chore means to the noun that asked for it, in the same transaction."""
+"""What happens when a task ends: its noun updates its rows in the same transaction."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ from studio.services.openai import fine_tuning_jobs
 from studio.services.tasks import task_lifecycle, tasks
 
 EndHandler = Callable[[Session, Task, dict[str, Any]], None]
-"""Takes a chore that has succeeded, failed or been cancelled, and what it came to: nothing unless
-it has succeeded. What it refuses to take, the chore fails of."""
+"""Called with a task that succeeded, failed or was cancelled, and its result, which is empty
+unless it succeeded. If it raises a StudioError, the task fails with that error."""
 
 
 def _on_build_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ END_HANDLERS: dict[str, EndHandler] = {
 
 @contextmanager
 def notify_on_end(db: Session, chore: Task) -> Iterator[None]:
-    """Tell whom it concerns if the chore ends meanwhile."""
+    """Call the task's end handler if the task ends inside the block."""
     had_ended = chore.status.is_final
     yield
     tell = END_HANDLERS.get(chore.kind)
@@ -52,7 +52,7 @@ def notify_on_end(db: Session, chore: Task) -> Iterator[None]:
 
 
 def cancel(db: Session, chore_id: int) -> Task:
-    """Call a chore off, and tell whom it concerns."""
+    """Cancel a task and call its end handler."""
     chore = tasks.get(db, chore_id)
     with notify_on_end(db, chore):
         tasks.cancel(chore)

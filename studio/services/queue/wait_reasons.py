@@ -1,4 +1,4 @@
-"""Why something waits: a run, an export or a task. In a sentence, since when, and how long yet."""
+"""Why a run, an export or a task waits: a reason, since when, and for how long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ from studio.services.workers import worker_process, workers
 
 W = TypeVar("W", bound=TaskBase)
 
-SOON = "starts in a moment"
+SOON = "about to start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One thing that waits."""
+    """Something that waits."""
 
     reason: str
-    """Why, in words."""
+    """Why it waits, as text."""
     since: datetime
     seconds: float | None = None
-    """Until it starts, estimated; None where that is not known."""
+    """Estimated seconds until it starts; None if unknown."""
 
     @property
     def waited_seconds(self) -> float:
@@ -40,38 +40,38 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What keeps the next in line from starting."""
+    """What prevents the next in line from starting."""
 
     reason: str
     seconds: float | None = None
 
 
 def find_worker_blocker(db: Session) -> Blocker | None:
-    """Say that no worker is there to start anything, and whether one will be."""
+    """Return a blocker if no worker is running, and whether one is about to start."""
     if workers.list_alive(db):
         return None
     if (death := worker_process.last_exit(db)) is None:
-        return Blocker("waits for a worker: none is running")
-    return Blocker("waits for the worker, which is starting again", death.wait_seconds or None)
+        return Blocker("waiting for a worker: none is running")
+    return Blocker("waiting for the worker, which is restarting", death.wait_seconds or None)
 
 
 def find_slot_blocker(db: Session) -> Blocker | None:
-    """Say what holds the slot that the next run waits for."""
+    """Return what occupies the slot that the next run waits for."""
     live, other = runs.list_live(db), _slot_taker(db)
     answers = loaded_model.SLOTS_USED if loaded_model.current(db) else 0
     if sum(run.slots for run in live) + bool(other) + answers < workers.count_slots(db):
         export = concurrent_exports.blocking_export(db, workers.training_hardware(db))
-        why = f"waits for export {export.id} to end: both may not fit into memory" if export else ""
+        why = f"waiting for export {export.id}: both may not fit into memory" if export else ""
         return Blocker(why) if export else None
     if live:
         return _run_blocker(live)
     if other is not None:
         return _work_blocker(other)
-    return Blocker("waits for the model that answers to leave")
+    return Blocker("waiting for the loaded model to be unloaded")
 
 
 def explain_work_wait(db: Session, one: Export | Task) -> Wait | None:
-    """Say why an export or a task waits; None for one that does not."""
+    """Return why an export or a task waits, or None if it is not queued."""
     if one.status is not TaskStatus.QUEUED:
         return None
     obstacle = find_worker_blocker(db)
@@ -90,25 +90,25 @@ def _run_blocker(live: Sequence[Run]) -> Blocker:
     known = [end for end in ends if end is not None]
     seconds = min(known) if len(known) == len(ends) else None
     if len(live) > 1:
-        return Blocker(f"waits for one of {len(live)} runs to end", seconds)
-    return Blocker(f"waits for run {live[0].id} to end", seconds)
+        return Blocker(f"waiting for one of {len(live)} runs to end", seconds)
+    return Blocker(f"waiting for run {live[0].id} to end", seconds)
 
 
 def _work_blocker(one: TaskBase) -> Blocker:
     if isinstance(one, Export):
-        return Blocker(f"waits for export {one.id} to end")
-    return Blocker(f"waits for task {one.id} to end")
+        return Blocker(f"waiting for export {one.id} to end")
+    return Blocker(f"waiting for task {one.id} to end")
 
 
 def _training_blocker(db: Session) -> Blocker | None:
-    """Say what comes before work that needs a slot: every run, then earlier work."""
+    """Return what comes before work that needs a slot: every run, then earlier work."""
     if first := queue.next_run(db):
-        return Blocker(f"waits for run {first.id} to start and end: training goes first")
+        return Blocker(f"waiting for run {first.id} to start and end: training goes first")
     return find_slot_blocker(db)
 
 
 def _export_blocker(db: Session, export: Export) -> Blocker | None:
-    """Say what keeps a small export from being made beside training: another, or memory."""
+    """Return what prevents a small export from running during training: another, or memory."""
     hardware = workers.training_hardware(db)
     if going := concurrent_exports.list_beside_training(db, hardware):
         return _work_blocker(going[0])
@@ -120,9 +120,11 @@ def _export_blocker(db: Session, export: Export) -> Blocker | None:
         concurrent_exports.export_bytes(db, export) or 0,
     )
     if room.unestimated_run is not None:
-        return Blocker(f"waits for run {room.unestimated_run.id} to end: its memory is not known")
+        return Blocker(
+            f"waiting for run {room.unestimated_run.id} to end: its memory use is unknown"
+        )
     left = max(0, room.free_bytes) / 1e9
-    return Blocker(f"waits for memory: it may need {needed / 1e9:,.1f} GB; {left:,.1f} GB are left")
+    return Blocker(f"waiting for memory: may need {needed / 1e9:,.1f} GB, {left:,.1f} GB available")
 
 
 def _task_blocker(db: Session) -> Blocker | None:
@@ -131,7 +133,7 @@ def _task_blocker(db: Session) -> Blocker | None:
 
 
 def _slot_taker(db: Session) -> TaskBase | None:
-    """Return the export or task that has a slot which a run could have."""
+    """Return the export or task that occupies a slot a run could use."""
     hardware = workers.training_hardware(db)
     exports = [
         one for one in _running_work(db, Export) if concurrent_exports.takes_slot(db, one, hardware)
