@@ -1,1 +1,1 @@
-"""Background tasks: queued, run in a process of their own, and why such a process ended."""
+"""Background tasks, each in its own process, and diagnosis of how such processes end."""

@@ -1,4 +1,4 @@
-"""Why a process of ours is gone that said nothing: told by how it ended, and what it printed."""
+"""Diagnose why a process ended without a final event, from its exit and its last output."""
 
 import re
 import signal
@@ -13,16 +13,16 @@ class ProcessExit:
     """How a process ended, as far as its launcher knows."""
 
     exit_code: int | None = None
-    """Negative for a signal; None where nobody could know it."""
+    """Negative for a signal; None if it could not be observed."""
     out_of_memory: bool = False
-    """Whether the system says that it killed something for want of memory meanwhile."""
+    """Whether the system reports killing a process because memory ran out meanwhile."""
     hung: bool = False
-    """Whether the worker ended it because it had said nothing for too long."""
+    """Whether the worker ended it because it had reported nothing for too long."""
     rebooted: bool = False
     disk_full: bool = False
-    """Whether there is no room left where its folder is."""
+    """Whether the disk that holds its folder is full."""
     last_line: str = ""
-    """The last line that it printed."""
+    """The last line of its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +31,20 @@ class ExitCause:
     message: str
     hint: str
     is_transient: bool = False
-    """Whether another try may well end better: nothing speaks for a mistake in the run itself."""
+    """Whether a retry is likely to help: nothing suggests an error in the run itself."""
     max_attempts: int = 3
 
 
 TRAINING = "training"
-"""What the process of a run is called in a sentence."""
+"""What a run's process is called in messages."""
 
 
 def diagnose(end: ProcessExit, work: str, where: str = "") -> ExitCause:
-    """Find the cause that fits, of what work and where in it; the exact ones come first."""
+    """Return the cause of an exit, checking the exact ones first.
+
+    `work` names the kind of process and `where` the phase or step, as text for the message.
+
+    """
     seen = (
         (end.rebooted, _REBOOT),
         (end.hung, _HUNG),
@@ -58,33 +62,33 @@ def diagnose(end: ProcessExit, work: str, where: str = "") -> ExitCause:
 
 
 def to_failed_event(why: ExitCause, times: int = 1) -> Failed:
-    again = f" It was tried {times} times." if times > 1 else ""
+    again = f" It was attempted {times} times." if times > 1 else ""
     return Failed(code=why.code, message=why.message + again, hint=why.hint)
 
 
 def folder_lost_error() -> FilesLostError:
     return FilesLostError(
-        "Its folder was deleted or moved while it ran, so it was ended.",
-        hint="Start it again. Checkpoints that were in the folder are gone.",
+        "Its folder was deleted or moved while it was running, so it was stopped.",
+        hint="Start it again. Checkpoints that were in the folder are lost.",
     )
 
 
 def events_lost_error(name: str) -> FilesLostError:
     return FilesLostError(
-        f"Its file {name} was deleted or cut off while it ran, so it was ended.",
-        hint="Start it again, and leave the files in its folder alone until it ends.",
+        f"Its file {name} was deleted or truncated while it was running, so it was stopped.",
+        hint="Start it again, and don't change the files in its folder until it ends.",
     )
 
 
 def monitoring_failure(error: Exception, work: str) -> Failed:
-    """Return why work was ended whose process could not be followed: `work` is "run", "export"."""
+    """Return why work was stopped that could not be monitored: `work` is "run" or "export"."""
     if isinstance(error, StudioError):
         return Failed(code=error.code, message=error.message, hint=error.hint)
     return Failed(
         code="not_followed",
-        message=f"The worker could not follow this {work}, so it was ended: "
+        message=f"The worker could not monitor this {work}, so it was stopped: "
         f"{_short_reason(error)}.",
-        hint="Look at the files in its folder and at the worker's log, then start it again.",
+        hint="Check the files in its folder and the worker's log, then start it again.",
     )
 
 
@@ -96,7 +100,7 @@ def _short_reason(error: Exception) -> str:
 
 
 def signal_name(exit_code: int | None) -> str:
-    """Return the name of the signal that ended a process, or nothing."""
+    """Return the name of the signal that ended a process, or an empty string."""
     if exit_code is None or exit_code >= 0:
         return ""
     try:
@@ -108,18 +112,18 @@ def signal_name(exit_code: int | None) -> str:
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
 )
-"""Signals a process brings upon itself; others come from outside."""
+"""Signals that a process causes itself; others come from outside."""
 
 _REBOOT = ExitCause(
     code="lost_worker",
-    message="The machine was started anew while the run trained.",
-    hint="Try again: it goes on from its newest checkpoint.",
+    message="The machine was restarted while the run was training.",
+    hint="Retry: it resumes from its newest checkpoint.",
     is_transient=True,
 )
 _HUNG = ExitCause(
     code="hang",
-    message="The training process said nothing for too long, and was ended.",
-    hint="The end of its log shows where it stood. Try again from its newest checkpoint.",
+    message="The training process reported nothing for too long and was stopped.",
+    hint="The end of its log shows where it was. Retry from its newest checkpoint.",
     is_transient=True,
     max_attempts=2,
 )
@@ -129,15 +133,15 @@ _NO_ROOM = ExitCause(code=DISK_FULL.code, message=DISK_FULL.message, hint=DISK_F
 def _out_of_memory(work: str) -> ExitCause:
     return ExitCause(
         code="out_of_memory",
-        message=f"The system ended the {work} process because this machine ran out of memory.",
-        hint="Lower the batch size, shorten the longest example, or choose a smaller model.",
+        message=f"The system killed the {work} process because this machine ran out of memory.",
+        hint="Lower the batch size or the max sequence length, or choose a smaller model.",
     )
 
 
 def _disk_full(work: str) -> ExitCause:
     return ExitCause(
         code="disk_full",
-        message=f"The disk is full, so the {work} process could not even write why it ended.",
+        message=f"The disk is full, so the {work} process could not report why it ended.",
         hint="Delete old runs or models, then try again.",
     )
 
@@ -145,17 +149,17 @@ def _disk_full(work: str) -> ExitCause:
 def _missing_package(work: str) -> ExitCause:
     return ExitCause(
         code="dependency_missing",
-        message=f"A Python package that the {work} process needs does not load",
-        hint="Install the training packages; studio doctor lists what is missing.",
+        message=f"A Python package that the {work} process needs could not be loaded",
+        hint="Install the training packages; `studio doctor` lists what is missing.",
     )
 
 
 def _unobserved(work: str) -> ExitCause:
     return ExitCause(
         code="lost_worker",
-        message=f"The {work} process is gone, and the worker that could have seen how it ended "
-        "was gone before it.",
-        hint=f"Try again{': it goes on from its newest checkpoint' * (work == TRAINING)}.",
+        message=f"The {work} process ended after its worker did, so there is no record of how it "
+        "ended.",
+        hint=f"Try again{': it resumes from its newest checkpoint' * (work == TRAINING)}.",
         is_transient=True,
     )
 
@@ -165,7 +169,7 @@ _LAST_LINE_CAUSES = (
     (r"^MemoryError|Cannot allocate memory|DefaultCPUAllocator", _out_of_memory),
     (r"^(ModuleNotFound|Import)Error", _missing_package),
 )
-"""What an interpreter prints last that ends before it can say anything in order."""
+"""The last output of a Python process that ends before it can report a failure."""
 
 
 def _by_last_line(end: ProcessExit, work: str) -> ExitCause | None:
@@ -185,8 +189,8 @@ def _killed(work: str, exit_code: int) -> ExitCause:
     memory = " The machine may have run out of memory: lower the batch size."
     return ExitCause(
         code="killed",
-        message=f"The {work} process was killed from outside ({name}).",
-        hint=f"If nobody did so: run again.{memory if name == 'SIGKILL' else ''}",
+        message=f"The {work} process was killed from outside the studio ({name}).",
+        hint=f"If nobody did this on purpose, run again.{memory if name == 'SIGKILL' else ''}",
         is_transient=True,
     )
 
@@ -194,16 +198,14 @@ def _killed(work: str, exit_code: int) -> ExitCause:
 def _crashed(work: str, where: str, end: ProcessExit) -> ExitCause:
     name = signal_name(end.exit_code)
     if name:
-        message = f"A crash in compiled code ended the {work} process{where} ({name})."
+        message = f"The {work} process crashed in compiled code{where} ({name})."
     else:
         last, code = end.last_line.rstrip("."), end.exit_code
         message = (
-            f"The {work} process ended itself{where} with exit code {code}; the last it printed "
-            f"was: {last}."
+            f"The {work} process exited{where} with code {code}; its last output was: {last}."
             if last
-            else f"The {work} process ended itself{where} with exit code {code}, and printed "
-            "nothing."
+            else f"The {work} process exited{where} with code {code} and printed nothing."
         )
     return ExitCause(
-        code="crashed", message=message, hint="The last lines of its log may say more."
+        code="crashed", message=message, hint="The last lines of its log may explain why."
     )

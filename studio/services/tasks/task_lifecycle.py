@@ -1,10 +1,10 @@
-"""The life of work that a process of its own does: an export, a chore.
+"""The lifecycle of work done in a separate process: an export or a task.
 
 queued ──▶ running ──▶ succeeded
    ▲  │       │  ├───▶ failed
    │  │       │  └───▶ cancelled
    │  └───────│────────────▲
-   └──────────┘ its process is gone without a word, and nobody saw why
+   └──────────┘ its process ended without a final event, unobserved
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,30 +22,30 @@ from studio.services.tasks.exit_diagnosis import ProcessExit
 W = TypeVar("W", bound=TaskBase)
 
 MAX_ATTEMPTS = 3
-"""Work whose process dies as often as this, unseen, is not tried again."""
+"""Attempts after which work whose process ended unobserved is not retried."""
 
 
 def list_waiting(db: Session, table: type[W]) -> Sequence[W]:
-    """Return the work that waits, in the order in which it will begin."""
+    """Return the queued work in the order in which it will start."""
     query = select(table).where(table.status == TaskStatus.QUEUED).order_by(col(table.id))
     return db.exec(query).all()
 
 
 def list_unfinished(db: Session, table: type[W]) -> Sequence[W]:
-    """Return the work that goes on or waits."""
+    """Return the queued and running work."""
     states = (TaskStatus.QUEUED, TaskStatus.RUNNING)
     return db.exec(select(table).where(col(table.status).in_(states)).order_by(col(table.id))).all()
 
 
 def list_live(db: Session, table: type[W]) -> Sequence[W]:
-    """Return the work that a process was made for, or is about to be, wanted or not."""
+    """Return work that has or is about to get a process, even if it was cancelled."""
     is_live = (col(table.status) == TaskStatus.RUNNING) | col(table.pid).is_not(None)
     query = select(table).where(is_live).order_by(col(table.id))
     return db.exec(query).all()
 
 
 def start(work: TaskBase) -> None:
-    """Take work out of the queue and forget what an earlier try has said."""
+    """Take work out of the queue and clear what an earlier attempt reported."""
     work.status, work.attempt = TaskStatus.RUNNING, work.attempt + 1
     work.events_offset, work.share, work.phase = 0, 0, ""
 
@@ -53,9 +53,10 @@ def start(work: TaskBase) -> None:
 def apply_events(
     work: TaskBase, events: Iterable[Event], offset: int, name: str
 ) -> Finished | None:
-    """Bring work up to date with what its process has said. Return what it ended with, if well.
+    """Apply new events of the work's process. Return its final event if it succeeded.
 
-    `name` is what the work is called in a sentence: "export".
+    `name` is what the work is called in messages: "export".
+
     """
     finished = None
     for event in events:
@@ -74,7 +75,7 @@ def apply_events(
 
 
 def close_exited(work: TaskBase, end: ProcessExit, name: str) -> None:
-    """Close work whose process is gone; try again what ended without a word unseen."""
+    """Close work whose process is gone; retry if it ended unobserved."""
     work.pid = work.pid_started = None
     if work.status is not TaskStatus.RUNNING:
         return

@@ -1,7 +1,8 @@
-"""Chores: asked for by another noun, done by a process of the worker's, seen, called off.
+"""Background tasks: queued by another noun, done in a process of the worker, watched, cancelled.
 
-A chore lives as all work does: `studio.services.tasks.task_lifecycle`. What its end means to the
-noun that asked for it, `studio.services.queue.task_results` says.
+Their lifecycle is that of all work: `studio.services.tasks.task_lifecycle`. What happens when one
+ends is in `studio.services.queue.task_results`.
+
 """
 
 import json
@@ -21,11 +22,11 @@ from studio.services.storage import atomic_dirs
 from studio.services.tasks import task_lifecycle
 
 RETENTION = timedelta(days=7)
-"""How long a chore that has ended can still be looked at, unless its result is kept."""
+"""How long a finished task is kept, unless its result is kept for good."""
 
 
 def enqueue(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Task:
-    """Queue a chore. One of its kind and for its subject that has not ended is it already."""
+    """Queue a task, or return an unfinished one of the same kind and subject."""
     assert kind in TASK_DEFINITIONS, kind  # noqa: S101 -- a bug of ours
     same = (
         one for one in list_for_subject(db, subject) if one.kind == kind and not one.status.is_final
@@ -41,61 +42,61 @@ def enqueue(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Tas
 def get(db: Session, chore_id: int) -> Task:
     chore = db.get(Task, chore_id)
     if chore is None:
-        raise NotFoundError(f"There is no chore {chore_id}.", hint="It may have ended long ago.")
+        raise NotFoundError(
+            f"There is no task {chore_id}.", hint="Finished tasks are deleted after a while."
+        )
     return chore
 
 
 def list_for_subject(db: Session, subject: str) -> Sequence[Task]:
-    """Return the chores for a subject, newest first."""
+    """Return the tasks for a subject, newest first."""
     query = select(Task).where(Task.subject == subject).order_by(col(Task.id).desc())
     return db.exec(query).all()
 
 
 def apply_events(chore: Task, events: Iterable[Event], offset: int, folder: TaskDir) -> None:
-    """Bring a chore up to date with what its process has said since last time."""
+    """Apply the events that a task's process wrote since the last call."""
     if chore.status.is_final:
-        return  # Called off, and its process does not know it yet.
+        return  # Cancelled, but its process does not know it yet.
     if task_lifecycle.apply_events(chore, events, offset, chore.kind):
         chore.result = json.loads(folder.result.read_text(encoding="utf-8"))
 
 
 def cancel(chore: Task) -> None:
-    """Call a chore off; a worker ends its process.
+    """Cancel a task; a worker ends its process.
 
     Raises:
-        ConflictError: it has ended already.
+        ConflictError: the task has already ended.
 
     """
     if chore.status.is_final:
-        raise ConflictError(f"{title(chore)} has ended already: {chore.status}.")
+        raise ConflictError(f"{title(chore)} has already ended: {chore.status}.")
     task_lifecycle.close(chore, TaskStatus.CANCELLED)
 
 
 def retry(chore: Task) -> None:
-    """Queue a chore that has failed once more; it finds the files of the tries before.
+    """Queue a failed task again; it finds the files of earlier attempts.
 
     Raises:
-        ConflictError: it has not failed.
+        ConflictError: the task has not failed.
 
     """
     if chore.status is not TaskStatus.FAILED:
-        raise ConflictError(
-            f"{title(chore)} is {chore.status}; only what has failed is tried again."
-        )
+        raise ConflictError(f"{title(chore)} is {chore.status}; only failed tasks can be retried.")
     chore.attempt = 0
     task_lifecycle.requeue(chore)
 
 
 def title(chore: Task) -> str:
-    """Return what a person calls it."""
+    """Return the title shown to users."""
     known = TASK_DEFINITIONS.get(chore.kind)
     return known.title if known else chore.kind.capitalize()
 
 
 def describe(chore: Task) -> str:
-    """Return what it is for, in words: as who asked for it says, else by its subject."""
+    """Return what the task is for: the text given by its creator, else its subject."""
     noun, _, number = chore.subject.partition(":")
-    told = f"{'data set' if noun == 'dataset' else noun} {number}" if number.isdecimal() else ""
+    told = f"{noun} {number}" if number.isdecimal() else ""
     return str(chore.params.get("about", told))
 
 
@@ -108,7 +109,7 @@ def task_dir(parent: Path, chore: Task) -> TaskDir:
 
 
 def cleanup(db: Session, parent: Path) -> None:
-    """Forget what has ended long ago, and take away what a kill has left half done."""
+    """Delete tasks that ended long ago, and partial files left by a kill."""
     old = col(Task.finished_at) < datetime.now(UTC) - RETENTION
     is_kept = col(Task.kind).in_([name for name, kind in TASK_DEFINITIONS.items() if kind.is_kept])
     needed = is_kept & (col(Task.status) == TaskStatus.SUCCEEDED)

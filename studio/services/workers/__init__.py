@@ -1,1 +1,1 @@
-"""Workers: heartbeats, hardware, the worker process, the prefork launcher, matmul speeds."""
+"""Workers: heartbeats, hardware, the worker process, the prefork server, matmul speeds."""

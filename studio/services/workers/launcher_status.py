@@ -1,4 +1,4 @@
-"""What the warm launcher is doing, as the worker wrote it down for pages and commands to tell."""
+"""The state of the prefork server, which the worker writes for pages and commands."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,33 +14,33 @@ State = Literal["off", "loading", "ready", "broken"]
 
 
 class LauncherStatus(BaseModel):
-    """Whether runs start at once, and what that costs."""
+    """Whether the prefork server is ready, and the memory it uses."""
 
     model_config = ConfigDict(frozen=True)
 
     state: State = "off"
     pid: int = 0
     started: float = 0
-    """When that process began, in seconds since the epoch: a pid alone may be reused."""
+    """Its start time in seconds since the epoch, because pids are reused."""
     why: str = ""
-    """Why it is broken, in a sentence."""
+    """Why it is broken, in one sentence."""
 
     @property
     def summary(self) -> str:
-        """Say in a few words how a run starts now."""
+        """Return its state as a short text."""
         match self.state:
             case "ready":
-                return f"ready, holds {self.memory_bytes / 10**6:.0f} MB"
+                return f"ready, uses {self.memory_bytes / 10**6:.0f} MB"
             case "loading":
                 return "loading the training packages"
             case "broken":
-                return f"not usable now. {self.why}"
+                return f"not available. {self.why}"
             case "off":
                 return "off"
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that would be free without it: its own, and its share of what others use."""
+        """The memory that ending it would free: its own and its share of shared pages."""
         with suppress(psutil.Error):
             memory = psutil.Process(self.pid).memory_full_info()
             return int(getattr(memory, "pss", memory.uss))
@@ -55,7 +55,7 @@ def write(settings: Settings, launcher: LauncherStatus) -> None:
 
 
 def read(settings: Settings) -> LauncherStatus:
-    """Return what the worker wrote last, or that there is none if its process is gone."""
+    """Return the last written state, or "off" if that process is gone."""
     try:
         told = LauncherStatus.model_validate_json(_path(settings).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError):

@@ -1,4 +1,4 @@
-"""How fast a machine multiplies in each number format: measured once by a chore, and kept."""
+"""Matrix multiplication speed by number format, measured once per machine by a task."""
 
 import hashlib
 from dataclasses import replace
@@ -14,7 +14,7 @@ KIND = "probe"
 
 
 def enqueue(db: Session, hardware: Hardware) -> None:
-    """Queue the measurement of a machine that can train, unless it was measured or will be."""
+    """Queue the measurement of a machine that can train, unless it is done or queued already."""
     lasting = col(Task.status).not_in([TaskStatus.FAILED, TaskStatus.CANCELLED])
     known = select(Task.id).where(Task.subject == task_subject(hardware), lasting)
     if hardware.torch and db.exec(known).first() is None:
@@ -22,14 +22,14 @@ def enqueue(db: Session, hardware: Hardware) -> None:
 
 
 def task_subject(hardware: Hardware) -> str:
-    """Name a machine by what its speed depends on."""
+    """Return a subject derived from everything that affects a machine's speed."""
     gpus = [(gpu.name, gpu.capability) for gpu in hardware.gpus]
     written = repr((hardware.device, hardware.processor, hardware.cores, gpus, hardware.torch))
     return f"machine:{hashlib.sha256(written.encode()).hexdigest()[:16]}"
 
 
 def with_measured_speeds(db: Session, hardware: Hardware) -> Hardware:
-    """Return a machine with what was measured of it."""
+    """Return the hardware with its measured speeds, if there are any."""
     done = select(Task).where(
         Task.subject == task_subject(hardware),
         Task.kind == KIND,

@@ -1,4 +1,4 @@
-"""What became of the worker beside the web process, kept in a file for pages and `/health`."""
+"""How the worker next to the web process ended, stored in a file for pages and `/health`."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,28 +16,28 @@ FILE_NAME = "worker.json"
 
 
 class WorkerExit(BaseModel):
-    """How the last worker ended that was not told to, and when the next one starts."""
+    """How the last worker ended unexpectedly, and when the next one starts."""
 
     model_config = ConfigDict(frozen=True)
 
     reason: str
-    """A sentence that anybody may read."""
+    """A sentence without confidential details."""
     words: str = ""
-    """What the worker itself said of it, which may hold paths; nothing if it was killed."""
+    """The worker's own last output, which may contain paths; empty if it was killed."""
     deaths: int = 1
-    """How many workers in a row have ended soon after their start, this one included."""
+    """How many workers in a row ended soon after their start, including this one."""
     next_at: datetime
 
     @property
     def wait_seconds(self) -> float:
-        """How long until the next start; 0 while that worker is starting."""
+        """Seconds until the next start; 0 while that worker is starting."""
         return max(0.0, (self.next_at - datetime.now(UTC)).total_seconds())
 
 
 def write(settings: Settings, death: WorkerExit) -> None:
     path = settings.home / FILE_NAME
     new = path.with_suffix(".new")
-    with suppress(OSError):  # On a full disk pages say only that no worker is there.
+    with suppress(OSError):  # On a full disk, pages only report that no worker is running.
         new.write_text(death.model_dump_json(), encoding="utf-8")
         new.replace(path)
 
@@ -47,7 +47,7 @@ def clear(settings: Settings) -> None:
 
 
 def last_exit(db: Session) -> WorkerExit | None:
-    """Return how the worker ended, until another one is heard of."""
+    """Return how the worker ended, until another one reports in."""
     return None if workers.list_alive(db) else _read(HOME_DIRS[db.get_bind().dialect] / FILE_NAME)
 
 
@@ -59,13 +59,13 @@ def _read(path: Path) -> WorkerExit | None:
 
 
 def describe_exit(exit_code: int) -> str:
-    """Say how a worker ended."""
+    """Describe how a worker ended."""
     name = exit_diagnosis.signal_name(exit_code)
     if name == "SIGKILL":
-        return "The worker was killed (SIGKILL): by a person, or because memory ran out."
+        return "The worker was killed (SIGKILL), by a person or because memory ran out."
     if name:
         return f"The worker was ended by a signal ({name})."
-    return f"The worker ended by itself, with exit code {exit_code}."
+    return f"The worker exited with code {exit_code}."
 
 
 def describe_start_failure(error: OSError) -> str:

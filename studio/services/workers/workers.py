@@ -1,4 +1,4 @@
-"""Who is there to train: workers, their slots, and the last time each was heard of."""
+"""Connected workers, their slots, and their heartbeats."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,42 +14,42 @@ from studio.services.workers import matmul_speeds
 HARDWARE_ADAPTER = TypeAdapter(Hardware)
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=15)
-"""A worker that was not heard of for three beats is taken for gone."""
+"""A worker that misses three heartbeats counts as gone."""
 
 
 def heartbeat(db: Session, worker: Worker) -> None:
-    """Say that a worker is alive, and forget those that were not heard of for long."""
+    """Record a worker's heartbeat, and delete workers without one for a long time."""
     db.exec(delete(Worker).where(col(Worker.beat_at) < datetime.now(UTC) - 4 * HEARTBEAT_TIMEOUT))
     db.merge(worker)
 
 
 def deregister(db: Session, name: str) -> None:
-    """Say that a worker has ended of its own will, and what it had loaded along with it."""
+    """Remove a worker that has ended properly, with the models it had loaded."""
     db.exec(delete(LoadedModel).where(col(LoadedModel.worker) == name))
     db.exec(delete(Worker).where(col(Worker.name) == name))
 
 
 def deregister_process(db: Session, pid: int) -> None:
-    """Say that the worker in a process of this machine is gone, without waiting for its silence."""
+    """Remove the worker in a process of this machine at once, without waiting for the timeout."""
     for name in db.exec(select(Worker.name).where(Worker.pid == pid)).all():
         deregister(db, name)
 
 
 def list_alive(db: Session) -> Sequence[Worker]:
-    """Return the workers heard of lately."""
+    """Return the workers with a recent heartbeat."""
     query = select(Worker).where(col(Worker.beat_at) > datetime.now(UTC) - HEARTBEAT_TIMEOUT)
     return db.exec(query.order_by(col(Worker.name))).all()
 
 
 def connected_hardware(db: Session) -> Hardware | None:
-    """Return what the newest living worker trains on; None while no worker is connected."""
+    """Return the hardware of the worker with the newest heartbeat; None without a worker."""
     newest = max(list_alive(db), key=lambda worker: worker.beat_at, default=None)
     if newest is None or newest.hardware is None:
         return None
     try:
         return HARDWARE_ADAPTER.validate_python(newest.hardware)
     except ValidationError:
-        return None  # A worker of another version describes its machine in other fields.
+        return None  # A worker of another version describes its hardware in different fields.
 
 
 def training_hardware(db: Session) -> Hardware:
@@ -61,37 +61,37 @@ def training_hardware(db: Session) -> Hardware:
 
 
 def count_slots(db: Session) -> int:
-    """Return how many slots the living workers have."""
+    """Return how many slots the live workers have."""
     return sum(worker.slots for worker in list_alive(db))
 
 
 STEP_FAILURES = {
-    "adopt": "The worker cannot take over what an earlier worker left",
-    "desk": "The worker cannot start what shows rows as a model sees them",
-    "end": "The worker cannot end what it cannot follow",
-    "fail": "The worker cannot say why a run did not start",
-    "follow": "The worker cannot follow what runs",
-    "heartbeat": "The worker cannot report that it is alive",
-    "kill": "The worker cannot end the process of a run",
-    "launcher": "The worker cannot keep its launcher",
-    "leave": "The worker cannot leave in order",
-    "messages": "The worker cannot send messages",
+    "adopt": "The worker cannot take over the work of an earlier worker",
+    "desk": "The worker cannot start the tokenizer service",
+    "end": "The worker cannot stop a process it cannot monitor",
+    "fail": "The worker cannot record why a run did not start",
+    "follow": "The worker cannot monitor running processes",
+    "heartbeat": "The worker cannot send its heartbeat",
+    "kill": "The worker cannot kill the process of a run",
+    "launcher": "The worker cannot manage its prefork server",
+    "leave": "The worker cannot shut down cleanly",
+    "messages": "The worker cannot send notifications",
     "rest": "The worker cannot watch the database",
-    "speaker": "The worker cannot start models that answer",
-    "start": "The worker cannot start what waits",
+    "speaker": "The worker cannot start the inference service",
+    "start": "The worker cannot start queued work",
     "sweeps": "The worker cannot continue a sweep",
     "tidy": "The worker cannot clean up finished tasks",
     "trash": "The worker cannot empty the trash",
 }
-"""The steps of a worker's tick, by name, and what is wrong while one fails."""
+"""The steps of the worker's loop, by name, and what is wrong while one fails."""
 
 
 def describe_failure(failing: FailingStep) -> str:
-    """Say what a worker cannot do at present."""
+    """Describe what a worker cannot do at present."""
     about = f"{failing.subject}: {failing.error}" if failing.subject else failing.error
     return f"{STEP_FAILURES[failing.step]} ({about})"
 
 
 def list_failures(db: Session) -> list[str]:
-    """Say what the workers cannot do at present; they go on with the rest."""
+    """Describe what the workers cannot do at present; everything else continues."""
     return [describe_failure(step) for worker in list_alive(db) for step in worker.failing]
