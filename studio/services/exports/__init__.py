@@ -1,1 +1,1 @@
-"""Exports of a run's model, and the formats they can have."""
+"""Exports of a run's model, and the available formats."""

@@ -1,4 +1,4 @@
-"""The formats a run's model can be exported in: what each costs, and why it may be refused."""
+"""The export formats of a run's model: what each costs, and why one may be refused."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import FLOAT16_MAX
 
 _SMALLEST_NORMAL_FLOAT16 = 2**-14
-"""Below it, float16 has fewer and fewer digits (subnormal numbers), and at last none."""
+"""Below this, float16 loses precision (subnormal numbers) until values become zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,16 @@ class ExportOption:
     kind: ExportKind
     dtype: DType
     bytes: int
-    """About how large it will be; 0 where the run did not tell its size."""
+    """Approximate size; 0 if the run did not report it."""
     cost: str
-    """What it does to the weights, in a sentence."""
+    """What it does to the weights, in one sentence."""
     refusal: str = ""
-    """Why it cannot be, in a sentence."""
+    """Why it is not possible, in one sentence."""
     caution: str = ""
 
 
 def list_options(db: Session, run: Run, artifacts: Path) -> Iterator[ExportOption]:
-    """List what can be made of a run's model, the exact format of each kind first."""
+    """Yield the export options of a run's model, the exact format of each kind first."""
     facts = load_weight_facts(db, run, artifacts)
     for kind in export_kinds(run.recipe.adapter):
         for dtype in get_args(DType):
@@ -52,58 +52,58 @@ def list_options(db: Session, run: Run, artifacts: Path) -> Iterator[ExportOptio
 
 
 def load_weight_facts(db: Session, run: Run, artifacts: Path) -> ModelFacts:
-    """Return what is known of a run's weights: its own, or those of the base beside its adapter."""
+    """Return the facts of a run's weights: its own, or its adapter's base model's."""
     try:
         if run.recipe.adapter.kind == "full":
             return recommendation.read_model_facts(artifacts)
         return recommendation.load_model_facts(db, run.recipe.base_model)
-    except InvalidError:  # unreadable files are told of by the export itself, with their names
+    except InvalidError:  # the export itself reports unreadable files by name
         return ModelFacts()
 
 
 def count_weights(run: Run, kind: ExportKind) -> int:
-    """Return how many weights there will be, as far as the run has counted them; else 0."""
+    """Return the number of exported weights as counted by the run, else 0."""
     trained = int(run.resolved.get("trainable_parameters", 0))
     if kind == "adapter":
         return trained
     counted = int(run.resolved.get("parameters", 0))
-    # The run has counted base and adapter; folded in, the adapter takes no room of its own.
+    # The run counted base and adapter; a merged adapter needs no space of its own.
     return max(0, counted - trained) if kind.startswith("merged") else counted
 
 
 def explain_refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
-    """Say why a format cannot hold the weights, or nothing where it can as far as is known."""
+    """Return why a format cannot hold the weights; empty if it can as far as known."""
     spread = facts.stats
     if kind == "adapter" or dtype != "float16" or not spread.over_float16:
         return ""
     return (
-        f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
-        f"{FLOAT16_MAX:,.0f}, where float16 ends; they would become infinite."
+        f"{spread.over_float16:,} of {spread.sampled:,} sampled weights exceed "
+        f"{FLOAT16_MAX:,.0f}, the largest float16 value; they would become infinite."
     )
 
 
 def _option_cost(run: Run, kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     if kind != "merged_original":
         return describe_cost(dtype, _stored_dtype(run, kind, facts))
-    return "Differs from what was trained in most weights; by how much is measured."
+    return "Most weights differ from the trained ones; the export measures by how much."
 
 
 def describe_cost(dtype: DType, stored: str) -> str:
-    """Say what a format does to weights that are now in another."""
+    """Describe what a format does to weights that are in another."""
     if dtype in {stored, "float32"}:
         return "No weight changes."
     kept = FLOAT_FORMATS[dtype]
     most = f"A weight changes by up to {100 * kept.step / 2:.2g} %"
     if dtype == "float16":
         return (
-            f"{most}, or by more if it is smaller than {_SMALLEST_NORMAL_FLOAT16:.5f}; "
-            f"one beyond {kept.largest:,.0f} becomes infinite."
+            f"{most}, or more if it is smaller than {_SMALLEST_NORMAL_FLOAT16:.5f}; "
+            f"weights above {kept.largest:,.0f} become infinite."
         )
-    return f"{most}; the range is that of float32, so none overflows."
+    return f"{most}; none overflows, because the range equals float32's."
 
 
 def _stored_dtype(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
-    """Return the format the weights are in now; an adapter folded in makes them float32."""
+    """Return the dtype the weights are in now; merging an adapter makes them float32."""
     return (facts.native or str(run.resolved.get("weights", ""))) if kind == "full" else "float32"
 
 

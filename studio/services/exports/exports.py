@@ -1,6 +1,8 @@
-"""Exports of a run's model: asked for, made by the worker, fetched, deleted.
+"""Exports of a run's model: create, list, register as a base model, delete.
 
-Deleting is the only way to cancel: a worker that misses the row ends the process.
+A worker does the work. Deleting is the only way to cancel: a worker that misses the row ends the
+process.
+
 """
 
 import shutil
@@ -26,18 +28,18 @@ from studio.services.storage import atomic_dirs
 from studio.services.tasks import task_lifecycle
 
 PROCESS_NAME = "export"
-"""What its process is called in a sentence."""
+"""What its process is called in messages."""
 
 
 def create(
     db: Session, run_id: int, dtype: DType, kind: ExportKind | None, run_folders: Path
 ) -> Export:
-    """Queue an export of a run's model; without a kind, of the most useful one.
+    """Queue an export of a run's model; without a kind, of the most useful kind.
 
     Raises:
-        ConflictError: the run has no model to export, or there is such an export already.
-        InvalidError: the run has no such kind, or its weights do not fit into the format.
-        DiskFullError: there is no room for it.
+        ConflictError: the run has no model to export, or the same export exists.
+        InvalidError: the run does not support the kind, or its weights exceed the format.
+        DiskFullError: there is not enough disk space.
 
     """
     run = runs.get(db, run_id)
@@ -45,13 +47,13 @@ def create(
     if run.status is not RunStatus.SUCCEEDED or not artifacts.is_dir():
         raise ConflictError(
             f"Run {run_id} is {run.status} and has no model to export.",
-            hint="Only a run that has succeeded can be exported.",
+            hint="Only succeeded runs can be exported.",
         )
     possible = export_kinds(run.recipe.adapter)
     chosen = kind or possible[0]
     if chosen not in possible:
         raise InvalidError(
-            f"Run {run_id} has nothing of the kind {chosen}.",
+            f"Run {run_id} cannot be exported as {chosen}.",
             hint=f"It can be exported as {' or '.join(possible)}.",
             param="kind",
         )
@@ -59,7 +61,7 @@ def create(
     if reason := export_formats.explain_refusal(
         chosen, dtype, export_formats.load_weight_facts(db, run, artifacts)
     ):
-        raise InvalidError(reason, hint="Use bfloat16: its range is wider.", param="dtype")
+        raise InvalidError(reason, hint="Use bfloat16, which has a wider range.", param="dtype")
     _require_disk_space(export_formats.count_weights(run, chosen), dtype, chosen, run_folders)
     made = Export(run_id=run_id, kind=chosen, dtype=dtype)
     db.add(made)
@@ -83,7 +85,7 @@ def list_for_run(db: Session, run_id: int) -> Sequence[Export]:
 
 
 def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
-    """Delete an export and its files, finished or not; as a base model it is gone, too."""
+    """Delete an export, finished or not, its files, and the base model registered from it."""
     found = get(db, run_id, export_id)
     folder = RunDir(run_folders / str(run_id)).export(export_id)
     db.exec(remove(Model).where(col(Model.location) == str(folder.files)))
@@ -92,17 +94,17 @@ def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
 
 
 def register_model(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
-    """List an export among the models that runs can start from.
+    """Register an export as a base model that runs can start from.
 
     Raises:
-        ConflictError: it is not finished, is an adapter alone, or is listed already.
+        ConflictError: it is not finished, only an adapter, or already registered.
 
     """
     found = get(db, run_id, export_id)
     if found.status is not TaskStatus.SUCCEEDED or found.kind == "adapter":
         raise ConflictError(
-            f"Export {export_id} is no whole model.",
-            hint="Only a finished export of a whole model can be a base.",
+            f"Export {export_id} is not a complete model.",
+            hint="Only a finished export of a complete model can be a base model.",
         )
     folder = RunDir(run_folders / str(run_id)).export(export_id)
     model = models.add(db, registered_name(found), str(folder.files), kind="run")
@@ -111,19 +113,19 @@ def register_model(db: Session, run_id: int, export_id: int, run_folders: Path) 
 
 
 def registered_name(export: Export) -> str:
-    """Return what an export is called among the base models."""
+    """Return the name of an export among the base models."""
     kind = "-original" if export.kind == "merged_original" else ""
     return f"run-{export.run_id}-{export.dtype}{kind}"
 
 
 def registered_models(db: Session, run_id: int) -> dict[str, str]:
-    """Return which of a run's folders are listed as base models, and under which name."""
+    """Return the locations of a run's registered base models, with their names."""
     query = select(Model).where(Model.run_id == run_id)
     return {model.location: model.name for model in db.exec(query)}
 
 
 def apply_events(export: Export, events: Iterable[Event], offset: int) -> None:
-    """Bring an export up to date with what its process has said since last time."""
+    """Apply the events that an export's process wrote since the last call."""
     if finished := task_lifecycle.apply_events(export, events, offset, PROCESS_NAME):
         export.measured = finished.metrics
 
@@ -132,19 +134,19 @@ def _refuse_duplicate(db: Session, run_id: int, dtype: DType, kind: ExportKind) 
     for one in list_for_run(db, run_id):
         if (one.dtype, one.kind) == (dtype, kind) and one.status is not TaskStatus.FAILED:
             raise ConflictError(
-                f"Run {run_id} has an export in {dtype} ({kind}) already: export {one.id}.",
-                hint="Fetch that one, or delete it first.",
+                f"Run {run_id} already has an export in {dtype} ({kind}): export {one.id}.",
+                hint="Download that one, or delete it first.",
             )
 
 
 def _require_disk_space(weights: int, dtype: DType, kind: ExportKind, folder: Path) -> None:
-    # An adapter is folded in as float32 before it is rounded, and that is written down; into the
-    # base as it was saved, beside the same folded into the base that it was trained beside.
+    # Merging an adapter writes float32 weights before rounding them; merging into the original
+    # base writes another such copy, merged into the base the adapter was trained on.
     wide = {"merged": 1, "merged_original": 2}.get(kind, 0)
     needed = weights * (DTYPE_BYTES[dtype] + DTYPE_BYTES["float32"] * wide)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DiskFullError(
-            f"This export needs about {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free.",
+            f"This export needs about {needed / 1e9:,.1f} GB; only {free / 1e9:,.1f} GB are free.",
             hint="Delete old runs or exports, then try again.",
         )

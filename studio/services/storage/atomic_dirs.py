@@ -1,7 +1,8 @@
-"""Folders that belong to a row: filled aside, moved into place whole, moved away before they go.
+"""Folders that belong to a database row: staged, moved into place, and moved away before deletion.
 
-Whatever the moment of a crash, a row has its files. What a crash may leave behind is a folder
-without a row, and `remove_orphans` takes it away.
+Whenever a crash happens, a row has its files. A crash may only leave a folder without a row, which
+`remove_orphans` deletes.
+
 """
 
 import errno
@@ -24,10 +25,10 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextmanager
 def explain_disk_full() -> Iterator[None]:
-    """Say in words that the disk is full.
+    """Translate errors of a full disk.
 
     Raises:
-        DiskFullError: what was to be written did not fit.
+        DiskFullError: the disk is full.
 
     """
     try:
@@ -42,7 +43,7 @@ def explain_disk_full() -> Iterator[None]:
 
 @contextmanager
 def staging_dir(parent: Path) -> Iterator[Path]:
-    """Make a folder to fill; it is gone afterwards unless it was moved into place."""
+    """Create a staging folder; it is deleted afterwards unless it was moved into place."""
     stage = parent / f"{_STAGING_PREFIX}{uuid4().hex}"
     try:
         with explain_disk_full():
@@ -53,22 +54,22 @@ def staging_dir(parent: Path) -> Iterator[Path]:
 
 
 def sync_dir(stage: Path) -> None:
-    """Wait until all that was put into a folder is safe on the disk."""
+    """Flush everything in a folder to disk."""
     for path in (*stage.iterdir(), stage):
         _sync(path)
 
 
 def move_into_place(stage: Path, folder: Path) -> None:
-    """Move a filled folder to where its row says it is."""
+    """Move a staged folder to where its row expects it."""
     if folder.exists():
-        # No row has this id yet, so this is what a crash left of another try.
+        # No row has this id yet, so this folder was left by a crash.
         shutil.rmtree(folder)
     stage.replace(folder)
     _sync(folder.parent)
 
 
 def delete_on_commit(db: Session, folder: Path) -> None:
-    """Delete a folder once the deletion of its row is committed; put it back if that fails."""
+    """Delete a folder when the transaction commits; move it back on a rollback."""
     gone = folder.with_name(f"{_DELETED_PREFIX}{folder.name}-{uuid4().hex}")
     if not folder.exists():
         return
@@ -85,7 +86,7 @@ def delete_on_commit(db: Session, folder: Path) -> None:
 
 
 def remove_orphans(parent: Path, names: Container[str]) -> None:
-    """Take away what crashes left, and put back what was about to go when its row stayed."""
+    """Delete what crashes left, and restore folders whose rows still exist."""
     finish_deletions(parent, names)
     for path in sorted(parent.iterdir()) if parent.exists() else []:
         if path.name.startswith(_STAGING_PREFIX) or _is_orphan(path, names):
@@ -93,7 +94,7 @@ def remove_orphans(parent: Path, names: Container[str]) -> None:
 
 
 def finish_deletions(parent: Path, names: Container[str]) -> None:
-    """End the deletions that a crash cut off, or put back what has its row still."""
+    """Finish interrupted deletions, or restore folders whose rows still exist."""
     for path in sorted(parent.glob(f"{_DELETED_PREFIX}*")):
         owner = path.name.removeprefix(_DELETED_PREFIX).rpartition("-")[0]
         if owner in names and not (parent / owner).exists():

@@ -1,11 +1,11 @@
-"""Who may use a home at the same time: one web, one worker, and others only together with them.
+"""File locks of the home: at most one web process and one worker, and exclusive maintenance.
 
     web.lock      held by the process that serves the pages
     worker.lock   held by the process that runs the queue
-    home.lock     shared by all who have the database open; held alone to upgrade or restore it
+    home.lock     shared by all processes with the database open; exclusive to upgrade or restore it
 
-The kernel holds them and lets go when a process ends, however it ends. What stands in the files
-only says who it was.
+The kernel releases a lock when its process ends, however it ends. The contents of the files only
+describe the holder.
 """
 
 import errno
@@ -27,9 +27,9 @@ HOME_LOCK = "home.lock"
 LOCK_FILES = frozenset({HOME_LOCK, *(f"{role}.lock" for role in ROLES)})
 
 SHARED_TIMEOUT_SECONDS = 60.0
-"""How long to wait for someone who upgrades or restores the home."""
+"""How long to wait for another process that upgrades or restores the home."""
 EXCLUSIVE_TIMEOUT_SECONDS = 3.0
-"""How long to wait for others who leave the home, or open it, at this very moment."""
+"""How long to wait for processes that are just opening or leaving the home."""
 _POLL_SECONDS = 0.05
 
 
@@ -37,10 +37,10 @@ _POLL_SECONDS = 0.05
 def single_process(
     home: Path, role: Role, address: str, *, patience_seconds: float = 0.0
 ) -> Iterator[None]:
-    """Hold the folder for one process of a kind, at once or when another has just left.
+    """Lock the folder for one process per role, waiting for up to `patience_seconds`.
 
     Raises:
-        ConflictError: another process of this kind uses the folder; the message says which.
+        ConflictError: another process with this role uses the folder; the message names it.
         UnavailableError: the folder cannot be written.
 
     """
@@ -63,11 +63,11 @@ def single_process(
 
 @contextmanager
 def explain_os_errors(home: Path) -> Iterator[None]:
-    """Say in words why a folder cannot be used.
+    """Translate errors of using a folder.
 
     Raises:
-        DiskFullError: there is no room in it.
-        UnavailableError: it cannot be made or written.
+        DiskFullError: the disk is full.
+        UnavailableError: the folder cannot be created or written.
 
     """
     try:
@@ -84,10 +84,10 @@ def explain_os_errors(home: Path) -> Iterator[None]:
 
 
 class HomeLock:
-    """A part in the home, for as long as it is open: with others, or for a while alone.
+    """A shared lock on the home for as long as it is open; can become exclusive for a while.
 
     Raises:
-        ConflictError: someone has it alone, for longer than anyone waits.
+        ConflictError: another process kept it exclusive for longer than the timeout.
         UnavailableError: the folder cannot be written.
 
     """
@@ -105,10 +105,10 @@ class HomeLock:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep everyone else out.
+        """Keep all other processes out.
 
         Raises:
-            ConflictError: others use the home; the message says who.
+            ConflictError: other processes use the home; the message names them.
 
         """
         self._take(fcntl.LOCK_EX, EXCLUSIVE_TIMEOUT_SECONDS)
@@ -128,7 +128,7 @@ class HomeLock:
             try:
                 fcntl.flock(self._file, kind | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                # Two who wait for each other's share must both let go of their own.
+                # Two processes that wait for each other must both release their shared lock.
                 fcntl.flock(self._file, fcntl.LOCK_UN)
                 if time.monotonic() > end:
                     raise _in_use_error(self._home) from error
@@ -146,13 +146,13 @@ def _lock_file(home: Path, role: Role) -> TextIO:
 def _in_use_error(home: Path) -> ConflictError:
     told = "; ".join(f"{role}: {who}" for role in ROLES if (who := describe_holder(home, role)))
     return ConflictError(
-        f"Another studio already uses {home} ({told or 'it is being changed or copied'}).",
-        hint="Open that one, or end it, or choose another folder with STUDIO_HOME.",
+        f"Another studio is already using {home} ({told or 'it is being changed or copied'}).",
+        hint="Open that studio, stop it, or choose another folder with STUDIO_HOME.",
     )
 
 
 def describe_holder(home: Path, role: Role) -> str:
-    """Return what the process that holds a lock says of itself, or nothing if nobody does."""
+    """Return how the process that holds a lock describes itself; empty if none does."""
     path = home / f"{role}.lock"
     if not path.exists():
         return ""
