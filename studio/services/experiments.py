@@ -16,7 +16,7 @@ NAME_LIMIT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentChanges:
-    """What may be changed in an experiment; None leaves a field as it is."""
+    """Changes to an experiment; None leaves a field unchanged."""
 
     name: str | None = None
     notes: str | None = None
@@ -26,12 +26,12 @@ class ExperimentChanges:
 def create(
     db: Session, name: str, recipe: AnyRecipe, *, notes: str = "", parent: str = ""
 ) -> Experiment:
-    """Save a recipe under a name. `parent` is what it was made from, as `run:12`.
+    """Save a recipe under a name. `parent` is what it was copied from, such as `run:12`.
 
-    A precision left to the studio is chosen now, so that the recipe saved names a mode.
+    An automatic precision is resolved now, so that the saved recipe names one.
 
     Raises:
-        InvalidError: the name is no name, or there is no such model to recommend a precision for.
+        InvalidError: the name is not valid, or the model does not exist.
 
     """
     resolved = recommendation.resolve_precision(db, recipe)
@@ -48,9 +48,9 @@ def create(
 
 
 def own_or_copy(db: Session, experiment: Experiment, *, parent: str) -> Experiment:
-    """Return an experiment that the acting person may add runs to: this one, or a copy of theirs.
+    """Return an experiment that the current user may add runs to: this one, or their own copy.
 
-    A run keeps its experiment from being deleted, so only an owner may add one.
+    Only an owner may add runs, because a run prevents its experiment from being deleted.
 
     """
     if owners.may_change(experiment.owner_id):
@@ -89,7 +89,7 @@ def delete(db: Session, experiment_id: int) -> None:
     """Delete an experiment that has no runs.
 
     Raises:
-        ConflictError: runs belong to it; they must go first.
+        ConflictError: the experiment has runs, which must be deleted first.
 
     """
     experiment = get(db, experiment_id)
@@ -104,19 +104,19 @@ def delete(db: Session, experiment_id: int) -> None:
 
 
 def clean_name(name: str) -> str:
-    """Return the name as it is kept.
+    """Return the name as it is stored.
 
     Raises:
-        InvalidError: empty, too long, or with characters that cannot be seen.
+        InvalidError: the name is empty, too long, or has invisible characters.
 
     """
     name = name.strip()
     if not name:
         raise InvalidError(
-            "A name is needed.", hint="Say in a few words what is tried.", param="name"
+            "Enter a name.", hint="Describe in a few words what you are trying.", param="name"
         )
     if len(name) > NAME_LIMIT or not name.isprintable():
         raise InvalidError(
-            f"A name has at most {NAME_LIMIT} visible characters on one line.", param="name"
+            f"Names can have up to {NAME_LIMIT} visible characters on one line.", param="name"
         )
     return name

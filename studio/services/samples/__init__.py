@@ -1,1 +1,1 @@
-"""Sample answers of runs: compared word by word, and rated by people."""
+"""Sample answers of runs: compared word by word, and rated."""

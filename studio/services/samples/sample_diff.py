@@ -1,4 +1,4 @@
-"""Answers to one prompt laid beside each other, and the words in which they differ."""
+"""Compare answers to the same prompts and mark the words that differ."""
 
 import re
 import unicodedata
@@ -16,12 +16,12 @@ _UNSPACED_SCRIPTS = (
 _WORD = re.compile(rf"(?:[{_UNSPACED_SCRIPTS}]|[^\s{_UNSPACED_SCRIPTS}]+)\s*")
 
 _MIN_SHARED = 0.2
-"""Of two answers' letters."""
+"""Minimum shared fraction of two answers' characters for marking their differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffPiece:
-    """Some words of an answer, beside another answer: in both, only here, or only there."""
+    """Words of an answer compared with another: in both, only here, or only there."""
 
     kind: Literal["same", "added", "gone"]
     text: str
@@ -29,7 +29,7 @@ class DiffPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleAnswer:
-    """What one run wrote to one prompt."""
+    """A run's answer to one prompt."""
 
     prompt: str
     wanted: str
@@ -38,7 +38,7 @@ class SampleAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerScore:
-    """How many of the answers to prompts with an expected answer are right."""
+    """How many answers are correct, of those with an expected answer."""
 
     right: int
     judged: int
@@ -49,28 +49,29 @@ class AnswerScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDiff:
-    """One prompt to which not all wrote the same."""
+    """A prompt to which not all modes gave the same answer."""
 
     prompt: str
     wanted: str
     reference: str
     is_right: bool | None
-    """Whether the reference's answer is; see `is_correct`."""
+    """Whether the reference's answer is correct; see `is_correct`."""
     others_right: Mapping[str, bool | None]
-    """By mode."""
+    """Whether each answer is correct, by mode."""
     others: Mapping[str, list[DiffPiece]]
-    """By mode; a mode that wrote nothing is not among them."""
+    """By mode; modes without an answer are left out."""
 
 
 AnswersByPrompt = Mapping[int, SampleAnswer]
-"""A run's answers by the place of their prompt."""
+"""A run's answers by the position of their prompt."""
 
 
 def is_correct(answer: str, expected: str) -> bool | None:
-    """Tell whether an answer is the expected text; None where no answer is expected.
+    """Return whether an answer equals the expected text; None if none is expected.
 
-    Letter case and punctuation count, white space and the Unicode form of a letter do not: a
-    looser rule would call an answer right that a person has to read to judge.
+    Case and punctuation matter; white space and Unicode normalisation do not. A looser rule would
+    accept answers that only a person can judge.
+
     """
     if not expected.strip():
         return None
@@ -78,12 +79,12 @@ def is_correct(answer: str, expected: str) -> bool | None:
 
 
 def score_answers(sheet: AnswersByPrompt) -> AnswerScore:
-    """Count the right answers of a run."""
+    """Count the correct answers of a run."""
     return count_correct(is_correct(one.answer, one.wanted) for one in sheet.values())
 
 
 def count_correct(judged: Iterable[bool | None]) -> AnswerScore:
-    """Count the right answers among those that were judged."""
+    """Count the correct answers among those with an expected answer."""
     known = [one for one in judged if one is not None]
     return AnswerScore(sum(known), len(known))
 
@@ -95,7 +96,7 @@ def _normalise(text: str) -> str:
 def diff_answers(
     reference: AnswersByPrompt, others: Mapping[str, AnswersByPrompt]
 ) -> list[AnswerDiff]:
-    """Return the prompts to which a mode wrote something else than the reference."""
+    """Return the prompts to which a mode's answer differs from the reference."""
     rows = [_diff_row(place, reference[place], others) for place in sorted(reference)]
     return [
         row
@@ -105,16 +106,16 @@ def diff_answers(
 
 
 def count_differing(one: AnswersByPrompt, other: AnswersByPrompt) -> int:
-    """Return to how many of their common prompts two runs wrote different words."""
+    """Return to how many common prompts two runs gave different words."""
     both = one.keys() & other.keys()
     return sum(one[place].answer.split() != other[place].answer.split() for place in both)
 
 
 def diff_words(text: str, against: str) -> list[DiffPiece]:
-    """Cut an answer into the words that it shares with another and those it does not."""
+    """Split an answer into the words it shares with another and those it does not."""
     mine, theirs = _split_words(text), _split_words(against)
     stripped = [one.strip() for one in theirs], [one.strip() for one in mine]
-    # In a long answer the commonest words count as well: they hold its sentences together.
+    # Common words count even in long answers: they hold its sentences together.
     match = SequenceMatcher(None, *stripped, autojunk=False)
     pieces: list[DiffPiece] = []
     for kind, start, end, mine_start, mine_end in match.get_opcodes():
@@ -128,7 +129,7 @@ def diff_words(text: str, against: str) -> list[DiffPiece]:
 
 
 def is_rewritten(pieces: Sequence[DiffPiece]) -> bool:
-    """Whether so little is shared that marks on all the rest would only be in the way."""
+    """Whether so little is shared that marking the differences would not help."""
     lengths = {"same": 0, "added": 0, "gone": 0}
     for piece in pieces:
         lengths[piece.kind] += len(piece.text)
@@ -138,7 +139,7 @@ def is_rewritten(pieces: Sequence[DiffPiece]) -> bool:
 def split_pieces(
     pieces: Sequence[DiffPiece], length: int
 ) -> tuple[list[DiffPiece], list[DiffPiece]]:
-    """Part an answer between two words: at most `length` letters before, the rest after."""
+    """Split an answer between two words: at most `length` characters, then the rest."""
     left = length
     for place, piece in enumerate(pieces):
         if len(piece.text) <= left:
@@ -152,7 +153,7 @@ def split_pieces(
 
 
 def _last_word_end(text: str, most: int) -> int:
-    """Return where the last whole word ends within so many letters."""
+    """Return where the last complete word ends within `most` characters."""
     end = 0
     for word in _split_words(text):
         if end + len(word) > most:
@@ -185,7 +186,8 @@ def _diff_row(
 def _split_words(text: str) -> list[str]:
     """Return the words of a text, each with the white space after it.
 
-    Where a script puts no spaces between words, each of its characters counts as one.
+    In scripts without spaces, every character counts as a word.
+
     """
     return _WORD.findall(text)
 

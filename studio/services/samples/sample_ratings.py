@@ -1,4 +1,4 @@
-"""What people think of answers. The mean over a run's answers is one of its metrics."""
+"""Ratings of sample answers by people. A run's mean rating is one of its metrics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,21 +14,21 @@ from studio.services.runs import runs
 METRIC = "rating"
 MIN_SCORE, MAX_SCORE = 1, 5
 FINAL_STAGE = "after"
-"""The stage of the answers that can be rated: what a run came to, not what it was on the way."""
+"""The stage of answers that can be rated: those after training, not during it."""
 
 
 def load_scores(db: Session, run_ids: Sequence[int]) -> dict[int, int]:
-    """Return the scores of runs' answers, by the number of the answer."""
+    """Return the scores of runs' answers by answer id."""
     query = select(Rating.sample_id, Rating.score).join(Sample)
     return dict(db.exec(query.where(col(Sample.run_id).in_(run_ids))).all())
 
 
 def get_final_sample(db: Session, run_id: int, position: int) -> Sample:
-    """Return the answer that a run has given to a prompt in the end.
+    """Return a run's answer to a prompt after training.
 
     Raises:
-        NotFoundError: there is no such run, or prompt.
-        ConflictError: the run has not answered it in the end, or not yet.
+        NotFoundError: the run or the prompt does not exist.
+        ConflictError: the run has no answer after training, or not yet.
 
     """
     runs.get(db, run_id)
@@ -37,10 +37,10 @@ def get_final_sample(db: Session, run_id: int, position: int) -> Sample:
     if FINAL_STAGE in found:
         return found[FINAL_STAGE]
     if not found:
-        raise NotFoundError(f"Run {run_id} has answered no prompt {position}.")
+        raise NotFoundError(f"Run {run_id} has no answer to prompt {position}.")
     raise ConflictError(
         f"Run {run_id} has not answered prompt {position} after training.",
-        hint="What a run came to is rated: wait until it is done.",
+        hint="Only answers after training can be rated: wait until the run is done.",
     )
 
 
@@ -48,13 +48,15 @@ def get_rateable_sample(db: Session, sample_id: int) -> Sample:
     """Return an answer that can be rated.
 
     Raises:
-        NotFoundError: there is none of this number.
-        ConflictError: it is not what its run came to.
+        NotFoundError: the answer does not exist.
+        ConflictError: the run has no answer after training.
 
     """
     found = db.get(Sample, sample_id)
     if found is None:
-        raise NotFoundError(f"There is no answer {sample_id}.", hint="Its run may be deleted.")
+        raise NotFoundError(
+            f"There is no answer {sample_id}.", hint="Its run may have been deleted."
+        )
     return get_final_sample(db, found.run_id, found.position)
 
 
@@ -64,15 +66,15 @@ def score(db: Session, sample: Sample) -> int | None:
 
 
 def rate(db: Session, sample: Sample, given: int | None) -> int | None:
-    """Give an answer a score, or take it back with None. Return the one before: to undo it.
+    """Rate an answer, or remove its rating with None. Return the previous score, for undo.
 
     Raises:
-        InvalidError: it is not from 1 to 5.
+        InvalidError: the score is not between 1 and 5.
 
     """
     if given is not None and not MIN_SCORE <= given <= MAX_SCORE:
         raise InvalidError(
-            f"A rating is from {MIN_SCORE} to {MAX_SCORE}, not {given}.", param="score"
+            f"Ratings go from {MIN_SCORE} to {MAX_SCORE}, not {given}.", param="score"
         )
     known = db.get(Rating, sample.id)
     before = known.score if known else None
@@ -95,12 +97,12 @@ def count_rated(db: Session, run_ids: Sequence[int]) -> Mapping[int, int]:
 
 
 def _update_mean(db: Session, run: Run) -> None:
-    """Make the mean a metric of the run: the one place where it is written."""
+    """Store the mean as a metric of the run; nothing else writes it."""
     mine = select(func.avg(Rating.score)).join(Sample).where(Sample.run_id == run.id)
     mean = db.exec(mine).one()
     others = {name: value for name, value in run.metrics.items() if name != METRIC}
     run.metrics = others if mean is None else others | {METRIC: float(mean)}
-    # A mean that was taken back was never its best or its worst.
+    # Earlier means must not count as the run's best or worst value.
     for old in (
         metric_summaries.load_by_run(db, [run.id or 0], [METRIC]).get(run.id or 0, {}).values()
     ):
