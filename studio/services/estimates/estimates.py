@@ -240,7 +240,7 @@ def formula_correction(
 def formula_estimate(
     recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs, learnt: Correction | None = None
 ) -> MemoryEstimate | None:
-    """Return the formula's memory estimate; pass `learnt` to reuse a known correction."""
+    """Return the formula's memory estimate, with a given correction or that of earlier runs."""
     found, hardware = by.lengths(recipe), detect()
     on_gpu, load = hardware.device != "cpu", _batch_shape(recipe, found)
     estimate = memory.estimate(recipe, facts, load, on_gpu=on_gpu)

@@ -43,7 +43,7 @@ def measure(run: Run, now: datetime | None = None) -> Progress:
 def startup_phases(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
     """Return the phases of a run before its first step was done, each with its seconds, in order.
 
-    `said` holds the first events of its process; no phase recurs before that step is done.
+    The first events of its process suffice, because no phase recurs before that step is done.
 
     """
     if run.claimed_at is None or run.first_step_at is None:

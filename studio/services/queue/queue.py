@@ -27,7 +27,7 @@ def claim(
     lease: timedelta = LEASE,
     besides: Collection[int] = (),
 ) -> Run | None:
-    """Claim the first queued run not in `besides` if slots are free; otherwise return None.
+    """Claim the first queued run that is not excluded if slots are free; otherwise return None.
 
     Two workers never claim the same run: the update checks the status again.
 

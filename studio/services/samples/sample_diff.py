@@ -153,7 +153,7 @@ def split_pieces(
 
 
 def _last_word_end(text: str, most: int) -> int:
-    """Return where the last complete word ends within `most` characters."""
+    """Return where the last complete word ends within a number of characters."""
     end = 0
     for word in _split_words(text):
         if end + len(word) > most:

@@ -150,7 +150,7 @@ def _missing_package(work: str) -> ExitCause:
     return ExitCause(
         code="dependency_missing",
         message=f"A Python package that the {work} process needs could not be loaded",
-        hint="Install the training packages; `studio doctor` lists what is missing.",
+        hint="Install the training packages; studio doctor lists what is missing.",
     )
 
 
@@ -190,7 +190,7 @@ def _killed(work: str, exit_code: int) -> ExitCause:
     return ExitCause(
         code="killed",
         message=f"The {work} process was killed from outside the studio ({name}).",
-        hint=f"If nobody did this on purpose, run again.{memory if name == 'SIGKILL' else ''}",
+        hint=f"If this was not intended, run again.{memory if name == 'SIGKILL' else ''}",
         is_transient=True,
     )
 
