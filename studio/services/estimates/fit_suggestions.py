@@ -95,7 +95,7 @@ def largest_batch(recipe: AnyRecipe, fits: FitsCheck, examples: int) -> RecipeCh
     )
     if size is None:
         return None
-    why = "also fits" if size == sizes[-1] else "the largest that fits"
+    why = "still fits" if size == sizes[-1] else "the largest that fits"
     return RecipeChange(title=f"Increase batch size to {size} ({why})", change=_batch_change(size))
 
 

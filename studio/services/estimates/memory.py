@@ -36,7 +36,7 @@ RUNTIME_BYTES = 27_000_000
 KERNEL_BYTES, _SHAPES = 8_000_000, 7
 """Bytes that oneDNN's 16-bit products take per batch length, and how many lengths the caches
 keep: measured with a model without weights, with and without an adapter. A CPU that emulates
-bfloat16 uses none: six runs there used 14 to 32 MB less."""
+bfloat16 uses none: six runs there held 14 to 32 MB less than with them."""
 
 _OVERHEAD = {
     # (adapter, checkpointed): products in float32, in 16 bits

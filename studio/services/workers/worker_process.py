@@ -23,7 +23,7 @@ class WorkerExit(BaseModel):
     reason: str
     """A sentence without confidential details."""
     words: str = ""
-    """The worker's own last output, which may contain paths; empty if it was killed."""
+    """What the worker itself reported, which may contain paths; empty if it was killed."""
     deaths: int = 1
     """How many workers in a row ended soon after their start, including this one."""
     next_at: datetime
