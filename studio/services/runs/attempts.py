@@ -100,7 +100,7 @@ def record_process(run: Run, handle: str) -> None:
 
 
 def requeue(db: Session, run: Run) -> None:
-    """Return a run whose process was never started to the queue."""
+    """Put a run back into the queue whose process was never started."""
     _close_attempt(db, run, LOST, None)
     states.move(db, run, RunStatus.QUEUED)
 
