@@ -1,4 +1,4 @@
-"""Whether a model knows how turns are written; if not, a template is chosen, never assumed."""
+"""Check that a base model has a chat template, or that the recipe chooses one."""
 
 from pathlib import Path
 
@@ -13,18 +13,18 @@ from studio.weights import download_filter, model_metadata
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return why a recipe's conversations could not be written; nothing if they can."""
+    """Return why a recipe's conversations cannot be formatted; an empty list if they can."""
     if recipe.data.chat_template != "model" or not _lacks_template(db, recipe.base_model):
         return []
     try:
         if versions.require(db, recipe.dataset).kind == "text":
             return []
-    except InvalidError:  # That is told beside its own field.
+    except InvalidError:  # The dataset's own field shows this error.
         return []
     return [
         Refusal(
-            message="This model has no chat template: it was never taught to hold a conversation, "
-            "so how turns are to be written must be chosen.",
+            message="This model has no chat template: it was not trained on conversations. "
+            "Choose how turns are formatted.",
             hint="Use the ChatML template.",
             param="data.chat_template",
             repair={"data": {"chat_template": "chatml"}},
@@ -33,7 +33,7 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
 
 def _lacks_template(db: Session, name: str) -> bool:
-    """Whether a model is known to have none; of one that is not here, nothing is known."""
+    """Tell whether a local model has no chat template; False for a model not on this disk."""
     try:
         folder = Path(models.require(db, name))
         if (

@@ -1,4 +1,4 @@
-"""What is suspicious in the rows of a version: told, left out, and in the way of a start."""
+"""Findings in the rows of a version: list them, exclude their rows, and block a start."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,38 +29,38 @@ DUPLICATE_CODES: dict[str, Literal["exact", "question"]] = {
     "duplicates": "exact",
     "same_question": "question",
 }
-"""Findings of which the first rows are kept, and how a mapping says so."""
+"""Findings that keep the first of each group of rows, and their mapping option."""
 
 _IMBALANCE_CODES = {"uneven_classes", "one_answer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRef:
-    """Which finding's rows are to be left out."""
+    """The finding whose rows to exclude."""
 
     code: str
     part: Part = "train"
     version: int | None = None
-    """The version it was seen in, where that is known: it must still be the one in use."""
+    """The version it was found in, if known: it must still be the current one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataNotice:
-    """What to say of a data set beside a recipe that names it."""
+    """A note on the dataset that a recipe names."""
 
     sentence: str
     link: str
 
 
 def enqueue_scan(db: Session, folder: Path, version: DatasetVersion) -> Task:
-    """Have the rows of an older version looked through; a chore that does so already is it."""
+    """Queue a scan of an older version's rows, or return the task that scans them already."""
     train, _validation = versions.row_files(folder, version)
     params = {"rows": str(train.parent), "version": version.id}
     return tasks.enqueue(db, KIND, _task_subject(version), params)
 
 
 def latest_scan(db: Session, version: DatasetVersion) -> Task | None:
-    """Return the newest chore that looks through a version, or has done so."""
+    """Return the newest task that scans, or has scanned, a version."""
     return next(
         (one for one in tasks.list_for_subject(db, _task_subject(version)) if one.kind == KIND),
         None,
@@ -74,10 +74,10 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
 
 
 def can_exclude(mapping: Mapping, finding: dict[str, Any]) -> bool:
-    """Whether reading the file in another way leaves out what was found.
+    """Return whether another mapping of the file can exclude the rows of a finding.
 
-    Rows of a second file are no rows of the one that is read, those that make all others useless
-    are all there is, and classes become no more even by it.
+    It cannot for rows of a separate validation file, which the mapping does not read; for
+    findings that make all rows useless; and for class imbalance, which it cannot fix.
     """
     if finding["code"] in DUPLICATE_CODES:
         return True
@@ -88,11 +88,11 @@ def can_exclude(mapping: Mapping, finding: dict[str, Any]) -> bool:
 def exclude_rows(
     engine: Engine, folder: Path, dataset_id: int, numbers: list[int], limits: Limits
 ) -> BuildResult:
-    """Read the file again without some of its rows, by their numbers in the file.
+    """Read the file again without some of its rows, given by their numbers in the file.
 
     Raises:
-        ConflictError: it has not been read yet, or is being read.
-        InvalidError: nothing would be left of it.
+        ConflictError: The file has not been read yet, or is being read.
+        InvalidError: No rows would be left.
 
     """
     with read_session(engine) as db:
@@ -108,17 +108,17 @@ def exclude_finding(
     """Read the file again without the rows of a finding.
 
     Raises:
-        ConflictError: another version is in use by now, or nobody has looked through this one.
-        InvalidError: these rows cannot be left out, or nothing would be left.
-        NotFoundError: there is no such finding.
+        ConflictError: Another version is current, or this one has not been scanned yet.
+        InvalidError: These rows cannot be excluded, or no rows would be left.
+        NotFoundError: The version has no such finding.
 
     """
     with read_session(engine) as db:
         version = versions.current(db, datasets.get(db, dataset_id))
     if version is None or wanted.version not in {None, version.number}:
         raise ConflictError(
-            "Another version of this data set is in use by now.",
-            hint="Look at what was found in that one.",
+            "Another version of this dataset is now current.",
+            hint="Check the findings of that version.",
         )
     mapping = Mapping.model_validate(version.mapping)
     less = _mapping_without(folder, version, mapping, wanted)
@@ -129,24 +129,22 @@ def get(version: DatasetVersion, code: str, part: Part) -> dict[str, Any]:
     """Return one finding of a version.
 
     Raises:
-        ConflictError: nobody has looked through its rows yet.
-        NotFoundError: there is no such finding.
+        ConflictError: Its rows have not been scanned yet.
+        NotFoundError: It has no such finding.
 
     """
     if version.findings is None:
-        raise ConflictError(
-            "Nobody has looked through these rows yet.", hint="Have them looked through first."
-        )
+        raise ConflictError("These rows have not been scanned yet.", hint="Scan them first.")
     for one in version.findings:
         if (one["code"], one["part"]) == (code, part):
             return one
-    raise NotFoundError(f"Nothing like that was found in version {version.number}.")
+    raise NotFoundError(f"Version {version.number} has no such finding.")
 
 
 def locate_spans(
     folder: Path, version: DatasetVersion, which: RowQuery, page: Page
 ) -> dict[int, spotted.FindingInRow]:
-    """Return where in the rows of a page the finding that was asked for is, by their numbers."""
+    """Return where the requested finding is in each row of a page, by row number."""
     if not which.finding:
         return {}
     train, _validation = versions.row_files(folder, version)
@@ -158,14 +156,14 @@ def locate_spans(
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return what of the data keeps a recipe from starting."""
+    """Return the findings that keep a recipe from starting."""
     version = _find_version(db, recipe)
     found = (version.findings or []) if version else []
     return [
         Refusal(
             message=f"{one['message']}.",
-            hint=f"Look at data set {version.dataset_id} and read its file in another way, or "
-            "choose another one.",
+            hint=f"Open dataset {version.dataset_id} and edit its mapping, or "
+            "choose another dataset.",
             param="dataset",
             link=_problems_link(version),
         )
@@ -175,14 +173,14 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
 
 def build_notice(db: Session, recipe: AnyRecipe) -> DataNotice | None:
-    """Return what to look at in a recipe's data that does not keep it from starting."""
+    """Return a note on findings in a recipe's data that do not keep it from starting."""
     version = _find_version(db, recipe)
     count = sum(not one["blocking"] for one in version.findings or []) if version else 0
     if version is None or not count:
         return None
-    told = f"{count} things to look at in this data set"
+    told = f"{count} issues in this dataset"
     if count == 1:
-        told = "1 thing to look at in this data set"
+        told = "1 issue in this dataset"
     return DataNotice(sentence=told, link=_problems_link(version))
 
 
@@ -192,8 +190,8 @@ def _mapping_without(
     finding = get(version, wanted.code, wanted.part)
     if not can_exclude(mapping, finding):
         raise InvalidError(
-            "These rows cannot be left out from here.",
-            hint="Change the file they come from, and bring it again.",
+            "These rows cannot be excluded here.",
+            hint="Fix the file and upload it again.",
             param="finding",
         )
     if how := DUPLICATE_CODES.get(wanted.code):
@@ -203,8 +201,8 @@ def _mapping_without(
     numbers = finding_store.original_row_numbers(train.parent, wanted.part, rows)
     if not numbers:
         raise InvalidError(
-            "It is not known which rows of the file these are.",
-            hint="Read the file anew: change how it is read, and use it.",
+            "The row numbers of this finding in the file are not recorded.",
+            hint="Edit the mapping and save the dataset to read the file again.",
             param="finding",
         )
     return _mapping_excluding(mapping, numbers)
@@ -217,7 +215,7 @@ def _mapping_excluding(mapping: Mapping, numbers: list[int]) -> Mapping:
 def _find_version(db: Session, recipe: AnyRecipe) -> DatasetVersion | None:
     try:
         return versions.require(db, recipe.dataset)
-    except InvalidError:  # That is told beside its own field.
+    except InvalidError:  # The dataset's own field shows this error.
         return None
 
 

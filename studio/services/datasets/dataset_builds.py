@@ -1,7 +1,7 @@
-"""Builds: a whole file read in one way, which makes the next version of its data set.
+"""Build dataset versions: apply a mapping to a whole file.
 
-A small file is read at once. One that is large, or takes long, is read by a chore: in a process of
-its own that has limits, tells how far it is and can be cancelled.
+A small file is read at once. A large or slow one is read by a task, in a process with resource
+limits that reports progress and can be cancelled.
 """
 
 from contextlib import suppress
@@ -36,30 +36,30 @@ from studio.services.tasks import tasks
 
 KIND = "build"
 _UNPACKED_FACTOR = 8
-"""How many times larger than a packed file its content is taken to be."""
+"""Assumed ratio of the size of a packed file's content to the size of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """What became of a wish to read a file in one way."""
+    """The result of a request to read a file with a mapping."""
 
     version: DatasetVersion | None = None
-    """None while a chore reads the file."""
+    """None while a task reads the file."""
     is_new: bool = True
-    """Whether no version had just these rows before."""
+    """Whether no earlier version had exactly these rows."""
     chore: Task | None = None
 
 
 def import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
-    """Keep a file with the rows that its mapping, or what is seen in it, makes of it.
+    """Store a file and the rows that its mapping, given or detected, makes of it.
 
-    A file that is large or slow is read later: its data set has no version until then.
+    A large or slow file is read later by a task: its dataset has no version until then.
 
     Raises:
-        ConflictError: the name is taken.
-        DiskFullError: there is no room for it; nothing is kept.
-        InvalidError: nothing can be learnt from the file, or the mapping does not fit it.
-        TooLargeError: it costs more than a file may.
+        ConflictError: The name is taken.
+        DiskFullError: The disk is full; nothing is stored.
+        InvalidError: The file holds nothing to train on, or the mapping does not fit it.
+        TooLargeError: Reading it exceeds a limit.
 
     """
     try:
@@ -83,7 +83,7 @@ def _import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
         pending_datasets.move_files(upload, stage)
         atomic_dirs.sync_dir(first)
         atomic_dirs.sync_dir(stage)
-        # The first statement takes the database's write lock: all slow work is done by now.
+        # The first statement takes the database's write lock: all slow work is done before it.
         dataset.name = datasets.available_name(db, dataset.name, is_chosen=not upload.may_rename)
         pending_datasets.insert_row(db, folder, stage, dataset)
         _insert_version(db, dataset, made)
@@ -93,14 +93,14 @@ def _import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
 def rebuild(
     engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits
 ) -> BuildResult:
-    """Read the file of a data set in another way, and let new runs learn from what that gives.
+    """Read a dataset's file with another mapping, and make the result the current version.
 
-    The database is not held meanwhile.
+    No database session stays open while the file is read.
 
     Raises:
-        ConflictError: it is large, and being read already.
-        InvalidError: the mapping does not fit the file, or nothing is left of it.
-        NotFoundError: there is no such data set.
+        ConflictError: The file is large, and is being read already.
+        InvalidError: The mapping does not fit the file, or leaves no rows.
+        NotFoundError: There is no such dataset.
 
     """
     with read_session(engine) as db:
@@ -123,7 +123,7 @@ def rebuild(
 
 
 def save_version(db: Session, home: Path, stage: Path, made: ConversionResult) -> BuildResult:
-    """Make rows that were written aside the version in use: a new one, unless one has them."""
+    """Make staged rows the current version: a new one, unless a version has the same rows."""
     dataset = datasets.get(db, int(home.name))
     query = select(DatasetVersion).where(
         DatasetVersion.dataset_id == dataset.id, DatasetVersion.sha256 == made.sha256
@@ -139,7 +139,7 @@ def save_version(db: Session, home: Path, stage: Path, made: ConversionResult) -
 
 
 def is_large(size: int, filename: str) -> bool:
-    """Whether a file is read by a chore. What is packed may unpack to ten times as much."""
+    """Return whether a task reads a file. Packed files count as 8 times their size."""
     is_packed = extension(filename) in {*COMPRESSIONS, ARCHIVE_EXTENSION}
     return size * (_UNPACKED_FACTOR if is_packed else 1) > MAX_REQUEST_BYTES
 
@@ -153,7 +153,7 @@ def _is_large_upload(upload: Upload) -> bool:
 
 
 def latest_task(db: Session, dataset_id: int) -> Task | None:
-    """Return the newest chore that reads, or has read, the file of a data set."""
+    """Return the newest task that reads, or has read, a dataset's file."""
     return next(
         (one for one in tasks.list_for_subject(db, _task_subject(dataset_id)) if one.kind == KIND),
         None,
@@ -161,11 +161,11 @@ def latest_task(db: Session, dataset_id: int) -> Task | None:
 
 
 def enqueue(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Task:
-    """Have a chore read the file of a data set in another way, however small it is.
+    """Queue a task that reads a dataset's file with another mapping, whatever its size.
 
     Raises:
-        ConflictError: it is being read already.
-        InvalidError: the data set came without a file.
+        ConflictError: The file is being read already.
+        InvalidError: The dataset has no file.
 
     """
     dataset = datasets.get(db, dataset_id)
@@ -174,7 +174,7 @@ def enqueue(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits
 
 
 def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
-    """Take what a chore has seen in a file and made of it, or note that it has failed."""
+    """Store the detected format and the rows of a finished task, or mark the failure."""
     home = Path(chore.params["home"])
     dataset = db.get(Dataset, int(home.name))
     if dataset is None:
@@ -207,7 +207,7 @@ def _import_large_file(db: Session, folder: Path, upload: Upload) -> Dataset:
 
 
 def _import_undetected_file(db: Session, folder: Path, upload: Upload) -> Dataset:
-    """Keep a file that a chore will look at; unless it is a draft, the chore reads it, too."""
+    """Store a file and queue a task that detects its format and, unless a draft, reads it."""
     brought = SourceFile(path=upload.path, filename=upload.filename)
     dataset = pending_datasets.create(
         db, folder, replace(upload, arrival=detect_format_only(brought))
@@ -224,7 +224,7 @@ def _import_undetected_file(db: Session, folder: Path, upload: Upload) -> Datase
 
 
 def _interactive_reading(job: ConversionJob) -> ConversionJob:
-    """Return a reading for which an answer can wait."""
+    """Return the job with the limits of an interactive request."""
     return replace(job, limits=job.limits.for_request())
 
 
@@ -240,12 +240,12 @@ def _enqueue_reading(
     job: ConversionJob,
     work: dict[str, bool] | None = None,
 ) -> Task:
-    """Have a chore do a reading; `work` says whether it looks at the file, and writes its rows."""
-    # A chore that waits would be handed back as it is, and read the file in its own way.
+    """Queue a task for a job; `work` says whether it detects the format and writes rows."""
+    # `tasks.enqueue` would return a queued task unchanged, and that one has another mapping.
     before = latest_task(db, dataset.id or 0)
     if before is not None and not before.status.is_final:
         raise ConflictError(
-            f"{dataset.name} is being read already.", hint="Wait for that, or cancel it first."
+            f"{dataset.name} is already being read.", hint="Wait until it is done, or cancel it."
         )
     if dataset.version is None:
         dataset.status = DatasetStatus.BUILDING
@@ -273,7 +273,7 @@ def _upload_reading(upload: Upload) -> ConversionJob:
 def _stored_reading(
     db: Session, folder: Path, dataset: Dataset, mapping: Mapping, limits: Limits
 ) -> ConversionJob:
-    """Return the reading of a file that is kept; its rows to validate on may be another's."""
+    """Return the job for a stored file; its validation rows may come from another dataset."""
     split, beside = mapping.split, None
     if split.kind == "dataset" and split.dataset:
         other = versions.require(db, split.dataset)

@@ -1,4 +1,4 @@
-"""Data sets: find, rename, delete. What is in them: `studio.services.datasets.versions`."""
+"""Find, rename and delete datasets. `studio.services.datasets.versions` has their rows."""
 
 import difflib
 import unicodedata
@@ -16,7 +16,7 @@ NAME_LIMIT = 200
 
 _STATUSES_IN_USE = {*LIVE, RunStatus.QUEUED, RunStatus.PAUSED}
 _NOT_READY_REASONS = {
-    DatasetStatus.DRAFT: "a draft, and nobody has said yet how it is to be read",
+    DatasetStatus.DRAFT: "a draft without a confirmed mapping",
     DatasetStatus.BUILDING: "being read",
     DatasetStatus.FAILED: "a file that could not be read",
     DatasetStatus.READY: "without a version",
@@ -26,7 +26,9 @@ _NOT_READY_REASONS = {
 def get(db: Session, dataset_id: int) -> Dataset:
     dataset = db.get(Dataset, dataset_id)
     if dataset is None:
-        raise NotFoundError(f"There is no data set {dataset_id}.", hint="It may have been deleted.")
+        raise NotFoundError(
+            f"Dataset {dataset_id} does not exist.", hint="It may have been deleted."
+        )
     return dataset
 
 
@@ -38,10 +40,10 @@ def newest(db: Session, *, limit: int = 1000, before: int | None = None) -> Sequ
 
 
 def require(db: Session, name: str) -> Dataset:
-    """Return the data set that a recipe names, by its name or its id.
+    """Return the dataset that a recipe names, by its name or its id.
 
     Raises:
-        InvalidError: there is none, or it has no rows yet.
+        InvalidError: There is no such dataset, or it has no rows yet.
 
     """
     named = db.exec(select(Dataset).where(Dataset.name == name)).first()
@@ -50,22 +52,22 @@ def require(db: Session, name: str) -> Dataset:
     if named is None:
         known = db.exec(select(Dataset.name).order_by(Dataset.name)).all()
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or known[:3]
-        hint = f"Did you mean {' or '.join(near)}?" if near else "Bring one on the data sets page."
-        raise InvalidError(f"There is no data set called {name}.", hint=hint, param="dataset")
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Add one on the Datasets page."
+        raise InvalidError(f"There is no dataset named {name}.", hint=hint, param="dataset")
     if named.version is None:
         raise InvalidError(
             f"{named.name} has no rows yet: it is {_NOT_READY_REASONS[named.status]}.",
-            hint=f"Look at it on the page of data set {named.id}.",
+            hint=f"Open dataset {named.id} for details.",
             param="dataset",
         )
     return named
 
 
 def rename(db: Session, dataset_id: int, name: str) -> Dataset:
-    """Give a data set another name. Runs know its rows by number, so they need not wait.
+    """Rename a dataset. Runs refer to its rows by id, so they need not wait.
 
     Raises:
-        ConflictError: the name is taken.
+        ConflictError: The name is taken.
 
     """
     dataset = get(db, dataset_id)
@@ -76,10 +78,10 @@ def rename(db: Session, dataset_id: int, name: str) -> Dataset:
 
 
 def delete(db: Session, folder: Path, dataset_id: int) -> None:
-    """Delete a data set and its files. Runs that were trained on it stay.
+    """Delete a dataset and its files. Runs that were trained on it stay.
 
     Raises:
-        ConflictError: a run that waits or trains needs it.
+        ConflictError: An unfinished run needs it.
 
     """
     dataset = get(db, dataset_id)
@@ -92,7 +94,7 @@ def delete(db: Session, folder: Path, dataset_id: int) -> None:
 
 
 def cleanup(db: Session, folder: Path) -> None:
-    """Take away what uploads and deletions left when the studio was killed in the middle."""
+    """Remove what uploads and deletions left behind when the studio was killed."""
     numbers: dict[str, set[str]] = {str(number): set() for number in db.exec(select(Dataset.id))}
     for owner, number in db.exec(select(DatasetVersion.dataset_id, DatasetVersion.number)):
         numbers[str(owner)].add(str(number))
@@ -102,34 +104,34 @@ def cleanup(db: Session, folder: Path) -> None:
 
 
 def clean_name(name: str) -> str:
-    """Return the name as it is kept.
+    """Return the normalised name.
 
     Raises:
-        InvalidError: empty, too long, or with characters that cannot be seen.
+        InvalidError: It is empty, too long, or has characters that cannot be seen.
 
     """
     name = unicodedata.normalize("NFC", name.strip())
     if not name:
-        raise InvalidError("A name is needed.", hint="Say what the rows are about.", param="name")
+        raise InvalidError("Enter a name.", hint="Describe what the rows are about.", param="name")
     if len(name) > NAME_LIMIT or not name.isprintable():
         raise InvalidError(
-            f"A name has at most {NAME_LIMIT} visible characters on one line.", param="name"
+            f"Use at most {NAME_LIMIT} visible characters on one line.", param="name"
         )
     return name
 
 
 def clean_filename(filename: str) -> str:
-    """Return a file's name to show, never to open: without folders, control marks or excess."""
+    """Return a file's name for display only: without folders or control characters, shortened."""
     last = PurePosixPath(filename.replace("\\", "/")).name
     shown = "".join(letter if letter.isprintable() else "�" for letter in last)
     return shown[-NAME_LIMIT:]
 
 
 def available_name(db: Session, name: str, *, is_chosen: bool = True) -> str:
-    """Return the name if it is free, or one like it where nobody has chosen it.
+    """Return the name if it is free; if it is taken and was not chosen, a similar one.
 
     Raises:
-        ConflictError: it is taken.
+        ConflictError: The chosen name is taken.
 
     """
     names = set(db.exec(select(Dataset.name)))
@@ -139,7 +141,7 @@ def available_name(db: Session, name: str, *, is_chosen: bool = True) -> str:
     if not is_chosen:
         return other
     raise ConflictError(
-        f"There is a data set called {name} already.",
+        f"A dataset named {name} already exists.",
         hint=f"Choose another name, such as {other}.",
         param="name",
     )
@@ -155,6 +157,6 @@ def _check_unused(db: Session, dataset: Dataset) -> None:
     user = db.exec(query).first()
     if user is not None:
         raise ConflictError(
-            f"{dataset.name} is needed by run {user.id}, {user.name}, which is {user.status}.",
-            hint="Wait for it to end, or cancel it.",
+            f"{dataset.name} is used by run {user.id}, {user.name}, which is {user.status}.",
+            hint="Wait until it ends, or cancel it.",
         )

@@ -1,6 +1,6 @@
-"""Data from elsewhere: which sources this studio has, and how a file of one becomes a data set.
+"""Import data from other places: the available sources, and how a file becomes a dataset.
 
-Whatever it is, a `fetch` chore brings it; then it is a draft, and a person says how to read it.
+A `fetch` task downloads the file. The result is a draft, and the user confirms its mapping.
 """
 
 import hashlib
@@ -42,32 +42,27 @@ from studio.settings import Settings
 
 KIND = "fetch"
 MAX_ENTRIES = 500
-"""How much of one folder is listed."""
+"""Most entries of one folder that are listed."""
 
 
-_NO_FOLDER = (
-    "No folder of this machine is open for this. The operator opens some: STUDIO_IMPORT_FOLDERS."
-)
-_NO_S3 = "A package for S3 is missing. The operator installs it: pip install 'mantissa-studio[s3]'"
-_NO_HUB = (
-    "The training packages are missing. The operator installs them: "
-    "pip install 'mantissa-studio[train]'"
-)
+_NO_FOLDER = "No server folders are shared. An administrator can set STUDIO_IMPORT_FOLDERS."
+_NO_S3 = "The S3 package is not installed. Run: pip install 'mantissa-studio[s3]'"
+_NO_HUB = "The training packages are not installed. Run: pip install 'mantissa-studio[train]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOption:
-    """One way to bring data."""
+    """A place to import data from."""
 
     kind: str
     title: str
     missing: str = ""
-    """What keeps it from working here, and how that is changed; nothing if it works."""
+    """Why it is not available here and how to change that; empty if it is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """What is in a folder that may be read."""
+    """An entry of a folder that users may read."""
 
     name: str
     path: str
@@ -76,7 +71,7 @@ class FolderEntry:
 
 
 def list_sources(settings: Settings) -> list[SourceOption]:
-    """Return every way to bring data, and what keeps one from working."""
+    """Return every source, and why one is not available."""
     folder = "" if settings.import_folders else _NO_FOLDER
     s3 = "" if find_spec("s3fs") else _NO_S3
     hub = "" if find_spec("datasets") else _NO_HUB
@@ -90,18 +85,18 @@ def list_sources(settings: Settings) -> list[SourceOption]:
 
 
 def enqueue_import(db: Session, settings: Settings, source: Source, name: str = "") -> Task:
-    """Have a file fetched, and made a data set that waits for a person to say how to read it.
+    """Queue a task that fetches a file and makes a draft dataset of it.
 
     Raises:
-        ConflictError: the name is taken; or a file that was sent has not come whole.
-        InvalidError: the source cannot be, or may not be read.
-        NotFoundError: nothing was sent under this number.
-        UnavailableError: what it needs is not installed here.
+        ConflictError: The name is taken, or the upload is incomplete.
+        InvalidError: The source is invalid, or may not be read.
+        NotFoundError: There is no such upload.
+        UnavailableError: A package it needs is not installed.
 
     """
     offer = next(one for one in list_sources(settings) if one.kind == source.kind)
     if offer.missing:
-        raise UnavailableError(f"{offer.title} cannot be used here.", hint=offer.missing)
+        raise UnavailableError(f"{offer.title} is not available here.", hint=offer.missing)
     _check_source(settings, source)
     if name:
         name = datasets.available_name(db, datasets.clean_name(name))
@@ -118,7 +113,7 @@ def enqueue_import(db: Session, settings: Settings, source: Source, name: str = 
 
 
 def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
-    """Make a data set of what was fetched: a draft."""
+    """Make a draft dataset of the fetched file."""
     if not result:
         return
     errand, fetched = FetchRequest.model_validate(chore.params), FetchResult.model_validate(result)
@@ -136,42 +131,42 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
     )
     dataset = dataset_builds.import_file(db, errand.home, upload)
     chore.result = result | {"dataset_id": dataset.id}
-    # An address may hold a key to what is behind it, and is not needed any more.
+    # A URL may contain a secret, and is no longer needed.
     chore.params = {}
 
 
 def list_unfinished(db: Session) -> Sequence[Task]:
-    """Return what is being fetched, newest first."""
+    """Return the queued and running imports, newest first."""
     states = (TaskStatus.QUEUED, TaskStatus.RUNNING)
     query = select(Task).where(Task.kind == KIND, col(Task.status).in_(states))
     return db.exec(query.order_by(col(Task.id).desc())).all()
 
 
 def list_folder(settings: Settings, path: str = "") -> list[FolderEntry]:
-    """Return what is in a folder that may be read: folders first. Without a path, these folders.
+    """List a readable folder, subfolders first; without a path, the configured folders.
 
     Raises:
-        InvalidError: it leads out of them, or is no folder.
+        InvalidError: The path is outside these folders, or is not a folder.
 
     """
     if not path:
         return [FolderEntry(str(one), str(one)) for one in settings.import_folders if one.is_dir()]
     folder = resolve_inside(settings.import_folders, path)
     if not folder.is_dir():
-        raise InvalidError(f"{folder.name} is no folder.", param="path")
+        raise InvalidError(f"{folder.name} is not a folder.", param="path")
     found = (_entry(settings, one) for one in sorted(folder.iterdir())[:MAX_ENTRIES])
     return sorted((one for one in found if one), key=lambda one: one.size is not None)
 
 
 def parent_folder(settings: Settings, path: str) -> str:
-    """Return the folder that a folder is in, as far as that may be read; else nothing."""
+    """Return the parent of a folder, or an empty string if it may not be read."""
     folder = resolve_inside(settings.import_folders, path)
     opened = {one.resolve() for one in settings.import_folders}
     return "" if folder in opened else str(folder.parent)
 
 
 def _entry(settings: Settings, one: Path) -> FolderEntry | None:
-    """Return how an entry is listed: not at all if it is hidden, or leads where nobody may read."""
+    """Return an entry of a listing; None if it is hidden or leads outside the readable folders."""
     if one.name.startswith("."):
         return None
     try:
@@ -185,7 +180,7 @@ def _check_source(settings: Settings, source: Source) -> None:
     match source:
         case LocalFileSource(path=path):
             if not resolve_inside(settings.import_folders, path).is_file():
-                raise InvalidError("This is no file.", hint="Choose a file in it.", param="path")
+                raise InvalidError("This is not a file.", hint="Choose a file.", param="path")
         case UrlSource(url=url):
             safe_http.validate_url(url)
         case HubDatasetSource(id=name):
@@ -204,19 +199,21 @@ def _describe_source(settings: Settings, source: Source) -> str:
 
 def _check_spelling(text: str, pattern: str, shown: str, param: str) -> None:
     if not re.fullmatch(pattern, text):
-        raise InvalidError(f"{text[:100] or 'Nothing'} is not written {shown}.", param=param)
+        raise InvalidError(
+            f"{text[:100] or 'Nothing'} does not have the form {shown}.", param=param
+        )
 
 
 def _check_complete(parts: PartialUpload) -> None:
     if not parts.is_whole:
         raise ConflictError(
-            f"Of {parts.filename}, {parts.offset} of {parts.size} bytes have come.",
-            hint="Send the rest first.",
+            f"{parts.filename} is incomplete: {parts.offset} of {parts.size} bytes were uploaded.",
+            hint="Upload the rest first.",
         )
 
 
 def _available_name(db: Session, name: str) -> str:
-    """Return the name, or one like it: it may have been taken since it was asked for."""
+    """Return the name, or a similar one if it was taken since the import was requested."""
     return datasets.available_name(db, name, is_chosen=False) if name else ""
 
 
