@@ -1,4 +1,4 @@
-"""Drafts: a file that was brought, and what was seen in it. Nothing can be learnt from one yet.
+"""Drafts: uploaded files with a detected format. Runs cannot train on a draft.
 
 `studio.services.datasets.dataset_builds` makes its first version.
 """
@@ -30,42 +30,42 @@ ORIGINAL, VALIDATION = "original", "validation-original"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A file that has arrived whole, and what its owner says of it."""
+    """A complete file, and the options its user gave."""
 
     path: Path
     filename: str
     name: str = ""
-    """Nothing means: as the file is called."""
+    """Defaults to the file name."""
     may_rename: bool = False
-    """Whether a name like it will do where its own is taken."""
+    """Whether a similar name may be used if this one is taken."""
     source: str = "upload"
-    """Where it came from, in words."""
+    """Where it came from, as shown to users."""
     validation: Path | None = None
     validation_filename: str = ""
     options: FileOptions = DETECT_ALL
-    """What its owner says of how to read the file, where no mapping does."""
+    """Options for reading the file, where no mapping has them."""
     mapping: Mapping | None = None
-    """How to read it; None leaves that to what is seen in it."""
+    """How to read it; None uses the detected mapping."""
     is_draft: bool = False
-    """Whether to wait until a person has said how to read it."""
+    """Whether to wait until the user has confirmed the mapping."""
     limits: Limits = field(default_factory=Limits)
     sha256: str = ""
-    """Of the file, from whoever has seen all of it pass; without it, all is read again."""
+    """Checksum of the file, if the caller has computed it; otherwise the file is read again."""
     arrival: DetectionResult | None = None
-    """What whoever brought it has seen in it already."""
+    """The format, if the caller has detected it already."""
 
 
 def create(db: Session, folder: Path, upload: Upload) -> Dataset:
-    """Keep a file and what was seen in it. The file is taken away from its place.
+    """Store a file and its detected format. Moves the file.
 
-    A file in which no column is recognised is kept all the same: a person may know better.
+    A file in which no column is recognised is stored, too: the user can map it.
 
     Raises:
-        ConflictError: the name is taken.
-        DiskFullError: there is no room for it; nothing is kept.
-        InvalidError: this is no file that can be read.
-        SlowReadingError: looking at it takes longer than an answer may.
-        TooLargeError: it costs more than any file may.
+        ConflictError: The name is taken.
+        DiskFullError: The disk is full; nothing is stored.
+        InvalidError: The file cannot be read.
+        SlowReadingError: Detecting its format takes too long for a request.
+        TooLargeError: Reading it exceeds a limit.
 
     """
     with atomic_dirs.staging_dir(folder) as stage:
@@ -73,13 +73,13 @@ def create(db: Session, folder: Path, upload: Upload) -> Dataset:
         dataset.status = DatasetStatus.DRAFT
         move_files(upload, stage)
         atomic_dirs.sync_dir(stage)
-        # The first statement takes the database's write lock: all slow work is done by now.
+        # The first statement takes the database's write lock: all slow work is done before it.
         dataset.name = datasets.available_name(db, dataset.name, is_chosen=bool(upload.name))
         return insert_row(db, folder, stage, dataset)
 
 
 def build_row(upload: Upload) -> Dataset:
-    """Return the row of a file with what was seen in it, not stored yet."""
+    """Return the row of a file with its detected format, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
     brought = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
     found = upload.arrival or detect_file(brought, upload.limits.for_request(), upload.mapping)
@@ -95,7 +95,7 @@ def build_row(upload: Upload) -> Dataset:
 
 
 def move_files(upload: Upload, stage: Path) -> None:
-    """Move what was brought to where it stays."""
+    """Move the uploaded files to the staging folder."""
     upload.path.replace(stage / f"{ORIGINAL}{full_extension(upload.filename)}")
     if upload.validation is not None:
         named = upload.validation_filename or upload.filename
@@ -103,7 +103,7 @@ def move_files(upload: Upload, stage: Path) -> None:
 
 
 def insert_row(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
-    """Store a row whose name is free, and move its files to their place."""
+    """Store a row whose name is free, and move its files into place."""
     db.add(dataset)
     db.flush()
     atomic_dirs.move_into_place(stage, folder / str(dataset.id))
@@ -111,32 +111,30 @@ def insert_row(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Data
 
 
 def original_source(folder: Path, dataset: Dataset) -> SourceFile:
-    """Return the file as it was brought.
+    """Return the file as it was uploaded.
 
     Raises:
-        InvalidError: the data set came without one.
+        InvalidError: The dataset has no file.
 
     """
     found = _find_file(folder, dataset, ORIGINAL)
     if found is None:
-        raise InvalidError(
-            f"{dataset.name} was made by the studio: there is no file to read in another way."
-        )
+        raise InvalidError(f"{dataset.name} is built in: it has no file to map again.")
     return SourceFile(path=found, filename=dataset.filename)
 
 
 def validation_source(folder: Path, dataset: Dataset) -> SourceFile | None:
-    """Return the file that was brought to measure progress by, if one was."""
+    """Return the separate validation file, if one was uploaded."""
     found = _find_file(folder, dataset, VALIDATION)
     return None if found is None else SourceFile(path=found, filename=found.name)
 
 
 def load_detection(folder: Path, dataset: Dataset, limits: Limits) -> DetectedMapping:
-    """Return what was seen in a file; of one from an older home, what is seen in it now.
+    """Return the stored detection; for a file from an older home, detect it now.
 
     Raises:
-        InvalidError: no column can be learnt from.
-        TooLargeError: seeing it takes longer than a page may.
+        InvalidError: No column can be trained on.
+        TooLargeError: Detecting it takes too long for a page.
 
     """
     if dataset.detected:

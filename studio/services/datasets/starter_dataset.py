@@ -1,4 +1,4 @@
-"""The studio's own data set, so that a first run needs none to be brought."""
+"""The built-in dataset, so that a first run needs no upload."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ NAME = "starter"
 
 
 def get_or_create(db: Session, folder: Path) -> Dataset:
-    """Return the studio's own data set, made the first time it is asked for."""
+    """Return the built-in dataset; create it on first use."""
     found = db.exec(select(Dataset).where(Dataset.name == NAME)).first()
     if found is not None:
         return found
@@ -45,7 +45,7 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
             sha256=hash_rows(first),
             train_rows=_count_lines(train),
             validation_rows=_count_lines(validation),
-            # The web makes them as it starts, and they are all in English.
+            # The web creates it at startup, and all its rows are English.
             findings=[asdict(one) for one in finding_store.check_and_store(first, languages=False)],
         )
         db.add(version)

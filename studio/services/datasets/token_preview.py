@@ -1,4 +1,4 @@
-"""How a model will see a row of a data set: the row is found here, the desk shows it."""
+"""Read the rows of a dataset whose tokens the tokenizer service shows."""
 
 import secrets
 from dataclasses import dataclass
@@ -23,27 +23,27 @@ from studio.services.models import models
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPosition:
-    """Where a row stands."""
+    """The position of a row."""
 
     name: str
-    """Of the data set."""
+    """The name of the dataset."""
     version: DatasetVersion
     part: Part
     number: int
-    """Counted from one."""
+    """Counted from 1."""
     rows: int
-    """How many there are in that part."""
+    """Number of rows in that part."""
 
 
 def nearest_row(
     db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
 ) -> RowPosition:
-    """Return a row's place, or that of the nearest row there is.
+    """Return the position of a row, or of the nearest one if the number is out of range.
 
-    Without a version's number it stands in what new runs learn from.
+    Without a version number, use the current version.
 
     Raises:
-        NotFoundError: there are no rows, or no such version.
+        NotFoundError: There are no rows, or no such version.
 
     """
     if version_number is None:
@@ -54,7 +54,7 @@ def nearest_row(
     rows = counts.get(part, 0)
     if version is None or not rows:
         raise NotFoundError(
-            f"{dataset.name} has no {part} rows.", hint="Look at the other part, or another."
+            f"{dataset.name} has no {part} rows.", hint="Choose the other part or another dataset."
         )
     number = min(max(1, number), rows)
     return RowPosition(name=dataset.name, version=version, part=part, number=number, rows=rows)
@@ -63,10 +63,10 @@ def nearest_row(
 def exact_row(
     db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
 ) -> RowPosition:
-    """Return a row's place.
+    """Return the position of a row.
 
     Raises:
-        NotFoundError: there is no such row, or no such version.
+        NotFoundError: There is no such row, or no such version.
 
     """
     found = nearest_row(db, dataset, part, number, version_number)
@@ -80,10 +80,10 @@ def exact_row(
 def random_row(
     db: Session, dataset: Dataset, part: Part, version_number: int | None = None
 ) -> RowPosition:
-    """Return the place of some row.
+    """Return the position of a random row.
 
     Raises:
-        NotFoundError: there are no rows, or no such version.
+        NotFoundError: There are no rows, or no such version.
 
     """
     rows = nearest_row(db, dataset, part, 1, version_number).rows
@@ -91,10 +91,10 @@ def random_row(
 
 
 def read_row(folder: Path, where: RowPosition) -> dict[str, Any]:
-    """Return a row as it stands in its file.
+    """Return a row as it is in its file.
 
     Raises:
-        NotFoundError: it is gone.
+        NotFoundError: The row is gone.
 
     """
     train, validation = versions.row_files(folder, where.version)
@@ -111,10 +111,10 @@ def read_row(folder: Path, where: RowPosition) -> dict[str, Any]:
 def tokens_request(
     db: Session, model: str, row: dict[str, Any], *, max_length: int, chat_template: TemplateSource
 ) -> TokenizerRequest:
-    """Return what to ask the desk of a row, for a model by the name that recipes use.
+    """Return a tokenizer request for a row and a model by the name that recipes use.
 
     Raises:
-        InvalidError: there is no such model.
+        InvalidError: There is no such model.
 
     """
     return TokenizerRequest(
@@ -129,7 +129,7 @@ def tokens_request(
 def with_packing_window(
     asked: TokenizerRequest, folder: Path, where: RowPosition, share: float, seed: int
 ) -> TokenizerRequest:
-    """Ask with which rows a row shares its example, too; rows to measure by do not."""
+    """Ask, too, which rows are packed with a row; validation rows are not packed."""
     if where.part != "train":
         return asked
     path, validation = versions.row_files(folder, where.version)

@@ -1,8 +1,7 @@
-"""Statistics of a data set: its rows counted in tokens by a chore, and what they say of a recipe.
+"""Token statistics of a dataset: rows counted by a task, and what they mean for a recipe.
 
-They belong to rows, a model's tokenizer and a chat template, and are counted once: the chore that
-has counted them keeps them for as long as some version has those rows. Where the tokenizer has
-changed since, they are of the past.
+Statistics belong to rows, a tokenizer and a chat template, and are computed once: the task that
+counted them keeps them while any version has those rows. If the tokenizer changes, they expire.
 """
 
 import hashlib
@@ -33,24 +32,24 @@ from studio.settings import Settings
 
 KIND = "stats"
 PART_NAMES = {"train": "training", "validation": "validation"}
-"""What a person calls the parts of a data set."""
+"""Names of the parts of a dataset as shown to users."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""The files that say how a model reads, as far as their change is looked for."""
+"""The files of a tokenizer that are checked for changes."""
 _WHOLE_SHARE = 0.95
-"""The share of rows that a length we propose leaves whole."""
+"""The share of rows that a suggested length does not truncate."""
 _LENGTH_MULTIPLE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsRequest:
-    """What is counted, and as which model sees it."""
+    """The rows to count, and the model and template to count them with."""
 
     version: DatasetVersion
     model: str
     """As recipes name it."""
     location: str
-    """A folder, or a name on the hub."""
+    """A folder, or a name on the Hugging Face Hub."""
     chat_template: str
 
     @property
@@ -59,7 +58,7 @@ class StatsRequest:
 
     @property
     def state(self) -> str:
-        """Return what changes with the tokenizer."""
+        """Return a fingerprint that changes with the tokenizer."""
         told = [self.location]
         for path in (Path(self.location) / name for name in _TOKENIZER_FILES):
             if path.is_absolute() and path.is_file():
@@ -71,10 +70,10 @@ class StatsRequest:
 def build_request(
     db: Session, version: DatasetVersion, model: str, chat_template: str
 ) -> StatsRequest:
-    """Say what to count.
+    """Return a request for token statistics.
 
     Raises:
-        InvalidError: there is no such model, or it may not be used.
+        InvalidError: There is no such model, or it may not be used.
 
     """
     return StatsRequest(
@@ -86,7 +85,7 @@ def build_request(
 
 
 def enqueue(db: Session, settings: Settings, wanted: StatsRequest) -> Task:
-    """Have the tokens counted; where they are counted already, or are being, that is the answer."""
+    """Queue a token count; return the existing task if it is counted or being counted."""
     chore = latest_task(db, wanted)
     if chore is not None and chore.status not in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
         return chore
@@ -111,7 +110,7 @@ def enqueue(db: Session, settings: Settings, wanted: StatsRequest) -> Task:
 
 
 def latest_task(db: Session, wanted: StatsRequest) -> Task | None:
-    """Return the newest chore that counts, or has counted, just this."""
+    """Return the newest task for exactly this request."""
     state = wanted.state
     found = (
         one for one in tasks.list_for_subject(db, wanted.subject) if one.params["state"] == state
@@ -120,29 +119,29 @@ def latest_task(db: Session, wanted: StatsRequest) -> Task | None:
 
 
 def find_stats(db: Session, wanted: StatsRequest) -> TokenStats | None:
-    """Return what was counted, if it was."""
+    """Return the statistics, if they were counted."""
     chore = latest_task(db, wanted)
     return parse_result(chore) if chore else None
 
 
 def parse_result(chore: Task) -> TokenStats | None:
-    """Return what a chore has counted, if it has ended well."""
+    """Return the statistics that a task has counted, if it has succeeded."""
     return TOKEN_STATS_ADAPTER.validate_python(chore.result) if chore.result else None
 
 
 def find_for_recipe(db: Session, recipe: AnyRecipe) -> TokenStats | None:
-    """Return what is known of the rows that a recipe learns from, as its model sees them."""
+    """Return the statistics of a recipe's rows for its model, if they were counted."""
     try:
         version = versions.require(db, recipe.dataset)
         return find_stats(
             db, build_request(db, version, recipe.base_model, recipe.data.chat_template)
         )
-    except (InvalidError, OSError):  # That is told beside its own field.
+    except (InvalidError, OSError):  # The field itself shows this error.
         return None
 
 
 def cleanup(db: Session) -> None:
-    """Forget what was counted of rows that no version has any more."""
+    """Delete statistics of rows that no version has any longer."""
     there = set(db.exec(select(DatasetVersion.sha256)))
     for chore in db.exec(select(Task).where(Task.kind == KIND)):
         if chore.status.is_final and chore.params["rows"] not in there:
@@ -150,7 +149,7 @@ def cleanup(db: Session) -> None:
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return why the rows could not be learnt; nothing if they can, or were never counted."""
+    """Return why the rows cannot be trained on; an empty list if they can or were not counted."""
     found = find_for_recipe(db, recipe)
     if found is None:
         return []
@@ -164,7 +163,7 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
 
 def list_warnings(db: Session, recipe: AnyRecipe) -> Iterator[str]:
-    """Tell what is lost to the longest example, as far as it is known."""
+    """Yield how many rows the max sequence length truncates, as far as it is known."""
     found = find_for_recipe(db, recipe)
     if found is None:
         return
@@ -175,8 +174,8 @@ def list_warnings(db: Session, recipe: AnyRecipe) -> Iterator[str]:
 
 
 def describe_truncation(lost: Truncation) -> str:
-    """Say what a cut does to how many of the rows."""
-    at = "cut at 1 token" if lost.at == 1 else f"cut at {lost.at:,} tokens"
+    """Return how many rows a length truncates, as a sentence."""
+    at = "truncated to 1 token" if lost.at == 1 else f"truncated to {lost.at:,} tokens"
     if not lost.rows:
         return (
             f"None of {lost.total_rows:,} rows will be {at}."
@@ -192,13 +191,13 @@ def describe_truncation(lost: Truncation) -> str:
 
 
 def suggest_length(part: PartStats) -> int:
-    """Return a length of examples that leaves most rows whole, and something of some to learn."""
+    """Return a length that truncates few rows and leaves tokens to train on."""
     length = max(length_stats.length_quantile(part, _WHOLE_SHARE), min(part.needs.times, default=0))
     return min(-(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, length_stats.MAX_LENGTH)
 
 
 def _has_nothing_to_learn(part: PartStats, length: int) -> bool:
-    """Whether nothing of it would be left to learn."""
+    """Return whether no token would be trained on."""
     return part.rows > 0 and part.needs.count_above(length) + part.unlearnt == part.rows
 
 
@@ -206,15 +205,15 @@ def _nothing_to_learn(name: str, part: PartStats, length: int) -> Refusal:
     what = PART_NAMES[name]
     if part.unlearnt == part.rows:
         return Refusal(
-            message=f"None of the {part.rows:,} rows of the {what} data has an answer to learn.",
-            hint="See whether the columns were mapped rightly: answers must be assistant turns.",
+            message=f"None of the {part.rows:,} rows of the {what} data has an answer to train on.",
+            hint="Check the column mapping: answers must be assistant turns.",
             param="dataset",
         )
     enough = suggest_length(part)
     return Refusal(
-        message=f"Nothing is left to learn of the {what} data: its rows are cut at {length:,} "
-        "tokens, before their answers begin.",
-        hint=f"Allow examples of {enough:,} tokens.",
+        message=f"No tokens of the {what} data would be trained on: rows are truncated to "
+        f"{length:,} tokens, before their answers begin.",
+        hint=f"Set the max sequence length to {enough:,}.",
         param="data.max_length",
         repair={"data": {"max_length": enough}},
     )
@@ -226,9 +225,9 @@ def _template_refusal(name: str, part: PartStats, recipe: AnyRecipe) -> Refusal:
     beside = f", and {others:,} more" if others else ""
     has_other = recipe.data.chat_template != "chatml"
     return Refusal(
-        message=f"Row {rows.numbers[0]:,} of the {PART_NAMES[name]} data{beside} cannot be written "
-        f"by this chat template: {reason}.",
-        hint="Use the ChatML template." if has_other else "Leave these rows out of the data set.",
+        message=f"Row {rows.numbers[0]:,} of the {PART_NAMES[name]} data{beside} cannot be "
+        f"formatted with this chat template: {reason}.",
+        hint="Use the ChatML template." if has_other else "Exclude these rows from the dataset.",
         param="data.chat_template",
         repair={"data": {"chat_template": "chatml"}} if has_other else {},
     )

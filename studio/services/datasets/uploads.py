@@ -1,8 +1,8 @@
-"""Large files that arrive in parts: each goes on where the one before was cut off.
+"""Resumable uploads: large files that arrive in parts.
 
     <uploads>/<id>/data  size  filename
 
-What a day has not finished is taken away. A part is written by one request at a time.
+Unfinished uploads are removed after a day. Only one request at a time can write to an upload.
 """
 
 import fcntl
@@ -27,14 +27,14 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class PartialUpload:
-    """A file on its way in."""
+    """An unfinished upload."""
 
     id: str
     filename: str
     size: int
-    """What it will come to."""
+    """Total size in bytes."""
     offset: int
-    """What of it is here."""
+    """Bytes received so far."""
 
     @property
     def is_whole(self) -> bool:
@@ -42,20 +42,22 @@ class PartialUpload:
 
 
 def create(folder: Path, filename: str, size: int, limit: int) -> PartialUpload:
-    """Make room for a file.
+    """Start an upload.
 
     Raises:
-        InvalidError: it has no name or no bytes.
-        TooLargeError: it is more than may be kept.
+        InvalidError: The file has no name or no bytes.
+        TooLargeError: The file exceeds the limit.
 
     """
     remove_expired(folder)
     filename = clean_filename(filename)
     if not filename or size < 1:
-        raise InvalidError("A file has a name and at least one byte.", param="filename")
+        raise InvalidError("A file needs a name and at least one byte.", param="filename")
     if size > limit:
         raise TooLargeError(
-            "The file is larger than is taken here.", hint="Split it.", param="file"
+            "The file is larger than the upload limit.",
+            hint="Split it into smaller files.",
+            param="file",
         )
     upload = secrets.token_hex(16)
     with atomic_dirs.staging_dir(folder) as stage:
@@ -67,14 +69,14 @@ def create(folder: Path, filename: str, size: int, limit: int) -> PartialUpload:
 
 
 def get(folder: Path, upload: str) -> PartialUpload:
-    """Return how far a file has come.
+    """Return the state of an upload.
 
     Raises:
-        NotFoundError: there is none, or none any more.
+        NotFoundError: There is no such upload, or it has expired.
 
     """
     try:
-        # Of what is no name of ours, not even a path is made.
+        # Never build a path from an id that this module did not create.
         home = folder / (upload if _ID.fullmatch(upload) else "none")
         return PartialUpload(
             upload,
@@ -84,17 +86,17 @@ def get(folder: Path, upload: str) -> PartialUpload:
         )
     except FileNotFoundError as error:
         raise NotFoundError(
-            f"There is no upload {upload[:40]}.", hint="After a day, it is begun anew."
+            f"There is no upload {upload[:40]}.", hint="Uploads expire after a day: start again."
         ) from error
 
 
 @contextmanager
 def open_writer(folder: Path, upload: str, offset: int) -> Iterator["UploadWriter"]:
-    """Open a file for its next part.
+    """Open an upload for its next part.
 
     Raises:
-        ConflictError: the part is not the next, or another is just being written.
-        NotFoundError: there is no such file.
+        ConflictError: This is not the next part, or another is being written.
+        NotFoundError: There is no such upload.
 
     """
     parts = get(folder, upload)
@@ -102,12 +104,12 @@ def open_writer(folder: Path, upload: str, offset: int) -> Iterator["UploadWrite
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConflictError("Another part is just being written.", hint="Ask again.") from error
+            raise ConflictError("Another part is being written.", hint="Try again.") from error
         here = os.fstat(file.fileno()).st_size
         if offset != here:
             raise ConflictError(
                 f"The next part begins at byte {here}, not {offset}.",
-                hint="Ask how far it has come, and go on from there.",
+                hint="Query the upload's offset and continue from there.",
             )
         yield UploadWriter(file, parts.size, here)
 
@@ -119,15 +121,15 @@ class UploadWriter:
     offset: int
 
     def write(self, data: bytes) -> None:
-        """Append what has come.
+        """Append bytes.
 
         Raises:
-            DiskFullError: there is no room.
-            TooLargeError: it is more than was announced.
+            DiskFullError: The disk is full.
+            TooLargeError: More bytes arrived than were announced.
 
         """
         if self.offset + len(data) > self.size:
-            raise TooLargeError(f"More comes than the {self.size} bytes that were announced.")
+            raise TooLargeError(f"The upload exceeds its announced size of {self.size} bytes.")
         left = memoryview(data)
         with atomic_dirs.explain_disk_full():
             while left:
@@ -136,13 +138,13 @@ class UploadWriter:
 
 
 def delete(folder: Path, upload: str) -> None:
-    """Forget a file, as far as it has come."""
+    """Delete an upload."""
     get(folder, upload)
     shutil.rmtree(folder / upload, ignore_errors=True)
 
 
 def remove_expired(folder: Path) -> None:
-    """Take away what nobody has gone on with for a day."""
+    """Delete uploads that have received nothing for a day."""
     old = time.time() - RETENTION_SECONDS
     for one in folder.iterdir() if folder.exists() else ():
         with suppress(FileNotFoundError):

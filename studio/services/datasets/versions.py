@@ -1,9 +1,9 @@
-"""Versions of data sets: the rows that one reading of a file gave, kept while a run needs them.
+"""Dataset versions: the rows that one mapping of a file produced, kept while a run needs them.
 
     <id>/original.csv  <id>/1/train.jsonl  [<id>/1/validation.jsonl]
 
-A version never changes. Reading the file in another way makes the next one, and rows that are the
-same, byte for byte, are the same version.
+A version never changes. Another mapping of the file makes the next version, unless its rows are
+equal, byte for byte, to those of an existing one.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ Part = Literal["train", "validation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowQuery:
-    """Which rows to show."""
+    """Which rows to return."""
 
     part: Part = "train"
     after: int = 0
     before: int | None = None
     """Only the nearest row before this one; for a search."""
     words: str = ""
-    """Only rows that hold these, in any case."""
+    """Only rows that contain this text, ignoring case."""
     numbers: frozenset[int] = frozenset()
     """Only these rows."""
     finding: str = ""
-    """Only the rows that something was found in: its code."""
+    """Only rows that have the finding with this code."""
 
 
 FIRST_ROWS = RowQuery()
@@ -51,24 +51,24 @@ def get(db: Session, dataset_id: int, number: int) -> DatasetVersion:
     found = db.exec(query).first()
     if found is None:
         raise NotFoundError(
-            f"Data set {dataset_id} has no version {number}.", hint="It may have been deleted."
+            f"Dataset {dataset_id} has no version {number}.", hint="It may have been deleted."
         )
     return found
 
 
 def list_versions(db: Session, dataset_id: int) -> Sequence[DatasetVersion]:
-    """Return all versions of a data set, newest first."""
+    """Return all versions of a dataset, newest first."""
     query = select(DatasetVersion).where(DatasetVersion.dataset_id == dataset_id)
     return db.exec(query.order_by(col(DatasetVersion.number).desc())).all()
 
 
 def current(db: Session, dataset: Dataset) -> DatasetVersion | None:
-    """Return the version that new runs learn from, if there is one yet."""
+    """Return the version that new runs train on, if there is one yet."""
     return None if dataset.version is None else get(db, dataset.id or 0, dataset.version)
 
 
 def current_by_dataset(db: Session, found: Sequence[Dataset]) -> dict[int, DatasetVersion]:
-    """Return the present version of each data set that has one, by the data set's id."""
+    """Return the current version of each dataset that has one, by dataset id."""
     query = select(DatasetVersion).join(
         Dataset,
         (col(Dataset.id) == DatasetVersion.dataset_id)
@@ -79,40 +79,40 @@ def current_by_dataset(db: Session, found: Sequence[Dataset]) -> dict[int, Datas
 
 
 def current_mapping(db: Session, dataset_id: int) -> Mapping:
-    """Return how the file is read in the version in use.
+    """Return the mapping of the current version.
 
     Raises:
-        ConflictError: it has not been read yet.
+        ConflictError: The file has not been read yet.
 
     """
     version = current(db, datasets.get(db, dataset_id))
     if version is None:
         raise ConflictError(
-            f"Data set {dataset_id} has no rows yet.", hint="Say how its file is to be read first."
+            f"Dataset {dataset_id} has no rows yet.", hint="Confirm its mapping first."
         )
     return Mapping.model_validate(version.mapping)
 
 
 def require(db: Session, name: str) -> DatasetVersion:
-    """Return the version that a new run of a recipe learns from.
+    """Return the version that a new run of a recipe trains on.
 
     Raises:
-        InvalidError: there is no such data set, or it has no rows yet.
+        InvalidError: There is no such dataset, or it has no rows yet.
 
     """
     dataset = datasets.require(db, name)
-    assert dataset.version is not None  # noqa: S101 -- a data set without one is refused above
+    assert dataset.version is not None  # noqa: S101 -- a dataset without one is refused above
     return get(db, dataset.id or 0, dataset.version)
 
 
 def find_for_run(db: Session, run: Run) -> DatasetVersion | None:
-    """Return the rows a run learns from, unless they have been deleted."""
+    """Return the version a run trains on, unless it was deleted."""
     found = run.dataset_version_id
     return None if found is None else db.get(DatasetVersion, found)
 
 
 def row_files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]:
-    """Return where the rows to train on are, and those to validate on if there are any."""
+    """Return the paths of the training rows and, if there are any, the validation rows."""
     home = folder / str(version.dataset_id) / str(version.number)
     return home / "train.jsonl", home / "validation.jsonl" if version.validation_rows else None
 
@@ -120,7 +120,7 @@ def row_files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]
 def load_rows(
     folder: Path, version: DatasetVersion, which: RowQuery = FIRST_ROWS, *, limit: int = 50
 ) -> Page:
-    """Return some rows of a version. A search for words ends early and says how far it got."""
+    """Return a page of rows. A text search stops early and reports how far it got."""
     train, validation = row_files(folder, version)
     path = train if which.part == "train" else validation
     if path is None:
@@ -140,7 +140,7 @@ def load_rows(
 
 
 def activate(db: Session, dataset_id: int, number: int) -> DatasetVersion:
-    """Let new runs learn from this version."""
+    """Make a version the current one, for new runs."""
     version = get(db, dataset_id, number)
     dataset = datasets.get(db, dataset_id)
     dataset.version, dataset.status = number, DatasetStatus.READY
@@ -148,7 +148,7 @@ def activate(db: Session, dataset_id: int, number: int) -> DatasetVersion:
 
 
 def count_runs(db: Session, dataset_id: int) -> dict[int, int]:
-    """Return how many runs learnt from each version, or will, by its number."""
+    """Return how many runs use each version, by version number."""
     query = (
         select(DatasetVersion.number, func.count(col(Run.id)))
         .join(Run, col(Run.dataset_version_id) == col(DatasetVersion.id))
@@ -159,23 +159,21 @@ def count_runs(db: Session, dataset_id: int) -> dict[int, int]:
 
 
 def delete(db: Session, folder: Path, dataset_id: int, number: int) -> None:
-    """Delete a version that nothing needs, with its rows.
+    """Delete a version that is not needed, with its rows.
 
     Raises:
-        ConflictError: it is in use, or a run has learnt from it.
+        ConflictError: It is the current version, or a run uses it.
 
     """
     version = get(db, dataset_id, number)
     if datasets.get(db, dataset_id).version == number:
         raise ConflictError(
-            f"Version {number} is the one in use.", hint="Use another version first."
+            f"Version {number} is the current version.", hint="Switch to another version first."
         )
     if runs := count_runs(db, dataset_id).get(number):
         raise ConflictError(
-            f"{runs} runs learnt from version {number}, or will."
-            if runs > 1
-            else f"1 run learnt from version {number}, or will.",
-            hint="It stays for as long as they do.",
+            f"{runs} runs use version {number}." if runs > 1 else f"1 run uses version {number}.",
+            hint="Delete them first.",
         )
     db.delete(version)
     atomic_dirs.delete_on_commit(db, folder / str(dataset_id) / str(number))
