@@ -1,1 +1,1 @@
-"""Models: added, downloaded, trusted, and asked through the tokenizer and inference services."""
+"""Models: list, download and trust them; clients of the tokenizer and inference services."""

@@ -1,4 +1,4 @@
-"""Models of the hub: looked for, asked for, and taken among the others when they are whole."""
+"""Search models on the Hugging Face Hub, download them, and register complete downloads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ from studio.weights import download_filter, safetensors_headers
 KIND = "download"
 _LISTED_STATUSES = frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED})
 MAX_RESULTS = 20
-"""How many models a search shows."""
+"""Most models that a search returns."""
 MIN_QUERY_LETTERS = 2
-"""How many letters are worth asking the hub about."""
+"""Fewest letters for which a search asks the hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadOffer:
-    """A model on the hub, as a search shows it."""
+    """A model on the hub, as a search result."""
 
     found: HubModel
     bytes: int | None
-    """Of its weights; None where the hub does not know them."""
+    """Size of its weights; None where the hub does not know it."""
     parameters: int | None
     refusal: str
-    """Why it cannot be used, or nothing."""
+    """Why it cannot be used; empty if it can."""
     hint: str
     here: Model | None
-    """If it was downloaded before."""
+    """The local model, if it was downloaded before."""
 
 
 def hub_client(settings: Settings) -> Hub:
@@ -47,25 +47,25 @@ def hub_client(settings: Settings) -> Hub:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSearch:
-    """What came of a search."""
+    """The result of a search."""
 
     found: list[HubModel]
     error: StudioError | None = None
-    """Why there is no answer, if there is none."""
+    """Why the search failed, if it did."""
 
 
 def search_hub(settings: Settings, words: str) -> list[HubModel]:
-    """Ask the hub for models.
+    """Search the hub for models.
 
     Raises:
-        UnavailableError: it cannot be reached.
+        UnavailableError: The hub cannot be reached.
 
     """
     return hub_client(settings).search(words, MAX_RESULTS)
 
 
 def try_search_hub(settings: Settings, words: str) -> HubSearch:
-    """Ask the hub for models; a page that shows more than these wants to be told of trouble."""
+    """Search the hub for models; return an error instead of raising it, for a page to show."""
     try:
         return HubSearch(found=search_hub(settings, words))
     except StudioError as error:
@@ -73,27 +73,27 @@ def try_search_hub(settings: Settings, words: str) -> HubSearch:
 
 
 def describe_models(db: Session, found: Sequence[HubModel]) -> list[DownloadOffer]:
-    """Say of each model on the hub whether it can be used, how large it is, and if it is here."""
+    """Return for each model whether it can be used, its size, and the local copy, if any."""
     here = {one.repo: one for one in reversed(models.newest(db)) if one.repo}
     return [_describe_model(one, here.get(one.id)) for one in found]
 
 
 def inspect_repo(settings: Settings, repo: str, revision: str) -> HubModel:
-    """Ask the hub what a model consists of, and refuse what could not be used.
+    """Return a model's files on the hub; refuse a model that cannot be used.
 
     Raises:
-        StudioError: there is no such model, it is not for us, or has no safetensors.
+        StudioError: There is no such model, access is denied, or it has no safetensors.
 
     """
     return inspect_repo_on(hub_client(settings), repo, revision)
 
 
 def inspect_repo_on(asked: Hub, repo: str, revision: str = "") -> HubModel:
-    """Do what `inspect_repo` does, of a hub that was chosen before."""
+    """Do what `inspect_repo` does, with a given hub client."""
     found = asked.model_info(repo, revision)
     download_filter.check_hub_files(found.id, found.file_names)
     if found.gated:
-        # What a gated model consists of everybody may know; its files tell who is let in.
+        # Anyone can list a gated model's files; reading one shows whether access is granted.
         config = next(one for one in found.files if one.name == download_filter.CONFIG_FILE)
         with asked.open(found.id, found.commit, config, 0):
             pass
@@ -104,7 +104,7 @@ def enqueue(db: Session, found: HubModel, name: str = "") -> Task:
     """Queue the download of a model at the commit that was found.
 
     Raises:
-        ConflictError: it is here already, or the name is taken.
+        ConflictError: It is downloaded already, or the name is taken.
 
     """
     same = (
@@ -112,7 +112,8 @@ def enqueue(db: Session, found: HubModel, name: str = "") -> Task:
     )
     if here := next(same, None):
         raise ConflictError(
-            f"{found.id} is here already, at this revision: {here.name}.", hint="Use that one."
+            f"{found.id} is already downloaded at this revision, as {here.name}.",
+            hint="Use that model.",
         )
     called = name or (f"{found.id}@{found.commit[:8]}" if _is_taken(db, found.id) else found.id)
     if _is_taken(db, called):
@@ -121,14 +122,14 @@ def enqueue(db: Session, found: HubModel, name: str = "") -> Task:
 
 
 def enqueue_code(db: Session, model: Model) -> Task | None:
-    """Queue the download of the code that was allowed, where it is not here."""
+    """Queue the download of a model's trusted code, if it is not here."""
     if not model.repo or not remote_code_trust.inspect_code(model).lacking:
         return None
     return _enqueue_download(db, model.repo, model.revision, model.name, code=True)
 
 
 def list_downloads(db: Session) -> Sequence[Task]:
-    """Return the downloads that go on, wait or have failed, newest first."""
+    """Return running, queued and failed downloads, newest first."""
     query = select(Task).where(Task.kind == KIND).order_by(col(Task.id).desc())
     last: dict[str, Task] = {}
     for chore in db.exec(query):
@@ -149,7 +150,7 @@ def latest_code_task(db: Session, model: Model) -> Task | None:
 
 
 def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
-    """Take a model that was fetched among the others, or its code."""
+    """Register a downloaded model, or record its downloaded code."""
     if not result:
         return
     wish = chore.params
@@ -160,7 +161,7 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
         return
     old = models.find_by_name(db, wish["name"])
     if old is not None and old.kind == "hub" and not old.repo:
-        # Named before, and never fetched: this is the model it meant.
+        # A placeholder that was added by name only: replace it with the download.
         db.delete(old)
         db.flush()
     model = models.add(db, wish["name"], result["location"], kind="hub")
@@ -168,7 +169,7 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
 
 
 def size_of(found: HubModel) -> int:
-    """Return the bytes that will be fetched."""
+    """Return the download size in bytes."""
     wanted = set(download_filter.files_to_download(found.file_names))
     return sum(one.size for one in found.files if one.name in wanted)
 
@@ -180,7 +181,7 @@ def _enqueue_download(
     subject = _task_subject(repo, commit)
     last = next((one for one in tasks.list_for_subject(db, subject) if one.kind == KIND), None)
     if last is not None and last.status is TaskStatus.FAILED and last.params == params:
-        # Tried again, it goes on with what has come; begun anew, it would not.
+        # A retry resumes the partial download; a new task would start from zero.
         tasks.retry(last)
         return last
     return tasks.enqueue(db, KIND, subject, params)

@@ -1,4 +1,4 @@
-"""Ask the speaker: have a model answer, and hear its answer bit by bit. No thread waits for it."""
+"""Client of the inference service: stream a model's answer without blocking a thread."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from studio.services.models.tokenizer_client import ERROR_CLASSES
 from studio.settings import Settings
 
 FIRST_WORD_TIMEOUT_SECONDS = 600.0
-"""How long a model may take to load, and others' answers before it: as long as clients wait."""
+"""Covers loading a model and the answers queued before this one. OpenAI clients wait as long."""
 
 _CLASSES: dict[str, type[StudioError]] = ERROR_CLASSES | {
     "no_free_slot": UnavailableError,
@@ -26,16 +26,16 @@ _CLASSES: dict[str, type[StudioError]] = ERROR_CLASSES | {
 
 @dataclass(frozen=True, slots=True)
 class ResponseStream:
-    """A model that has begun to answer. To close it before the end makes it stop."""
+    """A streamed answer. Closing it early stops the generation."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def chunks(self) -> AsyncIterator[str | GenerationEnd]:
-        """Yield what it says, and last of all how it ended.
+        """Yield pieces of text, then how the answer ended.
 
         Raises:
-            StudioError: it broke off.
+            StudioError: The stream broke off.
 
         """
         while True:
@@ -52,16 +52,16 @@ class ResponseStream:
 
 
 async def open_stream(settings: Settings, asked: GenerationRequest) -> ResponseStream:
-    """Return a line on which a model has begun to answer.
+    """Return a stream on which a model has begun to answer.
 
     Raises:
-        InvalidError: what is asked is at fault, or the model.
-        UnavailableError: there is nobody to ask now, or no room to answer.
+        InvalidError: The request or the model is invalid.
+        UnavailableError: No worker answers, or there is no memory or slot for the model.
 
     """
     wish = asked.model_dump_json().encode()
     if len(wish) > inference_service.MAX_REQUEST_BYTES:
-        raise TooLargeError("This is too long for any model.", param="messages")
+        raise TooLargeError("This request is too long for any model.", param="messages")
     line = await _connect(settings)
     try:
         line.writer.write(wish)
@@ -71,7 +71,7 @@ async def open_stream(settings: Settings, asked: GenerationRequest) -> ResponseS
     except TimeoutError as error:
         await line.close()
         raise UnavailableError(
-            "The model took too long to begin.", hint="Try again later."
+            "The model took too long to start answering.", hint="Try again later."
         ) from error
     except BaseException:
         await line.close()
@@ -87,7 +87,7 @@ async def _connect(settings: Settings) -> ResponseStream:
             )
     except OSError as error:
         raise UnavailableError(
-            "There is no worker to have a model answer.", hint="Start one: studio worker."
+            "No worker is running, so no model can answer.", hint="Start one: studio worker"
         ) from error
     return ResponseStream(reader, writer)
 
@@ -97,8 +97,8 @@ async def _read_message(reader: asyncio.StreamReader) -> GenerationChunk:
         heard = GenerationChunk.model_validate_json(await reader.readline())
     except (OSError, ValidationError) as error:
         raise UnavailableError(
-            "The model broke off.",
-            hint="Try again; speaker.log in the studio's folder says more.",
+            "The model stopped in the middle of its answer.",
+            hint="Try again. See speaker.log in the studio's home folder for details.",
         ) from error
     if heard.failure is not None:
         raise _to_error(heard.failure)

@@ -1,4 +1,4 @@
-"""The model that is loaded to answer: what its worker tells of it, and how it is had to leave."""
+"""The model loaded by the inference service: its status, and requests to unload it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,40 +10,38 @@ from studio.errors import ConflictError
 from studio.services.workers import workers
 
 SLOTS_USED = 1
-"""How many slots it takes that runs could have; it leaves when one waits for them."""
+"""Run slots it occupies; it unloads when a run waits for one."""
 
 
 def current(db: Session) -> LoadedModel | None:
-    """Return what is loaded, if a worker that was heard of lately tells so."""
+    """Return the loaded model, as reported by a live worker."""
     names = [worker.name for worker in workers.list_alive(db)]
     return db.exec(select(LoadedModel).where(col(LoadedModel.worker).in_(names))).first()
 
 
 def time_left(row: LoadedModel) -> timedelta | None:
-    """Return how long it stays unless it is asked; None while it answers, or is to leave."""
+    """Return the time until it unloads if idle; None while it answers or is to unload."""
     if row.leaves_at is None or row.is_leaving:
         return None
     return max(row.leaves_at - datetime.now(UTC), timedelta())
 
 
 def request_unload(db: Session) -> LoadedModel:
-    """Have it leave once the answer at hand is whole.
+    """Unload the model when its current answer is complete.
 
     Raises:
-        ConflictError: there is none.
+        ConflictError: No model is loaded.
 
     """
     row = current(db)
     if row is None:
-        raise ConflictError(
-            "No model is loaded to answer.", hint="It has left already, or was never asked."
-        )
+        raise ConflictError("No model is loaded.", hint="It may have been unloaded already.")
     row.is_leaving = True
     return row
 
 
 def save_status(db: Session, told: LoadedModel) -> None:
-    """Write down what a worker tells of it; who asked it to leave is not forgotten."""
+    """Store a worker's report; keep a request to unload."""
     row = db.get(LoadedModel, told.worker)
     if row is None:
         db.add(told)
@@ -59,6 +57,6 @@ def is_unload_requested(db: Session, worker: str) -> bool:
 
 
 def clear(db: Session, worker: str) -> None:
-    """Say that it is gone; what vanished workers have left goes along."""
+    """Delete a worker's row, and those of workers that no longer exist."""
     gone = col(LoadedModel.worker).not_in(select(Worker.name))
     db.exec(delete(LoadedModel).where(gone | (col(LoadedModel.worker) == worker)))

@@ -1,4 +1,4 @@
-"""Models that runs can start from: the starter, folders, names on the hub, and trained ones."""
+"""Base models that runs start from: the starter, folders, hub models, and trained models."""
 
 import difflib
 from collections import Counter
@@ -20,10 +20,10 @@ from studio.weights import download_filter, model_metadata, safetensors_headers
 from studio.weights import model_facts as weights
 
 _FOLDERS = frozenset({"models", "runs"})
-"""Folders of a home that hold models."""
+"""Folders in the home that hold models."""
 
 _MAX_GENERATIONS = 50
-"""No line of models tuned from each other is as long."""
+"""Longest chain of fine-tuned models to follow."""
 
 _FACTS = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size", "dtype")
 
@@ -38,7 +38,7 @@ def newest(db: Session, *, limit: int | None = None, before: int | None = None) 
 def get(db: Session, model_id: int) -> Model:
     model = db.get(Model, model_id)
     if model is None:
-        raise NotFoundError(f"There is no model {model_id}.", hint="It may have been removed.")
+        raise NotFoundError(f"Model {model_id} does not exist.", hint="It may have been removed.")
     return model
 
 
@@ -46,8 +46,8 @@ def require(db: Session, name: str) -> str:
     """Return where a recipe's base model is: a folder, or a name on the hub.
 
     Raises:
-        InvalidError: it is no model of ours, no folder with a model, and no name on the hub; or it
-            wants code of its own to run, which nobody has allowed.
+        InvalidError: It is not a listed model, a model folder or a name on the hub; or it needs
+            remote code that was not allowed.
 
     """
     known = {model.name: model for model in newest(db)}
@@ -63,9 +63,9 @@ def require(db: Session, name: str) -> str:
         return name
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or sorted(known)[:3]
     raise InvalidError(
-        f"There is no model called {name}.",
-        hint=f"Did you mean {' or '.join(near)}? A hub model is written owner/name; "
-        "a folder starts with /.",
+        f"There is no model named {name}.",
+        hint=f"Did you mean {' or '.join(near)}? Write a hub model as owner/name, "
+        "and a folder as an absolute path.",
         param="base_model",
     )
 
@@ -78,44 +78,46 @@ def require_free_name(db: Session, name: str) -> None:
     """Refuse a name that another model has.
 
     Raises:
-        ConflictError: it is taken.
+        ConflictError: The name is taken.
 
     """
     if find_by_name(db, name):
         raise ConflictError(
-            f"There is a model called {name} already.", hint="Choose another name.", param="name"
+            f"A model named {name} already exists.", hint="Choose another name.", param="name"
         )
 
 
 def add_folder(db: Session, location: str, name: str = "") -> Model:
-    """Add a folder that a person names; without a name, it is called as the folder is.
+    """Add a model folder; without a name, use the folder's.
 
     Raises:
-        ConflictError: the name is taken.
-        InvalidError: the folder holds no model that could be loaded.
+        ConflictError: The name is taken.
+        InvalidError: The folder holds no model that can be loaded.
 
     """
     folder = _expand_user(location)
     if not folder.is_absolute():
-        raise InvalidError(f"{location} does not start with /.", param="source.path")
+        raise InvalidError(
+            f"{location} is not an absolute path: start it with /.", param="source.path"
+        )
     known = read_facts(folder)
     said = weights.from_config(folder)
     model_compatibility.refuse_untrainable(said.kind, said.family, "source.path")
     if not known["parameters"]:
         raise InvalidError(
-            f"{folder} has a config and no weights.",
-            hint=f"A model's folder has {safetensors_headers.WEIGHTS_FILE}, "
-            "or shards of it with their index.",
+            f"{folder} has a config but no weights.",
+            hint=f"A model folder needs {safetensors_headers.WEIGHTS_FILE}, "
+            "or its shards and their index.",
             param="source.path",
         )
     return add(db, name or folder.name, str(folder), kind="folder")
 
 
 def add(db: Session, name: str, location: str, kind: str) -> Model:
-    """Add a folder to the list. One that cannot be read is there, too, and its page says why.
+    """Add a folder to the list. An unreadable one is added, too, and its page shows the error.
 
     Raises:
-        ConflictError: the name is taken.
+        ConflictError: The name is taken.
 
     """
     require_free_name(db, name)
@@ -126,50 +128,50 @@ def add(db: Session, name: str, location: str, kind: str) -> Model:
 
 
 def add_from_run(db: Session, run: Run, artifacts: Path) -> None:
-    """List what a full fine-tune made. An adapter alone is no base to start from."""
+    """List the result of a full fine-tune. An adapter alone cannot be a base model."""
     if run.recipe.adapter.kind == "full" and artifacts.is_dir():
         add(db, f"run-{run.id}", str(artifacts), kind="run").run_id = run.id
 
 
 def relocate(db: Session, home: Path) -> None:
-    """Mend rows of versions that wrote down where the home was, so that it may be moved.
+    """Make paths of older versions relative to the home, so that the home can be moved.
 
-    A home that was moved before is recognised by what stands in it under the same names.
+    If the home was moved before, find the models by the names of their folders in it.
     """
-    # As it was written: the column itself would have made a whole path of it.
+    # The stored text: the column type would turn it into an absolute path.
     written = type_coerce(col(Model.location), String)
     rows = db.exec(select(Model.id, written).where(written.startswith("/")))
     for model_id, location in rows.all():
         found = _relocated(Path(location), home)
         if found is not None:
-            # Written through the column, which keeps it relative.
+            # Written through the column type, which stores it as a relative path.
             db.exec(update(Model).where(col(Model.id) == model_id).values(location=str(found)))
 
 
 def refresh_facts(db: Session) -> None:
-    """Read anew what versions before did not note of the models in folders."""
+    """Read facts that older versions did not record about models in folders."""
     for model in newest(db):
         if "bytes" not in model.facts and Path(model.location).is_absolute():
             model.facts = _facts_or_empty(Path(model.location)) or model.facts
 
 
 def remove(db: Session, model_id: int, parent: Path) -> None:
-    """Take a model off the list. What was downloaded goes with it; a folder of yours stays.
+    """Remove a model from the list. Downloaded files are deleted; your own folders stay.
 
     Raises:
-        ConflictError: it belongs to the studio, or a run that has not ended needs it.
+        ConflictError: It is built in, belongs to a run, or an unfinished run needs it.
 
     """
     model = get(db, model_id)
     if model.kind in {"starter", "run"}:
         raise ConflictError(
-            f"{model.name} belongs to the studio.",
-            hint="Only models you added can be removed. A run's goes with the run.",
+            f"{model.name} cannot be removed from the list.",
+            hint="You can only remove models you added. A run's model is deleted with the run.",
         )
     if waiting := [run for run in list_runs(db, model) if run.status not in FINAL]:
         raise ConflictError(
             f"Run {waiting[0].id} needs {model.name} and has not ended.",
-            hint="Wait for it, or cancel it first.",
+            hint="Wait until it ends, or cancel it first.",
         )
     db.delete(model)
     if is_downloaded(model, parent):
@@ -177,7 +179,7 @@ def remove(db: Session, model_id: int, parent: Path) -> None:
 
 
 def is_downloaded(model: Model, parent: Path) -> bool:
-    """Whether a model's files were downloaded by the studio, and go with it."""
+    """Return whether the studio downloaded a model's files, and deletes them with it."""
     return bool(model.repo) and Path(model.location).parent == parent
 
 
@@ -186,24 +188,24 @@ def model_dir(model: Model) -> Path:
 
 
 def is_local(model: Model) -> bool:
-    """Whether a model's files are on this machine as the list has them."""
+    """Return whether a model's folder exists on this machine."""
     return model_dir(model).is_absolute() and model_dir(model).is_dir()
 
 
 def cleanup(db: Session, parent: Path) -> None:
-    """End what a kill has left half done."""
+    """Finish deletions that a kill interrupted."""
     atomic_dirs.finish_deletions(parent, {Path(model.location).name for model in newest(db)})
 
 
 def list_runs(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
-    """Return the runs whose base it is, newest first."""
+    """Return the runs that start from a model, newest first."""
     base = type_coerce(col(Run.recipe), JSON)["base_model"].as_string()
     query = select(Run).where(base == model.name).order_by(col(Run.id).desc()).limit(limit)
     return db.exec(query).all()
 
 
 def list_ancestors(db: Session, model: Model) -> list[tuple[Run, str]]:
-    """Return what a model was tuned from: each run and the base it began with, nearest first."""
+    """Return the runs a model was trained by, each with its base model, nearest first."""
     line: list[tuple[Run, str]] = []
     while model.run_id is not None and len(line) < _MAX_GENERATIONS:
         run = db.get_one(Run, model.run_id)
@@ -216,10 +218,10 @@ def list_ancestors(db: Session, model: Model) -> list[tuple[Run, str]]:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what a model's config says of it, without loading any weights.
+    """Return facts from a model's config and weight headers, without loading the weights.
 
     Raises:
-        InvalidError: the folder holds no model with safetensors weights.
+        InvalidError: The folder holds no model with safetensors weights.
 
     """
     try:
@@ -231,8 +233,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
         ) from error
     if not values:
         raise InvalidError(
-            f"{folder} holds no model.",
-            hint="A model's folder has a config.json and .safetensors files.",
+            f"{folder} does not contain a model.",
+            hint="A model folder has config.json and .safetensors files.",
             param="base_model",
         )
     download_filter.check_folder_files(str(folder), names)
@@ -270,7 +272,7 @@ def _weight_facts(folder: Path) -> dict[str, Any]:
 def _expand_user(name: str) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # ~somebody who has no home here
+    except RuntimeError:  # "~name" of a user without a home folder
         return Path(name)
 
 

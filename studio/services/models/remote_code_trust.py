@@ -1,7 +1,7 @@
-"""Consent to the code that a model brings: given by a person, for one revision, taken back at will.
+"""Trust in a model's remote code: granted by a user, for one revision, and revocable.
 
-A model whose configs name code of its own is refused until somebody has looked at that code and
-allowed it. What is allowed is known by its hash, so nothing that came later runs in its place.
+A model whose configs name custom code is refused until a user has reviewed and allowed that code.
+Allowed code is identified by its hash, so changed code does not run.
 """
 
 from datetime import UTC, datetime
@@ -17,20 +17,20 @@ from studio.weights import hub_origin, model_code
 from studio.weights.model_code import ModelCode
 
 WARNING = (
-    "This runs programs that a stranger wrote, with all the rights the studio has here: they can "
-    "read, change and send away whatever it can. Allow it only if you have read them, or trust "
-    "who made them."
+    "This runs third-party code with all permissions of the studio: it can read, change and upload "
+    "anything the studio can access. Allow it only if you have reviewed the code or trust "
+    "its author."
 )
 
 
 def inspect_code(model: Model) -> ModelCode:
-    """Return what a model asks to be run; nothing of one that is not here."""
+    """Return the custom code a model names; nothing for a model that is not on this disk."""
     folder = Path(model.location)
     return model_code.read(folder) if folder.is_absolute() else ModelCode()
 
 
 def try_inspect_code(model: Model) -> tuple[ModelCode | None, str]:
-    """Return what a model asks to be run; or None, and why its files do not say."""
+    """Return a model's custom code; or None, and why its files cannot be read."""
     try:
         return inspect_code(model), ""
     except (InvalidError, OSError) as error:
@@ -38,28 +38,26 @@ def try_inspect_code(model: Model) -> tuple[ModelCode | None, str]:
 
 
 def consent_revision(model: Model) -> str:
-    """Return what consent is given to: the commit, or of a folder the hash of its code."""
+    """Return what consent is given to: the commit, or the hash of a local folder's code."""
     return model.revision or inspect_code(model).sha256
 
 
 def grant(db: Session, model: Model, agreed: str) -> None:
-    """Allow a model's own code to run, in the revision that was looked at.
+    """Allow a model's code to run, in the revision that was reviewed.
 
     Raises:
-        ConflictError: it brings none, needs none, or has another revision by now.
-        InvalidError: it wants code from other repositories.
+        ConflictError: It has no custom code, or is at another revision now.
+        InvalidError: It needs code from other repositories.
 
     """
     wanted = inspect_code(model)
     if not wanted.wanted:
-        raise ConflictError(
-            f"{model.name} brings no code of its own.", hint="It can be used as is."
-        )
+        raise ConflictError(f"{model.name} has no custom code.", hint="You can use it as is.")
     _refuse_external_code(model.name, wanted)
     if agreed != consent_revision(model):
         raise ConflictError(
             f"{model.name} is not at that revision.",
-            hint="Look at it again: its code may have changed.",
+            hint="Review it again: its code may have changed.",
             param="revision",
         )
     at = datetime.now(UTC).isoformat()
@@ -73,20 +71,22 @@ def grant(db: Session, model: Model, agreed: str) -> None:
 
 
 def record_downloaded_code(model: Model) -> None:
-    """Note the code that has come after it was allowed."""
+    """Record the hash of code that was downloaded after it was allowed."""
     if model.consent is not None:
         model.consent = model.consent | {"sha256": _code_hash(inspect_code(model))}
 
 
 def revoke(model: Model) -> None:
-    """Take consent back. Code that was downloaded for it goes, too.
+    """Revoke consent, and delete the code that was downloaded for it.
 
     Raises:
-        ConflictError: there is none.
+        ConflictError: There is no consent.
 
     """
     if model.consent is None:
-        raise ConflictError(f"{model.name} has no consent to take back.")
+        raise ConflictError(
+            f"The code of {model.name} is not allowed, so there is nothing to revoke."
+        )
     model.consent = None
     folder = Path(model.location)
     if hub_origin.read(folder) is not None:
@@ -95,16 +95,16 @@ def revoke(model: Model) -> None:
 
 
 def allowed_code_hash(model: Model | None) -> str:
-    """Return the hash of the code that a run may load with a model; nothing if none."""
+    """Return the hash of the code that a run may load with a model; empty if none."""
     consent: dict[str, Any] = (model.consent if model else None) or {}
     return str(consent.get("sha256", ""))
 
 
 def require_consent(model: Model) -> None:
-    """Refuse a model whose code may not run, or is not what was allowed.
+    """Refuse a model whose code is not allowed, or has changed since.
 
     Raises:
-        InvalidError: with the reason, and what would let it run.
+        InvalidError: With the reason, and how to allow it.
 
     """
     wanted = inspect_code(model)
@@ -112,41 +112,38 @@ def require_consent(model: Model) -> None:
         return
     _refuse_external_code(model.name, wanted)
     if model.consent is None:
-        raise _code_refused_error(
-            model.name, wanted, "Look at it, and allow it, on the model's page."
-        )
+        raise _code_refused_error(model.name, wanted, "Review and allow it on the model's page.")
     if wanted.lacking:
         raise InvalidError(
-            f"The code of {model.name} is allowed and not here yet.",
-            hint="It is being fetched; the model's page shows how far it is.",
+            f"The code of {model.name} is allowed but not downloaded yet.",
+            hint="The model's page shows the download's progress.",
             param="base_model",
         )
     if wanted.sha256 != model.consent["sha256"]:
         raise InvalidError(
-            f"The code of {model.name} is not what was allowed: it has changed since.",
-            hint="Look at it, and allow it anew, on the model's page.",
+            f"The code of {model.name} has changed since it was allowed.",
+            hint="Review and allow it again on the model's page.",
             param="base_model",
         )
 
 
 def require_no_code(folder: Path) -> None:
-    """Refuse a folder that is no model of the studio's and brings code.
+    """Refuse a folder that is not a listed model and has custom code.
 
     Raises:
-        InvalidError: it does.
+        InvalidError: It has.
 
     """
     wanted = model_code.read(folder)
     if wanted.wanted:
         raise _code_refused_error(
-            str(folder), wanted, "Add it on the models page; there it can be allowed."
+            str(folder), wanted, "Add it on the Models page, and allow its code there."
         )
 
 
 def _code_refused_error(name: str, wanted: ModelCode, hint: str) -> InvalidError:
     return InvalidError(
-        f"{name} wants to run code that it brings ({wanted.wanted[0][:100]}), which nobody has "
-        "allowed.",
+        f"{name} needs to run custom code ({wanted.wanted[0][:100]}) that has not been allowed.",
         hint=hint,
         param="base_model",
     )
@@ -155,9 +152,9 @@ def _code_refused_error(name: str, wanted: ModelCode, hint: str) -> InvalidError
 def _refuse_external_code(name: str, wanted: ModelCode) -> None:
     if wanted.elsewhere:
         raise InvalidError(
-            f"{name} wants code from another repository ({wanted.elsewhere[0][:100]}).",
-            hint="Only code beside the weights can be looked at and allowed: take a model that "
-            "has its own.",
+            f"{name} needs code from another repository ({wanted.elsewhere[0][:100]}).",
+            hint="Only code in the model's own repository can be reviewed and allowed: use a model "
+            "that includes its code.",
             param="base_model",
         )
 

@@ -1,4 +1,4 @@
-"""Ask the desk: how a model will see a row, and what chat templates make of it."""
+"""Client of the tokenizer service: previews of tokens and chat templates."""
 
 import socket
 import threading
@@ -19,66 +19,66 @@ from studio.protocols.tokenizer_service import (
 from studio.settings import Settings
 
 TIMEOUT_SECONDS = 15.0
-"""A first answer waits for libraries and a tokenizer to load, and others may be in front."""
+"""Covers loading libraries and a tokenizer, and requests queued before this one."""
 
 _CONCURRENT_REQUESTS = threading.BoundedSemaphore(8)
-"""How many threads may wait for it: the others answer other pages meanwhile."""
+"""Most threads that may wait for the service; the others keep serving pages."""
 
 ERROR_CLASSES: dict[str, type[StudioError]] = {
     "too_large": TooLargeError,
     "unavailable": UnavailableError,
 }
-"""Of failures by their code; all others mean that the input is at fault."""
+"""Exception classes by failure code; any other code means invalid input."""
 
 
 def tokenize_row(settings: Settings, asked: TokenizerRequest) -> TokenPreview:
-    """Return a row as a model will see it.
+    """Return a row as tokens, as a model sees it.
 
     Raises:
-        InvalidError: it cannot be: the row, the model or its chat template is at fault.
-        UnavailableError: there is nobody to ask now.
+        InvalidError: The row, the model or its chat template is invalid.
+        UnavailableError: The service is not available.
 
     """
     answer = send_request(settings, asked)
-    assert answer.tokens is not None  # noqa: S101 -- what was asked for
+    assert answer.tokens is not None  # noqa: S101 -- the kind requested
     return answer.tokens
 
 
 def render_templates(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews:
-    """Return what each chat template makes of a row.
+    """Return a row formatted with each chat template.
 
     Raises:
-        InvalidError: the row or the model is at fault.
-        UnavailableError: there is nobody to ask now.
+        InvalidError: The row or the model is invalid.
+        UnavailableError: The service is not available.
 
     """
     answer = send_request(settings, asked)
-    assert answer.templates is not None  # noqa: S101 -- what was asked for
+    assert answer.templates is not None  # noqa: S101 -- the kind requested
     return answer.templates
 
 
 def render_prompt(settings: Settings, asked: TokenizerRequest) -> PromptTokens:
-    """Return the tokens that a model is to go on with: those of a conversation, or of a text.
+    """Return the prompt tokens of a conversation or a text.
 
     Raises:
-        InvalidError: the chat template cannot write it, or there is none.
-        UnavailableError: there is nobody to ask now.
+        InvalidError: The chat template cannot format it, or there is none.
+        UnavailableError: The service is not available.
 
     """
     answer = send_request(settings, asked)
-    assert answer.prompt is not None  # noqa: S101 -- what was asked for
+    assert answer.prompt is not None  # noqa: S101 -- the kind requested
     return answer.prompt
 
 
 def send_request(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
-    """Ask one question of the desk.
+    """Send one request to the tokenizer service.
 
     Raises:
-        StudioError: as it says itself, or because nobody answers.
+        StudioError: As the service reports, or because it is not available.
 
     """
     if not _CONCURRENT_REQUESTS.acquire(blocking=False):
-        raise UnavailableError("Many rows are being looked at now.", hint="Try again in a moment.")
+        raise UnavailableError("Too many token previews at once.", hint="Try again in a moment.")
     try:
         answer = _exchange(settings, asked)
     finally:
@@ -91,13 +91,13 @@ def send_request(settings: Settings, asked: TokenizerRequest) -> TokenizerRespon
 def _exchange(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
     said = asked.model_dump_json().encode()
     if len(said) > tokenizer_service.MAX_REQUEST_BYTES:
-        raise TooLargeError("This row is too long to be shown.")
+        raise TooLargeError("This row is too long to show.")
     try:
         line = tokenizer_service.connect(settings.home, TIMEOUT_SECONDS)
     except OSError as error:
         raise UnavailableError(
-            "There is no worker to ask how a model sees this row.",
-            hint="Start one: studio worker.",
+            "No worker is running, so tokens cannot be shown.",
+            hint="Start one: studio worker",
         ) from error
     try:
         with line:
@@ -108,8 +108,8 @@ def _exchange(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
             )
     except (OSError, ValidationError) as error:
         raise UnavailableError(
-            "How a model sees this row could not be told.",
-            hint="Try again; desk.log in the studio's folder says more.",
+            "The tokens of this row could not be computed.",
+            hint="Try again. See desk.log in the studio's home folder for details.",
         ) from error
 
 
