@@ -1,4 +1,4 @@
-"""People: who they are, what they may do, and how they prove it."""
+"""Accounts: names, roles and passwords."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ ROLE_SCOPES = {
     Role.MEMBER: Scope.MANAGE,
     Role.ADMINISTRATOR: Scope.ADMIN,
 }
-"""How much each role may do; a member manages only what is theirs or everyone's."""
+"""The scope of each role; a member manages only their own or shared things."""
 
 
 def list_all(db: Session) -> Sequence[Account]:
@@ -30,7 +30,7 @@ def has_any(db: Session) -> bool:
 def get(db: Session, account_id: int) -> Account:
     account = db.get(Account, account_id)
     if account is None:
-        raise NotFoundError("There is no such account.", hint="It may have been removed.")
+        raise NotFoundError("This account does not exist.", hint="It may have been removed.")
     return account
 
 
@@ -41,27 +41,29 @@ def find(db: Session, name: str) -> Account | None:
 def get_by_name(db: Session, name: str) -> Account:
     account = find(db, name)
     if account is None:
-        raise NotFoundError(f"Nobody is called {name}.", hint="`studio accounts list` names all.")
+        raise NotFoundError(
+            f"There is no account named {name}.", hint="List them with `studio accounts list`."
+        )
     return account
 
 
 def add(db: Session, name: str, role: Role) -> Account:
-    """Add a person, who chooses a password by a link.
+    """Add an account, whose user sets a password through a one-time link.
 
     Raises:
-        ConflictError: the name is taken.
-        InvalidError: it cannot be one.
+        ConflictError: The name is taken.
+        InvalidError: The name is not valid.
 
     """
     name = name.strip().lower()
     if not NAME_PATTERN.fullmatch(name):
         raise InvalidError(
-            "A name has letters, digits and . _ @ + - and begins with a letter or digit.",
-            hint="At most 80 characters; an address of mail will do.",
+            "Use letters, digits and . _ @ + - and start with a letter or digit.",
+            hint="At most 80 characters. An email address works, too.",
             param="name",
         )
     if db.exec(select(Account.id).where(Account.name == name)).first():
-        raise ConflictError(f"{name} is there already.", param="name")
+        raise ConflictError(f"An account named {name} already exists.", param="name")
     account = Account(name=name, role=role)
     db.add(account)
     db.flush()
@@ -69,16 +71,17 @@ def add(db: Session, name: str, role: Role) -> Account:
 
 
 def set_password(db: Session, account: Account, hashed: str, *, but: int | None = None) -> None:
-    """Keep a new password; whoever came in with the old one is shown out, but for one browser."""
+    """Set a password and end all login sessions of the account, except one."""
     account.password = hashed
     login_sessions.end_others(db, account.id, but)
 
 
 def authenticate(account: Account | None, password: str) -> Account:
-    """Return the account if the password is its own.
+    """Return the account if the password is correct.
 
     Raises:
-        UnknownPersonError: it is not, or nobody is called so: which of them is not told.
+        UnauthorizedError: The password is wrong or the account does not exist; the message does
+            not say which.
 
     """
     if (
@@ -86,17 +89,17 @@ def authenticate(account: Account | None, password: str) -> Account:
         or account is None
     ):
         raise UnauthorizedError(
-            "Name and password do not go together.",
-            hint="Forgotten? An administrator can give you a link to choose a new one.",
+            "Wrong name or password.",
+            hint="Forgot your password? Ask an administrator for a link to set a new one.",
         )
     return account
 
 
 def change_role(db: Session, account: Account, role: Role) -> None:
-    """Let somebody do more, or less.
+    """Change an account's role.
 
     Raises:
-        ConflictError: nobody would be left to administer the studio.
+        ConflictError: No administrator would be left.
 
     """
     if role is not Role.ADMINISTRATOR:
@@ -105,10 +108,10 @@ def change_role(db: Session, account: Account, role: Role) -> None:
 
 
 def remove(db: Session, account: Account) -> None:
-    """Remove a person; what they made becomes everyone's.
+    """Remove an account; what it owned becomes shared.
 
     Raises:
-        ConflictError: nobody would be left to administer the studio.
+        ConflictError: No administrator would be left.
 
     """
     _require_another_administrator(db, account)
@@ -122,5 +125,6 @@ def _require_another_administrator(db: Session, account: Account) -> None:
     administrators = select(func.count()).where(Account.role == Role.ADMINISTRATOR)
     if account.role is Role.ADMINISTRATOR and db.exec(administrators).one() == 1:
         raise ConflictError(
-            f"{account.name} is the only administrator.", hint="Make somebody else one first."
+            f"{account.name} is the only administrator.",
+            hint="Make another account an administrator first.",
         )

@@ -1,4 +1,4 @@
-"""Tokens: what programs show instead of a cookie. Only their hash is kept."""
+"""API tokens for programs. Only their hashes are stored."""
 
 import hmac
 import os
@@ -20,40 +20,43 @@ from studio.services.accounts.one_time_links import hash_secret
 from studio.services.storage.locks import explain_os_errors
 
 PATTERN = re.compile(r"sft_(\d{1,18})_([\w-]{43})", re.ASCII)
-"""Its number, then 32 random bytes. The beginning lets scanners for secrets know one."""
+"""Id, then 32 random bytes. The prefix lets secret scanners recognise a token."""
 
 LOCAL_NAME = "this machine"
-"""What the token is called that programs of the same user find in the home."""
+"""Name of the token in the home, for programs of the same operating-system user."""
 
 MAX_DAYS = 366
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """What a token shall be."""
+    """The properties of a new token."""
 
     name: str
     scope: Scope
     days: int | None
-    """How long it lasts; None is until it is revoked."""
+    """Lifetime in days; None for no expiry."""
 
 
 def create(
     db: Session, wish: TokenRequest, account_id: int | None, most: Scope = Scope.ADMIN
 ) -> tuple[ApiToken, str]:
-    """Make a token. Return it with what a program has to show, which nobody can tell again.
+    """Create a token. Return it with its secret, which cannot be retrieved again.
 
     Raises:
-        InvalidError: it has no name, would last too long, or may do more than its maker may.
+        InvalidError: The name is empty, the lifetime is out of range, or the scope exceeds the
+            creator's.
 
     """
     name, days = wish.name.strip()[:100], wish.days
     if not name:
-        raise InvalidError("A token needs a name.", hint="Say what it is for.", param="name")
+        raise InvalidError(
+            "Enter a name for the token.", hint="Describe what uses it.", param="name"
+        )
     if days is not None and not 1 <= days <= MAX_DAYS:
-        raise InvalidError(f"A token lasts 1 to {MAX_DAYS} days.", param="days")
+        raise InvalidError(f"A token can last 1 to {MAX_DAYS} days.", param="days")
     if not most.includes(wish.scope):
-        raise InvalidError("A token may do no more than you.", param="scope")
+        raise InvalidError("A token cannot have a larger scope than you have.", param="scope")
     expires = now() + timedelta(days=days) if days is not None else None
     token = ApiToken(name=name, scope=wish.scope, expires_at=expires, account_id=account_id)
     db.add(token)
@@ -65,7 +68,7 @@ def create(
 
 
 def find(db: Session, secret: str) -> ApiToken | None:
-    """Return the token that a program shows, if it is one and still lasts."""
+    """Return the token for a secret, if it is valid and has not expired."""
     read = PATTERN.fullmatch(secret)
     token = db.get(ApiToken, int(read[1])) if read else None
     if token is None or not hmac.compare_digest(token.sha256, hash_secret(secret)):
@@ -85,20 +88,20 @@ def list_tokens(db: Session, account_id: int | None) -> Sequence[ApiToken]:
 
 
 def revoke(db: Session, token_id: int, account_id: int | None) -> None:
-    """Make a token of an account worth nothing.
+    """Delete a token of an account.
 
     Raises:
-        NotFoundError: it has none by this number.
+        NotFoundError: The account has no such token.
 
     """
     token = db.get(ApiToken, token_id)
     if token is None or token.account_id != account_id:
-        raise NotFoundError("There is no such token.", hint="It may be revoked already.")
+        raise NotFoundError("This token does not exist.", hint="It may have been revoked.")
     db.delete(token)
 
 
 def ensure_local_token(engine: Engine, file: Path) -> None:
-    """Write a token for programs of the same user into the home, unless a good one is there."""
+    """Write a token for programs of the same user into the home, unless a valid one is there."""
     with unit_of_work(engine) as db:
         if file.exists() and find(db, file.read_text("ascii", "replace").strip()):
             return

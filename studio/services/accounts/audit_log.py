@@ -1,4 +1,4 @@
-"""Who did what: one row for each change that was made or refused, kept for some time."""
+"""Audit log: one row for each change that was made or refused, kept for a limited time."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,7 +9,7 @@ from studio.db.accounts import AuditEntry
 from studio.db.column_types import now
 
 MAX_ENTRIES = 1_000_000
-"""However much happens, the log does not fill the disk."""
+"""Bounds the size of the log on disk."""
 
 
 def record(db: Session, deed: AuditEntry) -> None:
@@ -26,7 +26,7 @@ def newest(
 
 
 def prune(db: Session, days: int) -> None:
-    """Drop what is older than some days, and what is too much."""
+    """Delete entries older than `days`, and those beyond `MAX_ENTRIES`."""
     db.exec(delete(AuditEntry).where(col(AuditEntry.at) < now() - timedelta(days=days)))
     last = db.exec(select(AuditEntry.id).order_by(col(AuditEntry.id).desc())).first()
     db.exec(delete(AuditEntry).where(col(AuditEntry.id) <= (last or 0) - MAX_ENTRIES))

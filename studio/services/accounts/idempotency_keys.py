@@ -1,4 +1,4 @@
-"""What was answered under a key: sent again, because the answer was lost, it is not done again."""
+"""Idempotency keys: a repeated request gets the stored response instead of running again."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,34 +9,34 @@ from studio.db.idempotency_keys import IdempotencyKey
 from studio.errors import ConflictError, InvalidError
 
 RETENTION = timedelta(days=1)
-"""How long a key is remembered: longer than any program goes on trying."""
+"""How long a key is stored: longer than any client retries."""
 
 HEADER = "Idempotency-Key"
 MAX_LENGTH = 255
 
 
 def scoped_key(key: str, account_id: int | None) -> str:
-    """Return what a key is kept under: two people may choose the same.
+    """Return the key as stored: prefixed by the account, since two users may choose the same.
 
     Raises:
-        InvalidError: it is none.
+        InvalidError: It is empty or too long.
 
     """
     if not 1 <= len(key) <= MAX_LENGTH:
-        raise InvalidError(f"A key has 1 to {MAX_LENGTH} characters.", param=HEADER)
+        raise InvalidError(f"Use a key of 1 to {MAX_LENGTH} characters.", param=HEADER)
     return key if account_id is None else f"{account_id}:{key}"
 
 
 def discard(db: Session, key: str) -> None:
-    """Forget a key: what is sent next under it is wanted anew."""
+    """Delete a key, so that the next request with it runs."""
     db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.key) == key))
 
 
 def find_answer(db: Session, key: str, sha256: str) -> IdempotencyKey | None:
-    """Return what was answered under this key, if it was used.
+    """Return the response stored under a key, if there is one.
 
     Raises:
-        InvalidError: the key was used for something else.
+        InvalidError: The key was used for another request.
 
     """
     known = db.get(IdempotencyKey, key)
@@ -45,17 +45,17 @@ def find_answer(db: Session, key: str, sha256: str) -> IdempotencyKey | None:
     if known.sha256 != sha256:
         raise InvalidError(
             "This Idempotency-Key was used for another request.",
-            hint="Use a new key for each thing to make.",
+            hint="Use a new key for each new request.",
             param=HEADER,
         )
     return known
 
 
 def store_answer(db: Session, receipt: IdempotencyKey) -> None:
-    """Keep an answer together with what it tells of.
+    """Store a response in the same transaction as the change it reports.
 
     Raises:
-        ConflictError: another request with the key was faster; nothing of this one may stay.
+        ConflictError: Another request with this key was faster; roll this one back.
 
     """
     db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.created_at) < _oldest_kept()))
@@ -64,8 +64,8 @@ def store_answer(db: Session, receipt: IdempotencyKey) -> None:
         db.flush()
     except IntegrityError as error:
         raise ConflictError(
-            "Another request with this Idempotency-Key was just answered.",
-            hint="Send it again for that answer.",
+            "Another request with this Idempotency-Key has just finished.",
+            hint="Send the request again to get its response.",
             param=HEADER,
         ) from error
 

@@ -1,4 +1,4 @@
-"""Browsers that were let in: each holds a random cookie, and is shown out when it is time."""
+"""Login sessions: each browser has a random cookie, and is signed out after a time."""
 
 import secrets
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from studio.errors import NotFoundError
 from studio.services.accounts.one_time_links import hash_secret
 
 IDLE_TIMEOUT = timedelta(hours=12)
-"""How long a browser may say nothing."""
+"""Longest time without a request."""
 ABSOLUTE_TIMEOUT = timedelta(days=7)
-"""How long it is let in at most."""
+"""Longest session."""
 TOUCH_INTERVAL = timedelta(minutes=1)
-"""How often it is noted that somebody was seen: more often would only wear the disk."""
+"""How often the time of the last request is stored: limits writes to disk."""
 
 
 def begin(db: Session, account_id: int | None, address: str = "", agent: str = "") -> str:
-    """Let a browser in. Return what its cookie has to say."""
+    """Start a session. Return the value of its cookie."""
     db.exec(delete(LoginSession).where(_expired_condition()))
     secret = secrets.token_urlsafe(32)
     db.add(
@@ -44,27 +44,29 @@ def touch(db: Session, sign_in_id: int) -> None:
 
 
 def list_sessions(db: Session, account_id: int | None) -> Sequence[LoginSession]:
-    """Return whoever is in for an account, the last seen first."""
+    """Return an account's sessions, the most recently seen first."""
     newest = col(LoginSession.seen_at).desc()
     mine = col(LoginSession.account_id) == account_id
     return db.exec(select(LoginSession).where(mine, ~_expired_condition()).order_by(newest)).all()
 
 
 def end(db: Session, sign_in_id: int, account_id: int | None) -> None:
-    """Show one of an account's browsers out.
+    """End one of an account's sessions.
 
     Raises:
-        NotFoundError: it has none by this number.
+        NotFoundError: The account has no such session.
 
     """
     found = db.get(LoginSession, sign_in_id)
     if found is None or found.account_id != account_id:
-        raise NotFoundError("There is no such browser.", hint="It may be signed out already.")
+        raise NotFoundError(
+            "This session does not exist.", hint="It may have been signed out already."
+        )
     db.delete(found)
 
 
 def end_others(db: Session, account_id: int | None, but: int | None = None) -> None:
-    """Show all of an account's browsers out, but for one."""
+    """End all sessions of an account, except one."""
     mine = col(LoginSession.account_id) == account_id
     db.exec(delete(LoginSession).where(mine, col(LoginSession.id) != (but or 0)))
 

@@ -1,7 +1,7 @@
-"""Sign-in by another service, as OpenID Connect has it: the code flow, with PKCE, state and nonce.
+"""Single sign-on with OpenID Connect: authorization code flow with PKCE, state and nonce.
 
-Nothing the service says is believed unless its own key has signed it, for this studio, for this
-very visit, just now. Of algorithms only two are known, so none can be made another.
+An ID token is accepted only if the provider's key signed it, for this client and this sign-in, and
+it has not expired. Only two algorithms are allowed, which rules out algorithm confusion.
 """
 
 import base64
@@ -21,48 +21,48 @@ from studio.settings import LOOPBACK_HOSTS, Settings
 ALGORITHMS = ("RS256", "ES256")
 TIMEOUT_SECONDS = 15.0
 MAX_BYTES = 2**20
-"""How many bytes an answer has at most."""
+"""Largest response in bytes."""
 LEEWAY_SECONDS = 60
-"""How far the two clocks may differ."""
+"""Largest clock difference."""
 PENDING_SECONDS = 600.0
 MAX_PENDING = 1000
-"""How long, and of how many at a time, it is remembered that somebody was sent there."""
+"""Limits on pending sign-ins: seconds each is remembered, and how many at a time."""
 
-_RETRY_HINT = "Begin anew from the sign-in page."
+_RETRY_HINT = "Start again from the sign-in page."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSignIn:
-    """Somebody was sent to the service, and is awaited."""
+    """A user was redirected to the provider and has not come back yet."""
 
     browser: str
-    """The hash of what their browser holds, so that nobody is signed in with another's answer."""
+    """Hash of a secret in the browser's cookie, so that another browser cannot use the response."""
     nonce: str
     verifier: str
     return_to: str
-    """Where they wanted to go."""
+    """The page to open after the sign-in."""
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcUser:
-    """Who somebody is, as the service says."""
+    """The user, as reported by the provider."""
 
     subject: str
-    """What names them for ever: the service, and their number there."""
+    """Permanent identifier: the issuer and the user's id there."""
     name: str
     groups: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class PendingSignIns:
-    """Who is awaited, by a state that is good for once."""
+    """Pending sign-ins by state; each state can be used once."""
 
     clock: Callable[[], float] = time.monotonic
     _begun: dict[str, PendingSignIn] = field(default_factory=dict)
 
     def add(self, there: str) -> tuple[str, str, PendingSignIn]:
-        """Await somebody. Return the state, and what their browser is to hold."""
+        """Add a sign-in. Return its state and the secret for the browser's cookie."""
         now = self.clock()
         for state, old in list(self._begun.items()):
             if now - old.at > PENDING_SECONDS or len(self._begun) >= MAX_PENDING:
@@ -79,10 +79,10 @@ class PendingSignIns:
         return state, browser, begun
 
     def take(self, state: str, browser: str) -> PendingSignIn:
-        """Return who is awaited under a state; from now on nobody is.
+        """Remove and return the sign-in with a state.
 
         Raises:
-            UnknownPersonError: nobody is, or somebody in another browser.
+            UnauthorizedError: There is none, or it belongs to another browser.
 
         """
         begun = self._begun.pop(state, None)
@@ -92,8 +92,8 @@ class PendingSignIns:
             or not secrets.compare_digest(begun.browser, hash_secret(browser))
         ):
             raise UnauthorizedError(
-                "This answer of the sign-in service belongs to no visit that goes on here.",
-                hint=f"It was used already, took too long, or is another browser's. {_RETRY_HINT}",
+                "This response does not match a pending sign-in.",
+                hint=f"It was used already, expired, or belongs to another browser. {_RETRY_HINT}",
             )
         return begun
 
@@ -104,15 +104,15 @@ def is_enabled(settings: Settings) -> bool:
 
 
 def provider_host(settings: Settings) -> str:
-    """Return what a person calls the service."""
+    """Return the provider's host, as shown to users."""
     return urlsplit(settings.oidc_issuer).hostname or settings.oidc_issuer
 
 
 def authorization_url(settings: Settings, back: str, state: str, begun: PendingSignIn) -> str:
-    """Return where to send somebody who wants to sign in.
+    """Return the provider's URL to redirect the user to.
 
     Raises:
-        StudioError: the service cannot be reached, or is none.
+        StudioError: The provider cannot be reached, or its metadata is invalid.
 
     """
     _require_authlib()
@@ -133,10 +133,10 @@ def authorization_url(settings: Settings, back: str, state: str, begun: PendingS
 
 
 def fetch_user(settings: Settings, back: str, code: str, begun: PendingSignIn) -> OidcUser:
-    """Return who somebody is, for the code that they have brought.
+    """Exchange an authorization code for the user.
 
     Raises:
-        StudioError: the service cannot be reached, or what it says is not to be believed.
+        StudioError: The provider cannot be reached, or its response is not valid.
 
     """
     _require_authlib()
@@ -155,7 +155,7 @@ def fetch_user(settings: Settings, back: str, code: str, begun: PendingSignIn) -
 def _verify_id_token(
     settings: Settings, token: str, keys: dict[str, Any], begun: PendingSignIn
 ) -> dict[str, Any]:
-    """Return what a token claims, if it is signed, of the service, for us, for this visit, now."""
+    """Return the claims of an ID token after verifying signature, issuer, audience and nonce."""
     from authlib.oidc.core import CodeIDToken  # noqa: PLC0415 -- heavy import
     from joserfc import jwt  # noqa: PLC0415 -- heavy import
     from joserfc.errors import JoseError  # noqa: PLC0415 -- heavy import
@@ -174,10 +174,8 @@ def _verify_id_token(
         claims.validate(leeway=LEEWAY_SECONDS)
     except (JoseError, ValueError, TypeError, KeyError) as error:
         raise UnauthorizedError(
-            f"What {provider_host(settings)} says of you is not to be believed: {error}.".replace(
-                "..", "."
-            ),
-            hint=f"{_RETRY_HINT} If it happens again, tell the studio's administrator.",
+            f"The ID token of {provider_host(settings)} is not valid: {error}.".replace("..", "."),
+            hint=f"{_RETRY_HINT} If it happens again, contact your administrator.",
         ) from error
     return dict(claims)
 
@@ -218,14 +216,14 @@ def _discover(settings: Settings) -> dict[str, Any]:
     issuer = settings.oidc_issuer
     if urlsplit(issuer).scheme != "https" and provider_host(settings) not in LOOPBACK_HOSTS:
         raise InvalidError(
-            f"{issuer} could be spoken for by anybody on the way.",
-            hint="STUDIO_OIDC_ISSUER begins with https://",
+            f"{issuer} is not secure: it does not use HTTPS.",
+            hint="STUDIO_OIDC_ISSUER must start with https://",
         )
     about = _fetch_json(settings, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if about.get("issuer") != issuer:
         raise InvalidError(
-            f"{issuer} calls itself {about.get('issuer')}.",
-            hint="Set STUDIO_OIDC_ISSUER to exactly what it calls itself.",
+            f"{issuer} reports a different issuer: {about.get('issuer')}.",
+            hint="Set STUDIO_OIDC_ISSUER to exactly the issuer it reports.",
         )
     return about
 
@@ -233,7 +231,7 @@ def _discover(settings: Settings) -> dict[str, Any]:
 def _require_endpoint(about: dict[str, Any], name: str) -> str:
     found = about.get(name)
     if not isinstance(found, str):
-        raise UnavailableError(f"The sign-in service does not tell its {name}.")
+        raise UnavailableError(f"The sign-in service does not publish its {name}.")
     return found
 
 
@@ -243,7 +241,7 @@ def _fetch_json(
     headers: dict[str, str] | None = None,
     body: bytes | None = None,
 ) -> dict[str, Any]:
-    """Fetch JSON. The operator has named the issuer, so its own host may be an internal one."""
+    """Fetch JSON. The issuer's own host is configured, so it may be an internal one."""
     is_its_own = urlsplit(url).netloc == urlsplit(settings.oidc_issuer).netloc
     may = is_its_own or settings.allow_internal_addresses
     about = {"Accept": "application/json", "User-Agent": "mantissa-studio"} | (headers or {})
@@ -261,8 +259,8 @@ def _fetch_json(
         told = None
     if not isinstance(told, dict):
         raise UnavailableError(
-            f"{safe_http.redact_url(url)} answered {answer.status}, and nothing that can be read.",
-            hint="Is STUDIO_OIDC_ISSUER right?",
+            f"{safe_http.redact_url(url)} answered {answer.status} without valid JSON.",
+            hint="Check STUDIO_OIDC_ISSUER.",
         )
     return told
 
@@ -277,6 +275,6 @@ def _require_authlib() -> None:
         import authlib  # noqa: F401, PLC0415 -- optional dependency
     except ImportError as error:
         raise UnavailableError(
-            "The package for sign-in by another service is not installed.",
-            hint='The administrator can install it: pip install "mantissa-studio[oidc]"',
+            "The package for OpenID Connect is not installed.",
+            hint='An administrator can install it: pip install "mantissa-studio[oidc]"',
         ) from error

@@ -1,4 +1,4 @@
-"""People whom another service signs in: which account is theirs, and what they may do here."""
+"""Accounts of OpenID Connect users: find or create them, and map their groups to roles."""
 
 from contextlib import suppress
 
@@ -14,13 +14,13 @@ _RANKS = list(Role)
 
 
 def sign_in_account(db: Session, settings: Settings, visitor: OidcUser) -> Account | None:
-    """Return whose account a visitor has, made or changed as their groups say.
+    """Return a user's account, created or updated from their groups.
 
-    None if they may not come in: then whoever came in as them before is shown out.
+    None if they may not sign in; their existing sessions are then ended.
 
     Raises:
-        ConflictError: the name is somebody else's.
-        InvalidError: the name cannot be one, or the settings cannot be read.
+        ConflictError: The name belongs to another account.
+        InvalidError: The name is not valid, or the settings cannot be parsed.
 
     """
     found = db.exec(select(Account).where(Account.subject == visitor.subject)).first()
@@ -31,7 +31,7 @@ def sign_in_account(db: Session, settings: Settings, visitor: OidcUser) -> Accou
         return None
     account = found or _claim_or_create(db, visitor, role)
     if decides and role is not None and account.role is not role:
-        with suppress(ConflictError):  # The last administrator stays one.
+        with suppress(ConflictError):  # The last administrator keeps the role.
             accounts.change_role(db, account, role)
     return account
 
@@ -39,15 +39,15 @@ def sign_in_account(db: Session, settings: Settings, visitor: OidcUser) -> Accou
 def no_account_error(visitor: OidcUser) -> ForbiddenError:
     return ForbiddenError(
         f"{visitor.name} has no account here.",
-        hint="Ask an administrator of the studio to add you.",
+        hint="Ask an administrator to add you.",
     )
 
 
 def group_roles(settings: Settings) -> dict[str, Role]:
-    """Return what members of each group may do.
+    """Return the role of each group.
 
     Raises:
-        InvalidError: it is not written as group=role.
+        InvalidError: The setting is not written as group=role.
 
     """
     parts = [one.strip() for one in settings.oidc_groups.split(",") if one.strip()]
@@ -56,13 +56,13 @@ def group_roles(settings: Settings) -> dict[str, Role]:
         return {group.strip(): Role(role.strip()) for group, role in pairs}
     except ValueError as error:
         raise InvalidError(
-            f"STUDIO_OIDC_GROUPS cannot be read: {error}.",
-            hint="Write group=role, parted by commas, as in ml-admins=administrator,ml=member",
+            f"STUDIO_OIDC_GROUPS is not valid: {error}.",
+            hint="Write group=role, separated by commas, e.g. ml-admins=administrator,ml=member",
         ) from error
 
 
 def _role_for(settings: Settings, visitor: OidcUser) -> Role | None:
-    """Return the most that one's groups let one do, or what whoever is new may."""
+    """Return the highest role of a user's groups, or the role of new users."""
     fitting = [role for group, role in group_roles(settings).items() if group in visitor.groups]
     if fitting:
         return max(fitting, key=_RANKS.index)
@@ -70,18 +70,18 @@ def _role_for(settings: Settings, visitor: OidcUser) -> Role | None:
 
 
 def _is_invited(db: Session, settings: Settings, visitor: OidcUser) -> bool:
-    """Whether an administrator has added them by name, and nobody has used that yet."""
+    """Return whether an administrator added this name and nobody has signed in with it yet."""
     account = accounts.find(db, visitor.name)
     return not settings.oidc_groups and account is not None and _is_unused(account)
 
 
 def _claim_or_create(db: Session, visitor: OidcUser, role: Role | None) -> Account:
-    """Return the account of who comes for the first time: the one that waits for them, or new."""
+    """Return the account of a new user: the one reserved for the name, or a new one."""
     account = accounts.find(db, visitor.name)
     if account is not None and not _is_unused(account):
         raise ConflictError(
-            f"Somebody else is called {account.name} here.",
-            hint="An administrator can remove that account, or keep it and rename you there.",
+            f"Another account is named {account.name}.",
+            hint="An administrator can remove that account, or rename you in the sign-in service.",
         )
     account = account or accounts.add(db, visitor.name, role or Role.VIEWER)
     account.subject = visitor.subject

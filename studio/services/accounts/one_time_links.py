@@ -1,4 +1,4 @@
-"""Links that work once: into a studio of one's own, and to choose a password."""
+"""One-time links: to sign in to your own studio, and to set a password."""
 
 import hashlib
 import secrets
@@ -14,7 +14,7 @@ LIFETIME = timedelta(hours=24)
 
 
 def issue(db: Session, purpose: LinkPurpose, account_id: int | None = None) -> str:
-    """Make a link's secret. An earlier one to the same person's password works no more."""
+    """Create a link's secret. Earlier links of the same account stop working."""
     db.exec(delete(OneTimeLink).where(col(OneTimeLink.expires_at) < now()))
     if account_id is not None:
         db.exec(delete(OneTimeLink).where(col(OneTimeLink.account_id) == account_id))
@@ -31,26 +31,26 @@ def issue(db: Session, purpose: LinkPurpose, account_id: int | None = None) -> s
 
 
 def verify(db: Session, secret: str) -> OneTimeLink:
-    """Return what a link is for, and let it be used later.
+    """Return a link without using it up.
 
     Raises:
-        UnknownPersonError: it was used, is too old, or never was one.
+        UnauthorizedError: It was used, has expired, or never existed.
 
     """
     ticket = db.get(OneTimeLink, hash_secret(secret))
     if ticket is None or ticket.expires_at < now():
         raise UnauthorizedError(
-            "This link was used already, or is older than a day.",
-            hint="Links work once. Ask for a new one.",
+            "This link was already used, or is older than a day.",
+            hint="Each link works once. Ask for a new one.",
         )
     return ticket
 
 
 def redeem(db: Session, secret: str) -> OneTimeLink:
-    """Return what a link is for; it works no more.
+    """Return a link and delete it.
 
     Raises:
-        UnknownPersonError: as `verify`.
+        UnauthorizedError: See `verify`.
 
     """
     ticket = verify(db, secret)
@@ -64,5 +64,5 @@ def get_account(db: Session, ticket: OneTimeLink) -> Account | None:
 
 
 def hash_secret(secret: str) -> str:
-    """Return what is kept of a random secret. It is too long to be guessed, so this may be fast."""
+    """Return the hash of a random secret. It cannot be guessed, so a fast hash is enough."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Whose things are: members change their own and everyone's; what is another's they only read."""
+"""Ownership: members change their own and shared things, and only read those of others."""
 
 from collections.abc import Iterable, Sequence
 
@@ -25,14 +25,14 @@ TABLES_BY_PATH: dict[str, type[SQLModel]] = {
     "sweeps": Sweep,
     "views": SavedView,
 }
-"""What each beginning of an address has rows of: the number of one follows."""
+"""Table by URL path prefix; the row's id follows in the path."""
 
 
 def require(db: Session, noun: str, ids: Sequence[int]) -> None:
-    """Let only those change things who may.
+    """Check that the current user may change things.
 
     Raises:
-        ForbiddenError: one of them is another's.
+        ForbiddenError: One of them belongs to another user.
 
     """
     acting = current_actor()
@@ -41,26 +41,26 @@ def require(db: Session, noun: str, ids: Sequence[int]) -> None:
     table: Table = TABLES_BY_PATH[noun].__table__  # type: ignore[attr-defined] # SQLModel does not tell
     if not all(may_change(owner) for owner in _load_owners(db, table, ids)):
         raise ForbiddenError(
-            "This belongs to somebody else.",
-            hint="Its owner or an administrator can change it. Make a copy of your own instead.",
+            "This belongs to another user.",
+            hint="Only its owner or an administrator can change it. Make your own copy instead.",
         )
 
 
 def may_change(owner_id: int | None) -> bool:
-    """Whether who acts may change what somebody owns."""
+    """Return whether the current user may change what an account owns."""
     acting = current_actor()
     return not acting.is_limited or owner_id in (None, acting.account_id)
 
 
 def release_all(db: Session, account_id: int) -> None:
-    """Make what somebody made everyone's."""
+    """Make everything that an account owns shared."""
     for kind in set(TABLES_BY_PATH.values()):
         owner = kind.__table__.c.owner_id  # type: ignore[attr-defined] # SQLModel does not tell
         db.exec(update(kind).where(owner == account_id).values(owner_id=None))
 
 
 def _load_owners(db: Session, table: Table, ids: Sequence[int]) -> Iterable[int | None]:
-    # In parts: SQLite takes no more than some thousand values at once.
+    # In batches: SQLite limits the number of values in a statement.
     for start in range(0, len(ids), 500):
         part = col(table.c.id).in_(ids[start : start + 500])
         yield from db.exec(select(table.c.owner_id).where(part).distinct()).all()

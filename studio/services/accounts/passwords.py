@@ -1,4 +1,4 @@
-"""Passwords: argon2id, whose hashes are slow and take 64 MiB each, so only two are made at once."""
+"""Passwords: argon2id. A hash is slow and takes 64 MiB, so only two run at once."""
 
 from functools import cache
 from threading import BoundedSemaphore
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 MIN_LENGTH, MAX_LENGTH = 10, 200
 
 CONCURRENT_HASHES = BoundedSemaphore(2)
-"""Two hundred sign-ins at a time would take 12.8 GB."""
+"""Without a limit, 200 sign-ins at a time would take 12.8 GB."""
 
 
 def hash_password(password: str) -> str:
-    """Return the hash that is kept.
+    """Return the hash to store.
 
     Raises:
-        InvalidError: it is too short, or absurdly long.
+        InvalidError: The password is too short or too long.
 
     """
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         raise InvalidError(
-            f"A password has {MIN_LENGTH} characters or more, and at most {MAX_LENGTH}.",
-            hint="A few words in a row are easier to remember than signs.",
+            f"Use a password of {MIN_LENGTH} to {MAX_LENGTH} characters.",
+            hint="A few words in a row are easier to remember than symbols.",
             param="password",
         )
     with CONCURRENT_HASHES:
@@ -33,14 +33,14 @@ def hash_password(password: str) -> str:
 
 
 def verify_password(password: str, kept: str) -> bool:
-    """Whether a password is the one that was kept. Takes as long where none is."""
+    """Return whether a password matches a stored hash. Takes as long without a hash."""
     with CONCURRENT_HASHES:
         return _hasher().verify(password[:MAX_LENGTH], kept or _dummy_hash()) and bool(kept)
 
 
 @cache
 def _dummy_hash() -> str:
-    """Hash something, so that a name without a password takes as long to refuse as any other."""
+    """Return a hash, so that an account without a password takes as long to refuse as any other."""
     return _hasher().hash("nobody has this password")
 
 

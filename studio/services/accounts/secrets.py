@@ -1,8 +1,8 @@
-"""Secrets that administrators give on a page: locked at rest, told to no page, used where needed.
+"""Secrets set by administrators on a page: encrypted at rest, never shown, used where needed.
 
-What the environment says wins. The key is a file beside the database, or STUDIO_SECRET_KEY: whoever
-takes only the database, or a backup, has nothing. A key that is missing or another never ends
-anything but the work that needs the secret; what to do is said in its place.
+The environment takes precedence. The key is a file beside the database, or STUDIO_SECRET_KEY, so
+the database or a backup alone reveals nothing. If the key is missing or wrong, only work that needs
+the secret fails, with a message on how to fix it.
 """
 
 import base64
@@ -34,23 +34,23 @@ log = logging.getLogger(__name__)
 
 MAX_LENGTH = 4000
 MIN_KEY_LENGTH = 32
-"""How many characters a key has at least."""
+"""Fewest characters of a key."""
 
 TITLES = {
-    "hub_token": "Token of the Hugging Face hub",
-    "s3_key": "Access key of S3",
-    "s3_secret": "Secret key of S3",
-    "webhook_url": "Address of the webhook",
-    "webhook_secret": "Secret that signs the webhook",
-    "smtp_url": "Address of the mail server",
-    "oidc_client_secret": "Secret of the studio at the sign-in service",
+    "hub_token": "Hugging Face token",
+    "s3_key": "S3 access key",
+    "s3_secret": "S3 secret key",
+    "webhook_url": "Webhook URL",
+    "webhook_secret": "Webhook signing secret",
+    "smtp_url": "Mail server URL",
+    "oidc_client_secret": "OpenID Connect client secret",
 }
-"""What a person calls each; which there are, `studio.settings.SECRETS` says."""
+"""Names shown to users; `studio.settings.SECRETS` lists the secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretInfo:
-    """What may be told of a secret: never what it is."""
+    """What may be shown of a secret: never its value."""
 
     name: str
     title: str
@@ -59,16 +59,16 @@ class SecretInfo:
     set_at: datetime | None = None
     set_by: str = ""
     trouble: str = ""
-    """Why one that was set cannot be used."""
+    """Why a stored secret cannot be used."""
 
 
 def store(db: Session, settings: Settings, name: str, value: str, who: str) -> None:
-    """Lock a secret away, in place of the one before.
+    """Encrypt and store a secret, replacing the previous value.
 
     Raises:
-        ConflictError: the key that the others are locked with is missing.
-        InvalidError: it is no value.
-        NotFoundError: there is no secret of this name.
+        ConflictError: The key that encrypts the other secrets is missing.
+        InvalidError: The value is not valid.
+        NotFoundError: There is no secret with this name.
 
     """
     _require_name(name)
@@ -76,7 +76,7 @@ def store(db: Session, settings: Settings, name: str, value: str, who: str) -> N
     if not value.isprintable() or not 0 < len(value) <= MAX_LENGTH:
         raise InvalidError(
             f"A secret is one line of at most {MAX_LENGTH} characters.",
-            hint="Copy it again, without what stands around it.",
+            hint="Copy it again, without surrounding text.",
             param="value",
         )
     redaction.register_secrets([value])
@@ -88,29 +88,29 @@ def delete(db: Session, name: str) -> None:
     """Delete a secret.
 
     Raises:
-        NotFoundError: none was set.
+        NotFoundError: It is not set.
 
     """
     _require_name(name)
     found = db.get(Secret, name)
     if found is None:
         raise NotFoundError(
-            f"{TITLES[name]}: none was set here.",
-            hint="One from the environment is taken away there.",
+            f"{TITLES[name]}: not set here.",
+            hint="Remove a secret set in the environment there.",
         )
     db.delete(found)
 
 
 def list_secrets(db: Session, settings: Settings) -> list[SecretInfo]:
-    """Return which secrets there are and where from; none of them is told."""
+    """Return all secrets and where they come from, without values."""
     kept = {row.name: row for row in db.exec(select(Secret))}
     return [_secret_info(settings, name, kept.get(name)) for name in SECRETS]
 
 
 def settings_with_secrets(db: Session, settings: Settings) -> Settings:
-    """Return the settings with the secrets that were set here, where the environment has none.
+    """Return the settings with stored secrets, where the environment has none.
 
-    One that cannot be read is left out.
+    Skip a secret that cannot be decrypted.
     """
     found = {}
     for row in _rows_not_in_environment(db, settings, SECRETS):
@@ -124,16 +124,16 @@ def settings_with_secrets(db: Session, settings: Settings) -> Settings:
 
 
 def register_for_redaction(engine: Engine, settings: Settings) -> None:
-    """Keep out of all that this process writes and shows whatever is secret by now."""
+    """Redact all current secrets from what this process logs and shows."""
     with read_session(engine) as db:
         settings_with_secrets(db, settings)
 
 
 def settings_with_required(db: Session, settings: Settings, names: Iterable[str]) -> Settings:
-    """Return the settings with these secrets, for what cannot do without those that were set.
+    """Return the settings with these secrets, for work that needs them.
 
     Raises:
-        UnavailableError: one was set and cannot be read.
+        UnavailableError: One is stored and cannot be decrypted.
 
     """
     found = {
@@ -144,7 +144,7 @@ def settings_with_required(db: Session, settings: Settings, names: Iterable[str]
 
 
 def _rows_not_in_environment(db: Session, settings: Settings, names: Iterable[str]) -> list[Secret]:
-    """Return what is kept of those that the environment does not tell."""
+    """Return the stored secrets that the environment does not set."""
     wanted = {name for name in names if not settings.secret_value(name)}
     return [row for row in db.exec(select(Secret)) if row.name in wanted] if wanted else []
 
@@ -174,7 +174,7 @@ def _decrypt(settings: Settings, row: Secret) -> str:
     if lock is None:
         raise UnavailableError(
             f"{TITLES[row.name]}: its key, {settings.secret_file}, is missing.",
-            hint="Put the file back, or forget this secret and set it again.",
+            hint="Restore the file, or delete this secret and set it again.",
         )
     try:
         name, _, value = lock.decrypt(row.locked.encode()).decode().partition("\n")
@@ -182,31 +182,31 @@ def _decrypt(settings: Settings, row: Secret) -> str:
         name, value = "", ""
     if name != row.name:
         raise UnavailableError(
-            f"{TITLES[row.name]}: it was locked with another key than this studio has now.",
-            hint="Put that key back (secret_key, or STUDIO_SECRET_KEY), or set this secret again.",
+            f"{TITLES[row.name]}: it was encrypted with a different key.",
+            hint="Restore that key (secret_key, or STUDIO_SECRET_KEY), or set this secret again.",
         )
     redaction.register_secrets([value])
     return value
 
 
 def _require_cipher(db: Session, settings: Settings, name: str) -> "Fernet":
-    """Return the lock for a new secret; the first one makes the key."""
+    """Return the cipher for a new secret; create the key for the first one."""
     lock = _load_cipher(settings)
     if lock is not None:
         return lock
     if others := [row.name for row in db.exec(select(Secret)) if row.name != name]:
         raise ConflictError(
-            f"The key that other secrets are locked with, {settings.secret_file}, is missing.",
-            hint=f"Put the file back, or forget them first: {', '.join(sorted(others))}.",
+            f"The key that encrypts the other secrets, {settings.secret_file}, is missing.",
+            hint=f"Restore the file, or delete these secrets first: {', '.join(sorted(others))}.",
         )
     _make_key(settings.secret_file)
     made = _load_cipher(settings)
-    assert made is not None  # noqa: S101 -- it was just made
+    assert made is not None  # noqa: S101 -- just created
     return made
 
 
 def _load_cipher(settings: Settings) -> "Fernet | None":
-    """Return what locks and opens, or None while there is no key."""
+    """Return the cipher, or None while there is no key."""
     key = settings.secret_key.get_secret_value()
     if not key and settings.secret_file.exists():
         with locks.explain_os_errors(settings.home):
@@ -215,8 +215,8 @@ def _load_cipher(settings: Settings) -> "Fernet | None":
         return None
     if len(key) < MIN_KEY_LENGTH:
         raise UnavailableError(
-            f"The key that locks secrets has fewer than {MIN_KEY_LENGTH} characters.",
-            hint="Make one: openssl rand -base64 32",
+            f"The key that encrypts secrets has fewer than {MIN_KEY_LENGTH} characters.",
+            hint="Create one: openssl rand -base64 32",
         )
     from cryptography.fernet import Fernet  # noqa: PLC0415 -- heavy import
 
@@ -224,7 +224,7 @@ def _load_cipher(settings: Settings) -> "Fernet | None":
 
 
 def _make_key(file: Path) -> None:
-    """Write a key that no other install has. It appears whole, for its owner alone."""
+    """Write a new random key: atomically, readable by its owner only."""
     with locks.explain_os_errors(file.parent):
         new = file.with_name(f".new-{file.name}")
         new.unlink(missing_ok=True)
@@ -239,5 +239,5 @@ def _make_key(file: Path) -> None:
 def _require_name(name: str) -> None:
     if name not in SECRETS:
         raise NotFoundError(
-            f"There is no secret called {name}.", hint=f"There are: {', '.join(SECRETS)}."
+            f"There is no secret named {name}.", hint=f"Choose one of: {', '.join(SECRETS)}."
         )
