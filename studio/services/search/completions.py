@@ -1,4 +1,4 @@
-"""What may stand at a place of a query: names of fields, their signs, and the values they have."""
+"""Complete a query at the cursor: field names, operators and the values that runs have."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,41 +15,41 @@ from studio.services.search.query_fields import Field
 
 MAX_SUGGESTIONS = 10
 MAX_VALUES = 200
-"""Of a field with more values than these, they are found by what is typed."""
+"""Fields with more values than these are completed by a substring search."""
 
 _NUMBER_SIGNS = {
     "<": "less than",
-    ">": "more than",
+    ">": "greater than",
     "<=": "at most",
     ">=": "at least",
     ":": "is",
     "!=": "is not",
 }
 _CHOICE_SIGNS = {":": "is", "!=": "is not"}
-_TEXT_SIGNS = {":": "has the word", "=": "is exactly", "!=": "is not"}
-_FLAG_TITLES = {"is": "how it stands", "has": "what it has"}
+_TEXT_SIGNS = {":": "contains", "=": "is exactly", "!=": "is not"}
+_FLAG_TITLES = {"is": "state", "has": "property"}
 _SAMPLE_DURATIONS = ("10min", "1h", "6h", "1d")
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
     text: str
-    """What takes the place of the word that is written."""
+    """Replaces the word at the cursor."""
     about: str = ""
     is_whole: bool = True
-    """Whether the term is whole with it: what comes after is a term of its own."""
+    """Whether it completes the term, so that a new term follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     start: int
     end: int
-    """The part of the query that an offer takes the place of."""
+    """The suggestions replace the query from `start` to here."""
     offers: Sequence[Suggestion]
 
 
 def complete(db: Session, query: str, place: int) -> Completion:
-    """Return what may be written at a place of a query, what fits best first."""
+    """Return completions at a position of a query, best match first."""
     one = query_parser.partial_term_at(query, place)
     told = metric_summaries.list_keys(db)
     found = _suggest_values(db, one, told) if one.field else _suggest_names(one.word, told)
@@ -109,7 +109,7 @@ def _known_values(db: Session, field: Field, word: str) -> Iterable[str]:
             return _SAMPLE_DURATIONS
         case "moment":
             return ("today", "1d", "7d", "30d", f"{datetime.now(UTC):%Y-%m}")
-    # What runs told is never the same twice, and notes are no word to choose.
+    # Metric values hardly repeat, and notes are too long to be suggestions.
     return () if field.key or field.name == "notes" else _used_values(db, field, word)
 
 
@@ -125,7 +125,7 @@ def _used_values(db: Session, field: Field, word: str) -> list[str]:
 def _rank_matches(
     word: str, known: Iterable[str], besides: Callable[[str], str] = lambda _name: ""
 ) -> list[str]:
-    """Return what has a word in it, or in what is said of it; what begins with it first."""
+    """Return names that match a word in the name or its title; prefix matches come first."""
     sought = word.lower()
 
     def rank(name: str) -> int:

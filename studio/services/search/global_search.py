@@ -1,4 +1,4 @@
-"""What people have made, found by a piece of its name: for those who go by name, not by menu."""
+"""Global search: find runs, experiments, studies, datasets and models by name."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,20 +21,21 @@ _TABLES: tuple[tuple[HitKind, type[Experiment | Study | Dataset | Model]], ...] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """Something that has a name and a page."""
+    """Something with a name and a page."""
 
     kind: HitKind
     id: int
     name: str
     about: str
-    """What tells it from others of its name."""
+    """Tells it apart from others of the same name."""
     status: str = ""
 
 
 def search(db: Session, words: str, *, limit: int) -> Iterator[SearchHit]:
-    """Yield what is called so, the newest of each kind first, at most `limit` of a kind.
+    """Yield matches by name, the newest of each kind first, at most `limit` of each kind.
 
-    A number, with or without #, is also a run's. Without words it is simply the newest runs.
+    A number, with or without #, also finds the run with that id. An empty query lists the newest
+    runs.
     """
     numbered = db.get(Run, int(words.removeprefix("#"))) if _is_number(words) else None
     if numbered is not None:

@@ -1,7 +1,7 @@
-"""What can be asked of a run in a list: to show it, to sort, group and filter by it.
+"""Fields of a run that the run table can show, sort, group and filter by.
 
-A field is a fact of the run itself, a key of its recipe by its dotted name (or its last part, where
-that says enough), or a metric: `eval_loss` is the newest value, `eval_loss.best` the best.
+A field is a property of the run, a recipe setting by its dotted name (or its last part, if that is
+unique), or a metric: `eval_loss` is the latest value, `eval_loss.best` the best.
 """
 
 from collections import Counter
@@ -24,10 +24,10 @@ from studio.services.estimates import run_progress
 
 FieldKind = Literal["words", "choice", "number", "flag", "moment", "span", "tags", "curve"]
 SummariesByMetric = Mapping[str, MetricSummary]
-"""What a run told, summed up, by metric."""
+"""Summaries of a run's metrics, by metric key."""
 
 FORMS = ("last", "best", "min", "max", "smoothed", "mean10", "mean100", "curve")
-"""As what a metric can be shown. `best` is there for those of which it is known what is better."""
+"""Forms in which a metric can be shown. `best` needs a metric whose better direction is known."""
 
 _SUMMARY_COLUMNS = {
     "last": "last",
@@ -45,13 +45,13 @@ class Field:
     name: str
     kind: FieldKind
     value: ColumnElement[Any]
-    """What the database sorts, groups and compares by."""
+    """The SQL expression to sort, group and compare by."""
     read: Callable[[Run, SummariesByMetric], Any]
-    """What is shown of one run."""
+    """Returns the value to show for a run."""
     title: str = ""
-    """Of what is no metric: their names are put into words where they are shown."""
+    """Empty for metrics: pages format their names."""
     key: str = ""
-    """The metric it is of, if it is of one."""
+    """The key of its metric, if it is one."""
     form: str = ""
     choices: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ class Field:
 
 
 def find(name: str, told: Collection[str]) -> Field | None:
-    """Return the field of a name; `told` are the metrics that runs have told."""
+    """Return the field with a name; `told` are the metrics that runs have reported."""
     plain = _ALIASES.get(name, name)
     return (
         _RUN_FIELDS.get(plain)
@@ -72,7 +72,7 @@ def find(name: str, told: Collection[str]) -> Field | None:
 
 
 def list_names(told: Collection[str]) -> list[str]:
-    """Return every name there is, those asked for most first."""
+    """Return all names, the most useful first."""
     metrics = sorted({*told, *LOWER_IS_BETTER})
     forms = (f"{key}.{form}" for key in metrics for form in _metric_forms(key))
     return [*_RUN_FIELDS, *metrics, *recipe_fields(), *forms]
@@ -80,23 +80,23 @@ def list_names(told: Collection[str]) -> list[str]:
 
 @cache
 def recipe_fields() -> dict[str, Field]:
-    """Return the keys of all methods' recipes, by their dotted names."""
+    """Return the settings of all methods' recipes, by their dotted names."""
     found: dict[str, Field] = {}
     for one in (one for method in METHODS.values() for one in _recipe_settings(method.recipe)):
         known = found.get(one.name, one)
-        # Two kinds of a section, or two methods, may each have their own choices.
+        # Variants of a section, and methods, may have different choices.
         choices = tuple(dict.fromkeys((*known.choices, *one.choices)))
         found[one.name] = replace(one, choices=choices)
     return found
 
 
 def setting_names() -> frozenset[str]:
-    """Return the names of what the recipe says of a run."""
+    """Return the names of the fields that the recipe determines."""
     return frozenset({*recipe_fields(), "model", "dataset", "method", "precision"})
 
 
 def metric_direction(key: str) -> int:
-    """Return -1 where less of a metric is better, 1 where more is, 0 where nobody knows."""
+    """Return -1 if lower is better, 1 if higher is better, 0 if unknown."""
     return {True: -1, False: 1, None: 0}[LOWER_IS_BETTER.get(key)]
 
 
@@ -129,7 +129,7 @@ def _summary_column(key: str, form: str) -> str:
 def build_condition(
     field: Field, compared: Callable[[ColumnElement[Any]], Any]
 ) -> ColumnElement[bool]:
-    """Say of a run that a comparison holds of its field; metrics are looked up in their index."""
+    """Return the SQL condition that a field's value satisfies; metrics use their index."""
     if not field.key:
         holds: ColumnElement[bool] = compared(field.value)
         return holds
@@ -189,13 +189,13 @@ def _type_options(annotation: object) -> tuple[Any, ...]:
 def _recipe_value(name: str, run: Run, _sums: SummariesByMetric) -> Any:  # noqa: ANN401 -- whatever the recipe holds
     value: Any = run.recipe
     for part in name.split("."):
-        value = getattr(value, part, None)  # Another kind of adapter has other settings.
+        value = getattr(value, part, None)  # Other adapter kinds have other settings.
     return value
 
 
 @cache
 def _short_names() -> dict[str, Field]:
-    """Return the keys that can be called by their last part alone."""
+    """Return the settings whose last part is unique, by that part."""
     counts = Counter(name.rpartition(".")[2] for name in recipe_fields())
     found = {name.rpartition(".")[2]: one for name, one in recipe_fields().items()}
     return {leaf: one for leaf, one in found.items() if counts[leaf] == 1}
@@ -227,7 +227,7 @@ _RUN_FIELDS: dict[str, Field] = {
         _run_field("tag", "tags", col(Run.tags), "Tags", attribute="tags"),
         _run_field("notes", "words", col(Run.notes), "Notes"),
         _recipe_alias("model", "base_model", "Model"),
-        _recipe_alias("dataset", "dataset", "Data set"),
+        _recipe_alias("dataset", "dataset", "Dataset"),
         _recipe_alias("method", "method", "Method"),
         _recipe_alias("precision", "precision", "Precision"),
         _run_field("created", "moment", col(Run.created_at), "Created", attribute="created_at"),

@@ -1,4 +1,4 @@
-"""Which runs a query means, as conditions that any database understands."""
+"""Translate a query into SQL conditions that work on any database."""
 
 import json
 import re
@@ -48,7 +48,7 @@ _HAS_FLAGS: dict[str, Condition] = {
     "nan": col(Run.id).in_(select(MetricSummary.run_id).where(col(MetricSummary.broken) > 0)),
 }
 FLAGS = {"is": _IS_FLAGS, "has": _HAS_FLAGS}
-"""Fields that are words about a run: `is:archived`, `has:notes`."""
+"""Fields whose values are flags of a run: `is:archived`, `has:notes`."""
 
 _AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)([a-z%]*)", re.IGNORECASE)
 _UNITS = {"": 1.0, "%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "kb": 1e3, "mb": 1e6, "gb": 1e9}
@@ -57,25 +57,25 @@ _MOMENT = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
 def build_conditions(query: str, told: Collection[str]) -> list[Condition]:
-    """Return what a run must be to be found. Archive and trash are searched only when named.
+    """Return the conditions of a query. Archived and trashed runs are found only if named.
 
-    `told` are the metrics that runs have told.
+    `told` are the metrics that runs have reported.
 
     Raises:
-        QueryError: it cannot be understood; the error says where.
+        QueryError: The query is not valid; the error has the position.
 
     """
     found = parse(query)
     named = {value for term in found if term.field == "is" for value in term.values}
     hidden = [("archived", _ARCHIVED), ("trashed", _TRASHED)]
-    # Whoever looks into the trash wants to see what was archived before, too.
+    # The trash includes runs that were archived before they were trashed.
     seen = {"archived", "trashed"} if "trashed" in named else named
     shown = [~condition for name, condition in hidden if name not in seen]
     return [*shown, *(_term_condition(term, told) for term in found)]
 
 
 def group_term(field: Field, value: object) -> str:
-    """Write the term that finds the runs of a group; groups are by what a field equals."""
+    """Return the term that finds the runs of a group: those whose field equals the value."""
     if value is None:
         return f"-{field.name}:*"
     if isinstance(value, bool):
@@ -92,9 +92,9 @@ def _term_condition(term: Term, told: Collection[str]) -> Condition:
     else:
         field = _require_field(term, told)
         if not term.values:
-            raise _query_error(term, f"After {term.field}{term.sign} a value is missing.")
+            raise _query_error(term, f"{term.field}{term.sign} needs a value.")
         one = or_(*(_field_condition(field, term, value) for value in term.values))
-    # What is not known is not so: a run without this metric is found by its negation.
+    # NULL counts as false, so the negation finds runs without this metric.
     return ~func.coalesce(one, false()) if term.negated else one
 
 
@@ -107,8 +107,8 @@ def _word_condition(value: str) -> Condition:
 def _flag_condition(term: Term, value: str) -> Condition:
     known = FLAGS[term.field]
     if term.sign not in {":", "="} or value not in known:
-        hint = f"It can be {', '.join(f'{term.field}:{one}' for one in known)}."
-        raise _query_error(term, f"Nothing can be said by {term.field}{term.sign}{value}.", hint)
+        hint = f"Use one of {', '.join(f'{term.field}:{one}' for one in known)}."
+        raise _query_error(term, f"{term.field}{term.sign}{value} is not a valid filter.", hint)
     return known[value]
 
 
@@ -117,10 +117,10 @@ def _require_field(term: Term, told: Collection[str]) -> Field:
     if field is not None and field.kind != "curve":
         return field
     close = get_close_matches(term.field, [*query_fields.list_names(told), *FLAGS], n=1, cutoff=0.6)
-    hint = "To look for the words themselves, put them in quotation marks."
+    hint = "To search for the text itself, put it in quotation marks."
     if close:
         hint = f"Did you mean {close[0]}? {hint}"
-    raise _query_error(term, f"There is no field called {term.field}.", hint)
+    raise _query_error(term, f"There is no field named {term.field}.", hint)
 
 
 def _field_condition(field: Field, term: Term, value: str) -> Condition:
@@ -133,7 +133,7 @@ def _field_condition(field: Field, term: Term, value: str) -> Condition:
         "flag": _bool_condition,
     }
     if field.kind in by_kind and term.sign not in {":", "="}:
-        raise _query_error(term, f"{term.field} is no number, so it is neither more nor less.")
+        raise _query_error(term, f"{term.field} is not a number, so only : and = work.")
     if field.kind in by_kind:
         return by_kind[field.kind](field, term, value)
     if field.kind == "moment":
@@ -157,14 +157,14 @@ def _text_condition(field: Field, term: Term, value: str) -> Condition:
 def _choice_condition(field: Field, term: Term, value: str) -> Condition:
     known = {one.lower(): one for one in field.choices}
     if value.lower() not in known:
-        hint = f"It is one of {', '.join(field.choices)}."
-        raise _query_error(term, f"{term.field} is never {value}.", hint)
+        hint = f"Use one of {', '.join(field.choices)}."
+        raise _query_error(term, f"{term.field} cannot be {value}.", hint)
     equal: Condition = field.value == known[value.lower()]
     return equal
 
 
 def _tag_condition(_field: Field, _term: Term, value: str) -> Condition:
-    # JSON is compared as the text it is: no function on its parts is the same everywhere.
+    # Compare JSON as text: functions on its elements differ between databases.
     kept = cast(type_coerce(col(Run.tags), JSON), String)
     return kept.icontains(json.dumps(value), autoescape=True)
 
@@ -172,7 +172,7 @@ def _tag_condition(_field: Field, _term: Term, value: str) -> Condition:
 def _bool_condition(field: Field, term: Term, value: str) -> Condition:
     known = {"yes": True, "true": True, "no": False, "false": False}
     if value.lower() not in known:
-        raise _query_error(term, f"{term.field} is yes or no, never {value}.")
+        raise _query_error(term, f"{term.field} is yes or no, not {value}.")
     equal: Condition = field.value == known[value.lower()]
     return equal
 
@@ -186,7 +186,7 @@ def _parse_number(field: Field, term: Term, value: str) -> float:
     if amount is None or unit not in units:
         example = "90s, 5min, 2h or 3d" if field.kind == "span" else "0.5, 1e-4, 20k or 8GB"
         raise _query_error(
-            term, f"{value} is no amount.", f"Write {term.field}{term.sign}{example}."
+            term, f"{value} is not a number.", f"Write {term.field}{term.sign}{example}."
         )
     return float(amount.group(1)) * units[unit]
 
@@ -200,7 +200,7 @@ def _moment_condition(field: Field, term: Term, value: str) -> Condition:
 
 
 def _parse_period(term: Term, value: str) -> tuple[datetime, datetime]:
-    """Return when a year, month or day begins and ends; `7d` is that long ago."""
+    """Return the start and end of a year, month or day; `7d` starts that long ago."""
     amount = _AMOUNT.fullmatch(value)
     now = datetime.now(UTC)
     try:
@@ -217,7 +217,7 @@ def _parse_period(term: Term, value: str) -> tuple[datetime, datetime]:
     except (ValueError, OverflowError):
         pass
     hint = f"Write {term.field}{term.sign}2026-11-01, 2026-11, today, or 7d for a week ago."
-    raise _query_error(term, f"{value} is no date.", hint)
+    raise _query_error(term, f"{value} is not a date.", hint)
 
 
 def _calendar_period(
@@ -236,7 +236,7 @@ def _query_error(term: Term, message: str, hint: str = "") -> QueryError:
 
 
 def parse_or_empty(query: str) -> Sequence[Term]:
-    """Return the terms to show one by one; none of a query that cannot be understood."""
+    """Return the terms to show one by one; none if the query is not valid."""
     try:
         return parse(query)
     except QueryError:

@@ -1,13 +1,13 @@
-"""The language of the search box, as far as its signs go: words, and fields with what they are.
+"""Parse the query language of the search box: words, and fields with operators and values.
 
     support tone            both words, in name or notes
-    "support tone"          these words as they stand
-    status:running,queued   a field that is any of these
-    eval_loss<0.5           a number compared
-    created>=2026-11-01     a moment compared
-    -tag:draft              not what follows
+    "support tone"          the exact phrase
+    status:running,queued   a field with any of these values
+    eval_loss<0.5           a number comparison
+    created>=2026-11-01     a date comparison
+    -tag:draft              negation
 
-What fields there are, and what they hold, `studio.services.search.query_fields` knows.
+`studio.services.search.query_fields` defines the fields and their types.
 """
 
 import re
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from studio.errors import InvalidError
 
 MAX_TERMS = 30
-"""More is no question of a person, and each of them is a part of one SQL statement."""
+"""Each term is a part of one SQL statement, which limits their number."""
 
 _FIELD = re.compile(r"([A-Za-z_#][\w.#]*)(>=|<=|!=|[:=<>])")
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -26,7 +26,7 @@ _SPACE = re.compile(r"\s*")
 
 
 class QueryError(InvalidError):
-    """A query that cannot be understood, and where in it that is so."""
+    """A query that cannot be parsed, and the position of the error."""
 
     def __init__(self, message: str, start: int, end: int, *, hint: str = "") -> None:
         super().__init__(message, hint=hint, param="q")
@@ -35,23 +35,24 @@ class QueryError(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One part of a query; a run must match all of them."""
+    """One term of a query; a run must match all of them."""
 
     start: int
     end: int
     field: str = ""
-    """Nothing for words that are looked for in name and notes."""
+    """Empty for text to find in names and notes."""
     sign: str = ":"
     values: tuple[str, ...]
-    """Any of these will do."""
+    """Any of them matches."""
     negated: bool = False
 
 
 def parse(query: str) -> list[Term]:
-    """Part a query into its terms.
+    """Split a query into its terms.
 
     Raises:
-        QueryError: a quotation has no end, a field no value, or there are too many terms.
+        QueryError: A quotation is not closed, a field has no value, or there are too many
+            terms.
 
     """
     found: list[Term] = []
@@ -62,25 +63,25 @@ def parse(query: str) -> list[Term]:
         place = _skip_space(query, term.end)
     if len(found) > MAX_TERMS:
         last = found[MAX_TERMS]
-        raise QueryError(f"A query has at most {MAX_TERMS} parts.", last.start, len(query))
+        raise QueryError(f"A query can have at most {MAX_TERMS} terms.", last.start, len(query))
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialTerm:
-    """What is being written at a place of a query."""
+    """What is being typed at the cursor."""
 
     start: int
-    """Where the word that is written begins: a field's name, or the value after its sign."""
+    """Where the word being typed starts: a field's name, or the value after its operator."""
     end: int
     word: str
-    """As much of it as stands before the place."""
+    """The part of it before the cursor."""
     field: str = ""
-    """Whose value it is; nothing while it is a name, or a word to look for."""
+    """The field whose value it is; empty while it is a name or text to search for."""
 
 
 def partial_term_at(query: str, place: int) -> PartialTerm:
-    """Return what is being written at a place, whether or not the query can be understood."""
+    """Return what is being typed at a position, even if the query is not valid."""
     start = _piece_start(query, place, str.isspace)
     start += query[start : start + 1] == "-"
     field = _FIELD.match(query[:place], start)
@@ -94,18 +95,18 @@ def partial_term_at(query: str, place: int) -> PartialTerm:
 
 
 def remove_term(query: str, term: Term) -> str:
-    """Return the query as it is without one of its terms."""
+    """Return the query without one of its terms."""
     return " ".join((query[: term.start] + query[term.end :]).split())
 
 
 def quote(value: str) -> str:
-    """Write a value so that it is read back as it is; no value holds a quotation mark."""
+    """Quote a value so that it parses back to itself; values contain no quotation marks."""
     plain = re.fullmatch(r"[\w.#/+-]+", value) and not value.startswith("-")
     return value if plain else '"' + value.replace('"', "") + '"'
 
 
 def _piece_start(query: str, place: int, parts: Callable[[str], bool]) -> int:
-    """Return where the piece at a place begins; what stands in quotation marks parts nothing."""
+    """Return where the piece at a position starts; quoted separators do not count."""
     start, is_quoted = 0, False
     for i, sign in enumerate(query[:place]):
         is_quoted ^= sign == '"'
@@ -129,8 +130,8 @@ def _read_term(query: str, start: int) -> Term:
         return Term(start=start, end=end, values=values, negated=negated)
     name, sign = field.groups()
     if field.end() == len(query) or query[field.end()].isspace():
-        hint = "Write it without a space, as in status:failed or eval_loss<0.5."
-        raise QueryError(f"After {name}{sign} a value is missing.", start, field.end(), hint=hint)
+        hint = "Write it without a space, e.g. status:failed or eval_loss<0.5."
+        raise QueryError(f"{name}{sign} needs a value.", start, field.end(), hint=hint)
     values, end = _read_values(query, field.end(), is_list=sign in {":", "=", "!="})
     differs = sign == "!="
     return Term(
@@ -144,7 +145,7 @@ def _read_term(query: str, start: int) -> Term:
 
 
 def _read_values(query: str, place: int, *, is_list: bool = False) -> tuple[tuple[str, ...], int]:
-    """Read one value, or several with commas between them; return them and where they end."""
+    """Read one value, or several separated by commas; return them and the end position."""
     found: list[str] = []
     while True:
         part, place = _read_value(query, place)
@@ -158,7 +159,7 @@ def _read_value(query: str, place: int) -> tuple[str, int]:
     if query[place : place + 1] == '"':
         quotation = _QUOTED.match(query, place)
         if quotation is None:
-            raise QueryError("The quotation that begins here has no end.", place, len(query))
+            raise QueryError("This quotation is not closed.", place, len(query))
         return quotation.group(), quotation.end()
     bare = _BARE.match(query, place)
     return (bare.group(), bare.end()) if bare else ("", place)

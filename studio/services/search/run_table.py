@@ -1,4 +1,4 @@
-"""The table of runs: those that a query finds, in an order of one's choice, page after page."""
+"""The run table: the runs that match a query, sorted and paged."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ DEFAULT_COLUMNS = (
     *("name", "status", "tag", "model", "dataset", "precision"),
     *("eval_loss", "loss.curve", "tokens_per_second", "duration", "created"),
 )
-"""What is shown unless somebody chooses."""
+"""Columns shown by default."""
 
 NEWEST_FIRST = "-created"
 MAX_COLUMNS = 40
@@ -28,20 +28,20 @@ MAX_EXPORTED = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """Which runs, how, and in what order. All of it stands in the address."""
+    """Which runs to show, which columns, and the order; the URL holds all of it."""
 
     query: str = ""
     sort: str = NEWEST_FIRST
-    """A field's name; with a minus before it, the greatest comes first."""
+    """A field's name; a leading minus sorts in descending order."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     group: str = ""
     base: int | None = None
-    """The run that the others are measured against."""
+    """The run that others are compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A run with what it told, summed up."""
+    """A run and the summaries of its metrics."""
 
     run: Run
     summaries: dict[str, MetricSummary]
@@ -56,7 +56,7 @@ class TablePage:
     columns: Sequence[Field]
     has_more: bool
     total: int
-    """How many runs the query finds, on all pages."""
+    """Number of runs that match the query, on all pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,10 @@ class SortOrder:
 
 
 def load_page(db: Session, view: TableView, *, limit: int, after: int | None = None) -> TablePage:
-    """Return the runs of a view that come after run `after` in its order.
+    """Return the runs of a view that follow the run `after` in its order.
 
     Raises:
-        QueryError: the query cannot be understood.
+        QueryError: The query is not valid.
 
     """
     told = metric_summaries.list_keys(db)
@@ -87,10 +87,10 @@ def load_page(db: Session, view: TableView, *, limit: int, after: int | None = N
 
 
 def find_runs(db: Session, view: TableView, *, limit: int, after: int | None = None) -> list[Run]:
-    """Return the runs of a view that come after run `after` in its order.
+    """Return the runs of a view that follow the run `after` in its order.
 
     Raises:
-        QueryError: the query cannot be understood.
+        QueryError: The query is not valid.
 
     """
     told = metric_summaries.list_keys(db)
@@ -100,10 +100,10 @@ def find_runs(db: Session, view: TableView, *, limit: int, after: int | None = N
 
 
 def find_run_ids(db: Session, query: str) -> list[int]:
-    """Return the numbers of all runs that a query finds.
+    """Return the ids of all runs that match a query.
 
     Raises:
-        QueryError: the query cannot be understood.
+        QueryError: The query is not valid.
 
     """
     which = query_filters.build_conditions(query, metric_summaries.list_keys(db))
@@ -112,7 +112,7 @@ def find_run_ids(db: Session, query: str) -> list[int]:
 
 
 def resolve_columns(view: TableView, told: Collection[str]) -> list[Field]:
-    """Return the columns of a view, names first; what no field is called is passed over."""
+    """Return the columns of a view, names first; skip unknown fields."""
     named = dict.fromkeys(("name", *view.columns[:MAX_COLUMNS]))
     return [one for name in named if (one := query_fields.find(name, told))]
 
@@ -121,7 +121,7 @@ def resolve_order(view: TableView, told: Collection[str]) -> SortOrder:
     """Return the order of a view.
 
     Raises:
-        InvalidError: runs cannot be sorted by what it names.
+        InvalidError: Runs cannot be sorted by its field.
 
     """
     name = view.sort.removeprefix("-") or NEWEST_FIRST.removeprefix("-")
@@ -130,14 +130,14 @@ def resolve_order(view: TableView, told: Collection[str]) -> SortOrder:
         near = get_close_matches(name, query_fields.list_names(told), n=1, cutoff=0.6)
         raise InvalidError(
             f"Runs cannot be sorted by {name}.",
-            hint=f"Did you mean {near[0]}?" if near else "GET /api/v1/fields lists what they can.",
+            hint=f"Did you mean {near[0]}?" if near else "GET /api/v1/fields lists the fields.",
             param="sort",
         )
     return SortOrder(field=field, is_descending=view.sort.startswith("-"))
 
 
 def load_rows(db: Session, run_ids: Sequence[int], shown: Sequence[Field]) -> list[TableRow]:
-    """Return runs as lines of a table of some columns, in the order of their ids here."""
+    """Return table rows for runs, in the order of these ids."""
     runs = {run.id: run for run in db.exec(select(Run).where(col(Run.id).in_(run_ids)))}
     sums = metric_summaries.load_by_run(db, run_ids, {one.key for one in shown})
     return [TableRow(run=runs[one], summaries=sums.get(one, {})) for one in run_ids if one in runs]
@@ -150,7 +150,7 @@ def _sorted_ids(
     limit: int,
     after: int | None,
 ) -> list[int]:
-    # Runs are numbered as they are made, and their numbers are an index.
+    # Ids increase with creation time, and the primary key is an index.
     value = col(Run.id) if wanted.field.name == "created" else wanted.field.value
     query = select(Run.id).where(*which)
     if after is not None:
@@ -162,7 +162,7 @@ def _sorted_ids(
 
 
 def _after_condition(db: Session, value: Any, wanted: SortOrder, after: int) -> ColumnElement[bool]:  # noqa: ANN401 -- a column of any type
-    """Say of a run that it comes after another, wherever that stands by now."""
+    """Return the condition that a run follows another, by that run's current value."""
     mark = db.exec(select(value).where(Run.id == after)).first()
     later = col(Run.id) < after if wanted.is_descending else col(Run.id) > after
     if mark is None:

@@ -1,4 +1,4 @@
-"""Views of the table of runs that somebody keeps: a name for what stands in the address."""
+"""Saved views of the run table: a name for a URL query string."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ QUERY_LIMIT = 4000
 
 
 def save(db: Session, name: str, query: str) -> SavedView:
-    """Keep a view under a name; one that has this name already is replaced.
+    """Save a view under a name; replace an existing one.
 
     Raises:
-        InvalidError: the name cannot be kept.
+        InvalidError: The name is not valid.
 
     """
     name = experiments.clean_name(name)
@@ -30,7 +30,7 @@ def save(db: Session, name: str, query: str) -> SavedView:
 def get(db: Session, view_id: int) -> SavedView:
     view = db.get(SavedView, view_id)
     if view is None:
-        raise NotFoundError(f"There is no view {view_id}.", hint="It may have been deleted.")
+        raise NotFoundError(f"View {view_id} does not exist.", hint="It may have been deleted.")
     return view
 
 

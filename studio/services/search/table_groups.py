@@ -1,4 +1,4 @@
-"""Runs gathered by what they have in common: how many they are, their mean and their spread."""
+"""Group the runs of the table by a field: counts, means and standard deviations."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from studio.services.search.query_fields import Field
 from studio.services.search.run_table import TableView
 
 MAX_GROUPS = 200
-"""More groups are no grouping."""
+"""With more groups, grouping tells nothing."""
 
 GROUPABLE_KINDS = frozenset({"words", "choice", "number", "flag"})
-"""What runs can be gathered by."""
+"""Kinds of fields that runs can be grouped by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,18 @@ class GroupStats:
     n: int
     mean: float
     deviation: float | None
-    """The standard deviation of a sample; None of a single number."""
+    """Sample standard deviation; None for a single value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGroup:
     value: Any
-    """What its runs have in common; None if that they have it not."""
+    """The common value of its runs; None if they have none."""
     count: int
     spreads: dict[str, GroupStats]
-    """By the name of the column; of numbers only."""
+    """Statistics of numeric columns, by column name."""
     term: str
-    """What is added to the query to find its runs."""
+    """The query term that finds its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,10 @@ class GroupedRuns:
 
 
 def group_runs(db: Session, view: TableView) -> GroupedRuns | None:
-    """Gather the runs of a view; nothing where it is not grouped, or not by what can be.
+    """Group the runs of a view; None if it is not grouped, or its field cannot group.
 
     Raises:
-        QueryError: the query cannot be understood.
+        QueryError: The query is not valid.
 
     """
     told = metric_summaries.list_keys(db)
@@ -77,11 +77,11 @@ def _load_groups(
     which: Sequence[ColumnElement[bool]],
 ) -> list[RunGroup]:
     named: Any = [one.value.label(f"c{i}") for i, one in enumerate(numbers)]
-    # The offset keeps databases from looking each number up anew for every sum.
+    # OFFSET keeps databases from repeating each value's subquery for every sum.
     each = select(field.value.label("common"), *named).select_from(Run).where(*which)
     each = each.offset(0).subquery()
     parts = [each.c[f"c{i}"] for i in range(len(numbers))]
-    # Squares of differences from a number near by: squares of large numbers have no digits left.
+    # Sum squared differences from the mean: squares of large numbers lose all precision.
     near = db.execute(select(func.count(), *map(func.avg, parts)).select_from(each)).one()[1:]
     sums: list[Any] = []
     for part, middle in zip(parts, near, strict=True):
@@ -114,7 +114,7 @@ def _to_stats(n: int, middle: float, total: float, squares: float) -> GroupStats
 
 
 def _sort_groups(found: Sequence[RunGroup], order: run_table.SortOrder) -> list[RunGroup]:
-    """Sort by the mean of a column where the view is sorted by one, else the largest first."""
+    """Sort by the mean of the column the view is sorted by; otherwise, largest group first."""
     name = order.field.name
     known = [one for one in found if name in one.spreads]
     if not known:
