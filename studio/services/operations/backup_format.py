@@ -1,8 +1,8 @@
-"""What a backup is: a folder or a zip file with a home's files, and a manifest that proves them.
+"""The backup format: a folder or zip file with a home's files and a manifest of checksums.
 
-`manifest.json` names each file with its size and checksum, and says who made the backup, when, and
-what was left out. `studio.db` is one moment of the database; `runs`, `datasets` and `models` are
-as in the home.
+`manifest.json` lists each file with its size and checksum, the version and time of the backup, and
+what it excludes. `studio.db` is a snapshot of the database; `runs`, `datasets` and `models` are as
+in the home.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ MANIFEST = "manifest.json"
 DATABASE = "studio.db"
 
 ProgressCallback = Callable[[int], None]
-"""Is told how many bytes more have been copied."""
+"""Gets the number of bytes copied since the last call."""
 FileOpener = Callable[[str], AbstractContextManager[IO[bytes]]]
 
 _CHUNK_BYTES = 2**20
@@ -35,15 +35,15 @@ _MANIFEST_LIMIT = 256 * 2**20
 _COMPRESSED_SUFFIXES = frozenset(
     {".safetensors", ".pt", ".bin", ".parquet", ".gz", ".zip", ".gguf"}
 )
-"""Kinds of files that are hardly smaller when they are compressed, and slow to."""
+"""File types that compression hardly shrinks."""
 
 
 def _check_member_name(name: str) -> str:
-    """Refuse a name that would be written elsewhere, or over what is not a studio's data."""
+    """Refuse a name outside the home, or of a file that is not part of a home."""
     parts = PurePosixPath(name).parts
     is_plain = name == "/".join(parts) and "\\" not in name and "\0" not in name
     if not parts or not is_plain or {"..", "/", "."} & set(parts):
-        raise ValueError("is no path inside a home")
+        raise ValueError("is not a path inside a home")
     if parts[0] in locks.LOCK_FILES or parts[0].startswith("."):
         raise ValueError("is not part of a home")
     return name
@@ -61,9 +61,9 @@ class BackupManifest(BaseModel):
 
     format: Literal[1] = 1
     studio: str
-    """The version that made it."""
+    """The version that made the backup."""
     revision: str
-    """The database's."""
+    """Schema revision of the database."""
     made_at: datetime
     left_out: list[str] = []
     files: dict[Annotated[str, AfterValidator(_check_member_name)], BackupEntry]
@@ -75,14 +75,14 @@ class BackupManifest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class OpenBackup:
-    """A backup that is open for reading."""
+    """A backup open for reading."""
 
     manifest: BackupManifest
     open: FileOpener
 
 
 def copy_file(source: IO[bytes], to: IO[bytes], most: int, watch: ProgressCallback) -> BackupEntry:
-    """Copy a file, or as much of it as is allowed. Return what was copied."""
+    """Copy at most `most` bytes of a file. Return the size and checksum of what was copied."""
     digest, size = hashlib.sha256(), 0
     while piece := source.read(min(_CHUNK_BYTES, most - size)):
         to.write(piece)
@@ -97,11 +97,11 @@ def open_backup(path: Path) -> Iterator[OpenBackup]:
     """Open a backup.
 
     Raises:
-        InvalidError: it is none, or it is damaged.
+        InvalidError: This is not a backup, or it is damaged.
 
     """
     if not path.exists():
-        raise InvalidError(f"There is no {path}.", hint="Give the backup's file or folder.")
+        raise InvalidError(f"{path} does not exist.", hint="Enter the file or folder of a backup.")
     try:
         if path.is_dir():
             yield OpenBackup(_read_manifest(path, root := _folder_opener(path)), root)
@@ -111,14 +111,14 @@ def open_backup(path: Path) -> Iterator[OpenBackup]:
             yield OpenBackup(_read_manifest(path, member), member)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise InvalidError(
-            f"{path} is no backup, or it is damaged: {error}.",
+            f"{path} is not a backup, or it is damaged: {error}.",
             hint="Nothing was changed. Try another copy of the backup.",
         ) from error
 
 
 @contextmanager
 def open_for_writing(folder: Path, *, packed: bool) -> Iterator[FileOpener]:
-    """Fill a folder, or one zip file in it that is called as the folder."""
+    """Write into a folder, or into a zip file inside it."""
     if not packed:
         yield _folder_writer(folder)
         return
@@ -131,7 +131,7 @@ def zip_path(folder: Path) -> Path:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the bytes that are free where a folder is, or will be."""
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
     return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
 
 
@@ -141,12 +141,12 @@ def _read_manifest(path: Path, opened: FileOpener) -> BackupManifest:
             manifest = BackupManifest.model_validate_json(file.read(_MANIFEST_LIMIT))
     except ValidationError as error:
         raise InvalidError(
-            f"{path} is no backup of this studio. "
+            f"{path} is not a backup of this studio. "
             f"{field_errors(error.errors(), BackupManifest)[0]}",
             hint="A newer studio may have made it.",
         ) from error
     if DATABASE not in manifest.files:
-        raise InvalidError(f"{path} holds no database.", hint="Try another copy of the backup.")
+        raise InvalidError(f"{path} contains no database.", hint="Try another copy of the backup.")
     return manifest
 
 
@@ -189,5 +189,5 @@ def _zip_info(name: str) -> zipfile.ZipInfo:
 
 def _missing_file_error(path: Path, name: str) -> InvalidError:
     return InvalidError(
-        f"{path} is no backup, or it lacks {name}.", hint="Try another copy of the backup."
+        f"{path} is not a backup, or {name} is missing.", hint="Try another copy of the backup."
     )

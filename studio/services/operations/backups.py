@@ -1,7 +1,7 @@
-"""Make a backup of a home while the studio runs: the database first, then the files of its rows.
+"""Back up a home while the studio runs: the database first, then the files of its rows.
 
-In this order no row is without its files. What comes later is in none: a run that went on is, in
-the backup, a run that was broken off at the moment of the database's copy.
+This order ensures that every row has its files. Later changes are not in the backup: a run that was
+training is, in the backup, a run interrupted at the moment of the database snapshot.
 """
 
 import os
@@ -48,12 +48,12 @@ _LOG = "events.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupOptions:
-    """What to put into a backup besides the database, and how."""
+    """What a backup includes besides the database, and its format."""
 
     models: bool = True
     checkpoints: bool = True
     packed: bool = True
-    """Into one zip file; else into a folder."""
+    """One zip file instead of a folder."""
 
     @property
     def left_out(self) -> list[str]:
@@ -62,7 +62,7 @@ class BackupOptions:
 
 
 def estimate_bytes(settings: Settings, choice: BackupOptions) -> int:
-    """Return about how many bytes a backup will have, before it is compressed."""
+    """Return the approximate size of a backup in bytes, before compression."""
     database = settings.database.stat().st_size if settings.database.exists() else 0
     sizes = 0
     for path in _files(settings.home, choice):
@@ -74,13 +74,13 @@ def estimate_bytes(settings: Settings, choice: BackupOptions) -> int:
 def create(
     settings: Settings, to: Path, choice: BackupOptions, watch: ProgressCallback
 ) -> BackupManifest:
-    """Write a backup beside its place, and move it there whole. The studio may go on meanwhile.
+    """Write a backup next to its destination, then move it into place. The studio may keep running.
 
     Raises:
-        ConflictError: something of that name is there, or rows were deleted meanwhile.
-        DiskFullError: there is no room for it.
-        InvalidError: the place is inside a folder that is backed up.
-        NotFoundError: there is no studio in this home.
+        ConflictError: The destination exists, or rows were deleted during the backup.
+        DiskFullError: The disk is full.
+        InvalidError: The destination is inside the home.
+        NotFoundError: There is no studio in this home.
 
     """
     to = to.expanduser().absolute()
@@ -102,21 +102,22 @@ def create(
 def _check(settings: Settings, to: Path, choice: BackupOptions) -> None:
     if not settings.database.exists():
         raise NotFoundError(
-            f"There is no studio in {settings.home}.", hint="Name its folder with STUDIO_HOME."
+            f"There is no studio in {settings.home}.",
+            hint="Set STUDIO_HOME to the studio's folder.",
         )
     if to.exists():
-        raise ConflictError(f"{to} is there already.", hint="Choose another name.")
+        raise ConflictError(f"{to} already exists.", hint="Choose another name.")
     if to.is_relative_to(settings.home):
         raise InvalidError(
-            "A backup inside the folder that it is of is lost together with it.",
-            hint="Choose a place outside of it, best on another disk.",
+            "A backup inside the studio's home would be lost together with it.",
+            hint="Choose a place outside the home, ideally on another disk.",
         )
     needed, free = estimate_bytes(settings, choice), backup_format.free_bytes(to.parent)
     if needed > free:
         raise DiskFullError(
             f"The backup may need {needed / 10**9:.1f} GB, "
-            f"and {to.parent} has {free / 10**9:.1f} GB left.",
-            hint="Choose another disk, or leave out what is large: --no-models --no-checkpoints.",
+            f"but {to.parent} has only {free / 10**9:.1f} GB free.",
+            hint="Choose another disk, or exclude large files: --no-models --no-checkpoints.",
         )
 
 
@@ -142,7 +143,7 @@ def _write(
         files = {DATABASE: _copy(database, DATABASE, opened, watch)}
         for path in _files(home, choice):
             name = path.relative_to(home).as_posix()
-            # What is half made or not needed any more goes while we look; rows are checked below.
+            # Temporary and deleted files may vanish meanwhile; `_require_unchanged` checks rows.
             with suppress(FileNotFoundError):
                 files[name] = _copy(path, name, opened, watch)
         _require_unchanged(engine, database)
@@ -160,7 +161,7 @@ def _write(
 
 
 def _copy(path: Path, name: str, opened: FileOpener, watch: ProgressCallback) -> BackupEntry:
-    # The size is of this moment: a log that grows is copied as far as it had come.
+    # Copy the current size only: logs may still grow.
     with path.open("rb") as file, opened(name) as made:
         return backup_format.copy_file(file, made, os.fstat(file.fileno()).st_size, watch)
 
@@ -175,7 +176,7 @@ def _files(home: Path, choice: BackupOptions) -> Iterator[Path]:
 
 
 def _walk(path: Path, choice: BackupOptions) -> Iterator[Path]:
-    """Yield the files of a folder; a run's log first, so that what it tells of is there, too."""
+    """Yield the files of a folder; a run's log first, so that all files it mentions follow."""
     if path.is_file():
         yield path
         return
@@ -195,7 +196,7 @@ def _walk(path: Path, choice: BackupOptions) -> Iterator[Path]:
 
 
 def _require_unchanged(engine: Engine, database: Path) -> None:
-    """Refuse a backup of rows whose files may have been deleted while they were copied."""
+    """Refuse a backup of rows whose files may have been deleted during the copy."""
     copy = open_engine(database)
     try:
         gone = _row_names(copy) - _row_names(engine)
@@ -203,11 +204,11 @@ def _require_unchanged(engine: Engine, database: Path) -> None:
         copy.dispose()
     if gone:
         raise ConflictError(
-            f"{min(gone)} was deleted while it was copied.", hint="Make the backup again."
+            f"{min(gone)} was deleted during the backup.", hint="Run the backup again."
         )
 
 
 def _row_names(engine: Engine) -> set[str]:
     with read_session(engine) as db:
-        kept = {"Run": db.exec(select(Run.id)).all(), "Data set": db.exec(select(Dataset.id)).all()}
+        kept = {"Run": db.exec(select(Run.id)).all(), "Dataset": db.exec(select(Dataset.id)).all()}
     return {f"{noun} {number}" for noun, numbers in kept.items() for number in numbers}

@@ -1,4 +1,4 @@
-"""What may hurt a studio's data, looked for before it does: each finding is a sentence."""
+"""Health checks of the home: file system, free space, permissions, clock and SQLite."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from studio.db.session import FIRST_SAFE_SQLITE, sqlite_driver
 from studio.settings import Settings
 
 MIN_FREE_BYTES = 5 * 10**9
-"""Less than this is soon filled by a model and its checkpoints."""
+"""A model and its checkpoints soon fill less than this."""
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -24,21 +24,21 @@ NETWORK_FILE_SYSTEMS = frozenset(
         *("fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
     }
 )
-"""File systems that another system writes, too, by their names in the kernel."""
+"""Kernel names of file systems that other machines may write, too."""
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
-"""How far clocks may differ with nothing being wrong."""
+"""Smallest clock difference that is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     good: bool | None
-    """None for what is not for this machine, with nothing wrong about that."""
+    """None if the check does not apply to this machine."""
     text: str
 
 
 def check_home(settings: Settings) -> Iterator[CheckResult]:
-    """Look at the database's engine, and at the folder that it lies in."""
+    """Check the SQLite version and the home folder."""
     yield check_sqlite(sqlite_driver().sqlite_version_info)
     mounts = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
     yield check_file_system(settings.home, mounts)
@@ -52,14 +52,14 @@ def check_sqlite(version: tuple[int, ...]) -> CheckResult:
     if version < FIRST_SAFE_SQLITE:
         return CheckResult(
             good=False,
-            text=f"{text} can lose a database when two processes write at the same instant; "
-            "pip install pysqlite3 brings a newer one",
+            text=f"{text} can lose a database when two processes write at the same time; "
+            "pip install pysqlite3 for a newer version",
         )
     return CheckResult(good=True, text=text)
 
 
 def check_file_system(home: Path, mounts: Mapping[str, str]) -> CheckResult:
-    """Find the file system by the innermost of the places where one is mounted."""
+    """Find the file system of the home's innermost mount point."""
     place = _nearest_existing(home).resolve()
     above = [str(path) for path in (place, *place.parents)]
     kind = next((mounts[path] for path in above if path in mounts), "unknown")
@@ -67,9 +67,9 @@ def check_file_system(home: Path, mounts: Mapping[str, str]) -> CheckResult:
         return CheckResult(
             good=False,
             text=f"{home} is on a network file system ({kind}), where SQLite can lose data; "
-            "choose a folder on a disk of this machine with STUDIO_HOME",
+            "set STUDIO_HOME to a folder on a local disk",
         )
-    return CheckResult(good=True, text=f"{home} is on a file system of this machine ({kind})")
+    return CheckResult(good=True, text=f"{home} is on a local file system ({kind})")
 
 
 def check_free_space(home: Path, free: int) -> CheckResult:
@@ -77,25 +77,27 @@ def check_free_space(home: Path, free: int) -> CheckResult:
     if free > MIN_FREE_BYTES:
         return CheckResult(good=True, text=text)
     return CheckResult(
-        good=False, text=f"only {text}: delete runs, or what restores set aside, or move the home"
+        good=False, text=f"only {text}: delete runs or replaced- folders, or move the home"
     )
 
 
 def check_permissions(home: Path) -> CheckResult:
     if not home.exists():
-        return CheckResult(good=True, text=f"{home} will be made at the first start")
+        return CheckResult(good=True, text=f"{home} will be created at the first start")
     if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
-        return CheckResult(good=False, text=f"{home} cannot be written by the user of this studio")
+        return CheckResult(
+            good=False, text=f"{home} is not writable by the user that runs the studio"
+        )
     if home.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return CheckResult(
             good=False,
-            text=f"{home} can be opened by other users of this machine: chmod 700 {home}",
+            text=f"{home} is accessible to other users of this machine: chmod 700 {home}",
         )
-    return CheckResult(good=True, text=f"{home} is yours alone")
+    return CheckResult(good=True, text=f"{home} is accessible to you only")
 
 
 def check_clock(database: Path, now: datetime) -> CheckResult:
-    """Compare the clock with the last time that the database was written."""
+    """Compare the clock with the last change of the database."""
     files = (database, database.with_name(f"{database.name}-wal"))
     last = max((file.stat().st_mtime for file in files if file.exists()), default=0)
     ahead = datetime.fromtimestamp(last, UTC) - now
@@ -105,7 +107,7 @@ def check_clock(database: Path, now: datetime) -> CheckResult:
             text=f"the clock is {ahead // timedelta(minutes=1)} minutes behind the last change of "
             "the database: times and the order of runs will be wrong",
         )
-    return CheckResult(good=True, text="the clock runs forward")
+    return CheckResult(good=True, text="the clock is not behind")
 
 
 def _nearest_existing(home: Path) -> Path:

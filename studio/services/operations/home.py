@@ -1,4 +1,4 @@
-"""The folder where a studio keeps everything: locked, migrated and furnished before it is used."""
+"""The studio's home folder: locked, migrated and set up before use."""
 
 import os
 import re
@@ -29,21 +29,22 @@ from studio.settings import Settings, without_secrets
 STARTER = "starter"
 STARTER_COMMAND = (sys.executable, "-m", "studio.training.starter_model")
 
-MAKING_STARTER = "Making the starter model, once."
+MAKING_STARTER = "Creating the starter model (first start only)."
 _STEP = re.compile(r"Step (\d+) of (\d+)\b")
-"""What the builder logs while it trains."""
+"""What `studio.training.starter_model` logs while it trains."""
 
 ReportProgress = Callable[[str], None]
 
 
 def open_home(settings: Settings) -> Engine:
-    """Make the folder if it is missing, and bring its database to the present version.
+    """Create the home if it is missing, and upgrade its database.
 
-    The home is shared until the engine is disposed of, so nobody can replace it meanwhile.
+    The home stays locked for sharing until the engine is disposed of, so that no restore replaces
+    it.
 
     Raises:
-        ConflictError: it must be upgraded, and another studio uses it.
-        UnavailableError: the folder cannot be written, or a newer studio wrote the database.
+        ConflictError: It must be upgraded, and another studio uses it.
+        UnavailableError: The folder is not writable, or a newer studio wrote the database.
 
     """
     share = HomeLock(settings.home)
@@ -65,7 +66,7 @@ def _make_usable(engine: Engine, settings: Settings, share: HomeLock) -> None:
         for folder in (settings.runs, settings.datasets, settings.models):
             folder.mkdir(mode=0o700, exist_ok=True)
     if migrate.is_behind(engine):
-        # Another may have done it by the time that this one is alone.
+        # Another process may have upgraded it before this one got the lock.
         with share.exclusive():
             migrate.upgrade(engine)
     if legacy_layout.needs_migration(engine):
@@ -78,7 +79,7 @@ def _make_usable(engine: Engine, settings: Settings, share: HomeLock) -> None:
 
 
 def cleanup(engine: Engine, settings: Settings) -> None:
-    """Clear away what a killed web process left half done. The next one may: it has the lock."""
+    """Remove what a killed web process left unfinished. The caller must hold the lock."""
     restores.cleanup(settings.home)
     with unit_of_work(engine) as db:
         datasets.cleanup(db, settings.datasets)
@@ -89,13 +90,13 @@ def cleanup(engine: Engine, settings: Settings) -> None:
 def install_starter(
     engine: Engine, settings: Settings, say: ReportProgress, report: ReportProgress
 ) -> None:
-    """Add the starter data set and model where they are missing, and have the machine measured.
+    """Add the starter dataset and model if they are missing, and queue the speed measurement.
 
-    The model is trained here: 20 s on a quiet processor, minutes on a busy one. `report` gets
-    the progress; each text replaces the one before.
+    The model is trained here: 20 s on an idle CPU, minutes on a busy one. `report` gets
+    the progress; each text replaces the previous one.
 
     Raises:
-        UnavailableError: the model could not be made.
+        UnavailableError: The model could not be created.
 
     """
     with unit_of_work(engine) as db:
@@ -106,7 +107,7 @@ def install_starter(
     if known and (folder / "config.json").exists():
         return
     if not detect().torch:
-        say("The training packages are missing: pip install 'mantissa-studio[train]'")
+        say("The training packages are not installed: pip install 'mantissa-studio[train]'")
         return
     if not (folder / "config.json").exists():
         say(MAKING_STARTER)
@@ -126,7 +127,7 @@ def _build_starter(folder: Path, report: ReportProgress) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as builder:
-        assert builder.stderr is not None  # noqa: S101 -- it was asked for
+        assert builder.stderr is not None  # noqa: S101 -- it is a pipe
         first: tuple[int, float] | None = None
         for line in builder.stderr:
             last_lines.extend([line.strip()] if line.strip() else [])
@@ -136,12 +137,12 @@ def _build_starter(folder: Path, report: ReportProgress) -> None:
                 report(_progress_text(step, steps, first))
     if builder.returncode:
         raise UnavailableError(
-            f"The starter model could not be made: {last_lines[0]}", hint="Run `studio doctor`."
+            f"The starter model could not be created: {last_lines[0]}", hint="Run `studio doctor`."
         )
 
 
 def _progress_text(step: int, steps: int, first: tuple[int, float]) -> str:
-    """Say how far it is; the time left goes by the steps since the `first` one that was told."""
+    """Return the progress; extrapolate the time left from the steps since the `first` report."""
     begun, at = first
     if step == begun:
         return f"{MAKING_STARTER} Step {step} of {steps}"

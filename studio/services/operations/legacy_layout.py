@@ -1,7 +1,7 @@
-"""Files of data sets as older homes have them, moved to where they are looked for today.
+"""Move dataset files from the layout of older homes to the current one.
 
-Before there were versions, `<id>/train.jsonl` lay where `<id>/1/train.jsonl` lies now. Each step is
-a rename or can be done again, so whatever cuts it off, the next start goes on.
+Before versions existed, `<id>/1/train.jsonl` was `<id>/train.jsonl`. Each step is a rename or
+idempotent, so the next start resumes an interrupted migration.
 """
 
 from contextlib import suppress
@@ -20,13 +20,13 @@ _PARTS = ("train.jsonl", "validation.jsonl")
 
 
 def needs_migration(engine: Engine) -> bool:
-    """Whether there are versions whose files have not been moved yet."""
+    """Return whether versions exist whose files have not been moved."""
     with read_session(engine) as db:
         return db.exec(_unmigrated()).first() is not None
 
 
 def migrate(engine: Engine, folder: Path) -> None:
-    """Move the files of each such version, and note the hash of its rows."""
+    """Move the files of each such version, and store the checksum of its rows."""
     with read_session(engine) as db:
         found = db.exec(_unmigrated()).all()
     for version in found:
@@ -51,6 +51,6 @@ def _move(home: Path, to: Path) -> None:
 
 
 def _link_validation(rows: Path, home: Path) -> None:
-    """Let a file of rows to validate on stand for the one that was brought, which was not kept."""
+    """Link the validation rows as the uploaded validation file, which was not stored then."""
     with suppress(FileExistsError):
         (home / f"{pending_datasets.VALIDATION}.jsonl").hardlink_to(rows)

@@ -1,4 +1,4 @@
-"""What there is, counted: runs by status, slots, waits, alarms. A few queries, whatever asks."""
+"""Counts for Prometheus: runs by status, slots, waits and alerts, in a few queries."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,10 +15,10 @@ from studio.services.runs import runs
 from studio.services.workers import workers
 
 DURATION_BUCKETS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
-"""Upper bounds in seconds by which finished runs are counted."""
+"""Upper bounds, in seconds, of the histogram of finished runs."""
 
 MAX_ALARM_CODES = 50
-"""More codes than the guard knows; whatever else a database holds is not told one by one."""
+"""More than the divergence guard has; limits the labels of an unexpected database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +28,15 @@ class StudioMetrics:
     slots: int
     slots_used: int
     oldest_wait_seconds: float
-    """Of runs that may start; 0 when none waits."""
+    """Of runs that are not on hold; 0 if none waits."""
     worker_silence_seconds: float | None
-    """Since any worker was heard of; None when there is none."""
+    """Since the last heartbeat of any worker; None if there is no worker."""
     worker_failing: int
-    """How many steps of the workers' ticks fail at present."""
+    """Steps of the workers' loops that currently fail."""
     worker_failures: int
-    """How many have failed since they started."""
+    """Failed steps since the workers started."""
     durations: tuple[int, ...]
-    """How many finished runs took at most so long, for each of DURATIONS."""
+    """Number of finished runs up to each bound of `DURATION_BUCKETS`."""
     duration_count: int
     duration_seconds: float
     tokens: int
@@ -91,7 +91,7 @@ def _worker_silence(db: Session, now: datetime) -> float | None:
 def _duration_histogram(db: Session) -> tuple[tuple[int, ...], int, float]:
     ended = (col(Run.finished_at).is_not(None), col(Run.claimed_at).is_not(None))
     each = select(seconds_between(col(Run.claimed_at), col(Run.finished_at)).label("took"))
-    # The offset keeps databases from reckoning each run's seconds anew for every bound.
+    # OFFSET keeps databases from computing each run's seconds again for every bound.
     took = each.where(*ended).offset(0).subquery().c.took
     within = (
         func.coalesce(func.sum(cast(took <= bound, Integer)), 0) for bound in DURATION_BUCKETS

@@ -1,11 +1,11 @@
-"""Bring a backup back into a home: checked whole before anything is touched, then decided at once.
+"""Restore a backup into a home: verified completely first, then switched atomically.
 
-    .restoring/    being filled and checked; whatever breaks off here, the home is as it was
-    .restored/     one rename from there: decided. Whoever opens the home next goes on
-        new/       what is to come; becomes in/ when all that was there has been moved to old/
-        old/       what was there; stays in the home as replaced-<time>/
+    .restoring/    being filled and verified; if interrupted here, the home is unchanged
+    .restored/     one rename later: committed. The next process that opens the home continues
+        new/       the restored files; renamed to in/ once all existing files are in old/
+        old/       the previous files; stays in the home as replaced-<time>/
 
-Everything happens inside the home, which may be a mount point and so cannot be renamed itself.
+Everything happens inside the home, which may be a mount point and then cannot be renamed.
 """
 
 import os
@@ -35,17 +35,17 @@ _RESTORED = ".restored"
 _REPLACED = "replaced-"
 _EXCLUDED = locks.LOCK_FILES | {"lost+found", "secret_key"}
 _SPARE_BYTES = 64 * 2**20
-"""What a studio needs to breathe once a backup has filled the disk."""
+"""Free space to keep for the studio after a restore."""
 
 
 def restore(source: OpenBackup, home: Path, *, force: bool, watch: ProgressCallback) -> None:
-    """Fill a home from a backup. What it held goes into a folder inside it, and is not deleted.
+    """Fill a home from a backup. Existing files move to a folder inside it; none is deleted.
 
     Raises:
-        ConflictError: the home is in use, or holds something and `force` is not given.
-        DiskFullError: there is no room for it.
-        InvalidError: the backup is damaged, or a file of it is missing.
-        UnavailableError: the folder cannot be written, or a newer studio made the backup.
+        ConflictError: The home is in use, or is not empty and `force` is not given.
+        DiskFullError: The disk is full.
+        InvalidError: The backup is damaged or incomplete.
+        UnavailableError: The folder is not writable, or a newer studio made the backup.
 
     """
     migrate.reject_newer_version(source.manifest.revision)
@@ -63,12 +63,12 @@ def restore(source: OpenBackup, home: Path, *, force: bool, watch: ProgressCallb
 
 
 def is_interrupted(home: Path) -> bool:
-    """Whether a restore was decided here and not carried out to its end."""
+    """Return whether a committed restore has not been finished."""
     return (home / _RESTORED).exists()
 
 
 def finish(home: Path) -> None:
-    """Carry out what was decided, from wherever it was cut off."""
+    """Finish a committed restore, wherever it was interrupted."""
     decided = home / _RESTORED
     if (decided / "new").exists():
         for path in _content(home):
@@ -85,17 +85,17 @@ def finish(home: Path) -> None:
 
 
 def cleanup(home: Path) -> None:
-    """Take away what a restore left that was cut off before it was decided."""
+    """Remove what an interrupted restore left before its commit."""
     shutil.rmtree(home / _RESTORING, ignore_errors=True)
 
 
 def list_replaced(home: Path) -> list[Path]:
-    """Return what restores have set aside, oldest first."""
+    """Return the folders with files replaced by restores, oldest first."""
     return sorted(home.glob(f"{_REPLACED}*"))
 
 
 def _content(home: Path) -> Iterator[Path]:
-    """Yield what belongs to a studio, or to whatever else lives in a folder."""
+    """Yield the entries of a home, or of any other folder."""
     for path in sorted(home.iterdir()):
         if path.name not in _EXCLUDED and not path.name.startswith((_REPLACED, _RESTORED)):
             yield path
@@ -107,11 +107,11 @@ def _require_empty(home: Path, *, force: bool) -> None:
     if content and not force:
         raise ConflictError(
             f"{home} is not empty.",
-            hint="Choose another folder with --into, or --force to set aside what is in this one.",
+            hint="Choose another folder with --into, or use --force to move its content aside.",
         )
     if content and DATABASE not in content:
         raise ConflictError(
-            f"{home} holds no studio but {content[0]}, which would be moved away.",
+            f"{home} is not a studio's home, and {content[0]} in it would be moved.",
             hint="Choose another folder with --into.",
         )
 
@@ -121,13 +121,13 @@ def _require_room(home: Path, manifest: BackupManifest) -> None:
     if manifest.bytes + _SPARE_BYTES > free:
         raise DiskFullError(
             f"The backup needs {manifest.bytes / 10**9:.1f} GB, "
-            f"and {home} has {free / 10**9:.1f} GB left.",
+            f"but {home} has only {free / 10**9:.1f} GB free.",
             hint="Free some space, or choose another disk with --into.",
         )
 
 
 def _copy_and_verify(home: Path, source: OpenBackup, watch: ProgressCallback) -> None:
-    """Copy and check everything, then decide."""
+    """Copy and verify all files, then commit."""
     with _staging_dir(home) as stage:
         (stage / "old").mkdir()
         for name, entry in source.manifest.files.items():
@@ -136,7 +136,7 @@ def _copy_and_verify(home: Path, source: OpenBackup, watch: ProgressCallback) ->
             with source.open(name) as file, path.open("xb") as made:
                 if copy_file(file, made, entry.bytes + 1, watch) != entry:
                     raise InvalidError(
-                        f"{name} in the backup is not what it was when the backup was made.",
+                        f"The checksum of {name} in the backup is wrong.",
                         hint="Nothing was changed. Try another copy of the backup.",
                     )
         _forget_processes(stage / "new" / DATABASE)
@@ -157,21 +157,21 @@ def _staging_dir(home: Path) -> Iterator[Path]:
 
 
 _RUN = table("run", *map(column, ("status", "handle", "lease_until", "pid", "pid_started")))
-"""As much of it as any version had."""
+"""The columns that a run had in any version."""
 
 _PROCESS: dict[str, dict[str, object]] = {
     "handle": {"handle": "", "lease_until": None},
     "pid": {"pid": None, "pid_started": None},
 }
-"""How to forget a run's process, by the column that names it: in this version, and in earlier."""
+"""Values that clear a run's process, by the column that names it, now or in older versions."""
 
 _LIVE = [status.value for status in LIVE]
 
 
 def _forget_processes(database: Path) -> None:
-    """Forget who trained: the process of that number, if there is one, belongs to another home.
+    """Clear the process ids of runs: on this machine they belong to other processes.
 
-    What was training when the backup was made is paused: it goes on when a person says so.
+    Runs that were training when the backup was made are paused until a user resumes them.
     """
     snapshot.verify(database)
     engine = open_engine(database)
