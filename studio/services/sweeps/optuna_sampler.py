@@ -1,8 +1,8 @@
-"""What Optuna says of a sweep: what to try next, which runs to stop, which knobs decide.
+"""Optuna for sweeps: the next settings, the runs to prune, and setting importance.
 
-Only a worker asks, and only once there is something to ask: Optuna takes half a second to load.
-It keeps a journal of its own for each sweep. The journal follows the runs and never leads: one
-that is missing, damaged or of another mind is made again from them.
+Only a worker uses it, and only when needed: Optuna takes half a second to import. Each sweep has a
+journal. The runs are the source of truth: a journal that is missing, damaged or inconsistent with
+them is rebuilt.
 """
 
 import random
@@ -45,13 +45,13 @@ from studio.services.sweeps.trials import MIN_TRIALS, Trial
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 STARTUP_TRIALS = 10
-"""How many runs are drawn at random first, for there to be something to go by; at most a third."""
+"""Runs with random settings before TPE starts; at most a third of the sweep."""
 PRUNER_STARTUP_TRIALS = 5
-"""How many runs must have ended before one is stopped for being worse than their median."""
+"""Runs that must finish before one can be pruned for being worse than their median."""
 PRUNER_WARMUP_STEPS = 1
-"""The first evaluation of a run says little: nothing is stopped for it."""
+"""Evaluations of a run before it can be pruned: the first one says little."""
 IMPORTANCE_QUANTILE = 0.25
-"""Knobs are important that decide whether a run is among this share of the best."""
+"""A setting is important if it decides whether a run is among this share of the best."""
 
 _STATES = {
     "going": TrialState.RUNNING,
@@ -65,12 +65,12 @@ _STATES = {
 class SamplerResult:
     proposed: list[TrialSettings] = field(default_factory=list)
     to_prune: list[int] = field(default_factory=list)
-    """Runs to stop, by id."""
+    """Ids of runs to stop."""
     importance: dict[str, float] = field(default_factory=dict)
 
 
 def ask_optuna(sweep: Sweep, trials: Sequence[Trial], path: Path, wanted: int) -> SamplerResult:
-    """Ask for the next settings, the hopeless runs, and how much each knob decides."""
+    """Return the next settings, the runs to prune, and the importance of each setting."""
     study = _sync_study(sweep, trials, path)
     return SamplerResult(
         proposed=_propose(sweep, study, wanted) if wanted else [],
@@ -80,11 +80,11 @@ def ask_optuna(sweep: Sweep, trials: Sequence[Trial], path: Path, wanted: int) -
 
 
 def _sync_study(sweep: Sweep, trials: Sequence[Trial], path: Path) -> optuna.Study:
-    """Return the study of the journal, with all that the runs have told meanwhile."""
+    """Return the study of the journal, updated with the runs' latest metrics."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         study = _open_study(sweep, path)
-    # What reading a damaged journal ends in, or one that a folder has taken the place of.
+    # Raised for a damaged journal, or for a folder in its place.
     except (ValueError, KeyError, AssertionError, OSError):
         _delete_journal(path)
         study = _open_study(sweep, path)
@@ -108,7 +108,7 @@ def _delete_journal(path: Path) -> None:
 
 
 def _open_study(sweep: Sweep, path: Path) -> optuna.Study:
-    # One worker alone writes it; a lock can only be that of one that was killed.
+    # Only one worker writes it, so a lock must be left from a killed one.
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
     study = optuna.create_study(
         study_name=f"sweep {sweep.id}",
@@ -121,7 +121,7 @@ def _open_study(sweep: Sweep, path: Path) -> optuna.Study:
 
 
 def _journal_matches(study: optuna.Study, trials: Sequence[Trial]) -> bool:
-    """Tell whether the runs may have told what is in the journal, and have told more since."""
+    """Return whether the journal agrees with the runs, which may be ahead of it."""
     known = study.get_trials(deepcopy=False)
     if len(known) > len(trials):
         return False
@@ -162,7 +162,7 @@ def _report_values(study: optuna.Study, noted: FrozenTrial, trial: Trial) -> Non
 
 
 def _intermediate_values(trial: Trial) -> dict[int, float]:
-    """Return what a run has told, evaluation by evaluation: steps differ where batches do."""
+    """Return a run's values by evaluation: steps differ between batch sizes."""
     return {
         place: float("nan") if value is None else value
         for place, value in enumerate(trial.intermediate_values)
@@ -170,15 +170,15 @@ def _intermediate_values(trial: Trial) -> dict[int, float]:
 
 
 def _trial_state(trial: Trial) -> TrialState:
-    # One that ended without a number has told nothing.
+    # A run without a finite value tells Optuna nothing.
     if trial.state == "done" and trial.value is None:
         return TrialState.FAIL
     return _STATES[trial.state]
 
 
 def _propose(sweep: Sweep, study: optuna.Study, wanted: int) -> list[TrialSettings]:
-    """Return settings that nobody has tried, those that are promising first."""
-    # On a copy: what is asked here is only tried if the runs say so.
+    """Return untried settings, the most promising first."""
+    # On a copy: proposals enter the journal only when their runs exist.
     number = sweep.submitted + len(sweep.refused)
     starting = min(STARTUP_TRIALS, -(-sweep.count // 3))
     copy = optuna.create_study(
@@ -212,7 +212,7 @@ def _ask_untried(
 
 
 def _draw_untried(sweep: Sweep, seen: Sequence[TrialSettings], number: int) -> TrialSettings:
-    """Return what was never tried, at random: the search has closed in on what it knows."""
+    """Return random untried settings, for when TPE keeps suggesting known ones."""
     drawn = islice(draw_settings(sweep.space, _turn_seed(sweep.seed, number)), len(seen) + 1)
     counted = (effective_settings(sweep.recipe, settings) for settings in drawn)
     found = [settings for settings in counted if settings not in seen]
@@ -241,7 +241,7 @@ def _importance(study: optuna.Study) -> dict[str, float]:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Keep to itself what it says of few trials: the page says how many there are."""
+    """Silence warnings about few trials: the page shows how many there are."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -267,5 +267,5 @@ def _direction(sweep: Sweep) -> StudyDirection:
 
 
 def _turn_seed(seed: int, number: int) -> int:
-    """Give each turn its own luck, the same whoever takes it."""
+    """Return a seed for each proposal, the same for every worker."""
     return random.Random(f"{seed} {number}").randrange(2**31)  # noqa: S311 -- no secret

@@ -1,4 +1,4 @@
-"""What a sweep comes to before it starts: its runs, how long they take, and which cannot be."""
+"""Preview a sweep before it starts: its runs, their duration, and settings that cannot run."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,26 +32,26 @@ from studio.services.workers import workers
 Strategy = Literal["grid", "random", "tpe"]
 Direction = Literal["minimise", "maximise"]
 TrialSettings = dict[str, Scalar]
-"""What one run tries: a value for each knob that varies, by dotted names."""
+"""What one run tries: a value for each setting that varies, by dotted names."""
 
 MAX_RUNS = 500
 MAX_PARALLEL = 64
 DEFAULT_RUNS = 20
-"""How many runs a sweep has that is no grid, unless a person says."""
+"""Number of runs of a sweep that is not a grid, by default."""
 SAMPLE_SIZE = 24
-"""How many settings stand for those that nobody can know yet."""
+"""Number of sampled settings that represent those not known in advance."""
 MAX_REDRAWS = 30
-"""How often a draw is made again that was made before or cannot run."""
+"""Most attempts to draw settings that are new and can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What a sweep tries, and how it chooses."""
+    """The search space of a sweep, and how to search it."""
 
     space: SearchSpace
     strategy: Strategy = "grid"
     count: int | None = None
-    """How many runs; a grid has as many as there are combinations."""
+    """Number of runs; a grid has one for each combination."""
     metric: str = "eval_loss"
     direction: Direction = "minimise"
     seed: int = 0
@@ -67,23 +67,23 @@ class RefusedSettings:
     hint: str
     count: int
     example: str
-    """One of them, in words."""
+    """One of them, formatted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPreview:
     space: SearchSpace
-    """What varies, in values as the recipe has them."""
+    """What varies, with values converted to the recipe's types."""
     count: int
-    """How many runs there will be."""
+    """Number of runs."""
     looked_at: int
-    """How many settings were looked at, those that cannot run among them."""
+    """Number of settings checked, including those that cannot run."""
     planned: Sequence[TrialSettings]
-    """What is tried, in order; empty where each follows from those before."""
+    """The settings to try, in order; empty if each depends on earlier results."""
     refused: Sequence[RefusedSettings]
     at_once: int = 1
     seconds: float | None = None
-    """From the first run's start to the last one's end. None: nobody has timed such runs."""
+    """From the first start to the last end. None if no similar run was timed."""
     least_seconds: float | None = None
     most_seconds: float | None = None
 
@@ -93,10 +93,10 @@ class SweepPreview:
 
 
 def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
-    """Look at all that a sweep will try, or at some of it where that follows from its runs.
+    """Check all settings that a sweep will try, or a sample if they depend on its runs.
 
     Raises:
-        InvalidError: the plan makes no sense, or nothing of it can run here.
+        InvalidError: The plan is not valid, or none of its settings can run here.
 
     """
     space = convert_space(recipe, plan.space)
@@ -119,7 +119,9 @@ def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
             break
     if not sound:
         message, hint = next(iter(reasons))
-        raise InvalidError(f"None of this can run here. {message}", hint=hint, param="space")
+        raise InvalidError(
+            f"None of these settings can run here. {message}", hint=hint, param="space"
+        )
     known = _estimate_seconds(db, recipes, count if plan.strategy == "tpe" else len(sound))
     at_once = max(1, min(plan.parallel, workers.count_slots(db)))
     return SweepPreview(
@@ -134,10 +136,10 @@ def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
 
 
 def convert_space(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> SearchSpace:
-    """Return a space whose values are what the recipe makes of them.
+    """Return the space with its values converted to the recipe's types.
 
     Raises:
-        InvalidError: there is no such knob, or it cannot have such a value.
+        InvalidError: There is no such setting, or it cannot have such a value.
 
     """
     made: SearchSpace = {}
@@ -152,10 +154,10 @@ def convert_space(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> Searc
         try:
             ranged = Range.model_validate(about)
         except ValidationError as error:
-            message = "A range needs a knob that is a number."
-            raise InvalidError(message, hint="Write its values out.", param=name) from error
+            message = "A range needs a numeric setting."
+            raise InvalidError(message, hint="List the values instead.", param=name) from error
         if all(isinstance(end, int) for end in ends) and not ranged.is_whole:
-            raise InvalidError("Steps of a whole number are whole.", param=name)
+            raise InvalidError("A whole-number setting needs a whole-number step.", param=name)
         made[name] = ranged
     return made
 
@@ -165,12 +167,12 @@ def apply_settings(recipe: AnyRecipe, settings: TrialSettings) -> AnyRecipe:
 
 
 def effective_settings(recipe: AnyRecipe, settings: TrialSettings) -> TrialSettings:
-    """Return the settings that count: a rank is none where no adapter is trained."""
+    """Return the settings that have an effect: without an adapter, a rank has none."""
     return variants.active_settings(type(recipe), flatten(recipe.model_dump()), settings)
 
 
 def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
-    """Draw settings at random, each only once; the same for the same seed."""
+    """Draw distinct random settings; the same seed gives the same ones."""
     dice = random.Random(seed)  # noqa: S311 -- no secret
     seen: set[tuple[Scalar, ...]] = set()
     while len(seen) < count_combinations(space):
@@ -185,7 +187,7 @@ def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:
-    """Write settings for a title: the knobs' own names, and their values."""
+    """Format settings for a title: short names and values."""
     return " ".join(
         f"{name.rpartition('.')[2]}={value_text(one)}" for name, one in settings.items()
     )
@@ -198,27 +200,29 @@ def _count_runs(plan: SweepPlan, space: SearchSpace) -> int:
         return int(combinations)
     count = DEFAULT_RUNS if plan.count is None else plan.count
     if not 1 <= count <= MAX_RUNS:
-        raise InvalidError(f"A sweep has between 1 and {MAX_RUNS} runs.", param="count")
+        raise InvalidError(f"A sweep can have 1 to {MAX_RUNS} runs.", param="count")
     if count > combinations:
         raise InvalidError(
             f"There are only {combinations:.0f} combinations.",
-            hint="Ask for fewer runs, or for a grid, which tries each.",
+            hint="Choose fewer runs, or a grid, which tries each combination once.",
             param="count",
         )
     return count
 
 
 def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
-    if count_combinations(space) < 2:  # noqa: PLR2004 -- one is no choice
+    if count_combinations(space) < 2:  # noqa: PLR2004 -- one combination is no search
         raise InvalidError(
-            "Nothing varies yet.", hint="Give a knob several values, or a range.", param="space"
+            "No setting varies yet.",
+            hint="Give a setting several values or a range.",
+            param="space",
         )
     if not 1 <= plan.parallel <= MAX_PARALLEL:
-        raise InvalidError(f"Between 1 and {MAX_PARALLEL} runs go on at once.", param="parallel")
+        raise InvalidError(f"Choose 1 to {MAX_PARALLEL} parallel runs.", param="parallel")
     if plan.is_pruning and plan.strategy != "tpe":
         raise InvalidError(
-            "Only a search by TPE stops hopeless runs early.",
-            hint="Choose TPE, or let every run end.",
+            "Only a TPE search can stop unpromising runs early.",
+            hint="Choose TPE, or turn early stopping off.",
             param="is_pruning",
         )
     if plan.strategy != "grid":
@@ -226,15 +230,15 @@ def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
     for name, one in space.items():
         if one.grid() is None:
             raise InvalidError(
-                "A grid needs single values, and this range has none.",
-                hint="Write the values out, give the range a step, or search at random.",
+                "A grid needs discrete values, but this range is continuous.",
+                hint="List the values, give the range a step, or use random search.",
                 param=name,
             )
     count = count_combinations(space)
     if count > MAX_RUNS:
         raise InvalidError(
-            f"A sweep has at most {MAX_RUNS} runs; this grid has {count:,.0f}.",
-            hint="Take fewer values, or search at random.",
+            f"A sweep can have at most {MAX_RUNS} runs; this grid has {count:,.0f}.",
+            hint="Use fewer values, or random search.",
             param="space",
         )
 
@@ -245,7 +249,7 @@ def _grid_points(space: SearchSpace) -> Iterator[TrialSettings]:
 
 
 def _distinct(recipe: AnyRecipe, drawn: Iterable[TrialSettings]) -> Iterator[TrialSettings]:
-    """Yield what counts of settings, each only once."""
+    """Yield distinct effective settings."""
     seen: set[frozenset[tuple[str, Scalar]]] = set()
     for settings in drawn:
         told = effective_settings(recipe, settings)
@@ -257,10 +261,10 @@ def _distinct(recipe: AnyRecipe, drawn: Iterable[TrialSettings]) -> Iterator[Tri
 def _required_switch(
     recipe: AnyRecipe, space: Mapping[str, Distribution], name: str
 ) -> list[tuple[str, str]]:
-    """Return what else must be set for a knob to count, as far as the sweep can.
+    """Return the setting that must also be set for this one to have an effect.
 
     Raises:
-        InvalidError: the sweep never tries what the knob belongs to.
+        InvalidError: The sweep never tries the variant that the setting belongs to.
 
     """
     one = variants.variant_fields(type(recipe)).get(name)
@@ -272,7 +276,7 @@ def _required_switch(
     fitting = [kind for kind in one.variants if kind in there]
     if not fitting:
         message = (
-            f"No run of this sweep has it: it belongs to {one.discriminator} {one.variants[0]}."
+            f"No run of this sweep uses it: it belongs to {one.discriminator} {one.variants[0]}."
         )
         raise InvalidError(message, hint=f"Vary {one.discriminator}, too.", param=name)
     return [(one.discriminator, fitting[0])]
@@ -303,7 +307,7 @@ def _refused_settings(
 
 
 def _estimate_seconds(db: Session, recipes: Sequence[AnyRecipe], count: int) -> dict[str, float]:
-    """Return the seconds that all runs take one after the other, and between which; or nothing."""
+    """Return the total seconds of all runs in sequence, with bounds; empty if unknown."""
     known = estimates.load_inputs(db)
     version = cache(partial(versions.require, db))
     total: dict[str, float] = {}

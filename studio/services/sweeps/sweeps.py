@@ -1,4 +1,4 @@
-"""Sweeps: begun, gone on with as runs end, paused, stopped. What is left to do, the runs say."""
+"""Sweeps: create, advance, pause and stop them. Their runs determine what is left to do."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,14 +19,14 @@ from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import SweepPlan, SweepPreview, TrialSettings
 
 MAX_REFUSED = 50
-"""After so many proposals that cannot run, there is no hope for another."""
+"""A sweep fails after this many proposals that cannot run."""
 
 MAX_QUEUED_AT_ONCE = 8
-"""How many runs are queued in one go: others want to write, too."""
+"""Runs queued in one transaction: limits how long it locks the database."""
 
 _TRAINING = frozenset({RunStatus.STARTING, RunStatus.RUNNING})
 _UNFINISHED = frozenset({RunStatus.QUEUED, RunStatus.STOPPING}) | _TRAINING
-"""What keeps the next run waiting. One that a person has paused does not."""
+"""Statuses that keep the next run waiting. A run that a user paused does not."""
 
 
 def create(
@@ -36,15 +36,14 @@ def create(
     recipe: AnyRecipe | None = None,
     prospect: SweepPreview | None = None,
 ) -> Sweep:
-    """Begin a sweep over an experiment's recipe or another; a worker queues its runs.
+    """Create a sweep over an experiment's recipe or another; a worker queues its runs.
 
-    Settings that cannot run here are left out. Who has looked at the plan before, so that nobody
-    waits for the database meanwhile, hands over what was seen: what has changed since is told when
-    its run is queued.
+    Settings that cannot run here are excluded. A caller that has already computed the preview can
+    pass it, to keep the transaction short; changes since then are reported when a run is queued.
 
     Raises:
-        ForbiddenError: the experiment belongs to another member.
-        InvalidError: the plan makes no sense, or nothing of it can run.
+        ForbiddenError: The experiment belongs to another member.
+        InvalidError: The plan is not valid, or none of its settings can run.
 
     """
     owners.require(db, "experiments", [experiment.id or 0])
@@ -72,7 +71,7 @@ def create(
 def get(db: Session, sweep_id: int) -> Sweep:
     sweep = db.get(Sweep, sweep_id)
     if sweep is None:
-        raise NotFoundError(f"There is no sweep {sweep_id}.", hint="It may have been deleted.")
+        raise NotFoundError(f"Sweep {sweep_id} does not exist.", hint="It may have been deleted.")
     return sweep
 
 
@@ -84,13 +83,13 @@ def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Sw
 
 
 def list_running(db: Session) -> Sequence[Sweep]:
-    """Return the sweeps that go on by themselves, oldest first."""
+    """Return the running sweeps, oldest first."""
     query = select(Sweep).where(Sweep.status == SweepStatus.RUNNING).order_by(col(Sweep.id))
     return db.exec(query).all()
 
 
 def change_marker(db: Session, sweep: Sweep) -> tuple[object, ...]:
-    """Return what changes whenever there is something to be done for a sweep."""
+    """Return a value that changes whenever a sweep needs attention."""
     rows = db.exec(
         select(Run.id, Run.status).where(Run.sweep_id == sweep.id).order_by(col(Run.id))
     ).all()
@@ -103,17 +102,17 @@ def change_marker(db: Session, sweep: Sweep) -> tuple[object, ...]:
 
 
 def count_queueable(db: Session, sweep: Sweep) -> int:
-    """Return how many runs a sweep may queue in one go."""
+    """Return how many runs a sweep may queue at once."""
     busy = select(func.count()).where(Run.sweep_id == sweep.id, col(Run.status).in_(_UNFINISHED))
     room = sweep.parallel - db.exec(busy).one()
     return max(0, min(room, sweep.count - sweep.submitted, MAX_QUEUED_AT_ONCE))
 
 
 def advance(db: Session, sweep_id: int, proposed: Sequence[TrialSettings] = ()) -> None:
-    """Queue the runs there is room for, as planned or proposed, and end a sweep that is done.
+    """Queue planned or proposed runs while slots are free, and end a sweep that is done.
 
-    All that it goes by is in the database, and is written with the runs: whoever is killed in the
-    midst of it leaves nothing that is done twice or never.
+    The state is in the database, written in the same transaction as the runs, so a kill neither
+    repeats nor loses one.
     """
     sweep = get(db, sweep_id)
     if sweep.status is not SweepStatus.RUNNING:
@@ -129,7 +128,7 @@ def advance(db: Session, sweep_id: int, proposed: Sequence[TrialSettings] = ()) 
 
 
 def prune(db: Session, sweep: Sweep, run_ids: Sequence[int]) -> None:
-    """Have runs stop that look hopeless. What they have learnt is kept."""
+    """Stop unpromising runs. Their trained weights are kept."""
     for run_id in run_ids:
         run = db.get(Run, run_id)
         if run is not None and run.status is RunStatus.RUNNING:
@@ -139,10 +138,10 @@ def prune(db: Session, sweep: Sweep, run_ids: Sequence[int]) -> None:
 
 
 def pause(db: Session, sweep_id: int) -> Sweep:
-    """Begin no further run. Those that train go on; those that wait are held.
+    """Start no further runs. Training runs continue; queued runs are held.
 
     Raises:
-        ConflictError: it is not running.
+        ConflictError: It is not running.
 
     """
     sweep = _move(db, sweep_id, SweepStatus.RUNNING, SweepStatus.PAUSED)
@@ -151,10 +150,10 @@ def pause(db: Session, sweep_id: int) -> Sweep:
 
 
 def resume(db: Session, sweep_id: int) -> Sweep:
-    """Go on with a sweep that was paused.
+    """Resume a paused sweep.
 
     Raises:
-        ConflictError: it is not paused.
+        ConflictError: It is not paused.
 
     """
     sweep = _move(db, sweep_id, SweepStatus.PAUSED, SweepStatus.RUNNING)
@@ -163,10 +162,10 @@ def resume(db: Session, sweep_id: int) -> Sweep:
 
 
 def stop(db: Session, sweep_id: int) -> Sweep:
-    """End a sweep now: runs that wait are cancelled, those that train stop and keep their result.
+    """Stop a sweep: cancel queued runs, and stop training runs but keep their results.
 
     Raises:
-        ConflictError: it has ended.
+        ConflictError: It has ended.
 
     """
     sweep = get(db, sweep_id)
@@ -182,17 +181,17 @@ def stop(db: Session, sweep_id: int) -> Sweep:
 
 
 def fail(db: Session, sweep_id: int, why: Failed) -> None:
-    """End a sweep that cannot be gone on with. Its runs that train or wait stay as they are."""
+    """End a sweep that cannot continue. Its unfinished runs stay as they are."""
     sweep = get(db, sweep_id)
     sweep.error = f"{why.message} {why.hint}".strip()
     _end(sweep, SweepStatus.FAILED)
 
 
 def delete(db: Session, sweep_id: int) -> None:
-    """Delete a sweep that has ended. Its runs stay, as runs of their experiment.
+    """Delete a sweep that has ended. Its runs stay in their experiment.
 
     Raises:
-        ConflictError: it goes on.
+        ConflictError: It has not ended.
 
     """
     sweep = get(db, sweep_id)
@@ -212,11 +211,11 @@ def _submit(db: Session, sweep: Sweep, settings: TrialSettings) -> None:
         made = sweep_preview.apply_settings(sweep.recipe, settings)
         run = runs.submit(db, experiment, made.model_dump())
     except InvalidError as error:
-        # A new list: a change inside the old one would not be seen, nor written.
+        # Assign a new list: SQLAlchemy does not notice changes inside the old one.
         sweep.refused = [*sweep.refused, settings]
         sweep.error = f"{error.message} {error.hint}".strip()
         if sweep.planned:
-            sweep.submitted += 1  # It had its turn; the next may be able to run.
+            sweep.submitted += 1  # Skip these settings; the next ones may be able to run.
         return
     run.sweep_id, run.trial = sweep.id, sweep.submitted
     if "precision" not in settings:
@@ -226,7 +225,7 @@ def _submit(db: Session, sweep: Sweep, settings: TrialSettings) -> None:
 
 
 def _run_name(sweep: Sweep, settings: TrialSettings) -> str:
-    """Name a run for what it tries, as far as there is room."""
+    """Name a run after its settings, shortened to the limit."""
     number = f" #{sweep.submitted + 1}"
     told = f"{sweep.name} {sweep_preview.format_settings(settings)}"
     return told[: experiments.NAME_LIMIT - len(number)] + number

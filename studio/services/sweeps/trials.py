@@ -1,4 +1,4 @@
-"""What became of the runs of a sweep, one by one, and which of them is the best."""
+"""Trials: the runs of a sweep with their settings and results, and the best of them."""
 
 import math
 from collections import defaultdict
@@ -15,24 +15,24 @@ from studio.recipe.dotted_keys import flatten
 from studio.recipe.search_space import Scalar
 
 MIN_TRIALS = 8
-"""How many runs must have ended before it is said how much each knob decides."""
+"""Runs that must have finished before setting importance is computed."""
 
 State = Literal["going", "done", "pruned", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of a sweep: what it tried, and what came of it."""
+    """One run of a sweep: its settings and its result."""
 
     run: Run
     number: int
     settings: Mapping[str, Scalar]
-    """Of the knobs that vary those that count for it."""
+    """The varied settings that have an effect on this run."""
     state: State
     value: float | None
-    """Of the sweep's metric, the newest; None until there is a finite one."""
+    """Latest value of the sweep's metric; None unless finite."""
     intermediate_values: Sequence[float | None] = ()
-    """Every value there was, in order; None where it was not finite. Empty unless asked for."""
+    """All its values, in order; None where not finite. Empty unless requested."""
 
 
 def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Trial]:
@@ -54,7 +54,7 @@ def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Tri
 
 
 def best(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
-    """Return the best of the trials that went to their end."""
+    """Return the best of the completed trials."""
     done = [one for one in trials if one.state == "done" and one.value is not None]
     sign = 1 if sweep.direction == "minimise" else -1
     return min(done, key=lambda one: sign * (one.value or 0), default=None)
@@ -76,7 +76,7 @@ def _trial_state(run: Run) -> State:
 def _trial_value(sweep: Sweep, run: Run) -> float | None:
     name = sweep.metric
     if run.recipe.checkpoints.load_best_model_at_end and f"best_{name}" in run.metrics:
-        name = f"best_{name}"  # What its weights are worth is what counts.
+        name = f"best_{name}"  # The value of the weights that were kept.
     value = run.metrics.get(name)
     return value if value is not None and math.isfinite(value) else None
 
