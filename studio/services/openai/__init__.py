@@ -1,1 +1,1 @@
-"""What the OpenAI-compatible API serves: files, fine-tuning jobs, their events, and models."""
+"""Services of the OpenAI-compatible API: files, fine-tuning jobs, job events, and models."""

@@ -1,7 +1,7 @@
-"""Data sets as the files of OpenAI's interface: brought, told, and handed out as they came.
+"""Datasets as files of the OpenAI API: uploaded, described and downloaded.
 
-A file is a data set: `file-12` is data set 12, wherever it came from. The numbers of a run are one,
-too: `file-results-7` is a table of those of run 7.
+A file is a dataset: `file-12` is dataset 12, whatever its source. A run's metrics are a file, too:
+`file-results-7` is a table of those of run 7.
 """
 
 import csv
@@ -25,7 +25,7 @@ METRIC_NAMES = {
     "eval_loss": "valid_loss",
     "eval_mean_token_accuracy": "valid_mean_token_accuracy",
 }
-"""What OpenAI calls the metrics of ours."""
+"""OpenAI's names of our metrics."""
 
 _RESULT_COLUMNS = {
     "loss": "train_loss",
@@ -33,19 +33,19 @@ _RESULT_COLUMNS = {
     "eval_loss": "valid_loss",
     "eval_mean_token_accuracy": "valid_mean_token_accuracy",
 }
-"""The same in a table of results, where OpenAI has another name for one."""
+"""OpenAI's names in the results file, where one differs."""
 
 _ID = re.compile(r"file-(\d{1,18})")
 _RESULTS = re.compile(r"file-results-(\d{1,18})")
 
 
 def create(db: Session, folder: Path, upload: Upload, *, is_again: bool = False) -> Dataset:
-    """Keep a file with what it can teach. One that teaches nothing is kept as a draft that says so.
+    """Store a file and import its rows. A file without usable rows becomes a draft with the error.
 
-    `is_again` is for a request that is sent once more because its answer was lost.
+    `is_again` marks a retry of a request whose response may have been lost.
 
     Raises:
-        InvalidError: it is no file of rows at all.
+        InvalidError: The file does not contain rows.
 
     """
     known = _find_same(db, upload) if is_again else None
@@ -61,10 +61,10 @@ def create(db: Session, folder: Path, upload: Upload, *, is_again: bool = False)
 
 
 def get(db: Session, file_id: str) -> Dataset:
-    """Return the data set that is a file.
+    """Return the dataset of a file.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: There is none.
 
     """
     found = _ID.fullmatch(file_id)
@@ -75,10 +75,10 @@ def get(db: Session, file_id: str) -> Dataset:
 
 
 def get_results_run(db: Session, file_id: str) -> Run | None:
-    """Return the run whose results a file is, or None where it is none of that kind.
+    """Return the run whose results a file contains, or None for other files.
 
     Raises:
-        NotFoundError: that run is gone, or has no results yet.
+        NotFoundError: That run is gone, or has no results yet.
 
     """
     found = _RESULTS.fullmatch(file_id)
@@ -91,7 +91,7 @@ def get_results_run(db: Session, file_id: str) -> Run | None:
 
 
 def status(db: Session, dataset: Dataset) -> tuple[str, str | None]:
-    """Return OpenAI's word for how far a file is, and what is wrong with its rows."""
+    """Return OpenAI's status of a file, and what is wrong with its rows."""
     if dataset.status is DatasetStatus.BUILDING:
         return "uploaded", None
     version = versions.current(db, dataset)
@@ -103,11 +103,11 @@ def status(db: Session, dataset: Dataset) -> tuple[str, str | None]:
     known = db.get(OpenAIFile, dataset.id)
     chore = dataset_builds.latest_task(db, dataset.id or 0)
     told = known.problem if known else f"{chore.error_message} {chore.error_hint}" if chore else ""
-    return "error", told.strip() or "Nobody has said yet how this file is to be read."
+    return "error", told.strip() or "The mapping of this file has not been confirmed yet."
 
 
 def results_csv(db: Session, run: Run) -> bytes:
-    """Return a run's losses and accuracies as a table, a line for each step."""
+    """Return a run's losses and accuracies as CSV, one line per step."""
     query = select(Metric).where(Metric.run_id == run.id, col(Metric.key).in_(_RESULT_COLUMNS))
     steps: dict[int, dict[str, float | None]] = {}
     for one in db.exec(query.order_by(col(Metric.step))):
@@ -126,10 +126,10 @@ def list_runs_with_results(db: Session) -> Sequence[Run]:
 
 
 def content_path(db: Session, folder: Path, dataset: Dataset) -> Path:
-    """Return the file as it was brought; of the studio's own, its rows.
+    """Return the file as it was uploaded; for built-in datasets, the rows.
 
     Raises:
-        NotFoundError: nothing is left of it.
+        NotFoundError: The file is gone.
 
     """
     try:

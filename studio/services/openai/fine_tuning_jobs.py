@@ -1,7 +1,7 @@
-"""Fine-tuning jobs of OpenAI's interface: runs that were asked for in its words.
+"""Fine-tuning jobs of the OpenAI API: runs requested through it.
 
-A job is a run: `ftjob-7` is run 7. It waits, held, until its files have been read as it needs them,
-which takes a chore where a file is large or a validation file is to be measured by.
+A job is a run: `ftjob-7` is run 7. It is held until its files have been read as it needs them,
+which takes a task if a file is large or the job has a validation file.
 """
 
 import re
@@ -33,14 +33,14 @@ from studio.services.runs import runs, states
 
 _ID = re.compile(r"ftjob-(\d{1,18})")
 _PRESETS = {"lora": "lora", "full": "full"}
-_CANCELLED_MESSAGE = "The reading of the file was called off."
+_CANCELLED_MESSAGE = "Reading the file was cancelled."
 _BAD_FILE_CODE = "bad_row"
-"""The class of failures that a job's files belong to."""
+"""The failure code for problems with a job's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What a job is to do."""
+    """A request for a job."""
 
     model: str
     training_file: str
@@ -48,11 +48,11 @@ class JobRequest:
     suffix: str = ""
     seed: int | None = None
     epochs: int | None = None
-    """None leaves it to the studio, as the next two."""
+    """None uses the studio's default; so do the next two."""
     batch_size: int | None = None
     learning_rate_multiplier: float | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Values to lay over the recipe, nested as it is."""
+    """Recipe overrides, nested like the recipe."""
     pairs: Mapping[str, str] = field(default_factory=dict)
     """Its metadata."""
 
@@ -61,7 +61,7 @@ def create(db: Session, folder: Path, wish: JobRequest, limits: Limits) -> Run:
     """Queue a run for a job; it is held until its files have been read.
 
     Raises:
-        InvalidError: a file or the model is none that can be used, or the recipe cannot run here.
+        InvalidError: A file or the model cannot be used, or the recipe cannot run here.
 
     """
     training = _require_file(db, wish.training_file, "training_file")
@@ -97,7 +97,7 @@ def get(db: Session, job_id: str) -> Run:
     """Return the run of a job.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: There is none.
 
     """
     found = _ID.fullmatch(job_id)
@@ -110,7 +110,7 @@ def get(db: Session, job_id: str) -> Run:
 
 
 def get_job(db: Session, run: Run) -> OpenAIJob:
-    """Return what a job was asked with; of a run that was started elsewhere, what is known."""
+    """Return the request of a job; for a run started elsewhere, what is known of it."""
     known = db.get(OpenAIJob, run.id)
     if known is not None:
         return known
@@ -121,7 +121,7 @@ def get_job(db: Session, run: Run) -> OpenAIJob:
 def list_jobs(
     db: Session, *, limit: int, before: int | None = None, pairs: Mapping[str, str]
 ) -> list[Run]:
-    """Return the jobs with such metadata, newest first."""
+    """Return the jobs with this metadata, newest first."""
     query = select(Run).where(col(Run.deleted_at).is_(None)).order_by(col(Run.id).desc())
     if before is not None:
         query = query.where(col(Run.id) < before)
@@ -133,9 +133,9 @@ def list_jobs(
 
 
 def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
-    """Return the learning rate that the studio recommends for a model and what is trained of it.
+    """Return the recommended learning rate for a model and adapter kind.
 
-    It is the one of the preset that fits, and the unit of OpenAI's multiplier.
+    It comes from the matching preset, and OpenAI's multiplier applies to it.
     """
     model = models.find_by_name(db, recipe.base_model)
     name = "quick" if model and model.kind == "starter" else _PRESETS[recipe.adapter.kind]
@@ -146,7 +146,7 @@ def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
 
 
 def on_files_read(db: Session, folder: Path, chore: Task) -> None:
-    """Go on with the jobs that waited for a file which a chore has read, or could not."""
+    """Advance the jobs that waited for a file which a task has read or failed to read."""
     read = CONVERSION_JOB_ADAPTER.validate_python(chore.params["reading"])
     dataset_id = int(Path(chore.params["home"]).name)
     waiting = select(OpenAIJob).where(
@@ -168,12 +168,12 @@ def on_files_read(db: Session, folder: Path, chore: Task) -> None:
 def _advance(
     db: Session, folder: Path, job: OpenAIJob, limits: Limits, read: Reading | None = None
 ) -> None:
-    """Let a job's run go once its rows are there; have them read if nobody does so yet.
+    """Release a job's run if its rows are ready; otherwise queue reading them.
 
-    `read` is how a chore has just read a file.
+    `read` is the mapping with which a task has just read a file.
 
     Raises:
-        InvalidError: its files teach nothing, or the recipe cannot run here.
+        InvalidError: Its files have no usable rows, or the recipe cannot run here.
 
     """
     training = datasets.get(db, job.training_id)
@@ -203,7 +203,7 @@ def _release_run(db: Session, job: OpenAIJob, version: DatasetVersion) -> None:
 
 
 def _required_mapping(mapping: Reading, validation: Dataset | None) -> Reading:
-    """Return how a training file is to be read: as it is, but measured by the other file."""
+    """Return the mapping a job needs: the file's own, but validated on the other file."""
     if validation is None and mapping.split.kind != "dataset":
         return mapping
     split = Split(kind="dataset", dataset=str(validation.id)) if validation else Split()
@@ -213,10 +213,10 @@ def _required_mapping(mapping: Reading, validation: Dataset | None) -> Reading:
 def _find_version(
     db: Session, training: Dataset, wanted: Reading, read: Reading | None
 ) -> DatasetVersion | None:
-    """Return the version that was read as is wanted, if there is one."""
+    """Return the version with the required mapping, if there is one."""
     current = versions.current(db, training)
     if read == wanted:
-        return current  # Of rows that were there before, it says how those were read.
+        return current  # If its rows existed before, its mapping is the earlier one.
     every = [*([current] if current else []), *versions.list_versions(db, training.id or 0)]
     return next((one for one in every if Reading.model_validate(one.mapping) == wanted), None)
 
@@ -254,7 +254,7 @@ def _check_model(db: Session, name: str) -> None:
 
 
 def _build_recipe(db: Session, wish: JobRequest, training: Dataset) -> AnyRecipe:
-    """Return what a wish comes to. What `changes` says counts for more than all else."""
+    """Return the recipe of a request. `changes` overrides everything else."""
     base = model_names.base_model_name(db, wish.model)
     _check_model(db, base)
     values = {

@@ -1,6 +1,6 @@
-"""What befell a job, and where its model could be taken, in the words of OpenAI's interface.
+"""Events and checkpoints of a job, as the OpenAI API has them.
 
-Happenings and numbers of a run are told as one list, newest first; an id says where to go on.
+A run's history and its metrics form one list, newest first; an event's id is the paging cursor.
 """
 
 import re
@@ -25,7 +25,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent:
-    """One event."""
+    """An event of a job."""
 
     id: str
     at: datetime
@@ -37,18 +37,18 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCheckpoint:
-    """A place in a run where its model was kept."""
+    """A step at which a run's model was saved."""
 
     id: str
     at: datetime
     step: int
     metrics: dict[str, float]
     is_last: bool
-    """Whether it is the model that the run ended with."""
+    """Whether it is the run's final model."""
 
 
 def list_events(db: Session, run: Run, *, limit: int, after: str = "") -> list[JobEvent]:
-    """Return what befell a run before the event `after`, newest first."""
+    """Return the events before the event `after`, newest first."""
     mark = _cursor(db, run, after) if after else None
     happened = [_event_from_run(run, one) for one in _load_run_events(db, run, mark, limit)]
     told = [
@@ -60,7 +60,7 @@ def list_events(db: Session, run: Run, *, limit: int, after: str = "") -> list[J
 
 
 def list_checkpoints(db: Session, run: Run, folder: Path) -> list[JobCheckpoint]:
-    """Return the places where a run's model can be found, newest first."""
+    """Return the checkpoints of a run, newest first."""
     found = (_CHECKPOINT.fullmatch(one.name) for one in folder.glob("checkpoint-*"))
     steps = {int(name[1]) for name in found if name}
     ended = run.status is RunStatus.SUCCEEDED
@@ -78,11 +78,11 @@ def _cursor(db: Session, run: Run, after: str) -> tuple[datetime, str]:
         return _sort_key(_event_from_run(run, happening))
     if kind == "s" and (rows := _metrics_at_step(db, run, number)):
         return _sort_key(_event_from_metrics(run, number, rows))
-    raise InvalidError(f"There is no event {after[:100]}.", param="after")
+    raise InvalidError(f"Event {after[:100]} does not exist.", param="after")
 
 
 def _sort_key(event: JobEvent) -> tuple[datetime, str]:
-    # Numbers of one moment follow each other by their step.
+    # Metrics of the same time are sorted by step.
     prefix, _, number = event.id.rpartition("-")
     return event.at, f"{prefix}-{number[0]}{int(number[1:]):020d}"
 
@@ -93,7 +93,7 @@ def _load_run_events(
     query = select(RunEvent).where(RunEvent.run_id == run.id)
     if mark:
         query = query.where(col(RunEvent.at) <= mark[0])
-    # One more than asked for: the mark itself may be among them.
+    # One more than the limit, since the cursor itself may be included.
     return db.exec(query.order_by(col(RunEvent.id).desc()).limit(limit + 1)).all()
 
 
@@ -138,7 +138,7 @@ def _event_from_metrics(run: Run, step: int, rows: Sequence[Metric]) -> JobEvent
 
 
 def _metrics_start(run: Run) -> datetime:
-    """Return when the seconds of its numbers began to be counted."""
+    """Return the time from which its metrics count seconds."""
     return run.started_at or run.created_at
 
 
@@ -158,6 +158,6 @@ def _job_checkpoint(db: Session, run: Run, step: int, *, is_last: bool) -> JobCh
 
 def _metric_values(rows: Iterable[Metric]) -> dict[str, float]:
     values = {METRIC_NAMES[one.key]: one.value for one in rows if one.value is not None}
-    # A validation of the studio's always goes through all of its rows.
+    # Every validation of the studio uses all validation rows.
     full = {f"full_{name}": value for name, value in values.items() if name.startswith("valid")}
     return values | full

@@ -1,7 +1,7 @@
-"""Models by the names that OpenAI's interface gives them, and what it takes to have one answer.
+"""Model names of the OpenAI API, and how to load the models they name.
 
-A model of the studio's goes by its own name; what run 7 has made, by `ft:<base>:local:<suffix>:7`,
-and what it was at step 20, for as long as that checkpoint is kept, by that and `:ckpt-step-20`.
+A base model has its name in the studio; the model of run 7 is `ft:<base>:local:<suffix>:7`, and its
+checkpoint at step 20, while it exists, has `:ckpt-step-20` appended.
 """
 
 import re
@@ -22,14 +22,14 @@ from studio.services.models import models, remote_code_trust
 from studio.services.runs import artifacts, trash
 
 ORGANISATION = "local"
-"""Stands where OpenAI names an organisation."""
+"""Takes the place of OpenAI's organisation."""
 
 _TUNED = re.compile(r"(?P<model>ft:.*:(?P<run>\d{1,18}))(?::ckpt-step-(?P<step>\d{1,12}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """A model that can be asked."""
+    """A model that can answer."""
 
     name: str
     created_at: datetime
@@ -37,26 +37,26 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """What it takes to load a model."""
+    """What is needed to load a model."""
 
     model: str
     adapter: str = ""
     weights: str = ""
-    """The folder of a checkpoint whose weights take the place of those they ended with."""
+    """Folder of a checkpoint to load instead of the final weights."""
     code: str = ""
     precision: str = ""
     base_dtype: str = ""
-    """Of an adapter: what the base beside it was kept in."""
+    """For an adapter: the number format of its base weights."""
 
     @property
     def folder(self) -> str:
-        """Where its tokenizer is."""
+        """The folder with its tokenizer."""
         return self.adapter or self.model
 
 
 @dataclass(frozen=True, slots=True)
 class _TunedModel:
-    """What a run has made, as it was after a step, or as it ended."""
+    """The model of a run, at a step or at its end."""
 
     run: Run
     model: str
@@ -69,7 +69,7 @@ def tuned_model_name(run: Run, suffix: str, step: int | None = None) -> str:
 
 
 def list_models(db: Session) -> Iterator[ModelInfo]:
-    """Yield the models there are: those that were tuned first, each newest first."""
+    """Yield all models: fine-tuned ones first, each group newest first."""
     tuned = (
         select(Run, OpenAIJob.suffix)
         .outerjoin(OpenAIJob, col(OpenAIJob.run_id) == col(Run.id))
@@ -83,10 +83,10 @@ def list_models(db: Session) -> Iterator[ModelInfo]:
 
 
 def get(db: Session, runs: Path, name: str) -> ModelInfo:
-    """Return a model by its name; that of a step, too, though these are not listed.
+    """Return a model by name, including checkpoints, which are not listed.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: There is none.
 
     """
     found = _parse_tuned_name(db, name)
@@ -102,11 +102,11 @@ def get(db: Session, runs: Path, name: str) -> ModelInfo:
 
 
 def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
-    """Return what it takes to have a model answer.
+    """Return what is needed to load a model.
 
     Raises:
-        InvalidError: it brings code that nobody has allowed.
-        NotFoundError: there is none of that name, or its files are gone.
+        InvalidError: Its remote code has not been allowed.
+        NotFoundError: There is none with that name, or its files are gone.
 
     """
     found = _parse_tuned_name(db, name)
@@ -132,11 +132,11 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
 
 
 def base_model_name(db: Session, name: str) -> str:
-    """Return what a recipe calls a model that a job is to start from.
+    """Return the recipe's name of a model that a job starts from.
 
     Raises:
-        InvalidError: it is an adapter or a checkpoint, which is no model to start from.
-        NotFoundError: there is none of that name.
+        InvalidError: It is an adapter or a checkpoint, which cannot be a base model.
+        NotFoundError: There is none with that name.
 
     """
     found = _parse_tuned_name(db, name)
@@ -145,36 +145,36 @@ def base_model_name(db: Session, name: str) -> str:
     run = found.run
     if found.step is not None:
         raise InvalidError(
-            f"{name} is a checkpoint: it can be asked, but is no model to start from.",
-            hint=f"Start from {found.model}, or from what that started from.",
+            f"{name} is a checkpoint: it can answer, but training cannot start from it.",
+            hint=f"Start from {found.model}, or from its base model.",
             param="model",
         )
     if run.recipe.adapter.kind != "full":
         raise InvalidError(
-            f"{name} is an adapter on {run.recipe.base_model}, and no model to start from.",
-            hint="Export the run as a merged model and bring that, or start from its base.",
+            f"{name} is an adapter on {run.recipe.base_model}: training cannot start from it.",
+            hint="Export the run as a merged model and add that, or start from its base model.",
             param="model",
         )
     return f"run-{run.id}"
 
 
 def delete(db: Session, runs: Path, name: str) -> None:
-    """Put the run that made a model into the trash, from which it can be taken back.
+    """Move the run of a fine-tuned model to the trash, from which it can be restored.
 
     Raises:
-        ConflictError: it is none that a run has made, or only a step of one.
-        NotFoundError: there is none of that name.
+        ConflictError: It is a base model or a checkpoint.
+        NotFoundError: There is none with that name.
 
     """
     found = _parse_tuned_name(db, name)
     if found is None:
         get(db, runs, name)
         raise ConflictError(
-            f"{name} is a base model.", hint="Remove it on the studio's page of models."
+            f"{name} is a base model.", hint="Remove it on the studio's Models page."
         )
     if found.step is not None:
         raise ConflictError(
-            f"{name} is a checkpoint, and goes with its run.", hint=f"Delete {found.model}."
+            f"{name} is a checkpoint, and is deleted with its run.", hint=f"Delete {found.model}."
         )
     owners.require(db, "runs", [found.run.id or 0])
     trash.move_to_trash(db, [found.run.id or 0])
@@ -186,10 +186,10 @@ def job_suffix(db: Session, run: Run) -> str:
 
 
 def _parse_tuned_name(db: Session, name: str) -> _TunedModel | None:
-    """Return what a name says of a tuned model, or None where it is no tuned model's.
+    """Parse the name of a fine-tuned model; return None for other names.
 
     Raises:
-        NotFoundError: there is no such run, or it has not succeeded.
+        NotFoundError: There is no such run, or it has not succeeded.
 
     """
     if not name.startswith("ft:"):
@@ -201,24 +201,26 @@ def _parse_tuned_name(db: Session, name: str) -> _TunedModel | None:
     if said["model"] != tuned_model_name(run, job_suffix(db, run)):
         raise _not_found_error(name)
     if run.status is not RunStatus.SUCCEEDED:
-        raise _not_found_error(name, "Its run has not succeeded: its models answer once it has.")
+        raise _not_found_error(
+            name, "Its run has not succeeded; its models are available once it has."
+        )
     return _TunedModel(run, said["model"], int(said["step"]) if said["step"] else None)
 
 
 def _checkpoint_dir(runs: Path, found: _TunedModel, step: int) -> Path:
-    """Return the folder of a step.
+    """Return the folder of a checkpoint.
 
     Raises:
-        NotFoundError: it was not kept.
+        NotFoundError: It was not kept.
 
     """
     folder = RunDir(runs / str(found.run.id)).checkpoints
     kept = [one.step for one in artifacts.list_checkpoints(folder)]
     if step not in kept:
-        steps = f", or one of the steps that are: {', '.join(map(str, kept))}" if kept else ""
+        steps = f", or a step that was kept: {', '.join(map(str, kept))}" if kept else ""
         raise _not_found_error(
             f"{found.model}:ckpt-step-{step}",
-            f"No checkpoint of step {step} is kept. Ask {found.model}{steps}.",
+            f"The checkpoint of step {step} was not kept. Use {found.model}{steps}.",
         )
     return folder / f"checkpoint-{step}"
 
