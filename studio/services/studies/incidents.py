@@ -1,4 +1,4 @@
-"""What befell the numbers of a study's runs along their steps: alarms, skipped and broken steps."""
+"""Numerical issues of a study's runs by step: alerts, skipped steps, and NaN or infinite losses."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from studio.services.runs import runs
 IncidentKind = Literal["alarm", "skipped", "broken"]
 
 _MAX_SPELLS = 100
-"""Spells of one kind in a run; steps that would make more are drawn as one."""
+"""Most intervals of one kind in a run; closer steps are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One thing at a step, or the same from one step to another."""
+    """An incident at a step, or the same kind over an interval of steps."""
 
     precision: str
     seed: int
@@ -32,13 +32,13 @@ class Incident:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     steps: int
-    """Of the longest run, as far as is known."""
+    """Steps of the longest run, as far as known."""
     incidents: list[Incident]
-    """In the order of their steps."""
+    """Sorted by step."""
 
 
 def build_timeline(db: Session, made: Sequence[Run]) -> Timeline:
-    """Gather what went wrong with the numbers of these runs, and when."""
+    """Collect the numerical issues of runs, by step."""
     by_id = {run.id or 0: run for run in made}
     steps = max((run.total_steps or run.step for run in made), default=0)
     found = [
@@ -57,7 +57,7 @@ def _load_alarms(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
 
 
 def _find_skipped_steps(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
-    """Tell where the count of skipped steps has risen, and by how much."""
+    """Yield the steps where the count of skipped steps increased, and by how much."""
     before: dict[int, float] = {}
     for one in _load_metrics(db, by_id, "skipped_steps"):
         now = one.value or 0
@@ -97,7 +97,7 @@ def _incident_at(
 
 
 def _join_spells(found: Iterable[Incident], gap: int) -> list[Incident]:
-    """Join what follows its like within a gap; alarms each say something of their own."""
+    """Join incidents of one kind within a gap, except alerts, which differ in their text."""
     joined: list[Incident] = []
     for one in found:
         before = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""How far the modes of a study lie from the reference along the steps, and the seed noise there."""
+"""Gaps of a study's precisions to the reference by step, and the seed noise there."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from studio.services.metrics.metrics import Series
 from studio.services.studies.study_statistics import MIN_SEEDS, REFERENCE
 
 CurvesByMode = Mapping[tuple[str, int], Series]
-"""A metric by mode and seed, all on one x axis."""
+"""A metric by precision and seed, all on one x axis."""
 
 
 def compute_gaps(lines: CurvesByMode) -> dict[str, Series]:
-    """Return for each mode the mean, least and greatest gap over its seeds.
+    """Return for each precision the mean, smallest and largest gap over its seeds.
 
-    The reference lies at zero, in a band of one standard deviation of its own seeds.
+    The reference is zero, with a band of one standard deviation of its own seeds.
     """
     modes = dict.fromkeys(mode for mode, _seed in lines if mode != REFERENCE)
     found = {mode: _mode_gap(lines, mode) for mode in modes}

@@ -1,4 +1,4 @@
-"""Precision studies: one recipe, queued in several precisions and with several seeds."""
+"""Precision studies: queue one recipe in several precisions and with several seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,34 +18,36 @@ from studio.services.studies.study_statistics import REFERENCE
 
 MAX_RUNS = compare.MAX_RUNS
 DEFAULT_SEEDS = 3
-"""As many as it takes to see how far seeds scatter."""
+"""Enough to see how far seeds scatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPlan:
-    """What a study tries."""
+    """What a study runs."""
 
     modes: Sequence[str]
     seeds: int = DEFAULT_SEEDS
-    """How many, counted from zero."""
+    """Number of seeds, counted from 0."""
     max_steps: int | None = None
-    """None leaves the length to the recipe."""
+    """None uses the recipe's length."""
 
 
 def create(
     db: Session, experiment: Experiment, plan: StudyPlan, recipe: AnyRecipe | None = None
 ) -> Study:
-    """Queue the runs of a study: every mode with every seed, of the experiment's recipe or another.
+    """Queue the runs of a study: each precision with each seed.
 
-    All modes of a seed come before the next seed, so that there is soon something to compare.
+    The recipe defaults to the experiment's. All precisions of a seed come before the next seed, so
+    that a comparison is possible early.
 
     Raises:
-        ForbiddenError: the experiment belongs to another member.
-        InvalidError: the reference is missing, there are too many runs, or a mode cannot run here.
+        ForbiddenError: The experiment belongs to another member.
+        InvalidError: The reference is missing, there are too many runs, or a precision cannot
+            run here.
 
     """
     modes, values = _validate_modes(plan), (recipe or experiment.recipe).model_dump()
-    # All that can be refused is looked at before anything is written.
+    # Check everything before anything is written.
     for mode in modes:
         changed = merge(values, _recipe_changes(mode, 0, plan.max_steps))
         runs.check(db, runs.with_overrides(experiment.recipe, changed))
@@ -67,7 +69,7 @@ def create(
 
 
 def explain_refusal(db: Session, recipe: AnyRecipe, mode: str) -> str:
-    """Say why a recipe cannot run in a mode here, or nothing if it can."""
+    """Return why a recipe cannot run in a precision here; empty if it can."""
     try:
         runs.check(db, runs.with_overrides(recipe, {"precision": mode}))
     except InvalidError as error:
@@ -76,15 +78,17 @@ def explain_refusal(db: Session, recipe: AnyRecipe, mode: str) -> str:
 
 
 def resolve_source(db: Session, name: str) -> tuple[Experiment, AnyRecipe]:
-    """Return what `run:12` or `experiment:3` names, with the recipe that would be tried.
+    """Return the experiment and recipe that `run:12` or `experiment:3` names.
 
     Raises:
-        NotFoundError: there is none of this name.
+        NotFoundError: There is none with this name.
 
     """
     kind, _colon, number = name.partition(":")
     if kind not in {"run", "experiment"} or not number.isdecimal():
-        raise NotFoundError(f"There is no {name} to begin from.", hint="Begin from an experiment.")
+        raise NotFoundError(
+            f"{name} does not exist, so no study can start from it.", hint="Choose an experiment."
+        )
     if kind == "run":
         run = runs.get(db, int(number))
         return experiments.get(db, run.experiment_id), run.recipe
@@ -95,7 +99,7 @@ def resolve_source(db: Session, name: str) -> tuple[Experiment, AnyRecipe]:
 def get(db: Session, study_id: int) -> Study:
     study = db.get(Study, study_id)
     if study is None:
-        raise NotFoundError(f"There is no study {study_id}.", hint="It may have been deleted.")
+        raise NotFoundError(f"Study {study_id} does not exist.", hint="It may have been deleted.")
     return study
 
 
@@ -111,7 +115,7 @@ def newest(
 
 
 def delete(db: Session, study_id: int) -> None:
-    """Delete a study. Its runs stay, as runs of their experiment."""
+    """Delete a study. Its runs stay in their experiment."""
     study = get(db, study_id)
     db.exec(update(Run).where(col(Run.study_id) == study_id).values(study_id=None))
     db.delete(study)
@@ -124,18 +128,18 @@ def list_runs(db: Session, study_id: int) -> Sequence[Run]:
 def _validate_modes(plan: StudyPlan) -> list[str]:
     modes = list(dict.fromkeys(plan.modes))
     if unknown := [mode for mode in modes if mode not in PRECISIONS]:
-        raise InvalidError(f"There is no precision called {unknown[0]}.", param="modes")
+        raise InvalidError(f"There is no precision named {unknown[0]}.", param="modes")
     if REFERENCE not in modes or len(modes) < 2:  # noqa: PLR2004 -- one is compared with the other
         raise InvalidError(
             f"A study needs {REFERENCE} and at least one other precision.",
-            hint=f"{REFERENCE} is what the others are measured against.",
+            hint=f"The others are compared with {REFERENCE}.",
             param="modes",
         )
     if plan.seeds < 1 or plan.seeds * len(modes) > MAX_RUNS:
         raise InvalidError(
-            f"A study has between 1 and {MAX_RUNS} runs; this would be "
+            f"A study can have 1 to {MAX_RUNS} runs; this would be "
             f"{len(modes)} precisions with {plan.seeds} seeds.",
-            hint="Choose fewer of either.",
+            hint="Choose fewer precisions or seeds.",
             param="seeds",
         )
     return modes
@@ -146,7 +150,7 @@ def _recipe_changes(mode: str, seed: int, max_steps: int | None) -> dict[str, An
     return {
         "precision": mode,
         "optimisation": {"seed": seed, **steps},
-        # How far a mode gets whose numbers break is the question: nothing may end it or help it.
+        # The study measures how far a precision gets: no guard may stop or roll back its runs.
         "numerics": {"guard": "warn"},
     }
 

@@ -1,4 +1,4 @@
-"""The report on a precision study: what its runs have told, gathered and handed to `evidence`."""
+"""Reports of precision studies: load the runs' data and compare it with `study_statistics`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _STATES: dict[RunStatus, study_statistics.State] = {
 
 @dataclass(frozen=True, slots=True)
 class ProblemCounts:
-    """Of each run: how many steps had no finite training loss, and how many alarms it raised."""
+    """For each run: steps with a non-finite training loss, and alerts."""
 
     broken: Mapping[int, int]
     alarms: Mapping[int, int]
@@ -41,7 +41,7 @@ class ProblemCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapCurves:
-    """One metric's distance to the reference along the steps, by mode."""
+    """The gap of one metric to the reference by step, for each precision."""
 
     x: list[float]
     series: dict[str, Series]
@@ -49,17 +49,18 @@ class GapCurves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerComparison:
-    """What the runs of one seed wrote to the same prompts."""
+    """The answers of the runs of one seed to the same prompts."""
 
     seed: int
     prompts: int
     differing: list[sample_diff.AnswerDiff]
     by_mode: dict[str, int]
-    """To how many prompts each mode wrote other words than the reference."""
+    """Number of prompts that each precision answered differently from the reference."""
     right: dict[str, sample_diff.AnswerScore]
-    """By mode, the reference first; nothing where the data set expects no answer."""
+    """Scores by precision, the reference first; empty if the dataset expects no answers."""
     between_seeds: int | None
-    """To how many two runs of the reference did that differ in the seed alone."""
+    """Number of prompts answered differently by two runs of the reference that differ in seed only.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class StudyReport:
     answers: AnswerComparison | None
     timeline: Timeline
     devices: list[str]
-    """Where the runs trained; speeds of several devices cannot be compared."""
+    """Devices the runs trained on; speeds of different devices are not comparable."""
 
     @property
     def going(self) -> int:
@@ -80,7 +81,7 @@ class StudyReport:
 
 
 def build_report(db: Session, study_id: int) -> StudyReport:
-    """Gather what the runs of a study show so far."""
+    """Build the report of a study from its runs so far."""
     study, made = studies.get(db, study_id), studies.list_runs(db, study_id)
     ids = [run.id or 0 for run in made]
     told = {key: metrics.load_curves(db, ids, [key]) for key in ("eval_loss", "loss")}
@@ -120,7 +121,7 @@ def _study_run(
 
 
 def _memory_estimate(db: Session, run: Run) -> MemoryBreakdown | None:
-    """Return what was estimated, unless it was measured with libraries and all, as once it was."""
+    """Return the estimate, unless the peak was measured as older versions did, with libraries."""
     has_measured = "peak_memory_bytes" in run.metrics
     return (
         None if has_measured and not memory.measured_peak(run) else memory.estimate_for_run(db, run)
@@ -132,7 +133,7 @@ def _to_int(value: float) -> int:
 
 
 def _count_broken_steps(db: Session, ids: Sequence[int]) -> dict[int, int]:
-    """Return how many steps of each run had a training loss that was not finite."""
+    """Return how many steps of each run had a non-finite training loss."""
     query = (
         select(Metric.run_id, func.count())
         .where(col(Metric.run_id).in_(ids), Metric.key == "loss", Metric.non_finite != "")
@@ -160,7 +161,7 @@ def _gap_curves(made: Sequence[Run], key: str, found: metrics.Curves) -> GapCurv
 
 
 def _compare_answers(db: Session, made: Sequence[Run]) -> AnswerComparison | None:
-    """Lay the answers of the first seed beside each other for which the reference has some."""
+    """Compare the answers of the first seed for which the reference has some."""
     sheets = _answers_by_run(db, made)
     seeds = sorted(seed for mode, seed in sheets if mode == REFERENCE)
     if not seeds:
@@ -187,7 +188,7 @@ def _compare_answers(db: Session, made: Sequence[Run]) -> AnswerComparison | Non
 def _answers_by_run(
     db: Session, made: Sequence[Run]
 ) -> Mapping[tuple[str, int], sample_diff.AnswersByPrompt]:
-    """Return the answers after training, by mode and seed, then by prompt."""
+    """Return the answers after training, by precision and seed, then by prompt."""
     places = {run.id: (run.recipe.precision, run.recipe.optimisation.seed) for run in made}
     sheets: dict[tuple[str, int], dict[int, sample_diff.SampleAnswer]] = {}
     for one in compare.list_samples(db, [run.id or 0 for run in made]):

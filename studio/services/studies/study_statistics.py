@@ -1,14 +1,14 @@
-"""What the runs of a precision study show, and no more: trials in, findings out, nothing else.
+"""Statistics of precision studies: runs in, comparisons out; pure functions.
 
-Modes are compared pair by pair: a run with the reference's run of the same seed, which read the
-same rows in the same order. What remains is measured against the seed noise: how far the
-reference's own runs lie apart when only the seed differs.
+Precisions are compared by pairs of runs with the same seed, which read the same rows in the same
+order. The remaining difference is compared with the seed noise: how far the reference's own runs
+scatter when only the seed differs.
 
-    gap        mean over the seeds of (a mode's validation loss - the reference's)
+    gap        mean over the seeds of (a precision's validation loss - the reference's)
     noise      standard deviation of the reference's validation loss over its seeds
-    lost       1 - (start - end of the mode) / (start - end of the reference)
+    lost       1 - (start - end of the precision) / (start - end of the reference)
 
-While runs go on, all of this is told at the last step that the runs compared have reached.
+While runs continue, everything is computed at the last step that all compared runs have reached.
 """
 
 import math
@@ -23,15 +23,15 @@ State = Literal["waiting", "going", "done", "failed", "cancelled"]
 GapVerdict = Literal["reference", "nothing", "unknown", "within", "above", "below"]
 
 REFERENCE = "fp32"
-"""The precision that the others are measured against."""
+"""The precision that the others are compared with."""
 
 MIN_SEEDS = 2
-"""Seeds without which nothing can be said about noise."""
+"""Fewest seeds for a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRun:
-    """One run of a study, as far as it has come."""
+    """A run of a study, finished or not."""
 
     precision: str
     seed: int
@@ -43,15 +43,15 @@ class StudyRun:
     tokens_per_second: float | None = None
     peak_memory_bytes: float | None = None
     estimated_bytes: float | None = None
-    """The peak as worked out beforehand, where that may be held against the measured one."""
+    """The estimated peak, where it is comparable with the measured one."""
     skipped_steps: int = 0
     broken_steps: int = 0
-    """Steps whose training loss was not finite."""
+    """Steps with a non-finite training loss."""
     alarms: int = 0
 
     @property
     def has_no_result(self) -> bool:
-        """Whether it will never come to an end that can be measured."""
+        """Whether it ended without a result."""
         return self.state in {"failed", "cancelled"}
 
     def loss_at(self, place: int | None) -> float | None:
@@ -63,42 +63,42 @@ class StudyRun:
 
 @dataclass(frozen=True, slots=True)
 class SampleStats:
-    """A number measured `n` times. Runs without a finite number are not among them."""
+    """Statistics of `n` finite values; runs without a finite value are not counted."""
 
     mean: float
     spread: float | None
-    """Standard deviation; None for a single measurement."""
+    """Standard deviation; None for a single value."""
     n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionResult:
-    """What is known of one mode."""
+    """The results of one precision."""
 
     precision: str
     states: Mapping[State, int]
     step: int | None
-    """Where the losses were taken; None is the end."""
+    """The step at which losses were compared; None for the end."""
     loss: SampleStats | None
     gap: SampleStats | None
     noise: SampleStats | None
-    """The reference's own loss at that place: its spread is the seed noise."""
+    """The reference's loss at that step: its spread is the seed noise."""
     versus: GapVerdict
     lost: float | None
-    """Share of the reference's improvement; None where that or the gap is no more than noise."""
+    """Share of the reference's improvement; None if that or the gap is within the noise."""
     lost_since: int | None
-    """The step of the first validation, from which improvement is counted."""
+    """Step of the first validation, from which improvement is measured."""
     not_finite: int
-    """Runs whose validation loss was not finite there."""
+    """Runs whose validation loss was not finite at that step."""
     speed: SampleStats | None
-    """Of the runs that are done; while none is, of those that go on."""
+    """Over finished runs; before any has finished, over running ones."""
     speed_ratio: SampleStats | None
-    """Seed by seed, so that it has a spread: a busy machine shows in it."""
+    """Seed by seed, so that its spread shows when the machine was busy."""
     memory: float | None
-    """The most that any of these runs needed."""
+    """Largest peak of these runs."""
     memory_ratio: float | None
     memory_estimate: float | None
-    """The most that was estimated of any of these runs."""
+    """Largest estimate of these runs."""
     skipped_steps: int
     broken_steps: int
     alarms: int
@@ -117,7 +117,7 @@ class PrecisionResult:
 
 
 def compare_precisions(trials: Sequence[StudyRun]) -> list[PrecisionResult]:
-    """Return what is known of each mode, in the order of the trials; the reference first."""
+    """Return the results of each precision, in the order of the runs; the reference first."""
     modes = dict.fromkeys(trial.precision for trial in trials)
     ordered = sorted(modes, key=lambda mode: mode != REFERENCE)
     by_mode = {mode: [one for one in trials if one.precision == mode] for mode in ordered}
@@ -127,7 +127,7 @@ def compare_precisions(trials: Sequence[StudyRun]) -> list[PrecisionResult]:
 
 
 def summarise(values: Iterable[float | None]) -> SampleStats | None:
-    """Summarise the finite ones of some measurements; None when there are none."""
+    """Return statistics of the finite values; None if there are none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None
@@ -135,7 +135,7 @@ def summarise(values: Iterable[float | None]) -> SampleStats | None:
 
 
 def judge_gap(gap: SampleStats | None, noise: SampleStats | None) -> GapVerdict:
-    """Say where a gap lies against the seed noise; unknown unless both have two seeds."""
+    """Compare a gap with the seed noise; unknown unless both have at least two seeds."""
     if gap is None:
         return "nothing"
     if noise is None or noise.spread is None or gap.n < MIN_SEEDS:
@@ -148,9 +148,9 @@ def judge_gap(gap: SampleStats | None, noise: SampleStats | None) -> GapVerdict:
 def improvement_lost(
     starts: Sequence[tuple[float, float]], ends: Sequence[tuple[float, float]], noise: float
 ) -> float | None:
-    """Return which share of the reference's improvement a mode lost; pairs of (mode, reference).
+    """Return the share of the reference's improvement that a precision lost.
 
-    None where the reference improved by no more than the noise: there was nothing to lose.
+    Pairs are (precision, reference). None if the reference improved by no more than the noise.
     """
     if not starts or not ends:
         return None
@@ -164,7 +164,7 @@ def improvement_lost(
 def pair_by_seed(
     own: Sequence[StudyRun], reference: Sequence[StudyRun]
 ) -> list[tuple[StudyRun, StudyRun]]:
-    """Put each trial beside the reference's trial of the same seed; lost ones are left out."""
+    """Pair each run with the reference's run of the same seed; skip runs without a result."""
     by_seed = {trial.seed: trial for trial in reference if not trial.has_no_result}
     return [
         (trial, by_seed[trial.seed])
@@ -174,7 +174,7 @@ def pair_by_seed(
 
 
 def comparison_step(trials: Sequence[StudyRun]) -> int | None:
-    """Return the step at which trials can be compared: None, the end, if any of them is done."""
+    """Return the step at which runs can be compared: None, the end, if any is done."""
     if any(trial.state == "done" for trial in trials):
         return None
     return _last_common_step([trial for trial in trials if trial.validations])
@@ -191,7 +191,7 @@ def _precision_result(
     memory = _peak_memory(_measured_runs(own))
     is_reference = mode == REFERENCE
     judged = "reference" if is_reference else judge_gap(gap, noise)
-    # Start and end must be of the same runs: one that broke in between is in neither.
+    # Start and end must be of the same runs: exclude runs whose loss became NaN in between.
     whole = [
         pair for pair in compared if _paired_losses([pair], since) and _paired_losses([pair], step)
     ]
@@ -231,7 +231,7 @@ def _precision_result(
 def _comparable_pairs(
     found: Sequence[tuple[StudyRun, StudyRun]],
 ) -> list[tuple[StudyRun, StudyRun]]:
-    """Keep the pairs that are done, or while none is, those that share a validated step."""
+    """Return the finished pairs; before any has finished, those that share a validated step."""
     done = [pair for pair in found if all(one.state == "done" for one in pair)]
     return done or [pair for pair in found if _last_common_step(pair) is not None]
 
@@ -244,7 +244,7 @@ def _step_of_pairs(compared: Sequence[tuple[StudyRun, StudyRun]]) -> int | None:
 def _paired_losses(
     compared: Sequence[tuple[StudyRun, StudyRun]], step: int | None
 ) -> list[tuple[float, float]]:
-    """Return the finite losses of each pair at a place; a pair with a broken one is left out."""
+    """Return the finite losses of each pair at a step; skip pairs with a non-finite one."""
     found = [(mode.loss_at(step), reference.loss_at(step)) for mode, reference in compared]
     return [
         (mine, theirs)
@@ -270,7 +270,7 @@ def _first_common_step(trials: Sequence[StudyRun]) -> int | None:
 
 
 def _measured_runs(trials: Sequence[StudyRun]) -> list[StudyRun]:
-    """Keep the trials whose costs are known: the finished ones, or while none is, those going."""
+    """Return the finished runs; before any has finished, the running ones."""
     for state in ("done", "going"):
         if found := [trial for trial in trials if trial.state == state]:
             return found
