@@ -1,1 +1,1 @@
-"""Runs side by side: recipe differences, common metrics, seed noise, saved comparisons."""
+"""Compare runs: recipe differences, common metrics, seed noise, saved comparisons."""

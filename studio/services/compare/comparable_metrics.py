@@ -1,8 +1,8 @@
-"""The numbers of a run and its baseline that can be compared: of one step, and of whole batches.
+"""Comparable values of a run's and the baseline's metrics: of the same step, and smoothed.
 
 Two runs that succeeded are compared at their ends, any other pair at the last step that both have
-reached. A metric that jumps from batch to batch is compared by its mean over the last ten steps
-told until then.
+reached. A metric that is noisy from batch to batch is compared by its mean over the last ten logged
+steps.
 """
 
 from collections import defaultdict
@@ -18,40 +18,40 @@ from studio.db.tables import Metric, Run
 from studio.services.metrics import metric_summaries
 
 SMOOTHING_STEPS = 10
-"""How many steps a noisy metric is averaged over."""
+"""Number of steps that a noisy metric is averaged over."""
 UNSMOOTHED_METRICS = frozenset({"learning_rate", "loss_scale", "skipped_steps", "tokens"})
-"""Numbers that are what they are at every step: smoothing them would show what never was."""
+"""Exact values at every step, which an average would distort."""
 
 RunMetric = tuple[int, str]
-"""A run's number and a metric."""
+"""A run's id and a metric key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricPair:
-    """One metric of a run and of its baseline, as they are compared."""
+    """A metric's values of a run and the baseline, as compared."""
 
     value: float
     baseline: float
     step: int | None = None
-    """The step of both; None where each is at its end."""
+    """The step of both; None if each is at its end."""
     steps: int = 1
-    """How many steps each is the mean of, at most."""
+    """Most steps that each value is the mean of."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it is no other than the final number of each."""
+        """Whether it is the final value of each."""
         return self.step is None and self.steps == 1
 
 
 def is_noisy(metric: str) -> bool:
-    """Whether a metric jumps from batch to batch. Validations average over all their rows."""
+    """Return whether a metric varies from batch to batch. Validations average over all rows."""
     return metric not in UNSMOOTHED_METRICS and not metric.startswith(
         ("eval_", "best_", "nonfinite_")
     )
 
 
 def pair_metrics(db: Session, runs: Sequence[Run], base: Run) -> dict[RunMetric, MetricPair]:
-    """Return what of each run compares with the baseline, by run and metric."""
+    """Return the comparable values of each run and the baseline, by run and metric."""
     numbers = [run.id or 0 for run in (*runs, base)]
     sums = metric_summaries.load_by_run(db, numbers)
     pairs = ((run, _pair_runs(db, run, base, sums)) for run in runs if run is not base)
@@ -95,7 +95,7 @@ def _pair_at_end(
 def _pair_at_step(
     key: str, run: Sequence[tuple[int, float]], base: Sequence[tuple[int, float]]
 ) -> MetricPair | None:
-    """Compare points of two runs, oldest first, none of them beyond what both have reached."""
+    """Compare points of two runs, oldest first, at the last step that both have."""
     steps = {step for step, _value in run} & {step for step, _value in base}
     if not steps:
         return None
@@ -110,7 +110,7 @@ def _pair_at_step(
 def _load_points(
     db: Session, run_id: int, last: Mapping[str, int]
 ) -> Mapping[str, list[tuple[int, float]]]:
-    """Return the finite numbers of a run until the last step of each metric, oldest first."""
+    """Return a run's finite values up to the given step of each metric, oldest first."""
     points: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for key, until in last.items():
         points[key] = _load_newest(db, run_id, key, until)

@@ -1,4 +1,4 @@
-"""Runs side by side: which settings differ, what came of it, and whether it is more than chance."""
+"""Compare runs side by side: settings, metrics, and whether differences exceed seed noise."""
 
 import math
 from collections.abc import Sequence
@@ -32,41 +32,41 @@ LOWER_IS_BETTER = {
     "skipped_steps": True,
     "rating": False,
 }
-"""Metrics with a direction. Any other is neither better nor worse when it changes."""
+"""Metrics with a better direction. Others are neither better nor worse."""
 
 NOISELESS_METRICS = frozenset({"peak_memory_bytes", "skipped_steps"})
-"""Counts that a repeat does not change much: any difference is one."""
+"""Metrics that hardly vary between repeats: any difference counts."""
 PER_STEP_METRICS = frozenset({"step_seconds"})
-"""Metrics that say something only between runs whose steps read as many examples."""
+"""Metrics that are comparable only between runs with equal examples per step."""
 BATCH_SETTINGS = (
     "optimisation.per_device_train_batch_size",
     "optimisation.gradient_accumulation_steps",
     "data.max_length",
     "data.packing",
 )
-"""What makes steps of two runs unlike."""
+"""Settings that determine the examples per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCell:
-    """A run's final value of one metric, against the baseline's."""
+    """A run's final value of one metric, and its difference from the baseline."""
 
     value: float | None
     delta: float | None = None
-    """This minus the baseline's, as `reading` has them; None for the baseline itself, or where
-    either is missing."""
+    """This value minus the baseline's, as in `reading`; None for the baseline, or if one is
+    missing."""
     verdict: str = ""
-    """better or worse; nothing where the metric has no direction or chance explains the delta."""
+    """better or worse; empty if the metric has no direction or noise explains the difference."""
     noise: NoiseVerdict = ""
-    """Where the delta lies against what seeds alone do; nothing where there is no delta."""
+    """The difference compared with seed noise; empty if there is no difference."""
     repeats: RepeatStats | None = None
-    """The metric over the run and its repeats, where there are at least two."""
+    """Statistics over the run and its repeats, if there are at least two."""
     reading: MetricPair | None = None
-    """What was compared, where it is not the final number of each."""
+    """The values compared, where they are not the final ones."""
 
     @property
     def is_undecided(self) -> bool:
-        """Whether runs cannot be told apart by it, for want of repeats or within their scatter."""
+        """Whether the difference is within the noise, or repeats are missing to tell."""
         return bool(self.delta) and not self.verdict and self.noise in {"unknown", "within"}
 
 
@@ -75,21 +75,21 @@ class Comparison:
     runs: Sequence[Run]
     base: Run
     settings: dict[str, list[Any]]
-    """Dotted recipe key to the value in each run, in the order of `runs`."""
+    """Values in each run by dotted recipe key, in the order of `runs`."""
     differing: tuple[str, ...]
-    """The keys whose values are not all alike."""
+    """Keys whose values differ."""
     differences: list[SettingDifference]
     metrics: dict[str, list[MetricCell]]
     noise: SeedNoise
     labels: dict[int, str]
-    """A name for each run; see `label_runs`."""
+    """A label for each run; see `label_runs`."""
 
 
 def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comparison:
-    """Lay runs side by side; the first is the baseline unless another is named.
+    """Compare runs; the first is the baseline unless another is given.
 
     Raises:
-        InvalidError: too many runs, or a baseline that is not among them.
+        InvalidError: There are too many runs, or the baseline is not among them.
 
     """
     found = load_runs(db, ids)
@@ -111,23 +111,23 @@ def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comp
 
 
 def load_runs(db: Session, ids: Sequence[int]) -> list[Run]:
-    """Return runs by number, each once.
+    """Return runs by id, without duplicates.
 
     Raises:
-        InvalidError: there are none, or too many.
+        InvalidError: There are none, or too many.
 
     """
     unique = list(dict.fromkeys(ids))
     if len(unique) > MAX_RUNS:
-        raise InvalidError(f"At most {MAX_RUNS} runs can be compared at once.", param="runs")
+        raise InvalidError(f"You can compare at most {MAX_RUNS} runs.", param="runs")
     if not unique:
-        raise InvalidError("No runs to compare.", hint="Name some: ?runs=1,2", param="runs")
+        raise InvalidError("No runs to compare.", hint="Add some, e.g. ?runs=1,2", param="runs")
     return [runs.get(db, run_id) for run_id in unique]
 
 
 def list_samples(db: Session, run_ids: Sequence[int]) -> list[Sample]:
-    """Return the answers of runs, by prompt, in the order in which they were written."""
-    # Of those of one step, "after" comes last: going down the alphabet, it does.
+    """Return the sample answers of runs, by prompt, in the order in which they were written."""
+    # Descending order puts the stage "after" last within a step.
     order = (col(Sample.position), col(Sample.step), col(Sample.stage).desc(), col(Sample.id))
     return list(db.exec(select(Sample).where(col(Sample.run_id).in_(run_ids)).order_by(*order)))
 

@@ -1,4 +1,4 @@
-"""Comparisons that were saved: kept with a name and a text, found again by their number."""
+"""Saved comparisons: a name, a text and the query string of a comparison page."""
 
 from collections.abc import Sequence
 from urllib.parse import parse_qs
@@ -10,14 +10,14 @@ from studio.db.summaries import SavedComparison
 from studio.errors import InvalidError, NotFoundError
 
 MAX_NAME, MAX_TEXT, MAX_QUERY = 200, 20_000, 8_000
-"""Characters."""
+"""In characters."""
 
 
 def save(db: Session, name: str, text: str, query: str) -> SavedComparison:
-    """Keep a comparison under a new number.
+    """Save a comparison with a new id.
 
     Raises:
-        InvalidError: it has no name, no runs, or is too long.
+        InvalidError: It has no name or no runs, or is too long.
 
     """
     made = SavedComparison(
@@ -36,11 +36,11 @@ def update(
     text: str | None = None,
     query: str | None = None,
 ) -> SavedComparison:
-    """Change what is given, and leave the rest.
+    """Change the given fields.
 
     Raises:
-        NotFoundError: there is no such comparison.
-        InvalidError: as `save`.
+        NotFoundError: There is no such comparison.
+        InvalidError: See `save`.
 
     """
     found = get(db, number)
@@ -55,7 +55,7 @@ def get(db: Session, number: int) -> SavedComparison:
     found = db.get(SavedComparison, number)
     if found is None:
         raise NotFoundError(
-            f"There is no saved comparison {number}.", hint="It may have been deleted."
+            f"Saved comparison {number} does not exist.", hint="It may have been deleted."
         )
     return found
 
@@ -74,14 +74,14 @@ def delete(db: Session, number: int) -> None:
 def _clean_name(name: str) -> str:
     if not name.strip() or len(name) > MAX_NAME:
         raise InvalidError(
-            "A comparison needs a name.", hint=f"At most {MAX_NAME} characters.", param="name"
+            "Enter a name for the comparison.", hint=f"At most {MAX_NAME} characters.", param="name"
         )
     return name.strip()
 
 
 def _clean_text(text: str) -> str:
     if len(text) > MAX_TEXT:
-        raise InvalidError(f"The text has more than {MAX_TEXT} characters.", param="text")
+        raise InvalidError(f"The text is longer than {MAX_TEXT} characters.", param="text")
     return text.replace("\r\n", "\n").strip()
 
 
@@ -89,8 +89,8 @@ def _clean_query(query: str) -> str:
     kept = query.strip().removeprefix("/compare").removeprefix("?")
     if len(kept) > MAX_QUERY or not parse_qs(kept).get("runs"):
         raise InvalidError(
-            "That is no address of a comparison.",
-            hint="It names its runs, as in runs=1,2.",
+            "This is not the address of a comparison.",
+            hint="It must list runs, e.g. runs=1,2.",
             param="query",
         )
     return kept

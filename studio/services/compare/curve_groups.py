@@ -1,7 +1,7 @@
-"""Runs in groups: those of one recipe but for the seed, or of one value of a setting, as one line.
+"""Curve groups: draw runs that differ in the seed only, or share a setting's value, as one line.
 
-A line is the mean of its runs at each place, a band from the lowest to the highest of them. Runs
-are told at different places, so each is read between its points; none is carried beyond its ends.
+A line is the mean of its runs at each place, with a band from the lowest to the highest. Runs log
+at different places, so values are interpolated, but never extrapolated.
 """
 
 import math
@@ -17,19 +17,19 @@ from studio.services.compare.seed_noise import SEEDS, recipe_key
 from studio.services.metrics.metrics import Curves, Series
 
 BY_SEED = "seed"
-"""The grouping by everything but the seed."""
+"""Group runs that differ in the seed only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveGroup:
-    """Runs that are drawn as one."""
+    """Runs that are drawn as one line."""
 
     label: str
     runs: Sequence[int]
 
 
 def group_runs(chosen: Sequence[Run], key: str) -> list[CurveGroup]:
-    """Put runs into groups by a setting, by dotted key, or by all but the seed."""
+    """Group runs by a setting (dotted key), or by everything except the seed."""
     found: dict[object, list[Run]] = defaultdict(list)
     for run in chosen:
         found[recipe_key(run) if key == BY_SEED else _setting_value(run, key)].append(run)
@@ -46,7 +46,7 @@ def group_runs(chosen: Sequence[Run], key: str) -> list[CurveGroup]:
 def merge_curves(
     curves: Curves, groups: Sequence[CurveGroup], keys: Sequence[str]
 ) -> dict[str, list[Series]]:
-    """Return for each metric the groups' lines, in the order of the groups."""
+    """Return the groups' lines for each metric, in the order of the groups."""
     return {
         key: [
             _mean_line(
@@ -64,7 +64,7 @@ def _setting_value(run: Run, key: str) -> str:
 
 
 def _distinct_labels(first: Sequence[Run]) -> list[str]:
-    """Name recipes by the settings in which they differ; where none do, by the runs' names."""
+    """Label recipes by the settings in which they differ; if none do, by the runs' names."""
     flat = [flatten(run.recipe.model_dump()) for run in first]
     keys = [
         key
@@ -95,7 +95,7 @@ def _mean_line(members: Sequence[Series], x: Sequence[float]) -> Series:
 
 
 def _interpolate(x: Sequence[float], values: Sequence[float | None]) -> Iterator[float | None]:
-    """Read a curve at every place between its first point and its last."""
+    """Interpolate a curve at every place between its first and last points."""
     known = [(place, value) for place, value in zip(x, values, strict=True) if value is not None]
     places = [place for place, _ in known]
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(known)]

@@ -1,4 +1,4 @@
-"""In which settings runs differ, section by section, and which of them are as they come."""
+"""Differences between the recipes of runs, by section, and which values are defaults."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from studio.services.compare.seed_noise import SEEDS
 
 NAME_KEY = "name"
 IGNORED_KEYS = SEEDS | {NAME_KEY}
-"""What tells runs apart and is no reason for a difference: left out unless it is asked for."""
+"""Differences that are hidden by default: they only identify a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDifference:
-    """One setting in all runs."""
+    """The values of one setting in all runs."""
 
     key: str
     """Dotted."""
     values: Sequence[Any]
-    """One a run; None also where a run has no such setting."""
+    """One value per run; None also if a run has no such setting."""
     defaults: Sequence[bool]
-    """Whether a run has it as it comes."""
+    """Whether each run has the default value."""
 
     @property
     def differs(self) -> bool:
@@ -34,12 +34,12 @@ class SettingDifference:
 
     @property
     def path(self) -> list[str]:
-        """The sections it is nested in, outermost first, and its own name."""
+        """The sections it is nested in, outermost first, then its own name."""
         return self.key.split(".")
 
 
 def diff_recipes(chosen: Sequence[Run]) -> list[SettingDifference]:
-    """Return every setting that any of the runs has, names first, in the order of the recipe."""
+    """Return every setting that any of the runs has, names first, in recipe order."""
     flat = [{NAME_KEY: run.name} | flatten(run.recipe.model_dump()) for run in chosen]
     usual = [_recipe_defaults(run.recipe.model_dump()) for run in chosen]
     keys = dict.fromkeys(key for one in flat for key in one)
@@ -57,7 +57,7 @@ def diff_recipes(chosen: Sequence[Run]) -> list[SettingDifference]:
 
 
 def group_by_section(found: Sequence[SettingDifference]) -> dict[str, list[SettingDifference]]:
-    """Group settings by the section of the recipe they stand in; the recipe's own come first."""
+    """Group settings by recipe section; top-level settings come first."""
     sections: dict[str, list[SettingDifference]] = {"": []}
     for one in found:
         section = one.path[0] if len(one.path) > 1 else ""
@@ -71,13 +71,13 @@ def _recipe_defaults(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=64)
 def _method_defaults(method: str, adapter: str) -> Mapping[str, Any]:
-    """Return a recipe of which nothing was said but what must be; that is left out."""
+    """Return the defaults of a method's recipe, without its required settings."""
     needed = {"base_model": "-", "dataset": "-"}
     try:
         least = RECIPE_ADAPTER.validate_python(
             needed | {"method": method, "adapter": {"kind": adapter}}
         )
-    except ValidationError:  # a method that is not of this version
+    except ValidationError:  # a method of another version
         return {}
     flat = flatten(least.model_dump())
     return {key: value for key, value in flat.items() if key not in {*needed, "adapter.kind"}}

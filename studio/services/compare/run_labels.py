@@ -1,4 +1,4 @@
-"""Distinct labels for runs: where two share a name, the settings that differ follow it."""
+"""Distinct labels for runs: if names repeat, the differing settings are appended."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from studio.services.compare.seed_noise import SEEDS
 
 MAX_SETTINGS = 2
 SELF_EXPLANATORY = frozenset({"precision", "base_model", "dataset", "adapter.kind"})
-"""Settings whose value says what they are."""
+"""Settings whose value needs no name beside it."""
 
 
 def label_runs(runs: Sequence[Run]) -> dict[int, str]:
-    """Return a name for each run, by number. Runs of one name say which settings differ, too.
+    """Return a label for each run, by id. Runs with equal names get their differing settings.
 
-    Runs of one name and one recipe are left alike: only their numbers tell them apart.
+    Runs with equal names and recipes keep equal labels: only their ids differ.
     """
     counts = Counter(run.name for run in runs)
     labels = {run.id or 0: run.name for run in runs}
@@ -28,7 +28,7 @@ def label_runs(runs: Sequence[Run]) -> dict[int, str]:
 def _labels_with_settings(name: str, runs: Sequence[Run]) -> dict[int, str]:
     recipes = [flatten(run.recipe.model_dump()) for run in runs]
     keys = [key for key in recipes[0] if len({repr(recipe.get(key)) for recipe in recipes}) > 1]
-    # The seed says least, so it comes last.
+    # The seed is the least informative, so it comes last.
     chosen = sorted(keys, key=lambda key: key in SEEDS)[:MAX_SETTINGS]
     about = [
         ", ".join(_format_setting(key, recipe.get(key)) for key in chosen) for recipe in recipes

@@ -1,9 +1,9 @@
-"""Seed noise: how far runs of one recipe scatter that differ in nothing but their seed.
+"""Seed noise: how far runs scatter whose recipes differ in the seed only.
 
-A difference between two runs says something only where it is larger than what seeds alone do. With
-`s` and `t` the standard deviations of two recipes over their seeds, the difference of two runs has
-the deviation sqrt(s² + t²); twice that is exceeded by chance about once in twenty. Where only one
-of the two was repeated, the other is taken to scatter as much.
+A difference between two runs is significant only if it exceeds what seeds alone cause. With `s` and
+`t` the standard deviations of two recipes over their seeds, the difference of two runs has the
+deviation sqrt(s² + t²); chance exceeds twice that about once in twenty. If only one of the recipes
+was repeated, the other is assumed to scatter as much.
 """
 
 import math
@@ -20,27 +20,27 @@ from studio.db.tables import Run
 from studio.recipe.dotted_keys import flatten
 
 SEEDS = frozenset({"optimisation.seed"})
-"""The keys of a recipe that are chance and nothing else."""
+"""Recipe keys that only affect randomness."""
 
 MIN_REPEATS = 2
-"""Runs of one recipe without which nothing can be said."""
+"""Fewest runs of a recipe for a standard deviation."""
 
 MAX_SIBLINGS = 200
-"""Of the experiments' other runs, as many of the newest are looked at."""
+"""How many of the newest other runs of the experiments are considered."""
 
 SIGNIFICANT_DEVIATIONS = 2
-"""By how many deviations a difference exceeds chance."""
+"""Deviations beyond which a difference is significant."""
 
 NoiseVerdict = Literal["", "beyond", "within", "seed", "unknown"]
-"""Where a difference lies: beyond or within the noise; between seeds of one recipe; unknown."""
+"""Beyond or within the noise; between seeds of one recipe; unknown; or empty."""
 
 RecipeKey = tuple[tuple[str, str], ...]
-"""What runs have in common that differ in nothing but their seed."""
+"""Equal for runs that differ in the seed only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatStats:
-    """One metric over the runs of one recipe."""
+    """Statistics of one metric over the runs of one recipe."""
 
     mean: float
     spread: float
@@ -50,15 +50,15 @@ class RepeatStats:
 
 @dataclass(frozen=True, slots=True)
 class SeedNoise:
-    """What is known of each recipe's scatter."""
+    """The scatter of each recipe."""
 
     recipes: Mapping[int, RecipeKey]
     """By run."""
     finals: Mapping[RecipeKey, Sequence[Mapping[str, float]]]
-    """The final numbers of the runs that succeeded."""
+    """Final metrics of the runs that succeeded."""
 
     def repeats(self, run: int, metric: str) -> RepeatStats | None:
-        """Return a metric over a run and its repeats, where there are enough of them."""
+        """Return statistics over a run and its repeats, if there are enough of them."""
         told = [
             one[metric]
             for one in self.finals.get(self.recipes[run], ())
@@ -85,7 +85,7 @@ class SeedNoise:
 
 
 def measure_noise(db: Session, chosen: Sequence[Run]) -> SeedNoise:
-    """Look at runs, and at the others of their experiments."""
+    """Measure the noise from the given runs and the other runs of their experiments."""
     finals: dict[RecipeKey, list[Mapping[str, float]]] = defaultdict(list)
     for run in _with_siblings(db, chosen):
         if run.status is RunStatus.SUCCEEDED:
@@ -94,7 +94,7 @@ def measure_noise(db: Session, chosen: Sequence[Run]) -> SeedNoise:
 
 
 def recipe_key(run: Run) -> RecipeKey:
-    """Return all that a run was given but its seed; runs of one group have it in common."""
+    """Return everything that determines a run except its seed."""
     flat = flatten(run.recipe.model_dump())
     told = [(key, repr(value)) for key, value in flat.items() if key not in SEEDS]
     return (*told, ("rows", repr(run.dataset_version_id)))
