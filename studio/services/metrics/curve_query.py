@@ -1,7 +1,7 @@
-"""Points of curves, read from the database: as they were told, or gathered in parts of an axis.
+"""Query curve points from the database: as logged, or aggregated into buckets of an axis.
 
-A spike survives in a part's extremes. Parts are of the steps, which an index knows: whatever else
-a curve is drawn along grows with them, and its parts are laid into those that all curves share.
+A spike survives in a bucket's minimum or maximum. Buckets are ranges of steps, which are indexed:
+all other axes increase with the steps, and each curve's buckets are merged into common ones.
 """
 
 import math
@@ -18,16 +18,16 @@ from sqlmodel import Session, col, func, select
 from studio.db.tables import Metric
 
 CurveKey = tuple[int, str]
-"""A run and a metric: what one curve is of."""
+"""A curve's run id and metric key."""
 
 CurvePoint = Any
-"""Run, metric, place, mean, least, greatest, and whether some number there was not finite."""
+"""Run, metric, place, mean, minimum, maximum, and whether a value there was not finite."""
 
 Offsets = Mapping[int, float]
-"""What is added to the places of a run."""
+"""What to add to the places of a run."""
 
 Resolution = tuple[int, tuple[float, float]]
-"""How many parts a screen shows, and from where to where; infinities for all of an axis."""
+"""Number of buckets, and the range; infinities for the whole axis."""
 
 _Placed = tuple[float, float | None, float | None, float | None, bool]
 """A point without its run and metric."""
@@ -42,7 +42,7 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisRange:
-    """A part of an axis, and how it is read of each run."""
+    """A range of an axis, and how each run's places map to it."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -51,7 +51,7 @@ class AxisRange:
     offsets: Offsets
 
     def conditions_for(self, pair: CurveKey) -> tuple[ColumnElement[bool], ...]:
-        """Say of a number that it is of a curve, and inside the part."""
+        """Return the conditions that a metric row is of a curve and inside the range."""
         offset = self.offsets.get(pair[0], 0)
         ends = ((self.place.__ge__, self.low), (self.place.__le__, self.high))
         inside = (holds(end - offset) for holds, end in ends if math.isfinite(end))
@@ -81,14 +81,14 @@ class CurveExtent:
     high: float
     first: int
     last: int
-    """Steps."""
+    """Last step; `first` is a step, too."""
     is_crowded: bool
 
 
 def load_along_axis(
     db: Session, pairs: Sequence[CurveKey], column: str, offsets: Offsets, shown: Resolution
 ) -> tuple[Sequence[CurvePoint], bool]:
-    """Return the points of curves along a column, and whether they were gathered in parts."""
+    """Return the points of curves along a column, and whether they were aggregated."""
     buckets, (first, last) = shown
     part = AxisRange(low=first, high=last, place=_PLACES[column], offsets=offsets)
     extents = {
@@ -116,7 +116,7 @@ def load_along_axis(
 def load_against_metric(
     db: Session, run_ids: Sequence[int], wanted: Sequence[str], metric: str, shown: Resolution
 ) -> tuple[Sequence[CurvePoint], bool]:
-    """Return the points of curves along another metric, where both were told at one step."""
+    """Return the points of curves against another metric, joined by step."""
     buckets, (least, most) = shown
     other = aliased(Metric)
     joined = (
@@ -140,7 +140,7 @@ def load_against_metric(
 
 
 def first_non_finite(db: Session, pairs: Sequence[CurveKey]) -> dict[CurveKey, int]:
-    """Return the first step at which a number of a curve was not finite."""
+    """Return the first step of each curve whose value was not finite."""
     first = select(func.min(Metric.step)).where(col(Metric.value).is_(None))
     found = {pair: db.exec(first.where(*_is_of_curve(pair))).one() for pair in pairs}
     return {pair: step for pair, step in found.items() if step is not None}
@@ -153,7 +153,7 @@ def curve_keys(run_ids: Sequence[int], wanted: Sequence[str]) -> list[CurveKey]:
 def _measure_extent(
     db: Session, pair: CurveKey, part: AxisRange, buckets: int
 ) -> CurveExtent | None:
-    """Measure a curve without reading it: whatever the axis, it grows with the steps."""
+    """Measure a curve without reading it: every axis increases with the steps."""
     of_pair = part.conditions_for(pair)
     ends = (col(Metric.step), col(Metric.step).desc())
     parts = [
@@ -170,7 +170,7 @@ def _measure_extent(
 
 
 def _load_each(db: Session, pairs: Sequence[CurveKey], part: AxisRange) -> list[CurvePoint]:
-    """Read curves, each point as it was told."""
+    """Return curves with each point as logged."""
     rows = (
         row for pair in pairs for row in _load_grouped(db, part.place, part.conditions_for(pair))
     )
@@ -201,9 +201,9 @@ def _load_grouped(
 def _load_step_buckets(
     db: Session, pair: CurveKey, part: AxisRange, cut: Buckets
 ) -> Iterator[CurvePoint]:
-    """Read one curve in parts of its steps.
+    """Yield one curve in buckets of its steps.
 
-    Each part looks its points up in an index: a third of the work of sorting them all.
+    Each bucket uses the index: a third of the work of sorting all points.
     """
     broken = select(Metric.step).where(*part.conditions_for(pair), col(Metric.value).is_(None))
     bad = {cut.number(step) for step in db.exec(broken)}
@@ -215,7 +215,7 @@ def _load_step_buckets(
 def _load_own_buckets(
     db: Session, pair: CurveKey, extent: CurveExtent, part: AxisRange, buckets: int
 ) -> Iterator[_Placed]:
-    """Read one curve in parts of its own steps, each with where its middle lies on the axis."""
+    """Yield one curve in buckets of its own steps, with the place of their middle on the axis."""
     place = part.place
     broken = select(place).where(*part.conditions_for(pair), col(Metric.value).is_(None))
     yield from ((spot, None, None, None, True) for spot in db.exec(broken))
@@ -237,7 +237,7 @@ def _load_own_buckets(
 def _query_buckets(
     db: Session, of_pair: Sequence[Any], cut: Buckets, besides: Sequence[Any]
 ) -> Iterator[Any]:
-    """Ask for mean, least and greatest of each part, and for more of its rows."""
+    """Query mean, minimum and maximum of each bucket, and further columns."""
     bucket = select(literal(0).label("number")).cte("bucket", recursive=True)
     following = select(bucket.c.number + 1).where(bucket.c.number < cut.count)
     bucket = bucket.union_all(following)
@@ -249,7 +249,7 @@ def _query_buckets(
 
 
 def _merge_buckets(spots: Iterator[_Placed], offset: float, cut: Buckets) -> Iterator[_Placed]:
-    """Lay the parts of one curve into those that all curves share."""
+    """Merge the buckets of one curve into those that all curves share."""
     together: dict[int, list[_Placed]] = defaultdict(list)
     for spot in spots:
         together[cut.number(spot[0] + offset)].append(spot)

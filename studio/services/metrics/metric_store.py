@@ -1,4 +1,4 @@
-"""Numbers that a run tells, as they are stored."""
+"""Store the metrics that runs log."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from studio.services.metrics import metric_summaries
 
 
 def store(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
-    """Store numbers, one for each key and step: what a further attempt tells anew replaces it."""
+    """Store metric rows, one for each key and step: a later attempt replaces earlier values."""
     known: dict[tuple[str, int], int] = {}
     if run.attempt > 1 and numbers:
         told = select(Metric).where(Metric.run_id == run.id)
@@ -43,6 +43,6 @@ def build_rows(run: Run, event: MetricsLogged) -> Iterable[dict[str, Any]]:
 
 
 def split_non_finite(value: float) -> dict[str, Any]:
-    """Part a number into the finite value and the name of the non-finite one."""
+    """Split a number into its finite value and the name of a non-finite one."""
     finite = abs(value) < float("inf")  # false for NaN, too
     return {"value": value if finite else None, "non_finite": "" if finite else str(value)}

@@ -1,8 +1,7 @@
-"""A run's numbers, summed up as they come: what lists show, sort by and filter by.
+"""Metric summaries, updated as values arrive: lists show, sort and filter by them.
 
-Every sum is brought up to date from what it was and what is new, whatever the length of the run.
-A run that goes on from a checkpoint is summed up anew as far as that, because it tells again what
-came after.
+Every update takes the same time, whatever the length of the run. If a run resumes from a
+checkpoint, its summaries are rebuilt up to there, because it logs what follows again.
 """
 
 import math
@@ -20,20 +19,20 @@ from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run
 
 SMOOTHING_WEIGHT = 0.9
-"""How much of the smoothed value each further number leaves."""
+"""Weight of the previous smoothed value."""
 
 SHORT_WINDOW, LONG_WINDOW = 10, 100
-"""Of how many of the newest numbers the means are."""
+"""Numbers of latest values that the two means cover."""
 
 MAX_POINTS = 48
-"""The most points of a small curve; when there are more, two become one."""
+"""Most points of a sparkline; beyond that, pairs of points are merged."""
 
 StepValue = tuple[int, float | None, str]
-"""A step, its number, and the name of one that is not finite."""
+"""A step, its finite value, and the name of a non-finite one."""
 
 
 def add(db: Session, run_id: int, told: Iterable[Mapping[str, Any]]) -> None:
-    """Sum up numbers that were just stored: rows of `Metric`, oldest first."""
+    """Update summaries with values that were just stored: rows of `Metric`, oldest first."""
     new: dict[str, list[StepValue]] = defaultdict(list)
     for one in told:
         new[one["key"]].append((one["step"], one["value"], one["non_finite"]))
@@ -43,7 +42,7 @@ def add(db: Session, run_id: int, told: Iterable[Mapping[str, Any]]) -> None:
 
 
 def add_final_values(db: Session, run_id: int, final: Mapping[str, float]) -> None:
-    """Sum up what a run told once, in the end: its memory, its time, a last validation."""
+    """Update summaries with what a run logs once at its end, e.g. memory and a last validation."""
     known = load_by_run(db, [run_id]).get(run_id, {})
     for key, value in final.items():
         one = known.get(key) or _new_summary(db, run_id, key)
@@ -56,7 +55,7 @@ def add_final_values(db: Session, run_id: int, final: Mapping[str, float]) -> No
 
 
 def truncate(db: Session, run_id: int, step: int | None) -> None:
-    """Forget what came after a step; None forgets all of it."""
+    """Remove what follows a step from a run's summaries; None removes all of it."""
     db.exec(delete(MetricSummary).where(col(MetricSummary.run_id) == run_id))
     if step is not None:
         _rebuild(db, run_id, step)
@@ -76,18 +75,18 @@ def load_by_run(
 
 
 def latest_values(db: Session, run_id: int) -> dict[str, float]:
-    """Return the newest number of each metric of a run, whether or not it is finite."""
+    """Return the latest value of each metric of a run, finite or not."""
     known = load_by_run(db, [run_id]).get(run_id, {})
     return {key: float(one.non_finite or one.last or 0) for key, one in known.items()}
 
 
 def list_keys(db: Session) -> list[str]:
-    """Return the metrics that any run has told."""
+    """Return the metrics that any run has logged."""
     return [key for key in db.scalars(distinct_values(col(MetricSummary.key))) if key is not None]
 
 
 def backfill(engine: Engine) -> None:
-    """Sum up the runs of a home from before there were summaries."""
+    """Build the summaries of runs from versions that had none."""
     with read_session(engine) as db:
         missing = db.exec(_runs_without_summaries()).all()
     for run_id in missing:
@@ -125,7 +124,7 @@ def _add_values(
     for one in sums:
         curve = list(one.curve)
         for number in told[one.key]:
-            # A number that is told again stands where it stood.
+            # A value that is logged again was counted already.
             if number[0] > one.step:
                 _add_value(one, number, curve)
         one.curve = curve
@@ -152,7 +151,7 @@ def _add_value(one: MetricSummary, number: StepValue, curve: list[float] | None 
 
 
 def _append_point(curve: list[float], count: int, value: float) -> None:
-    """Add the number that makes them `count` to a curve that never has more than `MAX_POINTS`."""
+    """Append value number `count` to a curve of at most `MAX_POINTS` points."""
     stride = _stride(count - 1)
     held = (count - 1) - (len(curve) - 1) * stride
     if curve and held < stride:
@@ -165,7 +164,7 @@ def _append_point(curve: list[float], count: int, value: float) -> None:
 
 
 def _stride(count: int) -> int:
-    """Return of how many numbers each point of a curve is the mean."""
+    """Return the number of values that each point of a curve averages."""
     stride = 1
     while count > stride * MAX_POINTS:
         stride *= 2
@@ -177,7 +176,7 @@ def _six_digits(value: float) -> float:
 
 
 def _newest_values(db: Session, sums: Sequence[MetricSummary]) -> dict[str, list[float]]:
-    """Read the newest numbers of each metric, newest first, in one go."""
+    """Return the latest values of each metric, newest first, in one query."""
     parts = []
     for one in sums:
         mine = (

@@ -1,8 +1,8 @@
-"""Numbers of runs, read back: the newest after an id, and whole curves cut to what a screen shows.
+"""Read metrics of runs: rows after an id, and whole curves reduced to a screen's resolution.
 
-Curves are cut into buckets with their least, greatest and mean value, never sampled at random: a
-spike survives, and a curve does not jump about when it is asked for again. All curves of one
-answer share their buckets, so that runs can be laid over each other.
+Curves are aggregated into buckets with minimum, maximum and mean, never sampled at random: a spike
+survives, and a curve does not change between requests. All curves of one response share their
+buckets, so that runs can be overlaid.
 """
 
 import math
@@ -23,22 +23,22 @@ from studio.services.metrics.curve_query import CurveKey
 NumberFormat = Callable[[float | None], float | None]
 
 AXES = ("step", "relative_step", "epoch", "tokens", "seconds", "wall")
-"""What curves are drawn along, besides any metric.
+"""Axes of curves, besides any metric.
 
-A relative step counts from the run's own first one. Seconds are of training, pauses left out; wall
-is those after the moment of the first step, in seconds since 1970.
+A relative step counts from the run's first one. Seconds are training time without pauses; wall is
+the same after the time of the first step, in Unix time.
 """
 
 FULL_RANGE = (-math.inf, math.inf)
-"""From where to where an axis is read, if nobody says."""
+"""The default range of an axis."""
 
 AXIS_COLUMNS = {"relative_step": "step", "wall": "seconds"}
-"""The column of an axis that has another name."""
+"""Columns of axes that have another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
-    """All numbers told for one step at one moment."""
+    """All values logged for one step at one time."""
 
     last_id: int
     step: int
@@ -46,7 +46,7 @@ class MetricRow:
     tokens: int
     seconds: float
     values: dict[str, float | str]
-    """Finite numbers as they are; others by name: "nan", "inf", "-inf"."""
+    """Finite values as numbers; others by name: "nan", "inf", "-inf"."""
 
 
 @dataclass(slots=True)
@@ -57,11 +57,11 @@ class Series:
     min: list[float | None]
     max: list[float | None]
     non_finite: list[float] = field(default_factory=list)
-    """Places on the x axis where the number was not finite."""
+    """Places on the x axis where the value was not finite."""
     first_broken: int | None = None
     """The first step of these."""
     broken_run: int | None = None
-    """The run that told it: of a group, the one that broke first."""
+    """The run that logged it: in a group, the first of its runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class Curves:
     series: dict[CurveKey, Series]
     """By run and metric."""
     last_id: int = 0
-    """The newest number these runs had told: a live viewer goes on from here."""
+    """The newest metric id of these runs: a live viewer continues from here."""
     offsets: Mapping[int, float] = field(default_factory=dict)
-    """What is added to a run's steps or seconds to be where it stands on the axis."""
+    """What was added to a run's steps or seconds to place them on the axis."""
 
 
 def list_keys(db: Session, run_ids: Sequence[int]) -> list[str]:
@@ -83,7 +83,7 @@ def list_keys(db: Session, run_ids: Sequence[int]) -> list[str]:
 def load_rows_after(
     db: Session, run_id: int, last_id: int, *, limit: int = 5000
 ) -> list[MetricRow]:
-    """Return what was told after `last_id`, in order, one row a step."""
+    """Return the rows logged after `last_id`, in order, one row per step."""
     return load_rows_by_run(db, [run_id], last_id, limit=limit).get(run_id, [])
 
 
@@ -98,9 +98,9 @@ def load_curves(
 ) -> Curves:
     """Return metrics of runs along an axis, in at most `buckets` shared buckets of equal width.
 
-    `part` is from where to where on the axis: of a part as many buckets show more than of all.
-    Where every curve has fewer points than that, each point stands for itself. An axis is one of
-    `AXES` or another metric: then a point is where both were told at one step.
+    `part` is a range of the axis: all buckets then cover this range. If every curve has fewer
+    points than buckets, each point is returned as logged. The axis is one of `AXES` or another
+    metric, which is joined by step.
     """
     offsets = _offsets(db, run_ids, x)
     if x in AXES:
@@ -110,7 +110,7 @@ def load_curves(
         )
     else:
         rows, crowded = curve_query.load_against_metric(db, run_ids, wanted, x, (buckets, part))
-    # Of many points in one no screen shows more digits, and digits are most of the answer.
+    # Screens show no more digits of aggregated points, and digits dominate the response size.
     written = _six_digits if crowded else _exact
     made = _align(rows, written)
     broken = [pair for pair, one in made.series.items() if one.non_finite]
@@ -123,8 +123,8 @@ def load_curves(
 def load_rows_by_run(
     db: Session, run_ids: Sequence[int], last_id: int, *, limit: int = 5000
 ) -> dict[int, list[MetricRow]]:
-    """Return what runs have told after `last_id`, by run, in order, one row a step."""
-    # Rows of columns are read in a third of the time that objects take.
+    """Return the rows that runs logged after `last_id`, by run, in order, one row per step."""
+    # Reading columns takes a third of the time of ORM objects.
     query: SelectOfScalar[Any] = (
         select(*inspect(Metric).columns)
         .where(col(Metric.run_id).in_(run_ids), col(Metric.id) > last_id)
@@ -138,7 +138,7 @@ def load_rows_by_run(
 
 
 def _offsets(db: Session, run_ids: Sequence[int], x: str) -> dict[int, float]:
-    """Return what is added to each run's places: nothing but on axes that begin with the run."""
+    """Return what to add to each run's places, on axes that depend on the run's start."""
     if x == "wall":
         chosen = select(Run.id, Run.first_step_at, Run.started_at, Run.created_at)
         rows = db.exec(chosen.where(col(Run.id).in_(run_ids)))
