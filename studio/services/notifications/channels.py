@@ -1,4 +1,4 @@
-"""By which ways people are told, as the operator set them up; what is secret stays hidden."""
+"""Notification channels as configured by the operator, without their secrets."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -14,15 +14,15 @@ from studio.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatus:
-    """One channel, as it is shown."""
+    """The configuration of one channel, as shown to users."""
 
     channel: Channel
     title: str
     is_on: bool
     goes_to: str
-    """Where, without what is secret; empty when it is off."""
+    """The destination, without secrets; empty if it is off."""
     note: str = ""
-    """What a person should know of how it is set up."""
+    """A remark on its configuration."""
     how: str
     """How to set it up."""
 
@@ -32,7 +32,7 @@ SECRET_SETTINGS = ("webhook_url", "webhook_secret", "smtp_url")
 
 
 def list_enabled(settings: Settings) -> tuple[Channel, ...]:
-    """Return the channels that messages are sent by."""
+    """Return the channels that are set up."""
     return tuple(way.channel for way in list_channels(settings) if way.is_on)
 
 
@@ -41,10 +41,10 @@ def list_channels(settings: Settings) -> tuple[ChannelStatus, ...]:
 
 
 def send_test(db: Session, settings: Settings, channel: Channel) -> Delivery:
-    """Have the worker send a message that says only that messages arrive.
+    """Queue a test message.
 
     Raises:
-        ConflictError: the channel is not set up.
+        ConflictError: The channel is not set up.
 
     """
     way = next(way for way in list_channels(settings) if way.channel is channel)
@@ -59,7 +59,7 @@ def _webhook(settings: Settings) -> ChannelStatus:
     if url and not settings.webhook_secret.get_secret_value():
         notes.append("Unsigned: set STUDIO_WEBHOOK_SECRET.")
     if url and settings.allow_internal_addresses:
-        notes.append("May go to internal addresses.")
+        notes.append("Internal addresses are allowed.")
     return ChannelStatus(
         channel=Channel.WEBHOOK,
         title="Webhook",
@@ -76,9 +76,11 @@ def _email(settings: Settings) -> ChannelStatus:
     host = urlsplit(url).hostname
     return ChannelStatus(
         channel=Channel.EMAIL,
-        title="E-mail",
+        title="Email",
         is_on=is_on,
-        goes_to=f"{settings.notify_email} by {host}" if is_on else "",
-        note="" if is_on or not (url or settings.notify_email) else "Only one of the two is set.",
+        goes_to=f"{settings.notify_email} via {host}" if is_on else "",
+        note=""
+        if is_on or not (url or settings.notify_email)
+        else "Only one of the two settings is set.",
         how="STUDIO_SMTP_URL and STUDIO_NOTIFY_EMAIL",
     )

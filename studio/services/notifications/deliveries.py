@@ -1,8 +1,8 @@
-"""Messages to the outside: written with what they tell of, sent later, tried again for a day.
+"""Outgoing messages: stored with the change they report, sent later, and retried for a day.
 
-A try is written down before it is made, and its answer after. A worker that is killed in between
-leaves a try without an answer, and the message is sent again under the same key: a message may
-come twice, and its receiver can tell; once an answer is written down, it never does.
+An attempt is stored before it is made, and its response after. If a worker is killed in between,
+the attempt has no response, and the message is sent again with the same key: a message may arrive
+twice, and its receiver can tell; after a stored response, it is never sent again.
 """
 
 import json
@@ -38,28 +38,28 @@ RETRY_DELAYS = tuple(
         (8, "hours"),
     )
 )
-"""How long to wait after each try that failed: nine tries over a day."""
+"""Delays after each failed attempt: nine attempts over a day."""
 
 ANSWER_TIMEOUT = timedelta(minutes=2)
-"""After this a try without an answer is taken for lost: longer than any try may take."""
+"""After this, an attempt without a response counts as lost: longer than any attempt takes."""
 
 RETENTION = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What came of a try."""
+    """The result of an attempt."""
 
     is_ok: bool
     words: str
     is_final: bool = False
-    """Whether trying again is in vain."""
+    """Whether a retry is pointless."""
 
 
 def enqueue_for_run(db: Session, run: Run, told: Mapping[str, Any]) -> None:
-    """Write a message for each channel if this is where people want to be told of the run.
+    """Store a message about a run's status for each channel, if the status is notified.
 
-    Which channels there are is known to who sends them; the others' messages are dropped there.
+    Only the sender knows which channels are set up; it drops the messages of the others.
     """
     if run.status not in NOTIFIED_STATUSES or (run.status is RunStatus.PAUSED and run.asked):
         return
@@ -69,18 +69,18 @@ def enqueue_for_run(db: Session, run: Run, told: Mapping[str, Any]) -> None:
 
 
 def enqueue_test(db: Session, channel: Channel) -> Delivery:
-    """Write a message that says only that messages arrive. It is tried once."""
+    """Store a test message. It is attempted once."""
     return _insert_delivery(db, channel, TEST, None, {})
 
 
 def drop_disabled_channels(db: Session, wanted: Sequence[Channel]) -> None:
-    """Drop the messages for channels that nobody has set up."""
+    """Delete the messages for channels that are not set up."""
     waits = col(Delivery.status) == DeliveryStatus.WAITING
     db.exec(delete(Delivery).where(waits, col(Delivery.channel).not_in(wanted)))
 
 
 def next_due(db: Session, now: datetime) -> int | None:
-    """Return the message that has been due for longest, or None."""
+    """Return the id of the message that has been due for longest, or None."""
     waits = Delivery.status == DeliveryStatus.WAITING
     query = select(Delivery.id).where(waits, col(Delivery.due_at) <= now)
     return db.exec(query.order_by(col(Delivery.due_at), col(Delivery.id)).limit(1)).first()
@@ -89,7 +89,7 @@ def next_due(db: Session, now: datetime) -> int | None:
 def begin_attempt(
     db: Session, delivery_id: int, now: datetime
 ) -> tuple[Delivery, DeliveryAttempt] | None:
-    """Take a message that is due, and write down that it is tried. None if another has it."""
+    """Claim a due message, and store the attempt. None if another worker claimed it."""
     taken = db.exec(
         update(Delivery)
         .where(
@@ -112,7 +112,7 @@ def begin_attempt(
 def record_result(
     db: Session, tried: DeliveryAttempt, answer: DeliveryResult, now: datetime
 ) -> Delivery:
-    """Write down what came back, and when to try again if it must be."""
+    """Store the result of an attempt, and schedule a retry if needed."""
     one = db.merge(tried)
     one.ended_at, one.words = now, answer.words
     delivery = db.get_one(Delivery, tried.delivery_id)
@@ -128,7 +128,7 @@ def record_result(
 def get(db: Session, delivery_id: int) -> Delivery:
     found = db.get(Delivery, delivery_id)
     if found is None:
-        raise NotFoundError(f"There is no delivery {delivery_id}.")
+        raise NotFoundError(f"Delivery {delivery_id} does not exist.")
     return found
 
 
@@ -140,7 +140,7 @@ def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[De
 
 
 def list_attempts(db: Session, found: Sequence[Delivery]) -> dict[int, list[DeliveryAttempt]]:
-    """Return the tries at some deliveries, by the delivery's id, oldest first."""
+    """Return the attempts of deliveries, by delivery id, oldest first."""
     made: dict[int, list[DeliveryAttempt]] = {one.id or 0: [] for one in found}
     query = (
         select(DeliveryAttempt)
