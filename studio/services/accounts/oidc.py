@@ -169,7 +169,7 @@ def _verify_id_token(
     }
     about = {"nonce": begun.nonce, "client_id": settings.oidc_client_id}
     try:
-        read = jwt.decode(token, KeySet.import_key_set(keys), algorithms=list(ALGORITHMS))  # type: ignore[arg-type] # checked by what it raises
+        read = jwt.decode(token, KeySet.import_key_set(keys), algorithms=list(ALGORITHMS))  # type: ignore[arg-type] # invalid keys raise, see below
         claims = CodeIDToken(read.claims, read.header, wanted, about)
         claims.validate(leeway=LEEWAY_SECONDS)
     except (JoseError, ValueError, TypeError, KeyError) as error:

@@ -38,7 +38,7 @@ def require(db: Session, noun: str, ids: Sequence[int]) -> None:
     acting = current_actor()
     if not acting.is_limited or not ids:
         return
-    table: Table = TABLES_BY_PATH[noun].__table__  # type: ignore[attr-defined] # SQLModel does not tell
+    table: Table = TABLES_BY_PATH[noun].__table__  # type: ignore[attr-defined] # set by SQLModel for tables
     if not all(may_change(owner) for owner in _load_owners(db, table, ids)):
         raise ForbiddenError(
             "This belongs to another user.",
@@ -55,7 +55,7 @@ def may_change(owner_id: int | None) -> bool:
 def release_all(db: Session, account_id: int) -> None:
     """Make everything that an account owns shared."""
     for kind in set(TABLES_BY_PATH.values()):
-        owner = kind.__table__.c.owner_id  # type: ignore[attr-defined] # SQLModel does not tell
+        owner = kind.__table__.c.owner_id  # type: ignore[attr-defined] # set by SQLModel for tables
         db.exec(update(kind).where(owner == account_id).values(owner_id=None))
 
 

@@ -99,7 +99,7 @@ def read_row(folder: Path, where: RowPosition) -> dict[str, Any]:
     """
     train, validation = versions.row_files(folder, where.version)
     path = train if where.part == "train" else validation
-    assert path is not None  # noqa: S101 -- a part without rows has no places
+    assert path is not None  # noqa: S101 -- only parts with rows have positions
     try:
         return line_index.read_row(path, where.number)
     except (OSError, LookupError) as error:

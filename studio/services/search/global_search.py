@@ -53,7 +53,7 @@ def search(db: Session, words: str, *, limit: int) -> Iterator[SearchHit]:
 
 def _is_number(words: str) -> bool:
     digits = words.removeprefix("#")
-    return digits.isdecimal() and len(digits) < 10  # noqa: PLR2004 -- more fit in no key
+    return digits.isdecimal() and len(digits) < 10  # noqa: PLR2004 -- more digits exceed any id
 
 
 def _run_hit(run: Run) -> SearchHit:

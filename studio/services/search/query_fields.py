@@ -186,7 +186,7 @@ def _type_options(annotation: object) -> tuple[Any, ...]:
     return get_args(annotation)
 
 
-def _recipe_value(name: str, run: Run, _sums: SummariesByMetric) -> Any:  # noqa: ANN401 -- whatever the recipe holds
+def _recipe_value(name: str, run: Run, _sums: SummariesByMetric) -> Any:  # noqa: ANN401 -- any value of a recipe
     value: Any = run.recipe
     for part in name.split("."):
         value = getattr(value, part, None)  # Other adapter kinds have other settings.

@@ -46,7 +46,7 @@ class TableRow:
     run: Run
     summaries: dict[str, MetricSummary]
 
-    def value(self, field: Field) -> Any:  # noqa: ANN401 -- as fields are
+    def value(self, field: Field) -> Any:  # noqa: ANN401 -- any value of a field
         return field.read(self.run, self.summaries)
 
 

@@ -15,7 +15,7 @@ from studio.services.search.query_fields import Field
 from studio.services.search.run_table import TableView
 
 MAX_GROUPS = 200
-"""With more groups, grouping tells nothing."""
+"""Limits the size of the response."""
 
 GROUPABLE_KINDS = frozenset({"words", "choice", "number", "flag"})
 """Kinds of fields that runs can be grouped by."""

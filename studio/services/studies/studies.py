@@ -129,7 +129,7 @@ def _validate_modes(plan: StudyPlan) -> list[str]:
     modes = list(dict.fromkeys(plan.modes))
     if unknown := [mode for mode in modes if mode not in PRECISIONS]:
         raise InvalidError(f"There is no precision named {unknown[0]}.", param="modes")
-    if REFERENCE not in modes or len(modes) < 2:  # noqa: PLR2004 -- one is compared with the other
+    if REFERENCE not in modes or len(modes) < 2:  # noqa: PLR2004 -- a comparison needs two
         raise InvalidError(
             f"A study needs {REFERENCE} and at least one other precision.",
             hint=f"The others are compared with {REFERENCE}.",

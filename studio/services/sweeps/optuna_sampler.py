@@ -152,7 +152,7 @@ def _to_frozen_trial(trial: Trial, distributions: Mapping[str, BaseDistribution]
 
 
 def _report_values(study: optuna.Study, noted: FrozenTrial, trial: Trial) -> None:
-    handle = Handle(study, noted._trial_id)  # noqa: SLF001 -- there is no other way to a trial
+    handle = Handle(study, noted._trial_id)  # noqa: SLF001 -- Optuna has no public lookup by trial
     for place, value in _intermediate_values(trial).items():
         if place not in noted.intermediate_values:
             handle.report(value, place)
@@ -257,7 +257,7 @@ def _distribution(several: Distribution) -> BaseDistribution:
     return FloatDistribution(several.low, several.high, log=several.log, step=several.step)
 
 
-def _rounded(several: Distribution, value: Any) -> Scalar:  # noqa: ANN401 -- as Optuna gives it
+def _rounded(several: Distribution, value: Any) -> Scalar:  # noqa: ANN401 -- as Optuna returns it
     return several.rounded(value) if isinstance(several, Range) else value
 
 
