@@ -173,7 +173,7 @@ def delete(db: Session, folder: Path, dataset_id: int, number: int) -> None:
     if runs := count_runs(db, dataset_id).get(number):
         raise ConflictError(
             f"{runs} runs use version {number}." if runs > 1 else f"1 run uses version {number}.",
-            hint="Delete them first.",
+            hint="It is kept as long as these runs exist.",
         )
     db.delete(version)
     atomic_dirs.delete_on_commit(db, folder / str(dataset_id) / str(number))

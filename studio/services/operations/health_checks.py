@@ -77,7 +77,7 @@ def check_free_space(home: Path, free: int) -> CheckResult:
     if free > MIN_FREE_BYTES:
         return CheckResult(good=True, text=text)
     return CheckResult(
-        good=False, text=f"only {text}: delete runs or replaced- folders, or move the home"
+        good=False, text=f"only {text}: delete runs or old replaced-* folders, or move the home"
     )
 
 
