@@ -1,4 +1,4 @@
-"""Data sets on screen."""
+"""Pages of datasets: list, show, rename, delete, versions and downloads."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/datasets", include_in_schema=False)
 DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 ImportKind = Annotated[str, Query(max_length=20)]
 FolderPath = Annotated[str, Query(max_length=4000)]
-"""A folder to look into."""
+"""Folder to list."""
 VersionNumber = Annotated[int, Path(ge=1, lt=2**31)]
 
 
@@ -46,7 +46,7 @@ def listing(
 
 @router.post("")
 def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response:
-    """Keep a file, and ask how it is to be read."""
+    """Save an uploaded file as a draft, then ask for its mapping."""
     try:
         dataset = dataset_builds.import_file(db, config.datasets, replace(upload, is_draft=True))
     except (ConflictError, InvalidError) as error:
@@ -63,7 +63,7 @@ def show(
     config: Config,
     asked: Annotated[DatasetQuery, Query()],
 ) -> Response:
-    """Show a data set; one that nobody has said yet how to read asks for that."""
+    """Show a dataset, or its mapping form if it has no version yet."""
     dataset = datasets.get(db, dataset_id)
     if dataset.version is None and dataset.status is not DatasetStatus.BUILDING:
         return redirect(request, f"/datasets/{dataset_id}/mapping")
@@ -74,7 +74,7 @@ def show(
 
 @router.get("/{dataset_id}/built")
 def after_build(request: Request, dataset_id: DatasetId) -> Response:
-    """Come here when a chore has read the file: the page is another one now."""
+    """Redirect to the dataset once its build task has ended."""
     return redirect(request, f"/datasets/{dataset_id}")
 
 
@@ -86,7 +86,7 @@ def download(
     train, validation = versions.row_files(config.datasets, version)
     path = train if part == "train" else validation
     if path is None:
-        raise NotFoundError(f"Version {number} has no rows to validate on.")
+        raise NotFoundError(f"Version {number} has no validation rows.")
     name = datasets.get(db, dataset_id).name
     return FileResponse(path, filename=f"{name}-{number}-{part}.jsonl")
 
@@ -113,7 +113,7 @@ def exclude(
     config: Config,
     row: Annotated[list[int], Form()],
 ) -> Response:
-    """Leave rows out, named as the file counts them; that makes a new version."""
+    """Exclude rows by their number in the file; this creates a new version."""
     before = datasets.get(db, dataset_id).version
     engine, limits = request.app.state.engine, read_limits(config)
     made = data_quality.exclude_rows(engine, config.datasets, dataset_id, row, limits)
@@ -129,7 +129,7 @@ def leave_out(
     code: Annotated[str, Query(max_length=50)],
     split: Part = "train",
 ) -> Response:
-    """Leave out the rows of a finding; that makes a new version."""
+    """Exclude the rows of a finding; this creates a new version."""
     wanted = FindingRef(code=code, part=split, version=number)
     engine, limits = request.app.state.engine, read_limits(config)
     made = data_quality.exclude_finding(engine, config.datasets, dataset_id, wanted, limits)
@@ -140,7 +140,7 @@ def leave_out(
 def start_quality_check(
     request: Request, dataset_id: DatasetId, number: VersionNumber, db: DB, config: Config
 ) -> Response:
-    """Have rows looked through that were read before anything was looked for in them."""
+    """Queue the data checks of a version that was built before those checks existed."""
     data_quality.enqueue_scan(db, config.datasets, versions.get(db, dataset_id, number))
     return redirect(request, f"/datasets/{dataset_id}?version={number}#problems")
 
@@ -167,7 +167,7 @@ def delete(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> R
 
 
 def _url_after_exclusion(dataset_id: int, made: BuildResult, before: int | None) -> str:
-    """Return where to go when rows have been left out: to the page that says so."""
+    """Return the dataset's page, with a notice unless a task still excludes the rows."""
     told = "same" if not made.is_new else f"out&before={before}"
     return f"/datasets/{dataset_id}" + ("" if made.chore else f"?told={told}")
 
@@ -175,7 +175,7 @@ def _url_after_exclusion(dataset_id: int, made: BuildResult, before: int | None)
 def list_context(
     db: Session, config: Settings, *, name: str = "", problem: StudioError | None = None
 ) -> dict[str, Any]:
-    """Return what the page of all data sets shows."""
+    """Return the template context of the dataset list."""
     found = datasets.newest(db)
     current = versions.current_by_dataset(db, found)
     return {

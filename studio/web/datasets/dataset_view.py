@@ -1,4 +1,4 @@
-"""All that the page of a data set shows."""
+"""Template context of a dataset's page: its rows, versions and findings."""
 
 from collections.abc import Mapping as Values
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from studio.settings import Settings
 from studio.web.http.multipart_upload import read_limits
 
 PAGE_ROWS = 10
-"""On one page, each folded to a few lines where it is longer."""
+"""Rows per page; a long row is folded to a few lines."""
 _SHORT_TEXT, _SHORT_LINES, _SHORT_TURNS = 200, 3, 2
 _MAX_ROW_NUMBERS = 100
-"""Rows that can be asked for by number at once."""
+"""Most row numbers that one query may name."""
 
 
 class DatasetQuery(BaseModel):
-    """What of a data set is to be shown, by the page's address."""
+    """The query parameters of a dataset's page."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -39,16 +39,16 @@ class DatasetQuery(BaseModel):
     after: int = Field(default=0, ge=0, lt=2**53)
     q: str = Field(default="", max_length=200)
     rows: str = Field(default="", max_length=2000)
-    """Numbers of rows as they are learnt."""
+    """Row numbers as the version counts them."""
     finding: str = Field(default="", max_length=50)
-    """Only the rows that something was found in: its code."""
+    """Show only the rows with a finding of this code."""
     original: str = Field(default="", max_length=2000)
-    """Numbers of rows as the file counts them."""
+    """Row numbers as the file counts them."""
     told: str = ""
-    """same: a reading that was asked for gave rows that were there already; out: it left some
-    out."""
+    """`same`: the requested mapping gave rows that a version already had; `out`: it excluded
+    some."""
     before: int | None = Field(default=None, ge=1, lt=2**31)
-    """The version that was in use before that."""
+    """The version in use before that change."""
 
     def row_selection(self) -> RowQuery:
         return RowQuery(
@@ -62,18 +62,18 @@ class DatasetQuery(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionEntry:
-    """A version in the list of all."""
+    """A version in the version list."""
 
     version: DatasetVersion
     changes: list[str]
-    """What its reading does otherwise than the version before it."""
+    """How its mapping differs from that of the version before."""
     runs: int
 
 
 def build_context(
     db: Session, config: Settings, dataset: Dataset, asked: DatasetQuery
 ) -> dict[str, Any]:
-    """Return everything that the page says of a data set."""
+    """Return the template context of a dataset's page."""
     number = asked.version or dataset.version
     version = versions.get(db, dataset.id or 0, number) if number else None
     found = versions.list_versions(db, dataset.id or 0)
@@ -110,7 +110,7 @@ def build_context(
 
 
 def is_long(row: Values[str, Any]) -> bool:
-    """Whether a row has more to show than the few lines that a list gives to each."""
+    """Whether a row has more to show than the few lines that the list gives it."""
     turns = [turn for name in ("messages", "chosen", "rejected") for turn in row.get(name, ())]
     texts = [row.get("text", ""), *(turn.get("content") or "" for turn in turns)]
     is_wide = any(len(text) > _SHORT_TEXT or text.count("\n") >= _SHORT_LINES for text in texts)
@@ -118,7 +118,7 @@ def is_long(row: Values[str, Any]) -> bool:
 
 
 def _version_entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[VersionEntry]:
-    """Tell each version, newest first, by what it does otherwise than the one before."""
+    """List versions, newest first, each with its changes from the one before."""
     readings = [Mapping.model_validate(one.mapping) for one in found]
     before = [*readings, None][1:]
     return [
@@ -134,7 +134,7 @@ def _version_entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> l
 
 
 def _quality_findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]] | None:
-    """Tell what is suspicious, and what can be done about it; None until somebody has looked."""
+    """Return the findings with the actions they allow; None before the first data check."""
     if version.findings is None:
         return None
     return [
@@ -150,7 +150,7 @@ def _quality_findings(version: DatasetVersion, mapping: Mapping) -> list[dict[st
 def _original_rows(
     config: Settings, dataset: Dataset, asked: DatasetQuery, mapping: Mapping | None
 ) -> dict[str, Any] | None:
-    """Return the rows that were asked for as they stand in the file that was brought."""
+    """Return the requested rows as they are in the uploaded file."""
     numbers = _parse_numbers(asked.original)
     if not numbers:
         return None

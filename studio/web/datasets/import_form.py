@@ -1,4 +1,4 @@
-"""What the data sets page shows of the ways to bring data."""
+"""The import form of the datasets page: sources, folder listing, unfinished imports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ UPLOAD = "upload"
 class ImportForm:
     offers: list[SourceOption]
     way: str
-    """The kind of source that is chosen."""
+    """Kind of the chosen source."""
     at: str
-    """The folder that is looked into."""
+    """Folder that is listed."""
     above: str
     entries: list[FolderEntry]
     fetching: Sequence[Task]
     values: Mapping[str, str] = field(default_factory=dict)
-    """What was typed, if it was refused."""
+    """The posted values, if they were invalid."""
 
     @property
     def offer(self) -> SourceOption:
@@ -45,7 +45,7 @@ def build_form(
     at: str = "",
     values: Mapping[str, str] | None = None,
 ) -> ImportForm:
-    """Return the ways to bring data, one of them chosen."""
+    """Return the import form with one source chosen."""
     offers = import_sources.list_sources(config)
     known = way if way in {one.kind for one in offers} else UPLOAD
     listed = known == "path" and bool(config.import_folders)
@@ -61,10 +61,10 @@ def build_form(
 
 
 def parse_source(posted: Mapping[str, Any]) -> Source:
-    """Return the source that a form names.
+    """Return the source that a posted form describes.
 
     Raises:
-        InvalidError: it names none.
+        InvalidError: a field is missing or invalid.
 
     """
     told = {name: str(value) for name, value in posted.items() if name != "name" and value}
@@ -73,4 +73,4 @@ def parse_source(posted: Mapping[str, Any]) -> Source:
     except ValidationError as error:
         first = error.errors()[0]
         param = str(first["loc"][-1]) if first["loc"] else ""
-        raise InvalidError("This is needed.", param=param) from error
+        raise InvalidError("This field is required.", param=param) from error

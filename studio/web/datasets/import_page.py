@@ -1,4 +1,4 @@
-"""Data from elsewhere: asked for on the data sets page, followed until it is a data set."""
+"""Import a dataset from elsewhere: queue the task, then open the dataset it created."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _FORM_ERRORS = (ConflictError, InvalidError, NotFoundError, UnavailableError)
 
 @router.post("")
 def start_import(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
-    """Have a file fetched, and show how far it is."""
+    """Queue an import and redirect to its progress."""
     name = str(posted.get("name", ""))
     try:
         chore = import_sources.enqueue_import(db, config, import_form.parse_source(posted), name)
@@ -34,6 +34,6 @@ def start_import(request: Request, posted: PostedForm, db: DB, config: Config) -
 
 @router.get("/{chore_id}/done")
 def show_imported(request: Request, chore_id: TaskId, db: DB) -> Response:
-    """Go to the data set that a chore has brought."""
+    """Redirect to the dataset that an import task created."""
     dataset_id = tasks.get(db, chore_id).result.get("dataset_id")
     return redirect(request, f"/datasets/{dataset_id}" if dataset_id else "/datasets")

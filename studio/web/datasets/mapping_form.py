@@ -1,6 +1,6 @@
-"""A mapping as a form, and a posted form as a mapping.
+"""Convert a mapping to a form, and a posted form to a mapping.
 
-A browser changes the ends of lines in what it sends, so texts in which they count travel as JSON.
+Browsers normalise line endings in what they post, so texts in which they matter are sent as JSON.
 """
 
 import json
@@ -17,33 +17,33 @@ from studio.intake.mapping import KIND_BY_SHAPE, FileOptions, Mapping, Split
 from studio.schemas.validation_errors import field_errors
 
 MAX_COLUMNS = 60
-"""Columns that can be chosen on a page; a file with more is read over REST."""
+"""Columns that the page can map; use REST for a file with more."""
 MAX_FILTERS = 20
 
 JOINERS: dict[str, str] = {
     json.dumps("\n\n"): "an empty line",
-    json.dumps("\n"): "a new line",
+    json.dumps("\n"): "a line break",
     json.dumps(" "): "a space",
     json.dumps(", "): "a comma",
     json.dumps(""): "nothing",
 }
 _CLASS_ROLES = frozenset({"label", "number"})
-"""Roles whose values may be written in other words."""
+"""Roles whose values can be replaced by other words."""
 _SIMILAR_ROLES: tuple[frozenset[str], ...] = (
     frozenset({"instruction", "prompt", "text"}),
     frozenset({"output", "completion", "answer", "label", "number", "chosen"}),
     frozenset({"messages", "conversations"}),
     frozenset({"input", "context"}),
 )
-"""Roles that say nearly the same in different shapes."""
+"""Roles with nearly the same meaning in different shapes."""
 
 _FIELD_TITLES = {
-    "sample": "Rows to draw",
-    "exclude": "Rows to leave out",
+    "sample": "Sample size",
+    "exclude": "Rows to exclude",
     "system": "System prompt",
-    "values": "Words for a value",
+    "values": "Replacement values",
     "media": "Images, audio and video",
-    "split": "Rows that measure progress",
+    "split": "Validation rows",
     "split.share": "Share",
     "roles": "Columns",
 }
@@ -58,11 +58,11 @@ class Filter:
 
 @dataclass(slots=True, kw_only=True)
 class MappingForm:
-    """A mapping as its controls show it: all text, as a person typed it."""
+    """A mapping as its form controls show it: all text, exactly as typed."""
 
     shape: str = ""
     roles: dict[str, str] = field(default_factory=dict)
-    """What each column is; nothing where it is not read."""
+    """Role of each column; empty if the column is not used."""
     joiner: str = json.dumps("\n\n")
     system: str = ""
     values: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -74,11 +74,11 @@ class MappingForm:
     exclude: str = ""
     seed: str = "42"
     file: dict[str, str] = field(default_factory=dict)
-    """How the file itself is read; what is empty is detected."""
+    """How the file itself is read; empty options are detected."""
 
     @property
     def choices(self) -> tuple[ColumnRole, ...]:
-        """What a column can be, in the shape that is chosen."""
+        """Roles that a column can have in the chosen shape."""
         return next((roles_for_shape(shape) for shape in KIND_BY_SHAPE if shape == self.shape), ())
 
     @property
@@ -88,15 +88,15 @@ class MappingForm:
 
     @property
     def class_columns(self) -> list[str]:
-        """Return the columns whose values can be written in other words."""
+        """Return the columns whose values can be replaced by other words."""
         chosen = [column for column, role in self.roles.items() if role in _CLASS_ROLES]
         return list(dict.fromkeys([*chosen, *self.values]))
 
     def to_mapping(self) -> Mapping:
-        """Return what the form says.
+        """Return the mapping that the form describes.
 
         Raises:
-            ValidationError: a field holds what it may not; see `field_problems`.
+            ValidationError: a field is invalid; see `field_problems`.
 
         """
         roles: dict[str, list[str]] = {}
@@ -147,12 +147,12 @@ def form_from_mapping(mapping: Mapping, seen: FilePreview) -> MappingForm:
 
 
 def file_fields(options: FileOptions) -> dict[str, str]:
-    """Return how a file is read as the form carries it: only what is not left to be detected."""
+    """Return the file options as form fields, without those left to detection."""
     return {name: str(value) for name, value in options.model_dump(exclude_defaults=True).items()}
 
 
 def empty_form(seen: FilePreview, options: FileOptions) -> MappingForm:
-    """Return the form of a file in which nothing was recognised."""
+    """Return the form of a file for which no mapping was detected."""
     return MappingForm(
         shape="prompt_completion",
         roles=dict.fromkeys(seen.columns[:MAX_COLUMNS], ""),
@@ -162,7 +162,7 @@ def empty_form(seen: FilePreview, options: FileOptions) -> MappingForm:
 
 
 def parse_form(sent: Values[str, Any]) -> MappingForm:
-    """Return the form as it was sent."""
+    """Return the form as it was posted."""
     columns, roles = _nested_values(sent, "column"), _nested_values(sent, "role")
     return MappingForm(
         shape=_text_value(sent, "shape"),
@@ -186,7 +186,7 @@ def parse_form(sent: Values[str, Any]) -> MappingForm:
 
 
 def convert_roles(form: MappingForm) -> MappingForm:
-    """Let each column keep its part in the shape that is chosen, or one like it."""
+    """Keep each column's role if the chosen shape has it, else use a similar one."""
     known = [role.name for role in form.choices]
     return replace(
         form, roles={column: _similar_role(role, known) for column, role in form.roles.items()}
@@ -194,7 +194,7 @@ def convert_roles(form: MappingForm) -> MappingForm:
 
 
 def apply_action(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
-    """Return the form after a press of one of its own buttons, or another shape."""
+    """Return the form after one of its buttons was pressed or its shape was changed."""
     if "add" in sent and len(form.keep) < MAX_FILTERS:
         return replace(form, keep=[*form.keep, Filter(column=next(iter(form.roles), ""))])
     if removed := _text_value(sent, "remove"):
@@ -206,7 +206,7 @@ def apply_action(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
 
 
 def add_class_values(form: MappingForm, seen: FilePreview) -> MappingForm:
-    """Offer every value that a column of classes has to be written in other words."""
+    """Add every value of the class columns, so that each can be replaced by other words."""
     values = {
         column: {raw: raw for raw in seen.values.get(column, {})} | form.values.get(column, {})
         for column in form.class_columns
@@ -215,12 +215,12 @@ def add_class_values(form: MappingForm, seen: FilePreview) -> MappingForm:
 
 
 def field_problems(error: ValidationError) -> dict[str, str]:
-    """Map each field that holds what it may not to what is wrong with it."""
+    """Map each invalid field to its problem."""
     return {field.param: field.message for field in field_errors(error.errors(), Mapping)}
 
 
 def field_title(name: str) -> str:
-    """Return what a person calls a field."""
+    """Return the label of a field."""
     first, _, rest = name.partition(".")
     if first == "keep":
         return f"Filter {int(rest.partition('.')[0]) + 1}"
@@ -254,7 +254,7 @@ def _split_fields(mapping: Mapping | None) -> dict[str, str]:
 
 
 def _parse_split(sent: Values[str, str]) -> dict[str, Any]:
-    """Return only what the chosen kind of split needs: what is hidden must not be refused."""
+    """Return only what the chosen kind of split needs: hidden fields must not cause errors."""
     kind = sent.get("kind", "none")
     match kind:
         case "share":
@@ -305,7 +305,7 @@ def _text_value(sent: Values[str, Any], name: str) -> str:
 
 
 def _json_string(written: str) -> str:
-    """Return a text in JSON as it is, and anything else as nothing."""
+    """Return the text if it is a JSON string, else an empty string."""
     try:
         return written if isinstance(json.loads(written), str) else ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""The mapping screen: what was seen in a file, what each column is, and what its rows become."""
+"""The mapping page: the detected format, each column's role, and a preview of the rows."""
 
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ Option = Annotated[str, Query(max_length=40)]
 def _file_options(
     encoding: Option = "", sheet: Option = "", separator: Option = "", header: Option = ""
 ) -> FileOptions:
-    """Return how a person has chosen to read the file itself."""
+    """Return how the user chose to read the file itself."""
     return parse_file_options(
         {"encoding": encoding, "sheet": sheet, "separator": separator, "header": header}
     )
@@ -46,7 +46,7 @@ def show(
     options: FileOptionParams,
     chosen: AlternativeIndex = None,
 ) -> Response:
-    """Begin with the reading in use, else with what was seen, or with what is asked for."""
+    """Show the requested mapping, else the one in use, else the detected one."""
     screen = MappingView(db, config, datasets.get(db, dataset_id))
     return page(request, TEMPLATE, **screen.initial_context(chosen, options))
 
@@ -55,7 +55,7 @@ def show(
 def update_form(
     request: Request, dataset_id: DatasetId, posted: PostedForm, db: ReadDB, config: Config
 ) -> Response:
-    """Show the form again after a change of what it asks for: a shape, a part, a filter."""
+    """Redraw the form after a change of its fields: a shape, a split, a filter."""
     screen = MappingView(db, config, datasets.get(db, dataset_id))
     context = screen.form_context(
         mapping_form.apply_action(mapping_form.parse_form(posted), posted)
@@ -69,7 +69,7 @@ def update_form(
 def preview(
     request: Request, dataset_id: DatasetId, posted: PostedForm, db: ReadDB, config: Config
 ) -> Response:
-    """Show what a form as it stands makes of the first rows; nothing is written."""
+    """Show the first rows as the unsaved form maps them; nothing is saved."""
     screen = MappingView(db, config, datasets.get(db, dataset_id))
     return block(
         request, TEMPLATE, "preview", outcome=screen.preview(mapping_form.parse_form(posted))
@@ -80,7 +80,7 @@ def preview(
 def save_mapping(
     request: Request, dataset_id: DatasetId, posted: PostedForm, db: ReadDB, config: Config
 ) -> Response:
-    """Read the whole file as the form says, and let new runs learn from what that gives."""
+    """Build a version from the whole file with this mapping; new runs train on it."""
     form = mapping_form.parse_form(posted)
     try:
         made = dataset_builds.rebuild(
@@ -98,7 +98,7 @@ def save_mapping(
 
 
 def _form_with_errors(request: Request, context: dict[str, Any]) -> Response:
-    """Show the form with what is wrong in it; a boosted form takes the whole page."""
+    """Show the form with its errors; a boosted form replaces the whole page."""
     if wants_fragment(request):
         return block(request, TEMPLATE, "form", status=422, **context)
     return page(request, TEMPLATE, status=422, **context)

@@ -1,4 +1,4 @@
-"""What a mapping makes of the first rows of a file, as the mapping screen tells it."""
+"""The first rows of a file under a mapping, for the preview of the mapping page."""
 
 from collections.abc import Mapping as Values
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from studio.intake.mapping import Mapping
 from studio.intake.row_formats.sft_view import to_sft_example
 
 SAMPLE_ROWS = 300
-"""Rows that are tried: as many as take no time to."""
+"""Rows to try: few enough to take no noticeable time."""
 SHOWN_ROWS = 5
 
 
@@ -22,19 +22,19 @@ class MappingPreview:
     usable: int = 0
     is_whole: bool = False
     rows: list[PreviewedRow] = field(default_factory=list)
-    """The first of those that can be learnt from."""
+    """The first usable rows."""
     dropped: list[PreviewedRow] = field(default_factory=list)
-    """The first of those left out."""
+    """The first rows left out."""
     reasons: Values[str, list[str]] = field(default_factory=dict)
-    """Why rows are left out, the most frequent first, with their places."""
+    """Why rows are left out, with their positions; the most frequent reason first."""
     lesson: str = ""
-    """What training learns from such rows."""
+    """What training uses of such rows."""
     not_learnt: str = ""
-    """What of such rows training does not use."""
+    """What training ignores in such rows."""
     judged_bad: int = 0
-    """How many of the rows that are kept teach nothing, because they are judged bad."""
+    """How many usable rows teach nothing, because they are rated bad."""
     refused: StudioError | None = None
-    """Why nothing can be said, where nothing can."""
+    """Why there is no preview, if there is none."""
 
     @property
     def learnt(self) -> int:
@@ -46,7 +46,7 @@ class MappingPreview:
 
 
 def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> MappingPreview:
-    """Try a mapping on the first rows."""
+    """Apply a mapping to the first rows."""
     try:
         found = preview_rows(source, mapping, limits, rows=SAMPLE_ROWS)
     except InvalidError as error:

@@ -1,4 +1,4 @@
-"""All that the mapping screen shows of a data set, for a form as it stands."""
+"""Template context of the mapping page, for the form as it is filled in."""
 
 from collections.abc import Mapping as Values
 from dataclasses import dataclass, replace
@@ -31,16 +31,16 @@ from studio.web.datasets.mapping_preview import MappingPreview
 from studio.web.http.multipart_upload import read_limits
 
 PREVIEW_ROWS = 5
-"""Rows that the table of the file shows."""
+"""Rows of the file that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DetectedFile:
-    """What is seen in a file that is read in one way."""
+    """What was detected in a file that is read with certain options."""
 
     detected: DetectedMapping | None
     reason: str
-    """Why nothing was recognised, if nothing was."""
+    """Why no mapping was detected; empty if one was."""
     options: FileOptions
     encodings: list[EncodingPreview]
     sheets: list[str]
@@ -51,7 +51,7 @@ class _DetectedFile:
 
 
 class MappingView:
-    """A data set whose mapping is being chosen."""
+    """A dataset whose mapping is being edited."""
 
     def __init__(self, db: Session, config: Settings, dataset: Dataset) -> None:
         self.db, self.dataset, self.limits = db, dataset, read_limits(config)
@@ -61,9 +61,9 @@ class MappingView:
     def initial_context(
         self, chosen: int | None, options: FileOptions = DETECT_ALL
     ) -> dict[str, Any]:
-        """Return what to show first: the reading in use, what was seen, or the one chosen.
+        """Return what to show first: the chosen mapping, the one in use, or the detected one.
 
-        Options say how to read the file itself, where a person has chosen that.
+        Options say how to read the file itself, if the user chose that.
         """
         current = versions.current(self.db, self.dataset)
         mapping = Mapping.model_validate(current.mapping) if current else None
@@ -85,12 +85,12 @@ class MappingView:
     def form_context(
         self, form: MappingForm, error: ValidationError | InvalidError | None = None
     ) -> dict[str, Any]:
-        """Return everything that the page says of a form as it stands."""
+        """Return the template context for the form as posted."""
         options = FileOptions.model_validate(form.file)
         return self._context(form, self._detect(options), self._read_head(options), error)
 
     def preview(self, form: MappingForm) -> MappingPreview:
-        """Return what a form makes of the first rows, or why nothing can be said yet."""
+        """Return the first rows as a form maps them, or why it cannot be applied."""
         try:
             mapping = form.to_mapping()
         except ValidationError as error:
@@ -139,7 +139,7 @@ class MappingView:
         return file_preview.preview_file(replace(self.source, options=options), self.limits)
 
     def _detect(self, options: FileOptions) -> "_DetectedFile":
-        """Return what was seen in the file when it came; if it is read otherwise, what is now."""
+        """Return what was detected at upload, or detect again if the options differ."""
         limits = self.limits.for_request()
         try:
             seen = pending_datasets.load_detection(self.folder, self.dataset, self.limits)
@@ -161,9 +161,9 @@ class MappingView:
         return chore if chore is not None and chore.status is TaskStatus.FAILED else None
 
     def _validation_options(self) -> list[tuple[str, str]]:
-        """Return what rows may be measured on: the file that was brought along, or another set."""
+        """Return the possible sources of validation rows: the uploaded file, other datasets."""
         own = pending_datasets.validation_source(self.folder, self.dataset)
-        brought = [("", f"the file brought along, {own.filename}")] if own else []
+        brought = [("", f"the uploaded validation file, {own.filename}")] if own else []
         named = [
             (one.name, one.name)
             for one in datasets.newest(self.db)
@@ -173,7 +173,7 @@ class MappingView:
 
 
 def _options_query(options: FileOptions) -> str:
-    """Return options as the rest of an address."""
+    """Return the options as the rest of a query string."""
     chosen = options.model_dump(exclude_defaults=True)
     return f"&{urlencode(chosen)}" if chosen else ""
 
@@ -184,7 +184,7 @@ def _preview_row(row: RawRow) -> dict[str, Any]:
 
 
 def _chosen_index(found: _DetectedFile, form: MappingForm) -> int | None:
-    """Return which of the readings that were seen the form shows, if any."""
+    """Return the index of the detected mapping that the form shows, if any."""
     roles: dict[str, list[str]] = {}
     for column, role in form.roles.items():
         if role:
@@ -217,7 +217,7 @@ _PART_FIELDS = {
 
 
 def _is_open(part: str, form: MappingForm, problems: Values[str, str]) -> bool:
-    """Whether a folded part must stand open: something in it is set, or wrong."""
+    """Whether a collapsible part starts open: a field in it is set or invalid."""
     if any(name.split(".")[0] in _PART_FIELDS[part] for name in problems):
         return True
     match part:

@@ -1,4 +1,4 @@
-"""Rows of a version, one at a time: from one to the next, or to the next that holds some words."""
+"""Browse the rows of a version one at a time, or search for the next one with certain words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ Direction = Literal["", "first", "back", "on"]
 
 
 class RowStep(BaseModel):
-    """Which row to show, as an address holds it."""
+    """Which row to show, from the query string."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -24,7 +24,7 @@ class RowStep(BaseModel):
     row: int = Field(default=1, ge=1, lt=2**53)
     q: str = Field(default="", max_length=200)
     step: Direction = ""
-    """Which row to go to from there: the first that holds the words, or the one before or after."""
+    """Where to go from `row`: to the first match, or to the row before or after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +33,17 @@ class RowView:
     part: Part
     words: str
     total: int
-    """Rows of the part."""
+    """Number of rows in the part."""
     number: int
-    """Where one is."""
+    """Number of the current row."""
     row: NumberedRow | None = None
     notice: str = ""
     further: Direction = ""
-    """Where to look on, if there was no time to look at all rows."""
+    """Direction to continue a search that ran out of time; empty if it did not."""
 
 
 def parse_query(asked: Mapping[str, Any]) -> RowStep:
-    """Read what an address says; nonsense is the first row."""
+    """Parse a query string; an invalid one means the first row."""
     try:
         return RowStep.model_validate({name: value for name, value in asked.items() if value != ""})
     except ValidationError:
@@ -51,7 +51,7 @@ def parse_query(asked: Mapping[str, Any]) -> RowStep:
 
 
 def find_row(folder: Path, version: DatasetVersion, asked: RowStep) -> RowView:
-    """Go from one row to another."""
+    """Find the row that a step leads to."""
     total = version.train_rows if asked.split == "train" else version.validation_rows
     at = min(asked.row, max(1, total))
     here = RowView(version=version, part=asked.split, words=asked.q.strip(), total=total, number=at)
@@ -70,7 +70,7 @@ def find_row(folder: Path, version: DatasetVersion, asked: RowStep) -> RowView:
             else f"No row after row {at:,} has “{here.words}”."
         )
         return replace(here, row=_read_row(folder, here, at), notice=told)
-    told = f"No row from {at:,} on has “{here.words}”."
+    told = f"No row from row {at:,} onward has “{here.words}”."
     if asked.step == "first" or at == 1:
         told = f"No row has “{here.words}”."
     return replace(here, notice=told)

@@ -1,4 +1,4 @@
-"""What the panel with a row's tokens draws, whatever became of the question."""
+"""The token panel of a row: its tokens by turn, or why they cannot be shown."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,38 +28,38 @@ from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 
 _MAX_NAMED_ROWS = 12
-"""How many rows are named that share an example."""
+"""How many rows of a shared pack are listed by number."""
 
 
 class PreviewQuery(BaseModel):
-    """Which row to show, for which model and settings: as a form holds them."""
+    """Which row to show, for which model and settings, as form fields."""
 
     model_config = ConfigDict(frozen=True)
 
     model: str = Field(max_length=500)
     dataset: str = Field(max_length=500)
     version: int | None = Field(default=None, ge=1, lt=2**31)
-    """Of the data set; none is the one that new runs learn from."""
+    """Of the dataset; None is the version that new runs train on."""
     split: Part = "train"
     row: int = Field(default=1, ge=1, lt=2**53)
     step: Literal["", "back", "on", "random"] = ""
-    """Which row to go to from there."""
+    """Which row to go to, relative to `row`."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)
     chat_template: TemplateSource = "model"
     packing: bool = False
     validation_share: float = Field(default=0.05, gt=0, le=0.5)
     seed: int = Field(default=42, ge=0, lt=2**32)
-    """What the rows are drawn by that are held back, which are not packed."""
+    """Seed of the validation split; validation rows are not packed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSpan:
-    """Tokens beside each other that have the same fate."""
+    """Consecutive tokens that are all trained on or not, and all truncated or not."""
 
     learnt: bool
     cut: bool
     begins_cut: bool
-    """Whether the cut is right before it."""
+    """Whether truncation starts right before it."""
     tokens: list[Token]
 
 
@@ -76,15 +76,15 @@ class TokenPanel:
     turns: list[TokenTurn] = field(default_factory=list)
     problem: StudioError | None = None
     templates: TemplatePreviews | None = None
-    """What to choose from, where the model has no template of its own."""
+    """Templates to choose from if the model has none."""
 
     @property
     def counted(self) -> str:
-        """Say in one line what becomes of the row's tokens."""
-        assert self.tokens is not None  # noqa: S101 -- drawn only where there are some
+        """Summarise the row's tokens in one line: total, trained on, truncated."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
         found = self.tokens
         total = ngettext("%(count)s token", "%(count)s tokens", found.total)
-        return gettext("%(total)s, %(learnt)s learnt, %(cut)s cut") % {
+        return gettext("%(total)s · %(learnt)s trained on · %(cut)s truncated") % {
             "total": total % {"count": formatting.number(found.total)},
             "learnt": formatting.number(found.learnt),
             "cut": formatting.number(found.cut),
@@ -92,9 +92,9 @@ class TokenPanel:
 
     @property
     def packed(self) -> str:
-        """Say in one line with which rows the row shares its example, and how full that is."""
-        assert self.tokens is not None  # noqa: S101 -- drawn only where there are some
-        assert self.place is not None  # noqa: S101 -- the same
+        """Summarise the row's pack in one line: which rows share it, and how full it is."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
+        assert self.place is not None  # noqa: S101 -- tokens have a row
         pack = self.tokens.pack
         if pack is None:
             return ""
@@ -104,10 +104,10 @@ class TokenPanel:
         }
         others = [one.number for one in pack.rows if one.number != self.place.number]
         if not others:
-            return gettext("Alone in its example: %(full)s.") % {"full": full}
+            return gettext("Not packed with other rows: %(full)s.") % {"full": full}
         told = ngettext(
-            "Shares an example with row %(rows)s: %(full)s.",
-            "Shares an example with rows %(rows)s: %(full)s.",
+            "Packed with row %(rows)s: %(full)s.",
+            "Packed with rows %(rows)s: %(full)s.",
             len(others),
         )
         more = ["…"] if len(others) > _MAX_NAMED_ROWS else []
@@ -116,7 +116,7 @@ class TokenPanel:
 
     @property
     def before(self) -> list[PackedRow]:
-        """Return the row right before in the example, if there is one."""
+        """Return the previous row of the pack, if there is one."""
         return self._around(lambda one, own: one < own)[-1:]
 
     @property
@@ -124,19 +124,19 @@ class TokenPanel:
         return self._around(lambda one, own: one > own)
 
     def _around(self, is_there: Callable[[int, int], bool]) -> list[PackedRow]:
-        assert self.place is not None  # noqa: S101 -- rows are packed with those of their file
+        assert self.place is not None  # noqa: S101 -- only a row of a dataset is packed
         rows = self.tokens.pack.rows if self.tokens and self.tokens.pack else []
         return [one for one in rows if is_there(one.number, self.place.number)]
 
 
 def load_preview(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> TokenPanel:
-    """Look at a row. No lock is held while the desk is asked."""
+    """Tokenize a row. No database lock is held while the tokenizer service works."""
     try:
         known = PreviewQuery.model_validate(wanted)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0]).replace("_", " ")
         return TokenPanel(
-            problem=InvalidError(f"The {name} is not what it may be.", hint="Mend it.")
+            problem=InvalidError(f"The {name} is not valid.", hint="Change it and try again.")
         )
     where: RowPosition | None = None
     try:
@@ -180,7 +180,7 @@ _TEMPLATES = {"kind": "templates", "window": None}
 
 
 def _template_choices(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews | None:
-    """Return the templates that could write the row; none where they cannot be told either."""
+    """Return previews of the templates that could render the row; None if that fails, too."""
     try:
         return tokenizer_client.render_templates(settings, asked.model_copy(update=_TEMPLATES))
     except StudioError:

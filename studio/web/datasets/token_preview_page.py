@@ -1,4 +1,4 @@
-"""See what will be trained: a row's tokens, in the form of an experiment and of its data set."""
+"""Token preview: a row's tokens, in the experiment form and on the dataset's own page."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 
 @router.post("/new/sight")
 def preview_form_row(request: Request, posted: PostedForm, config: Config) -> Response:
-    """Show a row of the form's data set as its model will see it; nothing is written."""
+    """Show a row of the form's dataset as its model will see it; nothing is saved."""
     wanted = _preview_query(posted)
     found = token_preview.load_preview(request.app.state.engine, config, wanted)
     return block(request, "experiments/new.html", "sight", sight=found, wanted=wanted)
@@ -59,7 +59,7 @@ def preview_dataset_row(
 
 
 def _preview_query(posted: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what is wanted from a form of a recipe."""
+    """Read the preview's parameters from a posted recipe form."""
     data, look, knobs = (_form_section(posted, name) for name in ("data", "look", "optimisation"))
     given = {
         "model": posted.get("base_model"),

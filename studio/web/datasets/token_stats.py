@@ -1,4 +1,4 @@
-"""What the page with the statistics of a data set draws."""
+"""Figures of the token statistics page: lengths, truncation and roles of each split."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ ROLE_TITLES = {
     "assistant": "Assistant",
     "tool": "Tool results",
     "text": "Text",
-    "template": "Written by the template",
+    "template": "Added by the template",
 }
 
 
 class StatsQuery(BaseModel):
-    """What is counted and how it is cut: as an address or a form holds it."""
+    """What to count and where to truncate, from a query string or a form."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     version: int | None = Field(default=None, ge=1, lt=2**31)
-    """By default the one in use."""
+    """Defaults to the version in use."""
     model: str = Field(min_length=1, max_length=500)
-    """The base model, as recipes name it."""
+    """Name of the base model, as in a recipe."""
     chat_template: TemplateSource = "model"
     max_length: int = Field(default=1024, ge=1, le=counts.MAX_LENGTH)
 
@@ -46,7 +46,7 @@ class StatsQuery(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartView:
-    """All that is drawn of one part of a data set."""
+    """Figures of one part of a dataset."""
 
     part: str
     label: str
@@ -56,11 +56,11 @@ class PartView:
     lengths: Mapping[str, int]
     """Shortest, median, mean and so on; empty without rows."""
     cut_rows: list[int]
-    """Numbers of the longest of the rows that are cut."""
+    """Numbers of the longest truncated rows."""
 
     @property
     def most(self) -> int:
-        """Rows of the highest bar."""
+        """Rows in the tallest bar."""
         return max((bar.rows for bar in self.bars), default=0)
 
 
@@ -68,25 +68,25 @@ class PartView:
 class StatsFigures:
     sides: list[PartView]
     lost: Truncation
-    """Of all parts."""
+    """Truncation over all parts."""
     sentence: str
     place: float
-    """How far from the left the cut stands, as a share of all bars."""
+    """Position of the truncation line, as a share of the width of all bars."""
     roles: Mapping[str, str]
-    """Those that say something, with their titles."""
+    """Roles that have tokens, with their titles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsView:
     wanted: StatsQuery | None = None
     chore: Task | None = None
-    """What counts, where that is still going on, or has failed."""
+    """The counting task, if it is unfinished or has failed."""
     figures: StatsFigures | None = None
     problem: StudioError | None = None
 
 
 def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> StatsView:
-    """Return what there is to show; nothing is counted here."""
+    """Return the stored statistics, or the task that counts them; nothing is counted here."""
     try:
         wanted = parse_query(asked)
         chore = token_stats.latest_task(db, stats_selection(db, dataset, wanted))
@@ -98,10 +98,10 @@ def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> Stats
 
 
 def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
-    """Read what is wanted from an address or a form.
+    """Parse a query string or a form.
 
     Raises:
-        InvalidError: a value is not what it may be.
+        InvalidError: a value is invalid.
 
     """
     try:
@@ -110,21 +110,21 @@ def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
         )
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        what = {"max_length": "longest example"}.get(name, name.replace("_", " "))
+        what = {"max_length": "max sequence length"}.get(name, name.replace("_", " "))
         raise InvalidError(
-            f"The {what} is not what it may be.",
-            hint=f"It is a number from 1 to {counts.MAX_LENGTH:,}." if name == "max_length" else "",
+            f"The {what} is not valid.",
+            hint=f"Enter a number from 1 to {counts.MAX_LENGTH:,}." if name == "max_length" else "",
             param=name,
         ) from error
 
 
 def stats_selection(db: Session, dataset: Dataset, wanted: StatsQuery) -> StatsRequest:
-    """Say what to count.
+    """Return what to count.
 
     Raises:
-        ConflictError: the data set has no rows yet.
-        InvalidError: there is no such model.
-        NotFoundError: there is no such version.
+        ConflictError: the dataset has no rows yet.
+        InvalidError: the model does not exist.
+        NotFoundError: the version does not exist.
 
     """
     found = find_version(db, dataset, wanted.version)
@@ -135,15 +135,13 @@ def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVe
     """Return a version by its number, or the one in use.
 
     Raises:
-        ConflictError: the data set has no rows yet.
-        NotFoundError: there is no such version.
+        ConflictError: the dataset has no rows yet.
+        NotFoundError: the version does not exist.
 
     """
     number = number or dataset.version
     if number is None:
-        raise ConflictError(
-            f"{dataset.name} has no rows yet.", hint="Say how its file is to be read first."
-        )
+        raise ConflictError(f"{dataset.name} has no rows yet.", hint="Map its columns first.")
     return versions.get(db, dataset.id or 0, number)
 
 
@@ -182,7 +180,7 @@ def _part_stats(name: str, tally: PartStats, bars: list[HistogramBar], at: int) 
 
 
 def _length_summary(tally: PartStats) -> dict[str, int]:
-    """Return what lengths there are, in tokens: the least, the greatest, and between."""
+    """Summarise the lengths in tokens: shortest, median, mean, percentiles, longest."""
     if not tally.rows:
         return {}
     return {
@@ -196,7 +194,7 @@ def _length_summary(tally: PartStats) -> dict[str, int]:
 
 
 def _cut_position(bars: list[HistogramBar], at: int) -> float:
-    """Return where among the bars, each as wide as the other, the cut stands."""
+    """Return where the truncation line lies among bars of equal width, as a share of them."""
     for number, bar in enumerate(bars):
         if at <= bar.last:
             inside = max(0, at - bar.first + 1) / (bar.last - bar.first + 1)

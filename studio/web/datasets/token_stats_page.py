@@ -1,4 +1,4 @@
-"""How long the rows of a data set are, on screen."""
+"""The token statistics of a dataset: how long its rows are."""
 
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -23,7 +23,7 @@ DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 
 @router.get("")
 def show(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> Response:
-    """Show what was counted, or how to have it counted. Another cut needs no other counting."""
+    """Show the statistics, or a form that queues them. Another max length needs no recount."""
     context = _page_context(db, config, datasets.get(db, dataset_id), request)
     if not wants_fragment(request):
         return page(request, "datasets/token_stats.html", **context)
@@ -34,7 +34,7 @@ def show(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> Res
 
 @router.get("/counted")
 def after_count(request: Request, dataset_id: DatasetId) -> Response:
-    """Come here when a chore has counted: the page is another one now."""
+    """Redirect to the statistics once their task has ended."""
     return redirect(request, f"/datasets/{dataset_id}/stats?{request.url.query}")
 
 
