@@ -1,4 +1,4 @@
-"""A step at which a run's numbers broke."""
+"""The page of a step whose loss or gradients became NaN or infinite."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response

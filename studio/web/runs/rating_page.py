@@ -1,4 +1,4 @@
-"""Rating an answer where it stands: between two runs, or on the page of its own."""
+"""Rate a sample answer in place: in a comparison or on its run's page."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ def rate(
     *,
     blind: Annotated[bool, Form()] = False,
 ) -> Response:
-    """Keep a score, or with 0 forget it. A blind page is told nothing of the run."""
+    """Save a score, or clear it with 0. A blind page learns nothing about the run."""
     sample = sample_ratings.get_rateable_sample(db, sample_id)
     before = sample_ratings.rate(db, sample, score or None)
     run_id = sample.run_id
@@ -42,7 +42,7 @@ def rate(
 
 
 def _referring_page(request: Request) -> str:
-    """Return the page the answer was rated on, of this studio and no other."""
+    """Return the page on which the answer was rated, if it belongs to this studio."""
     there = urlsplit(request.headers.get("referer", ""))
     path = "/" + there.path.lstrip("/")
     return f"{path}?{there.query}#answers" if there.netloc == request.url.netloc else ""

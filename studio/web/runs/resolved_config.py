@@ -1,4 +1,4 @@
-"""What a run was asked for beside what it really ran with: the facts on its page."""
+"""Requested vs. actual configuration of a run, for its page."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,12 +16,12 @@ FACT_NAMES = (
     *("Train rows", "Train tokens", "Trainable parameters", "Trained", "Trained tensors"),
     *("Truncated rows", "Validation rows", "Validation tokens", "Weights"),
 )
-"""What runs tell most often, as pages write it. Others stay as they are in other languages."""
+"""Titles of the values that runs report most often. Other titles are not translated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something asked for, beside what really ran."""
+    """A requested value beside the actual one."""
 
     name: str
     asked: str
@@ -30,7 +30,7 @@ class Fact:
 
 
 def list_facts(run: Run) -> list[Fact]:
-    """List what was asked for beside what ran; where the run was audited, plan beside audit."""
+    """List requested beside actual values; for an audited run also plan beside audit."""
     told = dict(run.resolved)
     asked = _requested(run) | told.pop("plan", {})
     ran = told | told.pop("audit", {})
@@ -38,7 +38,7 @@ def list_facts(run: Run) -> list[Fact]:
 
 
 def _requested(run: Run) -> dict[str, Any]:
-    """Return what the recipe asks for, under the names by which a run tells what it found."""
+    """Return what the recipe requests, under the names that a run reports."""
     steps = run.recipe.optimisation
     batch = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
     mode = asdict(PRECISIONS[run.recipe.precision])

@@ -1,4 +1,4 @@
-"""A run's history on its page: what befell it, newest first, and each attempt at it."""
+"""The history of a run for its page: events, newest first, and attempts."""
 
 import signal
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from studio.services.runs import attempts, run_events, runs
 from studio.services.runs.attempts import LOST
 
 MAX_EVENTS = 200
-"""How much of a long history is read; the rest is had over REST."""
+"""How many events the page shows; the REST API returns the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLine:
-    """One thing that happened, or several alike that followed each other."""
+    """One event, or several consecutive ones of the same kind."""
 
     at: datetime
     kind: str
@@ -28,7 +28,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One attempt, as it is shown."""
+    """One attempt as the page shows it."""
 
     attempt: Attempt
     seconds: float | None
@@ -39,7 +39,7 @@ class AttemptRow:
 class RunHistory:
     lines: list[EventLine]
     last_id: int
-    """The newest happening that is known here: a stream goes on after it."""
+    """Id of the newest event shown; the event stream continues after it."""
     is_cut: bool
     goes: list[AttemptRow]
 
@@ -56,7 +56,7 @@ def load_history(db: Session, run: Run) -> RunHistory:
 
 
 def _event_lines(found: Sequence[RunEvent]) -> list[EventLine]:
-    """Put into words, newest first. Checkpoints in a row are one line: the newest is the news."""
+    """Describe events, newest first. Consecutive checkpoints share a line: that of the newest."""
     lines: list[EventLine] = []
     for row in found:
         before = lines[-1] if lines else None
@@ -76,9 +76,9 @@ def _attempt_row(run: Run, attempt: Attempt) -> AttemptRow:
 
 def _unfinished_state(run: Run, attempt: Attempt) -> str:
     if attempt.number != run.attempt:
-        return "its end was not written down"
-    # Its last word is known a moment before its process is gone.
-    return "goes on" if run.status.is_live else run.status.value
+        return "end not recorded"
+    # Its final event arrives a moment before its process exits.
+    return "in progress" if run.status.is_live else run.status.value
 
 
 def _end_reason(attempt: Attempt) -> str:
@@ -86,5 +86,5 @@ def _end_reason(attempt: Attempt) -> str:
     if attempt.outcome != LOST:
         return attempt.outcome
     if code is not None and -code in list(signal.Signals):
-        return f"lost: ended by {signal.Signals(-code).name}"
-    return "lost without a word" if code is None else f"lost without a word, exit code {code}"
+        return f"lost: killed by {signal.Signals(-code).name}"
+    return "lost: no exit code" if code is None else f"lost: exit code {code}"

@@ -1,4 +1,4 @@
-"""The first page: what runs now, and every run there was."""
+"""The home page: the live runs, and the table of all runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,9 +60,9 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         vocabulary=query_fields.list_names(metric_summaries.list_keys(db)),
         **found,
     )
-    # Htmx calls a request whole that selects a part of the answer; a boosted link wants all of it.
+    # With hx-select, htmx asks for the whole page and shows a part; a boosted link shows it all.
     if wrong and "HX-Request" in request.headers and "HX-Boosted" not in request.headers:
-        # What was found stays on screen; only what is wrong is told, beside the box.
+        # Keep the rows on screen, and show only the error, beside the search box.
         answer.headers.update({"HX-Reswap": "none", "HX-Push-Url": "false"})
     return answer
 
@@ -121,7 +121,7 @@ def _has_runs(db: Session) -> bool:
 
 
 def _query_chips(view: TableView) -> list[tuple[str, str]]:
-    """Return each term of the query, and where the table is without it."""
+    """Return each term of the query, with the URL of the table without it."""
     return [
         (
             view.query[term.start : term.end],

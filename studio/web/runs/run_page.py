@@ -1,4 +1,4 @@
-"""One run on screen: how far it is, its curves, its answers, and what may be done with it."""
+"""The page of one run: progress, curves, sample answers and actions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,24 +38,24 @@ from studio.web.runs import health_signals, resolved_config, run_history
 router = APIRouter(prefix="/runs", include_in_schema=False)
 
 FIRST_EVENTS = 100
-"""Of what a run told: its phases and answers before the first step are among them."""
+"""Events to read from the start of a run: they include its startup phases and first answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One chart. It hides until the run tells of its numbers, unless every run does."""
+    """One chart. An optional one is hidden until the run reports its metrics."""
 
     title: str
     keys: tuple[str, ...]
     hue: int
     noisy: str = ""
-    """The key whose curve is smoothed."""
+    """Metric whose curve is smoothed."""
     is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFigures:
-    """What is said of a run's memory and time; nothing where it is not known."""
+    """Memory and time of a run, as text; empty if unknown."""
 
     estimated: str
     lengths: str
@@ -122,7 +122,7 @@ def history_block(request: Request, run_id: int, db: DB) -> Response:
 
 @router.get("/{run_id}/wait")
 def wait_block(request: Request, run_id: int, db: DB) -> Response:
-    """Show why a run waits, and nothing more once it has begun."""
+    """Show why a run waits; empty once it has started."""
     run = runs.get(db, run_id)
     return block(request, "runs/show.html", "wait", run=run, wait=queue_eta.estimate_wait(db, run))
 
@@ -141,7 +141,7 @@ def health_block(request: Request, run_id: int, db: DB) -> Response:
 
 @router.post("/{run_id}/again")
 def run_again(request: Request, run_id: int, db: DB, posted: PostedForm) -> Response:
-    """Run the same recipe once more, with whatever values are posted in place of its own."""
+    """Submit the same recipe again, with the posted values in place of its own."""
     return redirect(request, f"/runs/{runs.resubmit(db, run_id, posted).id}")
 
 
@@ -183,7 +183,7 @@ for verb, ask in {
 
 
 def _failure_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
-    """Gather what explains a failure, and what may mend it."""
+    """Return the explanation of a failure, and its possible fixes."""
     why = failure_report.explain(db, run)
     if why is None:
         return {"why": None}
@@ -199,7 +199,7 @@ def _failure_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
 
 
 def _health_context(db: DB, run: Run) -> dict[str, Any]:
-    """Gather what the section on numerics shows. What mends a failure stands beside that."""
+    """Return the context of the numerics section. A failed run shows its fixes with the failure."""
     alarms = runs.list_alarms(db, run.id or 0)
     offered = (fixes.list_fixes(db, one.data["code"], run.recipe) for one in alarms)
     mends = {} if run.error_code else {one.title: one for some in offered for one in some}
@@ -211,7 +211,7 @@ def _health_context(db: DB, run: Run) -> dict[str, Any]:
 
 
 def _memory_figures(run: Run) -> MemoryFigures:
-    """Say what was estimated when the run was submitted, and how that beside it was measured."""
+    """Compare what was estimated at submission with what was measured."""
     guess, found = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
     timing = run.estimate.get("timing", {})
     took = run_progress.measure(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
@@ -226,18 +226,17 @@ def _memory_figures(run: Run) -> MemoryFigures:
 
 
 def _length_note(expected: int, run: Run) -> str:
-    """Say so if the examples turned out to be shorter than they might have been."""
+    """Return a note if the longest example was not as long as estimated."""
     found = run.resolved.get("longest_example", expected)
     if found == expected:
         return ""
     return (
-        f"The estimate was made for examples of {expected:,} tokens; the longest here has "
-        f"{found:,}."
+        f"The estimate assumed examples of {expected:,} tokens; the longest one here has {found:,}."
     )
 
 
 def _plots(told: Sequence[str]) -> list[Plot]:
-    """Return the usual charts, then those that some runs have, then one for each other metric."""
+    """Return the default charts, then the optional ones, then one for each other metric."""
     hidden = [_hide_unreported(plot, told) for plot in OPTIONAL_PLOTS]
     named = {
         key for plot in (*DEFAULT_PLOTS, *OPTIONAL_PLOTS) for key in plot.keys

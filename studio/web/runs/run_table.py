@@ -1,4 +1,4 @@
-"""The table of runs on screen: its address, its heads and its cells."""
+"""The run table: its URL, column heads and cells."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,30 +21,30 @@ from studio.web.rendering.live_figures import FIGURES
 AGGREGATE_SUFFIXES = {
     "last": "",
     "best": ", best",
-    "min": ", least",
-    "max": ", greatest",
+    "min": ", min",
+    "max": ", max",
     "smoothed": ", smoothed",
     "mean10": ", mean of last 10",
     "mean100": ", mean of last 100",
     "curve": ", curve",
 }
-"""What a form of a metric adds to its name."""
+"""What an aggregate of a metric adds to its title."""
 
 _SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class TableQuery(BaseModel):
-    """What stands in the address of the page."""
+    """The query parameters of the run table."""
 
     q: Annotated[str, Field(max_length=1000)] = ""
     sort: Annotated[str, Field(max_length=200)] = ""
     cols: list[Annotated[str, Field(max_length=2000)]] = []
     add: Annotated[str, Field(max_length=200)] = ""
-    """A column more, as a form sends it."""
+    """One more column, as a form posts it."""
     group: Annotated[str, Field(max_length=200)] = ""
     base: int | None = None
     open: list[Annotated[str, Field(max_length=300)]] = []
-    """Groups whose runs are shown, by the term that finds them."""
+    """Expanded groups, each by the query term that finds its runs."""
     after: int | None = None
 
     @property
@@ -62,8 +62,8 @@ class TableQuery(BaseModel):
         )
 
 
-def table_url(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- whatever an address holds
-    """Return where a view is shown: what it leaves as it is by default is not told."""
+def table_url(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- any query value
+    """Return the URL of a view, without values that are at their defaults."""
     told = {
         "q": view.query,
         "sort": "" if view.sort == NEWEST_FIRST else view.sort,
@@ -81,13 +81,13 @@ class ColumnHead:
     title: str
     numeric: bool
     sort: str = ""
-    """Where the table is sorted by this column; nothing for what cannot be sorted by."""
+    """URL that sorts by this column; empty if it cannot be sorted."""
     sorted: str = ""
-    """ascending, descending, or nothing."""
+    """`ascending`, `descending` or empty."""
     left: str = ""
-    """Where the column stands one further to the left."""
+    """URL that moves the column one place to the left."""
     without: str = ""
-    """Where the column is left out; nothing for the name."""
+    """URL that hides the column; empty for the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +96,14 @@ class Cell:
     value: Any
     text: str
     delta: str = ""
-    """The difference to the baseline, unjudged: whether it is better, the compare page finds out,
-    which knows how far each run has come and how much it varies."""
+    """Difference to the baseline, without a verdict: only the compare page knows how far each run
+    got and how much its results vary."""
     differs: bool = False
-    """Whether it is a setting that is not as in the baseline."""
+    """Whether it is a setting that differs from the baseline."""
 
     @property
     def figure(self) -> str:
-        """The name by which the event stream keeps the value up to date; nothing if it does not."""
+        """The name under which the event stream updates the value; empty if it does not."""
         if self.field.key:
             return self.field.key if self.field.form == "last" else ""
         return self.field.name if self.field.name in FIGURES else ""
@@ -123,7 +123,7 @@ def _column_head(view: TableView, columns: Sequence[query_fields.Field], place: 
     names, one = [column.name for column in columns], columns[place]
     falls = view.sort == f"-{one.name}"
     risen = view.sort == one.name
-    # What a person looks for first: the smallest loss, the newest run, the first of the alphabet.
+    # Start with what users look for: the lowest loss, the newest run, alphabetical order.
     first = (
         one.name
         if one.kind in {"words", "choice"} or query_fields.metric_direction(one.key) < 0
@@ -165,7 +165,7 @@ def _cell(line: TableRow, field: query_fields.Field, base: TableRow | None) -> C
 
 
 def column_title(field: query_fields.Field) -> str:
-    """Return what a column is called."""
+    """Return the title of a column."""
     if not field.key:
         return translate(field.title)
     return formatting.metric_title(field.key) + gettext(AGGREGATE_SUFFIXES[field.form])
@@ -175,8 +175,8 @@ def is_numeric(field: query_fields.Field) -> bool:
     return field.kind in {"number", "span", "moment"}
 
 
-def format_value(field: query_fields.Field, value: Any) -> str:  # noqa: ANN401 -- as fields are
-    """Write a value as the table shows it."""
+def format_value(field: query_fields.Field, value: Any) -> str:  # noqa: ANN401 -- any field's value
+    """Format a value for the table."""
     if value is None or value == "":
         return formatting.NO_VALUE
     if field.kind == "number" and field.key:
@@ -184,8 +184,8 @@ def format_value(field: query_fields.Field, value: Any) -> str:  # noqa: ANN401 
     return _FORMATTERS.get(field.kind, formatting.setting)(value)
 
 
-def raw_value(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
-    """Return a value for programs: numbers bare, moments as ISO writes them."""
+def raw_value(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
+    """Return a value for programs: bare numbers, ISO 8601 times."""
     if isinstance(value, MetricSummary):
         return value.curve
     if isinstance(value, datetime):
@@ -194,7 +194,7 @@ def raw_value(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
 
 
 def format_spread(field: query_fields.Field, one: GroupStats | None) -> str:
-    """Write a mean with its spread, as the table shows it."""
+    """Format a mean with its spread for the table."""
     if one is None:
         return formatting.NO_VALUE
     if field.kind == "span":
@@ -208,7 +208,7 @@ def format_spread(field: query_fields.Field, one: GroupStats | None) -> str:
 
 
 def text_sparkline(curve: Sequence[float]) -> str:
-    """Draw a curve with the blocks that any text can hold."""
+    """Draw a curve with Unicode block characters."""
     if not curve:
         return formatting.NO_VALUE
     low, high = min(curve), max(curve)
@@ -219,14 +219,14 @@ def text_sparkline(curve: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """A group on screen, with its runs if it is open."""
+    """A group of runs, with the runs if it is expanded."""
 
     group: RunGroup
     title: str
     cells: Sequence[str]
     toggle: str
     alone: str
-    """Where only its runs are found."""
+    """URL of the table with only its runs."""
     rows: Sequence[Row] | None
 
 

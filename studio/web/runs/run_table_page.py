@@ -1,4 +1,4 @@
-"""What is done with the table of runs: rows written anew, many runs at once, views, exports."""
+"""Actions of the run table: edit rows, bulk actions, saved views, exports."""
 
 from typing import Annotated, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -28,34 +28,34 @@ from studio.web.study_conclusions import format_count
 router = APIRouter(include_in_schema=False)
 
 ACTION_LABELS: dict[str, str] = {
-    "archive": "put into the archive",
-    "unarchive": "taken out of the archive",
+    "archive": "archived",
+    "unarchive": "unarchived",
     "trash": "moved to the trash",
-    "restore": "taken back from the trash",
-    "remove": "removed for good",
+    "restore": "restored from the trash",
+    "remove": "permanently deleted",
     "tag": "tagged",
-    "untag": "freed of the tag",
+    "untag": "untagged",
 }
 
 
 class BulkRequest(BaseModel):
-    """What is to be done, and to which runs."""
+    """A bulk action and the runs it applies to."""
 
     act: str = ""
     tag: str = ""
     run: list[Annotated[str, Field(pattern=r"^\d{1,15}(,\d{1,15})*$")]] = []
-    """Numbers of runs, with commas between them: a form has room for a thousand fields."""
+    """Run ids, separated by commas: a form can have at most a thousand fields."""
     matching: int | None = None
-    """All that match the query, and how many a person was told these are."""
+    """Applies to all runs that match `q`; the number of matches that the user was shown."""
     q: Annotated[str, Field(max_length=1000)] = ""
 
 
 class RowEdit(BaseModel):
-    """What a person writes into a row."""
+    """The fields of a row that a user can edit."""
 
     name: str = ""
     tags: str = ""
-    """With commas between them."""
+    """Separated by commas."""
     notes: str = ""
 
 
@@ -65,9 +65,9 @@ TableParams = Annotated[TableQuery, Query()]
 
 @router.get("/runs.{form}")
 def export(form: str, db: DB, asked: TableParams) -> Response:
-    """Hand out the table as it is shown, all pages of it."""
+    """Download the table as it is shown, with all its pages."""
     if form not in table_export.FORMATS:
-        raise NotFoundError(f"There is no format called {form}.", hint="Take csv, json, md or tex.")
+        raise NotFoundError(f"There is no format called {form}.", hint="Use csv, json, md or tex.")
     write, kind = table_export.FORMATS[form]
     headers = {"Content-Disposition": f'attachment; filename="runs.{form}"'}
     return Response(
@@ -82,7 +82,7 @@ def apply_bulk_action(
     config: Config,
     asked: Annotated[BulkRequest, Form()],
 ) -> Response:
-    """Do something to the ticked runs, or to all that match, and offer to undo it."""
+    """Apply an action to the selected runs, or to all that match, and offer to undo it."""
     chosen = _selected_runs(db, asked)
     if asked.act == "compare":
         compared = (str(one.id) for one in compare.load_runs(db, chosen))
@@ -91,7 +91,7 @@ def apply_bulk_action(
         return redirect(request, _url_with_baseline(request, chosen[0]))
     what: BulkAction | None = next((one for one in get_args(BulkAction) if one == asked.act), None)
     if what is None:
-        raise InvalidError("Say what is to be done with the runs.", param="act")
+        raise InvalidError("Choose an action for the runs.", param="act")
     changed = bulk_actions.apply_action(db, what, chosen, asked.tag.strip(), config.runs)
     if not wants_fragment(request):
         return redirect(request, _referring_page(request))
@@ -100,7 +100,7 @@ def apply_bulk_action(
 
 @router.get("/runs/{run_id}/line")
 def row_block(request: Request, run_id: int, db: DB, asked: TableParams) -> Response:
-    """Draw a run's row of the table anew, in the columns of the address."""
+    """Redraw a run's row, with the columns named in the URL."""
     return _row_response(request, db, runs.get(db, run_id), asked)
 
 
@@ -115,7 +115,7 @@ def edit_row(request: Request, run_id: int, db: DB, asked: TableParams) -> Respo
 def save_row(
     request: Request, run_id: int, db: DB, asked: TableParams, written: Annotated[RowEdit, Form()]
 ) -> Response:
-    """Keep what was written into a row; what cannot be kept stays in the row, with the reason."""
+    """Save an edited row; on an error keep the editor open and show the reason."""
     try:
         run = tags_notes.update(
             db, run_id, name=written.name, notes=written.notes, tags=written.tags.split(",")
@@ -143,19 +143,19 @@ def delete_view(request: Request, view_id: int, db: DB) -> Response:
 
 
 def _selected_runs(db: Session, asked: BulkRequest) -> list[int]:
-    """Return the numbers of the runs that something is to be done to, each once."""
+    """Return the ids of the runs to change, each once."""
     if asked.matching is None:
         numbers = [int(one) for some in asked.run for one in some.split(",")]
         if not numbers:
-            raise InvalidError("No run is ticked.", hint="Tick some in the table first.")
+            raise InvalidError("No runs selected.", hint="Select runs in the table first.")
         return list(dict.fromkeys(numbers))
     found = run_table.find_run_ids(db, asked.q)
     if len(found) != asked.matching:
-        message = f"{format_count(len(found), 'run')} match by now, not {asked.matching:,}."
-        raise ConflictError(message, hint="Look at the table again before all of them change.")
+        message = f"{format_count(len(found), 'run')} match now, not {asked.matching:,}."
+        raise ConflictError(message, hint="Check the table again before you change them all.")
     if len(found) > bulk_actions.MAX_RUNS:
-        message = f"At most {bulk_actions.MAX_RUNS:,} runs are changed at once."
-        raise InvalidError(message, hint="Search for fewer.", param="matching")
+        message = f"You can change at most {bulk_actions.MAX_RUNS:,} runs at once."
+        raise InvalidError(message, hint="Narrow your search.", param="matching")
     return found
 
 
@@ -195,7 +195,7 @@ def _editor(
 
 
 def _table_query(asked: TableQuery) -> str:
-    """Return what the address of a row ends with, so that it has the columns of the table."""
+    """Return the query string for a row's URL, so that the row has the table's columns."""
     return table_url(asked.to_view, "").removeprefix("?")
 
 
@@ -204,7 +204,7 @@ def _toast(request: Request, what: BulkAction, changed: list[int], tag: str) -> 
         "runs": format_count(len(changed), "run"),
         "done": gettext(ACTION_LABELS[what]),
     }
-    words = told if changed else "They were so already."
+    words = told if changed else "Nothing to change."
     undo = bulk_actions.UNDO.get(what, "") if changed else ""
     answer = block(
         request, "runs/table_row.html", "toast", words=words, undo=undo, changed=changed, tag=tag
@@ -214,13 +214,13 @@ def _toast(request: Request, what: BulkAction, changed: list[int], tag: str) -> 
 
 
 def _url_with_baseline(request: Request, run_id: int) -> str:
-    """Return the table that somebody came from, measured against a run."""
+    """Return the URL of the table the request came from, with a run as its baseline."""
     came = urlsplit(request.headers.get("referer", "")).query
     kept = [pair for pair in parse_qsl(came) if pair[0] not in {"base", "after"}]
     return "/?" + urlencode([*kept, ("base", run_id)], safe=",:<>=./#")
 
 
 def _referring_page(request: Request) -> str:
-    """Return the page somebody came from, of this studio."""
+    """Return the page the request came from, as a path of this studio."""
     came = urlsplit(request.headers.get("referer", ""))
     return "/" + came.path.lstrip("/") + (f"?{came.query}" if came.query else "")

@@ -1,4 +1,4 @@
-"""The table of runs to take elsewhere: the very rows and columns shown, in four formats."""
+"""Export the run table, with the rows and columns shown, as CSV, JSON, Markdown or LaTeX."""
 
 import csv
 import io
@@ -34,14 +34,14 @@ class TableData:
     numeric: Sequence[bool]
     values: Sequence[Sequence[Any]]
     formatted: Sequence[Sequence[str]]
-    """As the page shows it."""
+    """The values as the page shows them."""
 
 
 def load_table(db: Session, view: TableView) -> TableData:
-    """Gather all that a view shows, on all of its pages.
+    """Load everything that a view shows, from all its pages.
 
     Raises:
-        QueryError: the query cannot be understood.
+        QueryError: the query cannot be parsed.
 
     """
     grouped = table_groups.group_runs(db, view)
@@ -116,7 +116,7 @@ def to_markdown(made: TableData) -> str:
 
 
 def to_latex(made: TableData) -> str:
-    """Write a table for the booktabs package; small curves stay out, for fonts lack their signs."""
+    """Write a booktabs table, without sparklines: LaTeX fonts lack their characters."""
     kept = [i for i, name in enumerate(made.names) if not name.endswith(".curve")]
     form = "".join("r" if made.numeric[i] else "l" for i in kept)
     rows = [[_escape_latex(row[i]) for i in kept] for row in (made.titles, *made.formatted)]
@@ -131,14 +131,14 @@ FORMATS: dict[str, tuple[Callable[[TableData], str], str]] = {
     "md": (to_markdown, "text/markdown; charset=utf-8"),
     "tex": (to_latex, "application/x-tex; charset=utf-8"),
 }
-"""What writes each format, by the ending of its files, and what browsers are told it is."""
+"""The writer and the media type of each file extension."""
 
 
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n", "\N{FULLWIDTH EQUALS SIGN}")
 
 
-def _csv_cell(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
-    """Return a value for one cell. A text that a spreadsheet would reckon with is kept a text."""
+def _csv_cell(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
+    """Return a value for one cell. Text that a spreadsheet would run as a formula is escaped."""
     if isinstance(value, list):
         return _csv_cell(" ".join(f"{one}" for one in value))
     if isinstance(value, str) and value.startswith(_FORMULA_PREFIXES):
