@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI sees of the routes, and what holds for all, told once."""
+"""Add to FastAPI's OpenAPI document what all routes share: errors, ETags, idempotency keys."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from studio.web.http import openai_errors
 from studio.web.http.idempotency import REPLAY_HEADER
 
 _ERROR_DESCRIPTIONS = {
-    "400": "The body cannot be read.",
-    "401": "This studio does not know who asks.",
-    "403": "Another site, or somebody who may not, asks for it.",
-    "404": "There is nothing of that name.",
-    "409": "The state of it forbids this.",
-    "412": "It was changed by somebody else since it was read.",
-    "413": "This is more than is taken here.",
-    "421": "This studio has another address.",
-    "422": "A value cannot be accepted; `errors` has each field.",
+    "400": "The request body cannot be parsed.",
+    "401": "Authentication is missing or invalid.",
+    "403": "You lack permission, or the request came from another site.",
+    "404": "Not found.",
+    "409": "The current state does not allow this.",
+    "412": "Someone else changed it since you read it.",
+    "413": "The request is too large.",
+    "421": "The `Host` header is not an address of this studio.",
+    "422": "A value is invalid; `errors` lists each field.",
     "500": "A bug in the studio; nothing was changed.",
-    "503": "Something is missing or busy now. Try again after `Retry-After`.",
-    "507": "There is no room left.",
+    "503": "Something is missing or busy. Try again after `Retry-After`.",
+    "507": "Not enough disk space.",
 }
 _COMMON_STATUSES = ("401", "403", "404", "409", "421", "422", "500", "503")
 _WRITE_STATUSES = ("400", "413", "507")
@@ -33,21 +33,21 @@ _IDEMPOTENCY_KEY = {
     "in": ParameterInType.header.value,
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-    "description": "A name of your own for this request. Sent again with the same key, it is not "
-    f"done again: the answer is that of the first time, with `{REPLAY_HEADER}: true`. A key "
-    "is kept for a day; with another body it is refused.",
+    "description": "A unique key that you choose for this request. If you repeat the request with "
+    f"the same key, it is not executed again: you get the first response, with `{REPLAY_HEADER}: "
+    "true`. A key is kept for a day; using it with another body is an error.",
 }
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Send it as `If-Match`."}}
 _CREATED_STATUSES = {"201", "202"}
 ERROR, OPENAI = "Error", "OpenAIError"
 _ERROR_SCHEMAS = {ERROR: "Refusal", OPENAI: "OpenAIRefusal"}
-"""The shapes of errors: ours, and that of OpenAI's interface."""
+"""Schemas of error responses: of our API and of the OpenAI-compatible one."""
 
 _REF_TEMPLATE = "#/components/schemas/{model}"
 
 
 class OpenAIErrorBody(BaseModel):
-    """Why OpenAI's interface refused a request."""
+    """Why a request of the OpenAI-compatible API failed."""
 
     message: str
     type: str
@@ -56,30 +56,30 @@ class OpenAIErrorBody(BaseModel):
 
 
 class FieldProblem(FieldDocs, BaseModel):
-    """What is wrong with one field."""
+    """A problem with one field."""
 
     param: str
-    """Its dotted name."""
+    """Dotted name of the field."""
     message: str
 
 
 class Problem(FieldDocs, BaseModel):
-    """Why a request was refused."""
+    """Why a request failed."""
 
     code: str
-    """Does not change from one version to the next."""
+    """Stable across versions."""
     message: str
     """What happened, in a sentence."""
     hint: str
-    """What to do about it, or nothing."""
+    """What to do about it; may be empty."""
     param: str | None
-    """The dotted name of the field at fault."""
+    """Dotted name of the invalid field."""
     errors: list[FieldProblem] | None = None
-    """Every field at fault, where fields are."""
+    """All invalid fields, if any are."""
 
 
 def add_shared_parts(document: dict[str, Any]) -> dict[str, Any]:
-    """Add to a document what every call may answer and take."""
+    """Add the responses and parameters that all calls share."""
     parts = document["components"]
     parts["schemas"] |= _error_schemas()
     parts["schemas"].pop("HTTPValidationError", None)

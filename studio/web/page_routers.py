@@ -1,4 +1,4 @@
-"""The routers of the pages, in the order they are asked."""
+"""The routers of all pages, in matching order."""
 
 from studio.web.accounts import access_page, login_page, oidc_page, people_page
 from studio.web.compare import compare_page, saved_comparison_page

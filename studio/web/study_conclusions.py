@@ -1,4 +1,4 @@
-"""What a precision study comes to, in words. No word stands here without the number behind it."""
+"""The conclusions of a precision study, in words. Each statement is backed by a number."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,14 +16,14 @@ from studio.web.i18n.locale import gettext, ngettext
 MINUS = "\N{MINUS SIGN}"
 
 _SMALL = 0.1
-"""Below it two decimals would hide the digits of a ratio."""
+"""Ratios below this need more than two decimals."""
 
 _NEGLIGIBLE = 0.005
-"""A ratio nearer to one than this is no difference: it would be written as 0 %."""
+"""A ratio this close to 1 counts as equal: the difference would be written as 0 %."""
 
 
 def draw_conclusions(report: StudyReport) -> list[str]:
-    """Return a sentence for each mode, then what to know before believing them."""
+    """Return a sentence for each mode, then the caveats."""
     others = [one for one in report.findings if one.precision != REFERENCE]
     reference = [one for one in report.findings if one.precision == REFERENCE]
     prefix = gettext("So far: ") if report.going else ""
@@ -42,7 +42,7 @@ def draw_conclusions(report: StudyReport) -> list[str]:
 
 
 def format_difference(value: float) -> str:
-    """Write a difference of losses with the two digits that matter."""
+    """Format a difference of losses with two significant digits."""
     return formatting.number(float(f"{value:.2g}"))
 
 
@@ -51,7 +51,7 @@ def format_signed(value: float) -> str:
 
 
 def format_share(value: float) -> str:
-    """Write a share in percent; tenths only where they are the news."""
+    """Format a share in percent, with tenths only below 1 %."""
     percent = value * 100
     has_tenths = 0.05 <= abs(percent) < 0.95  # noqa: PLR2004 -- what one decimal can show
     text = f"{percent:.1f}" if has_tenths else f"{percent:.0f}"
@@ -59,7 +59,7 @@ def format_share(value: float) -> str:
 
 
 def format_ratio(ratio: SampleStats) -> str:
-    """Write a ratio, with its spread where that is known."""
+    """Format a ratio, with its spread if known."""
     mean = f"{ratio.mean:.2f}" if ratio.mean >= _SMALL else f"{ratio.mean:.2g}"
     return mean if ratio.spread is None else f"{mean} ± {format_difference(ratio.spread)}"
 
@@ -87,7 +87,7 @@ def _loss_phrase(one: PrecisionResult) -> str:
     if one.gap is not None:
         return _comparison_phrase(one, one.gap)
     if one.failed + one.cancelled == one.runs:
-        return gettext("left nothing to compare with %(mode)s") % {"mode": REFERENCE}
+        return gettext("has no results to compare with %(mode)s") % {"mode": REFERENCE}
     if one.not_finite:
         told = gettext("has no finite validation loss (%(count)s of %(runs)s)")
         return told % {"count": one.not_finite, "runs": format_count(one.runs, "run")}
@@ -111,7 +111,7 @@ def _comparison_phrase(one: PrecisionResult, gap: SampleStats) -> str:
 
 
 def _gap_phrase(one: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]:
-    """Say where a mode ended; the gap follows in brackets unless it is what is said."""
+    """Return how a mode compares, and details for the brackets: the gap, unless it is named."""
     bracket = [gettext("gap %(gap)s") % {"gap": format_signed(gap.mean)}]
     if one.versus == "within":
         return gettext("equals %(mode)s within seed noise") % {"mode": REFERENCE}, bracket
@@ -119,7 +119,7 @@ def _gap_phrase(one: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]
         lost = gettext("lost %(share)s of %(mode)s's improvement")
         return lost % {"share": format_share(one.lost), "mode": REFERENCE}, bracket
     if not gap.mean:
-        return gettext("has %(mode)s's loss") % {"mode": REFERENCE}, bracket
+        return gettext("has the same loss as %(mode)s") % {"mode": REFERENCE}, bracket
     off = (
         gettext("is %(gap)s above %(mode)s")
         if gap.mean > 0
@@ -147,15 +147,15 @@ def format_memory_ratio(ratio: float) -> str:
 
 
 def _problem_phrases(one: PrecisionResult) -> list[str]:
-    """Say what went wrong, where something did."""
+    """Return what went wrong, if anything."""
     runs = format_count(one.runs, "run")
     lost = one.not_finite if one.gap is not None else 0
     told = (
         (one.failed, gettext("%(count)s of %(runs)s failed")),
         (one.cancelled, gettext("%(count)s of %(runs)s cancelled")),
         (lost, gettext("%(lost)s without a finite validation loss")),
-        (one.skipped_steps, gettext("%(steps)s left out")),
-        (one.broken_steps, gettext("%(steps)s with a loss that is no number")),
+        (one.skipped_steps, gettext("%(steps)s skipped")),
+        (one.broken_steps, gettext("%(steps)s with a NaN or infinite loss")),
         (one.alarms, format_count(one.alarms, "alarm")),
     )
     return [
@@ -172,13 +172,13 @@ def _problem_phrases(one: PrecisionResult) -> list[str]:
 
 
 def _noise_caveat(reference: Sequence[PrecisionResult]) -> list[str]:
-    """Say that noise is unknown, where it is."""
+    """Return a caveat if the seed noise is unknown."""
     finished = reference[0].noise.n if reference and reference[0].noise else 0
     if finished >= MIN_SEEDS:
         return []
     told = gettext(
-        "Seed noise is unknown: %(seeds)s of %(mode)s with a validation loss, and it takes "
-        "%(enough)s."
+        "Seed noise is unknown: %(mode)s has %(seeds)s with a validation loss; at least %(enough)s "
+        "are needed."
     )
     return [
         told % {"seeds": format_count(finished, "seed"), "mode": REFERENCE, "enough": MIN_SEEDS}
@@ -193,9 +193,9 @@ def _progress_caveat(report: StudyReport) -> list[str]:
 
 
 def _device_caveat(devices: Sequence[str]) -> list[str]:
-    if len(devices) < 2:  # noqa: PLR2004 -- on one device all speeds compare
+    if len(devices) < 2:  # noqa: PLR2004 -- on one device all speeds are comparable
         return []
     told = gettext(
-        "Speeds do not compare: the runs trained on %(count)s kinds of device: %(devices)s."
+        "Speeds are not comparable: the runs used %(count)s kinds of device: %(devices)s."
     )
     return [told % {"count": len(devices), "devices": ", ".join(devices)}]

@@ -19,7 +19,8 @@ MEANINGS: dict[str, str] = {
     "nonfinite_losses": "Batches so far whose loss was NaN or infinite. Should stay at 0; if not, "
     "lower the learning rate or choose a wider format.",
     "nonfinite_grads": "Weight tensors whose gradient was NaN or infinite when last checked. "
-    "Normal now and then in float16, while the loss scale adjusts; otherwise lower the learning rate.",
+    "Normal now and then in float16, while the loss scale adjusts; otherwise lower the "
+    "learning rate.",
     "grad_norm": "Norm of the last gradient before clipping. If it keeps rising, lower the "
     "learning rate.",
     "grad_underflow_share": "Gradients of linear layers that are exactly zero: too small for the "
