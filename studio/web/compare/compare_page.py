@@ -1,4 +1,4 @@
-"""Runs side by side. Everything that is chosen stands in the address."""
+"""Compare runs side by side. The URL holds every choice."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def show(request: Request, db: DB, view: QueryParams) -> Response:
         return redirect(request, f"/compare?runs={_join_ids([*view.runs, *view.run])}")
     saved = comparisons.get(db, view.saved) if view.saved else None
     ids = runs.existing_ids(db, view.runs) if saved else view.runs
-    if view.choose or len(ids) < 2:  # noqa: PLR2004 -- one run compares to nothing
+    if view.choose or len(ids) < 2:  # noqa: PLR2004 -- a comparison needs two runs
         return _run_chooser(request, db, ids)
     gone = [one for one in view.runs if one not in ids]
     view = view.model_copy(update={"runs": ids})
@@ -64,20 +64,20 @@ def chart_svg(db: DB, view: QueryParams, key: Annotated[str, Query(max_length=10
     made = compare.compare(db, view.runs, view.base)
     drawn = comparison_export.draw_charts(db, view.model_copy(update={"m": [key]}), made)
     if key not in drawn:
-        raise InvalidError(f"These runs have told no {key}.", param="key")
+        raise InvalidError(f"These runs reported no {key}.", param="key")
     return Response(drawn[key], media_type="image/svg+xml")
 
 
 @router.get("/compare/export")
 def export(db: DB, view: QueryParams) -> Response:
-    """Hand on what is shown, as Markdown with pictures."""
+    """Download the comparison as Markdown with charts."""
     saved = comparisons.get(db, view.saved) if view.saved else None
     content = comparison_export.build_zip(db, view, "comparison", saved)
     return comparison_export.attachment_response(content, "comparison.zip", "application/zip")
 
 
 def _chart_context(db: Session, made: Comparison, view: ComparisonQuery) -> dict[str, Any]:
-    """Return what the charts and their legend are drawn from."""
+    """Return the data of the charts and their legend."""
     ids = [run.id or 0 for run in made.runs]
     gathered = curve_groups.group_runs(made.runs, view.group) if view.group else []
     colours = (
@@ -118,7 +118,7 @@ def _axis_options(db: Session, ids: Sequence[int], chosen: str) -> Mapping[str, 
 
 
 def _url_without_run(ids: Sequence[int], left: int, view: ComparisonQuery) -> str:
-    """Return the address of the page that leaves a run out."""
+    """Return the URL of the comparison without one of its runs."""
     base = None if view.base == left else view.base
     return "/compare?" + view.query(runs=[one for one in ids if one != left], base=base)
 
@@ -143,13 +143,13 @@ def _join_ids(ids: Sequence[int]) -> str:
 
 
 def _metric_order(key: str) -> tuple[int, str]:
-    """Order metrics as the words list them, unknown ones last."""
+    """Order metrics as `METRIC_TITLES` lists them, unknown ones last."""
     known = list(formatting.METRIC_TITLES)
     return (known.index(key) if key in known else len(known), key)
 
 
 def _samples_context(db: Session, made: Comparison, view: ComparisonQuery) -> dict[str, Any]:
-    """Lay the runs' answers side by side, the baseline's first."""
+    """Return the runs' answers side by side, the baseline's first."""
     ordered = sorted(made.runs, key=lambda run: run is not made.base)
     ids = [run.id or 0 for run in ordered]
     wanted = sample_table.SampleFilter(
@@ -161,6 +161,6 @@ def _samples_context(db: Session, made: Comparison, view: ComparisonQuery) -> di
         "ordered": ordered,
         "rated": sample_ratings.count_rated(db, ids),
         "can_rate": any(one.stage == sample_ratings.FINAL_STAGE for one in said),
-        # With each rating another, so that nobody meets an order that was once revealed.
+        # Changes with each rating, so that an order that was revealed is not used again.
         "seed": crc32(repr((ids, scores)).encode()),
     }

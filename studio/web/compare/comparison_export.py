@@ -1,4 +1,4 @@
-"""A comparison to hand on: Markdown and its curves as pictures, in one zip."""
+"""Export a comparison as a zip: a Markdown file and its charts as SVG."""
 
 import io
 import zipfile
@@ -23,14 +23,14 @@ DEFAULT_METRICS = (
     *("loss", "eval_loss", "mean_token_accuracy", "eval_mean_token_accuracy"),
     *("grad_norm", "learning_rate", "tokens_per_second"),
 )
-"""The metrics drawn where none are named."""
+"""The metrics drawn if the view names none."""
 
 NOISE_LABELS = {
     "": "",
     "beyond": "beyond seed noise",
     "within": "within seed noise",
     "seed": "another seed of the same recipe",
-    "unknown": "cannot be told apart without repeats",
+    "unknown": "unclear without repeats",
 }
 
 Row = Sequence[str]
@@ -49,7 +49,7 @@ def attachment_response(content: str | bytes, name: str, kind: str) -> Response:
 
 
 def build_zip(db: Session, view: ComparisonQuery, name: str, saved: Saved | None = None) -> bytes:
-    """Write the Markdown and a picture of each metric's curves."""
+    """Write the Markdown file and a chart of each metric."""
     made = compare.compare(db, view.runs, view.base)
     drawn = draw_charts(db, view, made)
     into = io.BytesIO()
@@ -62,7 +62,7 @@ def build_zip(db: Session, view: ComparisonQuery, name: str, saved: Saved | None
 
 
 def metric_keys(db: Session, view: ComparisonQuery, made: Comparison) -> list[str]:
-    """Return the metrics that a view draws: those it names, else the usual ones that were told."""
+    """Return the metrics that a view draws: those it names, else the default ones it has."""
     told = metrics.list_keys(db, [run.id or 0 for run in made.runs])
     if view.m:
         return [key for key in view.m if key in told]
@@ -70,14 +70,14 @@ def metric_keys(db: Session, view: ComparisonQuery, made: Comparison) -> list[st
 
 
 def draw_charts(db: Session, view: ComparisonQuery, made: Comparison) -> dict[str, str]:
-    """Draw each metric of a view, as it shows them."""
+    """Draw each metric of a view as SVG."""
     keys = metric_keys(db, view, made)
     found = curve_styles.load_curves(db, made.runs, keys, CurveAxis(x=view.x, group=view.group))
     return {key: draw_chart(found, key, view, made) for key in keys}
 
 
 def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Comparison) -> str:
-    """Draw one metric as a view shows it: without what it hides."""
+    """Draw one metric as a view shows it, without the hidden runs."""
     without = {*view.hide, *runs_outside_brush(made, view.brush)}
     shown = found.visible_curves(key, curve_styles.without_hidden(found.styles, without))
     look = svg_charts.ChartOptions(
@@ -95,17 +95,17 @@ def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Compariso
 def to_markdown(
     made: Comparison, view: ComparisonQuery, drawn: Iterable[str], saved: Saved | None
 ) -> str:
-    """Write what a comparison shows, with the pictures beside it."""
+    """Write a comparison as Markdown that links to its charts."""
     parts = [
         f"# {_escape_cell(saved.name) if saved else 'Comparison'}",
         *([saved.text] if saved and saved.text else []),
-        f"Address: `{view.url}`",
+        f"URL: `{view.url}`",
         "## Runs",
         _markdown_table(["Run", "Name", "Status", "Precision", "Started"], _run_rows(made)),
         "## Curves",
         *(f"![{formatting.metric_title(key)}]({key.replace('/', '-')}.svg)" for key in drawn),
-        "## Final numbers",
-        _markdown_table(["Number", *_headings(made)], _metric_rows(made)),
+        "## Final metrics",
+        _markdown_table(["Metric", *_headings(made)], _metric_rows(made)),
         "## Settings that differ",
         _markdown_table(["Setting", *_headings(made)], _setting_rows(made, view)),
     ]
@@ -164,5 +164,5 @@ def _markdown_table(head: Row, rows: Iterable[Row]) -> str:
 
 
 def _escape_cell(said: str) -> str:
-    """Keep what people have named from ending a cell or a line."""
+    """Escape text so that it cannot end a cell or a line."""
     return " ".join(said.replace("|", "\\|").replace("<", "&lt;").split())

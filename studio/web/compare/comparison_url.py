@@ -1,4 +1,4 @@
-"""What the address of a comparison says: which runs, along which axis, and all that is switched."""
+"""The URL of a comparison: its runs, axes and display options."""
 
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlencode
@@ -11,13 +11,13 @@ MAX_SMOOTHING = 0.98
 KEY_PATTERN = r"^[\w./-]{0,100}$"
 
 
-def _split_list(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
-    """Read numbers and names apart: `1,2` and `1` beside `2` are the same."""
+def _split_list(given: Any) -> Any:  # noqa: ANN401 -- any query value
+    """Split comma-separated values: `1,2` equals `1` and `2` in two parameters."""
     parts = [given] if isinstance(given, str) else given
     return [word for part in parts for word in str(part).split(",") if word.strip()]
 
 
-def _parse_ids(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
+def _parse_ids(given: Any) -> Any:  # noqa: ANN401 -- any query value
     return list(dict.fromkeys(int(word) for word in _split_list(given) if word.strip().isdecimal()))
 
 
@@ -27,11 +27,11 @@ AxisScale = Literal["linear", "log"]
 
 
 class ComparisonQuery(BaseModel):
-    """What the address says. What is not said is as it comes."""
+    """The query parameters of a comparison; those left out have their defaults."""
 
     runs: IdList = []
     run: IdList = []
-    """Runs ticked in a list, to be added."""
+    """Runs selected in a list, to be added."""
     base: int | None = None
     x: Annotated[str, Field(pattern=KEY_PATTERN)] = "step"
     y: AxisScale = "linear"
@@ -39,33 +39,33 @@ class ComparisonQuery(BaseModel):
     smooth: Annotated[float, Field(ge=0, le=MAX_SMOOTHING)] = 0.6
     clip: bool = False
     m: NameList = []
-    """Metrics drawn; empty for the usual ones."""
+    """Metrics to draw; empty for the default ones."""
     group: Annotated[str, Field(pattern=KEY_PATTERN)] = ""
     hide: IdList = []
     zoom: Annotated[str, Field(max_length=60)] = ""
-    """A part of the x axis, as `10..20`."""
+    """Visible range of the x axis, as `10..20`."""
     all: bool = False
     noise: bool = False
     """Whether seed and name count as differences."""
     plot: Literal["", "parallel", "scatter"] = ""
     axes: NameList = []
-    """Of the plot; empty for as many as differ."""
+    """Axes of the plot; empty for all that differ."""
     brush: Annotated[str, Field(max_length=2000)] = ""
-    """Parts of axes, as `eval_loss:1..2;precision:bf16|fp32`."""
+    """Selected ranges of axes, as `eval_loss:1..2;precision:bf16|fp32`."""
     differs: bool = False
-    """Whether of the answers only those are shown that differ."""
+    """Whether to show only the answers that differ."""
     find: Annotated[str, Field(max_length=200)] = ""
-    """Words that answers are shown for."""
+    """Words to search for in prompts and answers."""
     blind: int | None = None
-    """A seed to shuffle answers by, their runs unnamed."""
+    """Seed to shuffle the answers by, with hidden run names; None shows the names."""
     whole: bool = False
-    """Whether all prompts are shown, however many."""
+    """Whether to show all prompts, however many there are."""
     saved: int | None = None
     choose: bool = False
 
     @property
     def x_range(self) -> tuple[float, float] | None:
-        """The part of the x axis that is shown; None for all of it."""
+        """The visible range of the x axis; None for all of it."""
         return _parse_range(self.zoom)
 
     @property
@@ -73,7 +73,7 @@ class ComparisonQuery(BaseModel):
         return "/compare?" + self.query()
 
     def query(self, **changed: object) -> str:
-        """Write the view as it stands in an address, with some of it changed."""
+        """Return the view as a query string, with some values changed."""
         kept = self.model_copy(update=changed).model_dump(exclude_defaults=True, exclude={"run"})
         return urlencode(
             [(name, _format_value(value)) for name, value in kept.items()], safe=",:;|."
@@ -81,14 +81,14 @@ class ComparisonQuery(BaseModel):
 
 
 def parse_query(query: str) -> ComparisonQuery:
-    """Read an address that was saved. What it says twice counts as its last."""
+    """Parse a saved query string. The last of repeated values counts."""
     return ComparisonQuery.model_validate(
         {name: values if name == "m" else values[-1] for name, values in parse_qs(query).items()}
     )
 
 
 def runs_outside_brush(made: Comparison, brush: str) -> set[int]:
-    """Return the runs that a brush leaves out."""
+    """Return the runs that a brush excludes."""
     places = {run.id or 0: place for place, run in enumerate(made.runs)}
     wanted = [part.partition(":") for part in brush.split(";") if ":" in part]
     return {

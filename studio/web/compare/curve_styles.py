@@ -1,4 +1,4 @@
-"""How the curves of runs, and of groups of them, are drawn: colour, dash and name of each line."""
+"""Colour, dash and label of each line in a chart, for runs and for groups of runs."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,31 +18,31 @@ HUES, DASHES = 8, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveStyle:
-    """How a run's curves are drawn."""
+    """How the curves of a run or a group are drawn."""
 
     id: int
     label: str
     hue: int
-    """Bound to the run's number, never to its place in a list: a run keeps its colour."""
+    """Derived from the run's id, not from its position in a list: a run keeps its colour."""
     dash: int
-    """Tells apart runs of one colour."""
+    """Distinguishes runs of the same colour."""
     n: int = 1
-    """How many runs it is the mean of."""
+    """Number of runs that are averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveAxis:
-    """What curves are drawn along, and what makes one line of several runs."""
+    """The x axis of curves, and the setting by which runs are grouped into lines."""
 
     x: str = "step"
     group: str = ""
     part: tuple[float, float] = metrics.FULL_RANGE
-    """From where to where."""
+    """Range of the x axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class StyledCurve:
-    """A line and one metric of it."""
+    """The curve of one metric, with its style."""
 
     style: CurveStyle
     series: Series
@@ -50,15 +50,15 @@ class StyledCurve:
 
 @dataclass(frozen=True, slots=True)
 class CurveSet:
-    """Curves laid over each other."""
+    """Curves that share an x axis."""
 
     curves: Curves
     styles: dict[int, CurveStyle]
     series: dict[str, dict[int, Series]]
-    """By metric, then by the number of the line."""
+    """By metric, then by the line's id."""
 
     def visible_curves(self, key: str, lines: Mapping[int, CurveStyle]) -> list[StyledCurve]:
-        """Return the lines that have something to draw of a metric."""
+        """Return the lines that have values of a metric."""
         found = self.series[key]
         return [
             StyledCurve(line, found[number]) for number, line in lines.items() if number in found
@@ -70,7 +70,7 @@ def run_styles(chosen: Sequence[Run]) -> dict[int, CurveStyle]:
 
 
 def group_styles(groups: Sequence[CurveGroup]) -> dict[int, CurveStyle]:
-    """Return a line for each group. Its first run's number is its own, and it keeps its colour."""
+    """Return a style for each group. Its id is its lowest run id, so it keeps its colour."""
     return _assign_styles((min(group.runs), group.label, len(group.runs)) for group in groups)
 
 
@@ -87,7 +87,7 @@ def _assign_styles(named: Iterable[tuple[int, str, int]]) -> dict[int, CurveStyl
 def load_curves(
     db: Session, chosen: Sequence[Run], keys: Sequence[str], along: CurveAxis, buckets: int = 1000
 ) -> CurveSet:
-    """Read metrics of runs along one axis, each run as a line, or each group of them."""
+    """Load metrics along one axis, as a line for each run or for each group."""
     ids = [run.id or 0 for run in chosen]
     found = metrics.load_curves(db, ids, keys, x=along.x, buckets=buckets, part=along.part)
     if not along.group:
@@ -105,5 +105,5 @@ def load_curves(
 def without_hidden(
     lines: Mapping[int, CurveStyle], without: Collection[int]
 ) -> dict[int, CurveStyle]:
-    """Return the lines that are left."""
+    """Return the lines that are not hidden."""
     return {number: line for number, line in lines.items() if number not in without}

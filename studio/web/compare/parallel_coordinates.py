@@ -1,4 +1,4 @@
-"""What parallel coordinates and a scatter show: settings that differ, and final numbers."""
+"""Axes of parallel coordinates and scatter plots: differing settings and final metrics."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from studio.web.i18n import formatting
 
 
 def build_axes(made: Comparison) -> list[dict[str, Any]]:
-    """Return an axis for each setting and each final number in which the runs differ.
+    """Return an axis for each setting and each final metric in which the runs differ.
 
-    An axis has a value for each run, None where there is none; numbers are drawn to scale, all
-    else is a list of names.
+    An axis has a value for each run, or None. Numbers are drawn to scale; other values become a
+    list of names.
     """
     settings = [
         _axis(key, key.rpartition(".")[2].replace("_", " "), made.settings[key])

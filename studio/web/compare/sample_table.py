@@ -1,4 +1,4 @@
-"""Answers laid beside each other: of several runs to one prompt, or of one run along its steps."""
+"""Tables of sample answers: of several runs to each prompt, or of one run across its steps."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,33 +10,33 @@ from studio.services.samples import sample_diff, sample_ratings
 from studio.services.samples.sample_diff import AnswerScore, DiffPiece
 
 EXCERPT_CHARS = 320
-"""Letters of an answer that are shown at once."""
+"""Characters of an answer that are shown before it is expanded."""
 
 MAX_CELLS, MIN_ROWS = 240, 5
-"""How much of a table is drawn at first: of few runs many prompts, of many runs few."""
+"""Initial size of a table: the more runs, the fewer prompts."""
 
 Prompt = tuple[str, str]
-"""What was asked, and what was wanted."""
+"""A prompt and its expected answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One answer, marked where it differs from the one it is held against."""
+    """One answer, marked where it differs from the one it is compared with."""
 
     run_id: int = 0
     sample_id: int = 0
-    """None was given where it is 0."""
+    """0 if there is no answer."""
     shown: list[DiffPiece] = field(default_factory=list)
     rest: list[DiffPiece] = field(default_factory=list)
-    """What a long answer goes on with."""
+    """The rest of a long answer."""
     is_right: bool | None = None
-    """Whether it is the expected answer; None where none is expected, or the page is blind."""
+    """Whether it is the expected answer; None if none is expected, or the page is blind."""
     is_same: bool = False
     is_rewritten: bool = False
     can_be_rated: bool = False
     score: int | None = None
     when: str = ""
-    """Of an answer that is not a run's last: how far the run was."""
+    """The step of an answer that is not the run's final one."""
     computed_in: str = ""
 
 
@@ -55,25 +55,25 @@ class Table:
     """How many prompts pass the filter; fewer may be shown."""
     total: int
     tallies: list[AnswerScore]
-    """Of each head, over all prompts with an expected answer; none on a blind page."""
+    """Score of each column, over all prompts with an expected answer; empty on a blind page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFilter:
-    """Which prompts are shown, and whether the runs' names are."""
+    """Which prompts to show, and whether to show the runs' names."""
 
     differs: bool = False
     find: str = ""
     all_prompts: bool = False
-    """Whether all of them are, however many."""
+    """Whether to show all prompts, however many there are."""
     blind: int | None = None
-    """A seed to shuffle by; None names the runs and marks what differs."""
+    """Seed to shuffle by; None shows the runs' names and marks differences."""
 
 
 def table_across_runs(
     runs: Sequence[Run], samples: Sequence[Sample], scores: Mapping[int, int], wanted: SampleFilter
 ) -> Table:
-    """Lay what runs said last to each prompt side by side; the first of them is the baseline."""
+    """Return the last answer of each run to each prompt; the first run is the baseline."""
     last: dict[Prompt, dict[int, Sample]] = {}
     for one in samples:
         last.setdefault((one.prompt, one.reference), {})[one.run_id] = one
@@ -90,7 +90,7 @@ def table_across_runs(
 
 
 def table_across_steps(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
-    """Lay what one run said to each prompt along its steps, each beside the answer before it."""
+    """Return one run's answers to each prompt across its steps, each compared to the one before."""
     moments = list(
         dict.fromkeys((one.stage, one.step) for one in sorted(samples, key=_sample_order))
     )
@@ -134,7 +134,7 @@ def _step_row(
 def _cell(
     sample: Sample | None, against: Sample | None, scores: Mapping[int, int], run_id: int = 0
 ) -> Cell:
-    """Mark an answer where it differs from another; that one itself has no marks."""
+    """Mark an answer where it differs from the baseline, which itself has no marks."""
     if sample is None:
         return Cell(run_id=run_id)
     plain = [DiffPiece("same", sample.answer)] if sample.answer else []
@@ -168,9 +168,9 @@ def _matches(prompt: Prompt, said: Mapping[int, Sample], wanted: SampleFilter) -
 
 
 def _shuffled(row: Row, seed: int) -> Row:
-    """Put a row's answers into an order of its own, without a mark that gives the baseline away."""
+    """Shuffle a row's answers, without marks that would reveal the baseline."""
     cells = [_without_marks(cell) for cell in row.cells]
-    random.Random(f"{seed} {row.prompt}").shuffle(cells)  # noqa: S311 -- an order, no secret
+    random.Random(f"{seed} {row.prompt}").shuffle(cells)  # noqa: S311 -- an order, not a secret
     return Row(prompt=row.prompt, wanted=row.wanted, cells=cells)
 
 
@@ -188,7 +188,7 @@ def _without_marks(cell: Cell) -> Cell:
 
 
 def _column_letter(place: int) -> str:
-    """Name a place: A to Z, then AA and on."""
+    """Return the letters of a column: A to Z, then AA and so on."""
     many, one = divmod(place, len(ascii_uppercase))
     return ascii_uppercase[many - 1 : many] * bool(many) + ascii_uppercase[one]
 

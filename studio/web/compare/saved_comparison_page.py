@@ -1,4 +1,4 @@
-"""Saved comparisons: opened by their number, kept, changed, handed on."""
+"""Saved comparisons: open, save, edit, delete and export them."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Curves as a picture: one SVG that needs nothing else, in the colours of the light theme."""
+"""Draw curves as a self-contained SVG, in the colours of the light theme."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,19 +17,19 @@ COLOURS = (
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
 TARGET_TICKS = 6
 MAX_BANDS = 4
-"""With more lines than these, bands only hide each other."""
+"""With more lines than this, bands would only hide each other."""
 OUTLIER_SHARE = 0.02
 """The share of values at each end that a clipped axis leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartOptions:
-    """How curves are to be drawn."""
+    """How to draw a chart."""
 
     title: str
     x_axis: str
     smoothing: float = 0.0
-    """Of the smoothing; 0 draws the values as they are."""
+    """Weight of the moving average; 0 draws the values as they are."""
     is_log: bool = False
     is_x_log: bool = False
     is_clipped: bool = False
@@ -38,7 +38,7 @@ class ChartOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """From values to pixels."""
+    """Maps values to pixels."""
 
     low: float
     high: float
@@ -65,7 +65,7 @@ class Scale:
 
 
 def render_svg(x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOptions) -> str:
-    """Draw curves, with axes, a legend, and marks where a number was not finite."""
+    """Draw curves, with axes, a legend, and markers where a value was NaN or infinite."""
     rows = math.ceil(len(drawn) / COLUMNS)
     height = HEIGHT + rows * ROW
     across, up = _scales(x, drawn, look)
@@ -89,7 +89,7 @@ def render_svg(x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOpti
 
 
 def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:
-    """Return the exponential moving average, corrected for its start; gaps stay gaps."""
+    """Return the bias-corrected exponential moving average; gaps stay gaps."""
     mean = mass = 0.0
     made: list[float | None] = []
     for value in values:
@@ -232,7 +232,7 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten, or what lies between them where there are too few."""
+    """Return powers of ten, with their multiples by 2 and 5 if there are too few."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     times = (1, 2, 5) if len(powers) <= TARGET_TICKS // 2 + 1 else (1,)
     found = [time * 10.0**power for power in powers for time in times]
