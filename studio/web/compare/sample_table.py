@@ -134,7 +134,7 @@ def _step_row(
 def _cell(
     sample: Sample | None, against: Sample | None, scores: Mapping[int, int], run_id: int = 0
 ) -> Cell:
-    """Mark an answer where it differs from the baseline, which itself has no marks."""
+    """Mark an answer where it differs from `against`, which itself has no marks."""
     if sample is None:
         return Cell(run_id=run_id)
     plain = [DiffPiece("same", sample.answer)] if sample.answer else []

@@ -1,4 +1,4 @@
-"""A form's recipe as text that starts the very same run: YAML, curl, Python, OpenAI's client."""
+"""A form's recipe as code that starts the same run: YAML, curl, Python, OpenAI's client."""
 
 import json
 import re
@@ -14,28 +14,28 @@ from studio.recipe import yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What a form would start, and where."""
+    """The run that a form would submit, and to which studio."""
 
     address: str
-    """Of the studio."""
+    """URL of the studio."""
     name: str
     notes: str
     parent: str
-    """What it was made from, as `run:12`; or nothing."""
+    """Its parent, as `run:12`, or empty."""
     recipe: AnyRecipe
     dataset_id: int
     token: Path | str = ""
-    """What to show: a file that holds a token, a variable that does, or nothing."""
+    """A file that holds the API token, an environment variable that does, or empty."""
 
     @property
     def yaml(self) -> str:
-        """What `studio train` reads."""
+        """The recipe as `studio train` reads it."""
         command = f"studio train recipe.yaml --name {shlex.quote(self.name)}"
         return f"# {command}\n{yaml.dump(self.recipe)}"
 
     @property
     def curl(self) -> str:
-        # No line of JSON is the bare word that ends the document: strings keep to one line.
+        # JSON strings do not span lines, so no line can be the heredoc's bare delimiter.
         return (
             f"curl --fail-with-body {shlex.quote(self._runs)} \\\n{self._curl_shows}"
             "  --header 'Content-Type: application/json' --data @- <<'JSON'\n"
@@ -55,7 +55,7 @@ class Submission:
 
     @property
     def openai(self) -> str:
-        """What OpenAI's own client takes. A suffix has no place for some signs of a name."""
+        """Code for OpenAI's own client. Its suffix must not contain some characters of a name."""
         suffix = re.sub(r"[:/\s]+", " ", self.name).strip()[:64].strip()
         named = f"    suffix={suffix!r},\n" if suffix else ""
         given = {"base_model", "dataset", "version", "method"}

@@ -1,4 +1,4 @@
-"""What a form says otherwise than where it began: a preset, a run, another experiment."""
+"""Changes of a recipe form from its starting point: a preset, a run or another experiment."""
 
 import json
 from collections.abc import Iterator
@@ -11,30 +11,30 @@ from studio.web.forms.recipe_form import fieldset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One setting that is not as it was."""
+    """One changed setting."""
 
     name: str
-    """The setting's, dotted."""
+    """Dotted name of the setting."""
     id: str
     label: str
     before: str
     after: str
     values: str
-    """What takes it back: fields by their dotted names, as JSON."""
+    """The fields that revert it, by their dotted names, as JSON."""
 
 
 def form_changes(form: Fieldset) -> list[Change]:
-    """Return what differs, in the order of the form. Alternatives not chosen do not count."""
+    """Return the changed settings in form order, without those of variants that are not chosen."""
     return list(_iter_changes(form))
 
 
 def recipe_changes(recipe: AnyRecipe, parent: AnyRecipe) -> list[Change]:
-    """Return what a recipe says otherwise than the one it was made from."""
+    """Return the settings in which a recipe differs from its parent."""
     return form_changes(fieldset(type(recipe), recipe.model_dump(), base=parent.model_dump()))
 
 
 def revert_values(found: list[Change]) -> str:
-    """Return what takes all of them back, as JSON."""
+    """Return the fields that revert all changes, as JSON."""
     return json.dumps({name: old for one in found for name, old in json.loads(one.values).items()})
 
 

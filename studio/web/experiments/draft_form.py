@@ -1,4 +1,4 @@
-"""Where the form of a new experiment begins, and how it is begun anew with what was typed."""
+"""Drafts of the experiment form: start from a preset or a source, parse, apply form actions."""
 
 import re
 from collections.abc import Mapping
@@ -24,34 +24,34 @@ DEFAULT_METHOD = next(iter(METHODS))
 VIEWS = ("simple", "all", "yaml", "curl", "python", "openai")
 _OWN_FIELDS = ("name", "notes", "preset", "view", "paste")
 _NON_RECIPE_FIELDS = {*_OWN_FIELDS, "from", "look", "do"}
-"""What a form posts beside its recipe: which row is looked at is no part of what is asked for."""
+"""What a form posts besides its recipe, such as the row that the token preview shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentDraft:
-    """An experiment as far as it is filled in."""
+    """An experiment as far as the form is filled in."""
 
     method: Method
     preset: str = ""
-    """Whose values it began with, if those of a preset."""
+    """The preset it started from, if any."""
     source: str = ""
-    """What it was made from, as `run:12` or `dataset:3`; or nothing."""
+    """What it started from, as `run:12` or `dataset:3`, or empty."""
     name: str = ""
     notes: str = ""
     view: str = VIEWS[0]
     paste: str = ""
-    """A recipe's text to be poured in."""
+    """The text of a recipe to paste into the form."""
     values: Mapping[str, Any]
-    """The recipe's values, as a person typed them or as another recipe has them."""
+    """The recipe's values, as typed or as another recipe has them."""
     base: Mapping[str, Any]
-    """The values it began with."""
+    """The values it started with."""
 
     @property
     def recipe(self) -> AnyRecipe:
-        """What it says.
+        """The recipe.
 
         Raises:
-            ValidationError: it is not filled in, or a value is none that a recipe may have.
+            ValidationError: a value is missing or invalid.
 
         """
         return RECIPE_ADAPTER.validate_python(
@@ -60,7 +60,7 @@ class ExperimentDraft:
 
     @property
     def parent(self) -> str:
-        """What its recipe is made from, as `run:12`; or nothing."""
+        """The parent of its recipe, as `run:12`, or empty."""
         return self.source if self.source.startswith(("run:", "experiment:")) else ""
 
     @property
@@ -69,7 +69,7 @@ class ExperimentDraft:
 
 
 def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDraft:
-    """Begin with a preset, in the precision that is recommended here."""
+    """Start from a preset, with the precision that is recommended on this machine."""
     start = _find_preset(method, preset) or method.presets[0]
     last = next(iter(experiments.newest(db, limit=1)), None)
     number = (last.id or 0) + 1 if last else 1
@@ -79,10 +79,10 @@ def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDra
 
 
 def draft_from_source(db: Session, source: str) -> ExperimentDraft:
-    """Begin with the recipe of a run or an experiment, or with a data set: `run:12`.
+    """Start from the recipe of a run or an experiment, or from a dataset: `run:12`.
 
     Raises:
-        NotFoundError: there is no such thing.
+        NotFoundError: the source does not exist.
 
     """
     kind, _colon, number = source.partition(":")
@@ -99,7 +99,7 @@ def draft_from_source(db: Session, source: str) -> ExperimentDraft:
 
 
 def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentDraft:
-    """Lay values over a draft by their dotted names; what is no setting is passed over."""
+    """Set values of a draft by their dotted names; unknown names are ignored."""
     form = fieldset(draft.method.recipe, draft.values)
     known = {one.name for one in form.all_inputs()}
     known |= {f"{one.name}.kind" for one in form.all_sections() if one.kinds}
@@ -108,7 +108,7 @@ def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentD
 
 
 def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
-    """Read what a form sends. What it began with may be gone by now: nothing typed is lost."""
+    """Parse a posted form. If its source was deleted meanwhile, nothing typed is lost."""
     method, source = get_method(str(sent.get("method", DEFAULT_METHOD))), str(sent.get("from", ""))
     own = {name: str(sent.get(name, "")).strip() for name in _OWN_FIELDS}
     own["view"] = own["view"] if own["view"] in VIEWS else VIEWS[0]
@@ -127,9 +127,9 @@ def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
 def apply_action(
     db: Session, draft: ExperimentDraft, wish: str
 ) -> tuple[ExperimentDraft, dict[str, str]]:
-    """Begin anew as is wished: with a preset, a setting taken back, a text poured in.
+    """Apply a form action: switch the preset, reset a setting, paste a recipe.
 
-    What is wrong with it is told by the names of fields.
+    Returns the new draft, and its problems by field name.
     """
     verb, _colon, name = wish.partition(":")
     if verb == "preset":
@@ -140,7 +140,7 @@ def apply_action(
 
 
 def find_problems(draft: ExperimentDraft) -> dict[str, str]:
-    """Say what is wrong with a draft's settings, by their names."""
+    """Return what is wrong with a draft's settings, by their names."""
     try:
         _ = draft.recipe
     except ValidationError as error:
@@ -155,7 +155,7 @@ def get_method(name: str) -> Method:
 
 
 def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
-    """Take all from a preset, but the model, the data and the precision that a person chose."""
+    """Apply a preset, but keep the model, the dataset and the precision that the user chose."""
     begun, before = (
         draft_from_preset(db, draft.method, name),
         _find_preset(draft.method, draft.preset),
@@ -177,7 +177,7 @@ def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> Experiment
 
 
 def _reset_values(draft: ExperimentDraft, name: str) -> ExperimentDraft:
-    """Give one setting the value it began with; without a name, all of them."""
+    """Reset one setting to the value it started with; without a name, all settings."""
     if not name:
         return replace(draft, values=draft.base)
     group, _dot, leaf = name.rpartition(".")
@@ -191,12 +191,12 @@ def _reset_values(draft: ExperimentDraft, name: str) -> ExperimentDraft:
 
 def _paste_recipe(draft: ExperimentDraft) -> tuple[ExperimentDraft, dict[str, str]]:
     if not draft.paste:
-        return draft, {"paste": "Paste the text of a recipe first."}
+        return draft, {"paste": "Paste a recipe first."}
     try:
         found = parse_recipe(draft.paste, draft.method)
     except InvalidError as error:
         return draft, {"paste": f"{error.message} {error.hint}".strip()}
-    # A text without a model or data leaves those of the form, and so a precision chosen there.
+    # Keep the form's model, dataset and precision if the pasted text does not name them.
     kept = _required_choices(draft)
     view = draft.view if draft.view == "simple" else "all"
     filled = replace(draft, method=found.method, values={**kept, **found.values}, view=view)
@@ -207,7 +207,7 @@ def _paste_recipe(draft: ExperimentDraft) -> tuple[ExperimentDraft, dict[str, st
 
 
 def _required_choices(draft: ExperimentDraft) -> dict[str, Any]:
-    """Return the values that only a person can choose, as far as the draft has them."""
+    """Return the values that only the user can choose, as far as the draft has them."""
     fields = draft.method.recipe.model_fields
     required = [name for name, info in fields.items() if info.is_required()]
     return {name: draft.values[name] for name in (*required, "precision") if name in draft.values}
@@ -218,6 +218,6 @@ def _find_preset(method: Method, name: str) -> Preset | None:
 
 
 def _copy_name(name: str) -> str:
-    """Return what to call a copy: `tone`, then `tone 2`."""
+    """Return the name of a copy: `tone`, then `tone 2`."""
     stem, number = re.fullmatch(r"(.*?)(?: (\d{1,6}))?", name).groups()  # type: ignore[union-attr] # all texts match
     return f"{stem} {int(number or 1) + 1}"[: experiments.NAME_LIMIT]

@@ -1,4 +1,4 @@
-"""The page of an experiment: its runs, its recipe, and what that was made from."""
+"""The page of an experiment: its runs, its recipe and its parent."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""The form that makes an experiment."""
+"""The form that creates an experiment, and the previews it shows while you fill it in."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -41,7 +41,7 @@ def new(
     model: Annotated[str, Query(max_length=4096)] = "",
     source: Annotated[str, Query(alias="from", max_length=50)] = "",
 ) -> Response:
-    """Begin; any setting may be named in the address: `/new?from=run:12&precision=fp32`."""
+    """Show the form. The URL can set any setting: `/new?from=run:12&precision=fp32`."""
     fresh = draft_form.draft_from_preset(db, draft_form.get_method(method), preset)
     draft = draft_form.draft_from_source(db, source) if source else fresh
     wanted = {name: one for name, one in request.query_params.items() if name not in _OWN_PARAMS}
@@ -57,19 +57,19 @@ def create(request: Request, posted: PostedForm, db: DB) -> Response:
 
 @router.post("/sweep")
 def create_for_sweep(request: Request, posted: PostedForm, db: DB) -> Response:
-    """Keep the form as an experiment without a run, for its knobs to be varied."""
+    """Save the form as an experiment without a run, to vary its settings in a sweep."""
     return _create(request, db, draft_form.parse_draft(db, posted), _begin_sweep)
 
 
 @router.get("/draft")
 def redirect_to_form() -> Response:
-    """Lead who loads a form anew, that was begun anew, to one that can be."""
+    """Redirect a reload of this POST-only page to the form."""
     return RedirectResponse("/new", status_code=303)
 
 
 @router.post("/draft")
 def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
-    """Draw the form anew: with another preset, a setting taken back, a text poured in."""
+    """Redraw the form after an action: switch the preset, reset a setting, paste a recipe."""
     wish = str(posted.get("do", ""))
     draft, problems = draft_form.apply_action(db, draft_form.parse_draft(db, posted), wish)
     answer = _form_page(request, db, draft, problems)
@@ -80,7 +80,7 @@ def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
 
 @router.post("/advice")
 def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Response:
-    """Say what is to be said of a form as it stands; nothing is written, so nobody waits."""
+    """Preview the form's recipe. Nothing is written, so no other request has to wait."""
     with read_session(request.app.state.engine) as db:
         draft = draft_form.parse_draft(db, posted)
         told = recipe_preview.build_preview(db, draft.method, draft.values)
@@ -91,27 +91,27 @@ def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Resp
 
 @router.post("/calibrate")
 def start_calibration(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
-    """Train a few steps of the form as it stands, for its estimate to go by."""
+    """Queue a calibration: train a few steps of the form's recipe to improve its estimate."""
     chore = calibrations.enqueue(db, _startable_recipe(db, posted), config)
     return block(request, "experiments/new.html", "calibration", chore=chore)
 
 
 @router.get("/calibrated")
 def after_calibration(request: Request) -> Response:
-    """Have the form ask anew: there is more to go by now."""
+    """Make the form refresh its estimate after a calibration."""
     return block(request, "experiments/new.html", "calibrated")
 
 
 @router.post("/measure")
 def start_dry_run(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
-    """Go through a step of the form as it stands, for its estimate to be exact."""
+    """Queue a dry run: simulate one step of the form's recipe to make its estimate exact."""
     chore = dry_runs.enqueue(db, _startable_recipe(db, posted), config)
     return block(request, "experiments/new.html", "measurement", dry=chore)
 
 
 @router.post("/lengths")
 def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
-    """Count the tokens of the form's rows, as its model sees them, for its estimate to go by."""
+    """Queue a count of the dataset's tokens, as the form's model sees them, for its estimate."""
     chore = token_stats.enqueue(
         db, config, token_lengths.build_stats_request(db, _parse_recipe(db, posted))
     )
@@ -120,7 +120,7 @@ def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -
 
 @router.get("/measured")
 def after_measurement(request: Request) -> Response:
-    """Have the form ask anew: its memory is counted now."""
+    """Make the form refresh its memory estimate after a dry run."""
     return block(request, "experiments/new.html", "measured")
 
 
@@ -130,14 +130,14 @@ def _create(
     draft: ExperimentDraft,
     then: Callable[[Session, ExperimentDraft], str],
 ) -> Response:
-    # All that can be refused is looked at before anything is written.
+    # Check everything before writing anything.
     if problems := submission_summary.find_problems(db, draft):
         return _form_page(request, db, draft, problems)
     return redirect(request, then(db, draft))
 
 
 def _submit_run(db: Session, draft: ExperimentDraft) -> str:
-    """Queue a run, or lead on to what a study still asks. Return where to go."""
+    """Queue a run, or continue with the study form. Return the URL to go to."""
     experiment = _create_experiment(db, draft)
     if draft.is_study:
         return f"/reports/precision/new?from=experiment:{experiment.id}"
@@ -153,7 +153,7 @@ def _create_experiment(db: Session, draft: ExperimentDraft) -> Experiment:
 
 
 def _startable_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
-    """Return the recipe of a form that could be started as it stands."""
+    """Return the recipe of a form, after checking that it could start."""
     recipe = recommendation.resolve_precision(db, _parse_recipe(db, posted)).recipe
     runs.check(db, recipe)
     return recipe
@@ -163,7 +163,9 @@ def _parse_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     try:
         return draft_form.parse_draft(db, posted).recipe
     except ValidationError as error:
-        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
+        raise InvalidError(
+            "The form is incomplete or has errors.", hint="Correct it first."
+        ) from error
 
 
 def _form_page(
@@ -188,7 +190,7 @@ def _form_page(
         precisions=choices.precision_options(workers.training_hardware(db)),
         choices={"dataset": choices.dataset_options(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},
-        more={"base_model": ("/models", "Models here, and on the hub")},
+        more={"base_model": ("/models", "Browse models")},
         ahead=len(queue.list_waiting(db))
         + max(0, len(runs.list_live(db)) - workers.count_slots(db) + 1),
         machine=workers.training_hardware(db).title,

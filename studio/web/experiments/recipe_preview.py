@@ -1,4 +1,4 @@
-"""What the form of a new experiment says of a recipe before it starts."""
+"""The preview of a recipe in the experiment form: recommendation, warnings and estimates."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from studio.web.i18n import formatting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormFix:
-    """A change of the form that one click makes."""
+    """A one-click change of the form."""
 
     label: str
     values: str
@@ -40,36 +40,36 @@ class FormFix:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipePreview:
     mode: str = ""
-    """The precision we would choose; empty while nothing can be said."""
+    """The recommended precision; empty while the form is invalid."""
     sentence: str
-    """What we would choose, and why; or why nothing can be said yet."""
+    """The recommendation with its reason, or why there is none yet."""
     warnings: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     noted: DataNotice | None = None
-    """What to look at in the data."""
+    """What to check in the data."""
     repair: FormFix | None = None
     plan: DTypePlan | None = None
     needed: RunEstimate | None = None
     smallest: FormFix | None = None
-    """What would make it fit."""
+    """The change that would make it fit."""
     largest: FormFix | None = None
-    """The largest batch there is room for."""
+    """The change to the largest batch that fits."""
     unfollowed: str = ""
-    """Why no dry run could count the memory; empty if one can."""
+    """Why a dry run cannot measure the memory; empty if it can."""
     uncounted: CountSuggestion = ""
-    """Whether its rows should be counted, for the estimate to go by."""
+    """Whether to count its tokens first, to improve the estimate."""
     rows: str = ""
-    """Names what would be counted: an id in the page."""
+    """Id in the page of what would be counted."""
     parts: Mapping[str, str] = field(default_factory=lambda: formatting.MEMORY_PART_TITLES)
 
 
 def build_preview(db: Session, method: Method, values: Mapping[str, Any]) -> RecipePreview:
-    """Look at a form as far as it is filled in."""
+    """Preview a form as far as it is filled in."""
     try:
         recipe = RECIPE_ADAPTER.validate_python(parse_posted(method.recipe, values), strict=False)
         return _build_preview(db, recipe)
     except ValidationError:
-        return RecipePreview(sentence="Advice follows once every field holds what it may.")
+        return RecipePreview(sentence="Recommendations appear once every field is valid.")
     except InvalidError as error:
         return RecipePreview(sentence=f"{error.message} {error.hint}".strip())
 
@@ -94,7 +94,7 @@ def _build_preview(db: Session, asked: AnyRecipe) -> RecipePreview:
 
 
 def _estimate(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
-    """Estimate memory and time, and offer what makes the recipe fit."""
+    """Estimate memory and time, and offer changes that make the recipe fit."""
     known = estimates.load_inputs(db)
     found, needed = (
         fit_suggestions.suggest(db, recipe, known),
@@ -123,14 +123,14 @@ def _suggestion_fix(way: RecipeChange | None) -> FormFix | None:
 
 
 def _refusal_fix(recipe: AnyRecipe, refused: Refusal) -> FormFix | None:
-    """Offer the change that lets it run; where the model could not be had, another try."""
+    """Offer the change that lets it run; if the model could not be reached, another try."""
     if refused.link == base_model_check.MODELS_PAGE:
         return _form_fix("Try again", {"base_model": recipe.base_model})
     return _form_fix(refused.hint, refused.repair)
 
 
 def _precision_fix(recipe: AnyRecipe, advised: recommendation.Recommendation) -> FormFix | None:
-    """Offer the recommended precision to those who chose another."""
+    """Offer the recommended precision if another one is chosen."""
     if advised.mode.name == recipe.precision:
         return None
     return _form_fix(f"Use {advised.mode.title}.", {"precision": AUTO})

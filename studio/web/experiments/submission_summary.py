@@ -1,4 +1,4 @@
-"""What stands beside the form of a new experiment: what will run, and what it still lacks."""
+"""The summary beside the experiment form: what will run, and what is still missing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ from studio.web.i18n.translation import translate
 
 
 class FormProblem(NamedTuple):
-    """Something without which it does not start."""
+    """A problem that keeps the form from being submitted."""
 
     id: str
-    """Of the field to mend; empty where there is none."""
+    """Id of the field to fix; empty if there is none."""
     label: str
     message: str
 
@@ -37,22 +37,22 @@ class FormProblem(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionSummary:
     sentence: str
-    """What will run; empty while nobody can tell."""
+    """What will run; empty while the form is invalid."""
     parent: RecipeParent | None
     began: str
-    """What it began with, in words."""
+    """What it started from, in words."""
     changes: list[Change]
     taken_back: str
-    """What takes all changes back: fields by their dotted names, as JSON."""
+    """The fields that revert all changes, by their dotted names, as JSON."""
     lacks: list[FormProblem]
     button: str
-    """What the Start button says: what is missing, if something is."""
+    """The label of the Start button: it names what is missing, if anything."""
     row: Mapping[str, Any] | None
-    """The first row it will learn from."""
+    """The first row it will train on."""
     unusual: int
-    """How many settings are not at their defaults."""
+    """Number of settings that are not at their defaults."""
     submission: Submission | None
-    """None while it could not be started."""
+    """None while the form cannot be submitted."""
 
 
 def summarize(
@@ -81,7 +81,7 @@ def summarize(
 
 
 def find_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
-    """Say all that keeps a draft from being started, by the names of fields."""
+    """Return everything that keeps a draft from being submitted, by field name."""
     problems = draft_form.find_problems(draft)
     try:
         if not problems:
@@ -97,7 +97,7 @@ def find_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
 
 def list_problems(form: Fieldset, problems: Mapping[str, str]) -> list[FormProblem]:
     """Return each problem with its field's id and label, in the order of the form."""
-    places = {"paste": ("paste", "The pasted text"), "name": ("name", "Name")}
+    places = {"paste": ("paste", "Pasted recipe"), "name": ("name", "Name")}
     places |= {one.name: (one.id, one.knob.label) for one in form.all_inputs()}
     order = [*places, *(name for name in problems if name not in places)]
     found = [name for name in order if name in problems]
@@ -108,8 +108,8 @@ def _button_label(draft: ExperimentDraft, lacks: list[FormProblem]) -> str:
     if not lacks:
         return "Next: choose precisions" if draft.is_study else "Start"
     if len(lacks) > 1:
-        return f"To start, mend {len(lacks)} settings"
-    return f"To start, mend {lacks[0].label or 'the recipe'}"
+        return f"Fix {len(lacks)} settings to start"
+    return f"Fix {lacks[0].label or 'the recipe'} to start"
 
 
 def _preset_title(draft: ExperimentDraft) -> str:
@@ -121,7 +121,7 @@ def _summary_sentence(db: Session, recipe: AnyRecipe) -> str:
     try:
         resolved = recommendation.resolve_precision(db, recipe).recipe
     except InvalidError:
-        return ""  # There is no such model to recommend a precision for.
+        return ""  # The model does not exist, so no precision can be recommended.
     return gettext(", ").join(_summary_parts(resolved)) + gettext(".")
 
 
@@ -129,21 +129,21 @@ def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
     adapter, much = recipe.adapter, recipe.optimisation
     named = {"model": recipe.base_model, "dataset": recipe.dataset}
     if adapter.kind == "full":
-        yield gettext("All weights of %(model)s learn") % named
+        yield gettext("Full fine-tune of %(model)s") % named
     elif adapter.quantised:
         kept = {"rank": adapter.r, "kept": adapter.quantised.title}
-        yield gettext("A LoRA adapter of rank %(rank)s of %(model)s on %(kept)s weights learns") % (
+        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s with %(kept)s weights") % (
             named | kept
         )
     else:
         rank = {"rank": adapter.r}
-        yield gettext("A LoRA adapter of rank %(rank)s of %(model)s learns") % (named | rank)
-    yield gettext("from %(dataset)s") % named
+        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s") % (named | rank)
+    yield gettext("on %(dataset)s") % named
     if much.max_steps:
         yield gettext("at most %(steps)s steps") % {"steps": formatting.number(much.max_steps)}
     else:
         epochs = formatting.number(much.num_train_epochs)
-        # A part of an epoch is written as several are.
+        # Fractions of an epoch take the plural.
         count = 1 if much.num_train_epochs == 1 else 2
         yield ngettext("%(epochs)s epoch", "%(epochs)s epochs", count) % {"epochs": epochs}
     yield gettext("in %(precision)s") % {"precision": translate(PRECISIONS[recipe.precision].title)}
@@ -160,7 +160,7 @@ def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] 
 def _submission(
     db: Session, settings: Settings, draft: ExperimentDraft, recipe: AnyRecipe, address: str
 ) -> Submission:
-    """Return what would be started. Programs of one's own machine find a token in the home."""
+    """Return what would be submitted. Programs on the same machine read the token from the home."""
     named = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""
     return Submission(
         address=address,

@@ -1,4 +1,4 @@
-"""A recipe's text poured into a form: what of it fits, and in words what does not."""
+"""Parse a pasted recipe into form values, with a problem for each part that does not fit."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from studio.recipe.upgrade import upgrade
 from studio.web.forms.recipe_form import format_value
 
 MAX_CHARS = 100_000
-"""Characters. A recipe with all its comments has less than ten thousand."""
+"""Most characters of a pasted text. A recipe with all its comments has under ten thousand."""
 
 
 @dataclass(slots=True)
@@ -25,22 +25,22 @@ class PastedRecipe:
     values: dict[str, Any]
     """As a form posts them."""
     problems: list[str] = field(default_factory=list)
-    """What could not be poured, a sentence each."""
+    """What could not be used, a sentence each."""
 
 
 def parse_recipe(text: str, method: Method) -> PastedRecipe:
-    """Read a recipe's text as far as it is one.
+    """Parse the text of a recipe as far as it fits.
 
-    The walk goes along the recipe, never along the text: however deep and often that refers to
-    itself, each setting is looked at once.
+    This walks the recipe's fields, never the text: each setting is visited once, however deeply
+    and often YAML aliases refer to each other.
 
     Raises:
-        InvalidError: it is no YAML, or too long; nothing of it can be used.
+        InvalidError: the text is not YAML, or too long; nothing of it can be used.
 
     """
     if len(text) > MAX_CHARS:
         raise InvalidError(
-            f"A recipe has at most {MAX_CHARS:,} characters.", hint="Paste one alone."
+            f"A recipe has at most {MAX_CHARS:,} characters.", hint="Paste a single recipe."
         )
     given = yaml.load(text)
     named = given.pop("method", method.name)
@@ -50,7 +50,7 @@ def parse_recipe(text: str, method: Method) -> PastedRecipe:
     try:
         given = upgrade(given)
     except (ValueError, TypeError, KeyError):
-        poured.problems.append("The version is none that this studio knows.")
+        poured.problems.append("This version of the recipe format is not supported.")
     given.pop("version", None)
     poured.values = _parse_section(poured.method.recipe, given, "", poured.problems)
     return poured
@@ -71,22 +71,22 @@ def _parse_section(
                 _chosen_variant(inside, value), value, f"{dotted}.", problems
             )
         elif inside or isinstance(value, Mapping | list | tuple | set):
-            wanted = "settings of its own" if inside else "one value"
-            problems.append(f"{dotted} takes {wanted}.")
+            wanted = "a group of settings" if inside else "a single value"
+            problems.append(f"{dotted} must be {wanted}.")
         else:
             values[name] = format_value(value)
     return values
 
 
 def _chosen_variant(sections: list[type[Section]], given: Mapping[Any, Any]) -> type[Section]:
-    """Return the alternative that is named, or the first."""
+    """Return the variant that `kind` names, or the first."""
     kinds = {one.model_fields["kind"].default: one for one in sections if len(sections) > 1}
     kind = given.get("kind")
     return kinds.get(kind if isinstance(kind, str) else "", sections[0])
 
 
 def _suggest_name(section: type[BaseModel], name: str) -> str:
-    """Name the setting that was probably meant: one of the section's, or the same elsewhere."""
+    """Suggest the setting that was probably meant: a similar name, or the same in another section."""
     here = get_close_matches(name, list(section.model_fields), n=1, cutoff=0.6)
     everywhere = [dotted for one in METHODS.values() for dotted in _field_names(one.recipe, "")]
     there = [dotted for dotted in everywhere if dotted.rpartition(".")[2] == name]
