@@ -1,4 +1,4 @@
-"""What forms offer: the precisions of this machine, the models and the data sets at hand."""
+"""Options of forms: precisions on this machine, models and datasets."""
 
 from dataclasses import dataclass
 
@@ -14,18 +14,18 @@ from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 
 _RECENT_RUNS = 20
-"""Of the newest: the models of the others may be gone as well."""
+"""How many of the newest runs to check for a model that still exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionOption:
-    """A precision, and what this machine makes of it."""
+    """A precision, and how it works on this machine."""
 
     mode: Precision
     refusal: str
-    """Why it cannot be chosen here, or nothing."""
+    """Why it cannot be chosen here, or empty."""
     caution: str
-    """What to know before choosing it here, or nothing."""
+    """What to know before choosing it here, or empty."""
 
 
 def precision_options(hardware: Hardware) -> list[PrecisionOption]:
@@ -42,25 +42,25 @@ def model_names(db: Session) -> list[str]:
 
 
 def default_base_model(db: Session, dataset: str) -> tuple[str, str]:
-    """Return the model whose tokens are shown of a data set unless one is named, and why that one.
+    """Return the model that tokenizes a dataset's rows by default, and why that one.
 
-    It is what the newest run on the data set started from, else the newest model that no run made:
-    a tuned model would be a guess, and is only shown if it is chosen. Empty where there is none.
+    It is the base model of the newest run on the dataset, else the newest model that no run made:
+    a fine-tuned model would be a guess, and is used only if it is chosen. Empty if there is none.
     """
     known = models.newest(db)
     names = {model.name for model in known}
     query = select(Run).where(query_fields.recipe_fields()["dataset"].value == dataset)
     for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RECENT_RUNS)):
         if run.recipe.base_model in names:
-            why = gettext("The base model of run #%(run)s, the newest on this data set.")
+            why = gettext("The base model of run #%(run)s, the newest on this dataset.")
             return run.recipe.base_model, why % {"run": run.id}
     base = next((model.name for model in known if model.kind != "run"), "")
-    why = gettext("The newest base model here: no run has used this data set.")
+    why = gettext("The newest base model here: no run has used this dataset.")
     return base, why if base else ""
 
 
 def dataset_options(db: Session, chosen: str) -> list[tuple[str, str]]:
-    """Return each data set's name with a label; the chosen one is among them even if it is gone."""
+    """Return each dataset's name with a label, including the chosen one if it is missing."""
     brought = datasets.newest(db)
     rows = {
         number: one.train_rows for number, one in versions.current_by_dataset(db, brought).items()

@@ -1,4 +1,4 @@
-"""What a form is drawn from: controls, and the sections they stand in."""
+"""Form controls, and the sections that contain them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ Widget = Literal["text", "number", "checkbox", "select"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One control on the page."""
+    """One form control."""
 
     name: str
     widget: Widget
     knob: FieldSpec
     help: str
     value: str
-    """As it stands in the control; what a person typed is kept as it was."""
+    """The text in the control; typed text is kept as it is."""
     problem: str
     base: str
-    """As it stands where the form began."""
+    """The text the form started with."""
     default: str
-    """As it stands where nobody says anything; empty where somebody must."""
+    """The text of the default; empty if a value is required."""
     choices: tuple[str, ...] = ()
 
     @property
@@ -39,7 +39,7 @@ class Input:
         return is_same_value(self.value, self.default)
 
     def titled(self, value: str) -> str:
-        """Return a value as a person reads it."""
+        """Return the label of a value."""
         if self.widget == "checkbox":
             return "on" if value == "true" else "off"
         return self.knob.titles.get(value, value) or "empty"
@@ -47,7 +47,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fieldset:
-    """One section on the page: its inputs, then the sections inside it."""
+    """One section of a form: its inputs, then the sections inside it."""
 
     name: str
     title: str
@@ -55,15 +55,15 @@ class Fieldset:
     inputs: tuple[Input, ...] = ()
     inner: tuple["Fieldset", ...] = ()
     kind: str = ""
-    """Of alternatives the one in force; of one alternative its own."""
+    """The chosen variant; in a variant, its own name."""
     kinds: tuple["Fieldset", ...] = ()
-    """The alternatives, where there are some; `inputs` and `inner` are empty then."""
+    """The variants, if there are any; then `inputs` and `inner` are empty."""
     base_kind: str = ""
-    """The alternative that was in force where the form began."""
+    """The variant the form started with."""
 
     @property
     def is_advanced(self) -> bool:
-        """Whether there is nothing in it that everyone should look at."""
+        """Whether all its settings are advanced."""
         return not self.kinds and all(item.knob.advanced for item in self.inputs)
 
     def all_inputs(self) -> Iterator[Input]:
@@ -72,13 +72,13 @@ class Fieldset:
             yield from part.all_inputs()
 
     def active_inputs(self) -> Iterator[Input]:
-        """Yield the inputs that count: of alternatives those of the chosen one."""
+        """Yield the inputs that count: of variants only those of the chosen one."""
         yield from self.inputs
         for part in (*self.inner, *(one for one in self.kinds if one.kind == self.kind)):
             yield from part.active_inputs()
 
     def all_sections(self) -> Iterator["Fieldset"]:
-        """Yield it, and all sections inside."""
+        """Yield this section and all sections inside it."""
         yield self
         for part in self.inner:
             yield from part.all_sections()
@@ -88,7 +88,7 @@ class Fieldset:
 
 
 def is_same_value(one: str, other: str) -> bool:
-    """Whether two texts of a control mean the same: 2e-4 is 0.0002."""
+    """Whether two texts of a control mean the same: 2e-4 equals 0.0002."""
     one, other = one.strip(), other.strip()
     try:
         return one == other or float(one) == float(other)

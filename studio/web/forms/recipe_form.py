@@ -1,7 +1,7 @@
-"""Turn a section into a form, and a posted form back into a section.
+"""Build forms from recipe sections, and parse posted forms.
 
-Nothing here names a knob. What a field looks like follows from its type: a choice between
-sections, told apart by a field such as `kind`, becomes alternatives of which one is in force.
+No setting is named here. The control of a field follows from its type: a union of sections,
+discriminated by a field such as `kind`, becomes variants of which one is chosen.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ Problems = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FormState:
-    """What a section is laid out with."""
+    """The values and problems to show in a section."""
 
     values: Mapping[str, Any]
     initial: Mapping[str, Any]
@@ -39,9 +39,9 @@ def fieldset(
     problems: Problems | None = None,
     base: Mapping[str, Any] | None = None,
 ) -> Fieldset:
-    """Lay out a section with the values it has, or that a person gave it.
+    """Build the form of a section, with its values or the typed ones.
 
-    `base` is where the form began, to tell what was changed since; without it nothing was.
+    `base` has the values the form started with, to mark changes; without it nothing is changed.
     """
     given = _FormState(
         values=values, initial=values if base is None else base, problems=problems or {}
@@ -69,9 +69,9 @@ def _fieldset(section: type[BaseModel], given: _FormState, prefix: str) -> Field
 
 
 def parse_posted(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a posted form means.
+    """Return the values of a posted form.
 
-    An empty field that may be empty is None; fields of alternatives not chosen are dropped.
+    An empty optional field becomes None; fields of variants that are not chosen are dropped.
     """
     return {
         name: _parse_value(section.model_fields.get(name), value) for name, value in posted.items()
@@ -79,8 +79,8 @@ def parse_posted(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[st
 
 
 def field_problems(error: ValidationError, section: type[BaseModel]) -> dict[str, str]:
-    """Map each bad field's dotted name to what is wrong with it."""
-    # A kind is chosen by the switch of its group, which has the group's name.
+    """Map each invalid field's dotted name to its problem."""
+    # The control that chooses a section's `kind` has the name of the section.
     return {
         field.param.removesuffix(".kind"): field.message
         for field in field_errors(error.errors(), section)
@@ -130,7 +130,7 @@ def _variant(section: type[BaseModel], info: FieldInfo, given: _FormState, prefi
 def _chosen_variant(
     sections: Sequence[type[BaseModel]], info: FieldInfo, values: Mapping[str, Any]
 ) -> type[BaseModel]:
-    """Return the alternative that the values name, or the first."""
+    """Return the variant that the values name, or the first."""
     named = values.get(str(info.discriminator))
     return next((one for one in sections if _variant_name(one, info) == named), sections[0])
 
@@ -172,7 +172,7 @@ def _choices(annotation: object) -> tuple[str, ...]:
 
 
 def format_value(value: object) -> str:
-    """Write a value so that reading it gives the same value."""
+    """Format a value so that parsing it gives the same value."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -186,7 +186,7 @@ def _nested_values(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _intro(section: type[BaseModel]) -> str:
-    """Return the docstring's first paragraph; what follows is for those who read the code."""
+    """Return the docstring's first paragraph; the rest is for developers."""
     return (section.__doc__ or "").partition("\n\n")[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""The API as a page tells it: its document, put into the order and the words of people."""
+"""The content of the API reference page: the OpenAPI document, grouped and in plain words."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueType:
-    """What a value is: words, and the shape they name, if there is one."""
+    """The type of a value, in words, and the schema that they name, if any."""
 
     words: str
     shape: str = ""
@@ -22,7 +22,7 @@ class ValueType:
 class ApiField:
     name: str
     place: str
-    """path, query, header, or body; nothing in a shape."""
+    """path, query, header, form or body; empty in a schema."""
     kind: ValueType
     is_required: bool
     about: str
@@ -36,7 +36,7 @@ class Endpoint:
     about: str
     takes: tuple[ApiField, ...]
     answers: tuple[tuple[str, ValueType], ...]
-    """What it answers when all is well, by status."""
+    """Successful responses, by status."""
 
     @property
     def anchor(self) -> str:
@@ -53,7 +53,7 @@ class Schema:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReference:
     groups: Mapping[str, tuple[Endpoint, ...]]
-    """By what they are about."""
+    """Endpoints by tag."""
     shapes: tuple[Schema, ...]
 
 
@@ -61,7 +61,7 @@ _ANCHOR_CHARS = str.maketrans({"/": "-", "{": "", "}": "", ":": "-"})
 
 
 def parse_document(document: Document) -> ApiReference:
-    """Return what an OpenAPI document says of calls and shapes."""
+    """Return the endpoints and schemas of an OpenAPI document."""
     calls: dict[str, list[Endpoint]] = {}
     for path, there in document["paths"].items():
         for method, operation in there.items():
@@ -135,7 +135,7 @@ def _response_type(answer: Mapping[str, Any]) -> ValueType:
 
 
 def _value_type(schema: Mapping[str, Any]) -> ValueType:
-    """Put a schema into a few words; of what is named, its name."""
+    """Describe a schema in a few words; a named schema by its name."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(_SCHEMAS)
         return ValueType(words=name, shape=name)

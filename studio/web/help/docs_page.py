@@ -1,4 +1,4 @@
-"""The API, readable: every call and shape of the OpenAPI document on one page of ours."""
+"""The API reference: every endpoint and schema of the OpenAPI document on one page."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response

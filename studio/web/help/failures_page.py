@@ -1,4 +1,4 @@
-"""What the codes of failed runs mean."""
+"""The page that explains the error codes of failed runs."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response

@@ -1,4 +1,4 @@
-"""What the help pages tell, read from where it is declared: knobs, precisions, failures."""
+"""Content of the help pages, from its declarations: settings, precisions, error codes."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from studio.web.i18n.translation import translate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """The knobs of one section."""
+    """The settings of one section."""
 
     title: str
     intro: str
@@ -25,7 +25,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelpMatches:
-    """What of the help fits some words; all of it without any."""
+    """The help entries that match a query; all of them for an empty one."""
 
     chapters: Sequence[Chapter]
     precisions: Sequence[Precision]
@@ -39,7 +39,7 @@ class HelpMatches:
 
 @lru_cache(maxsize=1)
 def recipe_fields() -> dict[str, FieldReference]:
-    """Return every knob there is, by dotted name, in the order of the recipe."""
+    """Return every setting by its dotted name, in the order of the recipe."""
     found = (entry for method in METHODS.values() for entry in field_references(method.recipe))
     return {entry.name: entry for entry in found}
 
@@ -66,7 +66,7 @@ def search_help(query: str) -> HelpMatches:
 
 
 def usage_examples(entry: FieldReference) -> list[tuple[str, str]]:
-    """Return how it is set in a recipe, on the command line and over REST, each with a title."""
+    """Return titled examples that set it in a recipe, on the command line and over REST."""
     value = next((one for one in entry.choices if one != entry.default), entry.default)
     value = "starter" if entry.required else value
     *parents, leaf = entry.name.split(".")
@@ -81,14 +81,14 @@ def usage_examples(entry: FieldReference) -> list[tuple[str, str]]:
 
 
 def section_fields(entry: FieldReference) -> list[FieldReference]:
-    """Return the other knobs of the same section."""
+    """Return the other settings of the same section."""
     return [
         one for one in recipe_fields().values() if one.group == entry.group and one is not entry
     ]
 
 
 def section_title(entry: FieldReference) -> str:
-    """Return what the entry's section is called on a page."""
+    """Return the title of the entry's section."""
     group = entry.group.rpartition(".")[2].replace("_", " ").capitalize()
     return entry.section.model_config.get("title") or group or "What to train"
 
@@ -108,6 +108,6 @@ def _intro(entry: FieldReference) -> str:
 
 
 def _contains_all(words: list[str], *texts: str) -> bool:
-    """Whether words are in texts, as they are in English or on the page."""
+    """Whether all words are in the texts, in English or as translated on the page."""
     whole = " ".join((*texts, *map(translate, texts))).casefold()
     return all(word in whole for word in words)

@@ -1,4 +1,4 @@
-"""Help: what each setting does, the precisions, the failures, the shortcuts, and the tour."""
+"""Help pages: settings, precisions, failures, keyboard shortcuts and the tour."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ def index(request: Request, q: SearchText = "") -> Response:
 
 @router.get("/shortcuts")
 def shortcuts(request: Request) -> Response:
-    """Answer with what the dialog of shortcuts shows."""
+    """Return the content of the shortcuts dialog."""
     return block(request, "help/index.html", "shortcuts", shortcuts=SHORTCUTS)
 
 
@@ -40,7 +40,7 @@ def recipe_field(request: Request, name: str) -> Response:
     entry = known.get(name)
     if entry is None:
         raise NotFoundError(
-            f"There is no setting {name[:200]}.", hint="Search the help for another name."
+            f"There is no setting called {name[:200]}.", hint="Search the help for a similar name."
         )
     return page(
         request,

@@ -1,6 +1,6 @@
-"""The style page: all that pages are made of, drawn by the very macros and classes that pages use.
+"""The style guide: every widget, drawn with the macros and classes that pages use.
 
-It is for those who build the studio, and there only with STUDIO_DEVELOPMENT=true.
+It is for developers, and available only with STUDIO_DEVELOPMENT=true.
 """
 
 import math
@@ -28,7 +28,7 @@ _CSS_VARIABLE = re.compile(r"^\s*--([\w-]+): (.+);$", re.MULTILINE)
 @router.get("")
 def show(request: Request, config: Config) -> Response:
     if not config.development:
-        raise NotFoundError("There is no such page.", hint="The address may be misspelt.")
+        raise NotFoundError("Page not found.", hint="Check the URL.")
     now = datetime.now(UTC)
     return page(
         request,
@@ -42,13 +42,13 @@ def show(request: Request, config: Config) -> Response:
 
 
 def _css_variables() -> dict[str, str]:
-    """Return every name that style sheets may use, with its value, as the sheet declares it."""
+    """Return every CSS variable that style sheets may use, with its value."""
     sheet = (resources.static_dir() / "css" / "tokens.css").read_text(encoding="utf-8")
     return dict(_CSS_VARIABLE.findall(sheet))
 
 
 def _sample_form() -> Fieldset:
-    """Lay out a real section with one value that is refused."""
+    """Return a real section with one invalid value."""
     refused = {"optimisation.learning_rate": "This is not a number."}
     given = {"optimisation": {"learning_rate": "fast"}}
     laid_out = recipe_form.fieldset(SFTRecipe, given, refused)
@@ -56,7 +56,7 @@ def _sample_form() -> Fieldset:
 
 
 def _sample_curves() -> dict[str, Any]:
-    """Return curves as the server cuts them: one with a broken place, one without."""
+    """Return curves as the server sends them: one with a non-finite value, one without."""
     steps = list(range(1, 121))
     losses = [0.6 + 2.4 * math.exp(-step / 30) + 0.08 * math.sin(step * 1.7) for step in steps]
     checked = [0.7 + 2.3 * math.exp(-step / 28) for step in steps]

@@ -1,4 +1,4 @@
-"""Exports on a run's page: asked for in a dialog, followed while they are made, then measured."""
+"""The exports on a run's page: request one, follow its progress, see its measured accuracy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +32,12 @@ _EXPORT_CHOICE = TypeAdapter(tuple[ExportKind, DType])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRow:
-    """An export as its row shows it."""
+    """An export as a row of the page."""
 
     export: Export
     files: list[ArtifactFile]
     base: str
-    """What it is called among the base models, if it is one."""
+    """Its name among the base models, if it is one."""
     wait: Wait | None
     """Why it waits, if it does."""
 
@@ -57,7 +57,7 @@ def listing(request: Request, run_id: int, db: DB, config: Config) -> Response:
 def request_export(
     request: Request, run_id: int, db: DB, config: Config, model: Annotated[str, Form()] = ""
 ) -> Response:
-    """Queue an export; `model` is its kind and its format, parted by a space."""
+    """Queue an export; `model` is its kind and its format, separated by a space."""
     kind, dtype = _parse_choice(model)
     exports.create(db, run_id, dtype, kind, config.runs)
     return redirect(request, f"/runs/{run_id}#exports")
@@ -78,7 +78,7 @@ def add_to_models(
 
 
 def list_exports(db: Session, run: Run, run_folders: Path) -> list[ExportRow]:
-    """Return a run's exports as its page shows them, newest first."""
+    """Return a run's exports as rows of its page, newest first."""
     folder = RunDir(run_folders / str(run.id))
     bases = exports.registered_models(db, run.id or 0)
     return [
@@ -93,7 +93,7 @@ def list_exports(db: Session, run: Run, run_folders: Path) -> list[ExportRow]:
 
 
 def format_choices(db: Session, run: Run, run_folders: Path) -> list[ExportOption]:
-    """Return what can be exported of a run: nothing before it has succeeded."""
+    """Return the formats in which a run can be exported; empty until it has succeeded."""
     folder = RunDir(run_folders / str(run.id)).artifacts
     if run.status is not RunStatus.SUCCEEDED or not folder.is_dir():
         return []
@@ -104,4 +104,4 @@ def _parse_choice(model: str) -> tuple[ExportKind, DType]:
     try:
         return _EXPORT_CHOICE.validate_python(tuple(model.split(" ")))
     except ValidationError as error:
-        raise InvalidError("Choose a format to export in.", param="model") from error
+        raise InvalidError("Choose an export format.", param="model") from error

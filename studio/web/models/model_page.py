@@ -1,4 +1,4 @@
-"""Models on screen: those that are here, one of them, and those of the hub."""
+"""Pages of models: the local models, one model, and search on the Hugging Face Hub."""
 
 from typing import Annotated, Any
 
@@ -36,7 +36,7 @@ def listing(request: Request, config: ConfigWithSecrets, q: SearchText = "") -> 
 
 @router.get("/landed")
 def after_download() -> Response:
-    """Have the list shown anew once a download has ended."""
+    """Make htmx reload the list after a download."""
     return Response(status_code=204, headers={"HX-Redirect": "/models"})
 
 
@@ -62,7 +62,7 @@ def download(
     revision: FormText = "",
     name: FormText = "",
 ) -> Response:
-    """Begin to fetch a model. The hub may be slow, so the database is asked after it."""
+    """Queue a download. The Hub may be slow, so the database is opened only after its answer."""
     engine = request.app.state.engine
     try:
         found = downloads.inspect_repo(config, repo.strip(), revision.strip())
@@ -86,7 +86,7 @@ def show(request: Request, model_id: ModelId, db: DB, config: Config) -> Respons
 
 @router.get("/{model_id}/code")
 def after_code_download(model_id: ModelId) -> Response:
-    """Have the model shown anew once its code has come."""
+    """Make htmx reload the model after a download of its code."""
     return Response(status_code=204, headers={"HX-Redirect": f"/models/{model_id}"})
 
 
@@ -148,13 +148,13 @@ def _list_context(
 
 
 def _estimate_errors(db: Session, model: str | None = None) -> dict[str, Any]:
-    """Gather how far estimates were off over all runs, or those of one model."""
+    """Return the errors of past estimates, over all runs or those of one model."""
     misses = estimates.list_errors(db, model)
     return {"misses": misses, "missed": estimates.median_error(misses)}
 
 
 def _model_context(db: Session, config: Settings, model: Model) -> dict[str, Any]:
-    """Gather what is known of a model; where its files cannot be read, why."""
+    """Return the template context of a model; if its files cannot be read, with the reason."""
     told: dict[str, Any] = {
         "model": model,
         "known": None,

@@ -1,4 +1,4 @@
-"""What runs, what waits, and who is there to do the work."""
+"""The queue page: running and waiting runs, background tasks and workers."""
 
 from typing import Annotated
 
@@ -36,13 +36,13 @@ def show(request: Request, db: DB) -> Response:
 
 @router.get("/others")
 def background_tasks(request: Request, db: DB) -> Response:
-    """Show what is done besides runs; they are told of live, this is asked for."""
+    """Show the background tasks. Runs are updated by the event stream; this block is polled."""
     return block(request, "queue/show.html", "others", others=background_overview.list_work(db))
 
 
 @router.post("/loaded/stop")
 def unload_model(request: Request, db: DB) -> Response:
-    """Have the model that is loaded to answer leave."""
+    """Ask the inference service to unload its model."""
     loaded_model.request_unload(db)
     return redirect(request, "/queue")
 

@@ -1,4 +1,4 @@
-"""A chore on screen: how far it is, what went wrong, and a way to call it off."""
+"""The page of a background task: its progress or error, with cancel and retry."""
 
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/chores", include_in_schema=False)
 
 TaskId = Annotated[int, Path(ge=1, lt=2**63)]
 ReturnUrl = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
-"""An address of ours, or nothing."""
+"""A path of this studio, or empty."""
 
 
 @router.get("/{chore_id}")
@@ -41,7 +41,7 @@ def retry(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> R
 
 
 def _respond(request: Request, db: DB, chore: Task, then: str) -> Response:
-    """Show a chore anew: in its place where the page is to stay, else on the page one was on."""
+    """Redraw the task in place for htmx, else redirect to the page the request came from."""
     if wants_fragment(request):
         return block(request, "queue/task.html", "chore", **_task_context(db, chore, then))
     return redirect(request, _referring_page(request, chore.id or 0))
@@ -52,6 +52,6 @@ def _task_context(db: DB, chore: Task, then: str) -> dict[str, Any]:
 
 
 def _referring_page(request: Request, chore_id: int) -> str:
-    """Return the page that the browser was on; only ever one of ours."""
+    """Return the page the request came from as a path of this studio, else the task's page."""
     path = urlsplit(request.headers.get("referer", "")).path.lstrip("/")
     return f"/{path}" if path else f"/chores/{chore_id}"

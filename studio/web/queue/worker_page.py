@@ -1,4 +1,4 @@
-"""The banner that says how the worker is, for pages that are open to ask for again."""
+"""The banner with the worker's status, which open pages refresh."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response

@@ -1,4 +1,4 @@
-"""What the command palette offers for some words: pages, actions, what people made, settings."""
+"""Results of the command palette: actions, pages, saved items and recipe settings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from studio.web.i18n.translation import translate
 from studio.web.rendering.navigation import NAV_ITEMS
 
 MAX_PER_GROUP = 6
-"""How many of one kind are shown."""
+"""Most items of one kind that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class PaletteItem:
     label: str
     about: str = ""
     href: str = ""
-    """Where it leads; an action that leads nowhere is done in the page."""
+    """The URL it opens; empty for an action of a script in the page."""
     does: str = ""
-    """The mark of what a script does: the name of a data attribute."""
+    """The data attribute that triggers a script."""
     required_route: str = ""
-    """The call that it is for, where that is another than to go there."""
+    """The route whose permission it needs, if that is not a GET of `href`."""
 
     @property
     def is_allowed(self) -> bool:
@@ -43,12 +43,12 @@ class PaletteGroup:
 _ACTIONS = (
     PaletteItem(label="New experiment", href="/new"),
     PaletteItem(
-        label="Start a quick try", href="/new?preset=quick", about="the starter model and data"
+        label="Start a quick run", href="/new?preset=quick", about="the starter model and data"
     ),
-    PaletteItem(label="Bring a data set", href="/datasets", required_route="POST /datasets"),
+    PaletteItem(label="Add a dataset", href="/datasets", required_route="POST /datasets"),
     PaletteItem(label="Compare runs", href="/compare"),
-    PaletteItem(label="Change the theme", does="theme-toggle", about="light or dark"),
-    PaletteItem(label="Show the shortcuts", does="shortcuts", about="?"),
+    PaletteItem(label="Change theme", does="theme-toggle", about="light or dark"),
+    PaletteItem(label="Show keyboard shortcuts", does="shortcuts", about="?"),
     PaletteItem(label="Take the tour", does="tour-start"),
 )
 
@@ -56,13 +56,13 @@ _SEARCH_KINDS: dict[global_search.HitKind, tuple[str, str]] = {
     "run": ("Runs", "/runs/"),
     "experiment": ("Experiments", "/experiments/"),
     "study": ("Precision studies", "/reports/precision/"),
-    "dataset": ("Data sets", "/datasets/"),
+    "dataset": ("Datasets", "/datasets/"),
     "model": ("Models", "/models/"),
 }
 
 
 def find_items(db: Session, query: str) -> list[PaletteGroup]:
-    """Return what fits the words, in groups; empty groups are left out."""
+    """Return what matches the query, in groups; empty groups are left out."""
     words = query.casefold().split()
     made: dict[str, list[PaletteItem]] = {}
     for found in global_search.search(db, query.strip(), limit=MAX_PER_GROUP):
@@ -72,10 +72,10 @@ def find_items(db: Session, query: str) -> list[PaletteGroup]:
         made.setdefault(title, []).append(offer)
     pages = [PaletteItem(label=one.label, href=one.href, about=f"g {one.key}") for one in NAV_ITEMS]
     groups = (
-        ("Do", _matching_items(_ACTIONS, words)),
+        ("Actions", _matching_items(_ACTIONS, words)),
         ("Go to", _matching_items(pages, words)),
         *made.items(),
-        ("Settings of a recipe", list(_recipe_field_items(words))[:MAX_PER_GROUP]),
+        ("Recipe settings", list(_recipe_field_items(words))[:MAX_PER_GROUP]),
     )
     return [PaletteGroup(title, found) for title, found in groups if found]
 
@@ -87,7 +87,7 @@ def _matching_items(
 
 
 def _label_matches(label: str, words: list[str]) -> bool:
-    """Whether words are in a label, as it is in English or on the page."""
+    """Whether all words are in a label, in English or as translated on the page."""
     return all(word in f"{label} {translate(label)}".casefold() for word in words)
 
 

@@ -1,4 +1,4 @@
-"""What the search box of runs offers while somebody types."""
+"""Completions for the search box of the run table."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The command palette: what is offered for a few words. Without scripts it is a page of its own."""
+"""The command palette. Without scripts it is a separate page."""
 
 from typing import Annotated
 
