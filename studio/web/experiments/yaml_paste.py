@@ -86,7 +86,7 @@ def _chosen_variant(sections: list[type[Section]], given: Mapping[Any, Any]) -> 
 
 
 def _suggest_name(section: type[BaseModel], name: str) -> str:
-    """Suggest the setting that was probably meant: a similar name, or the same in another section."""
+    """Suggest the setting that was probably meant: a similar name, or the same one elsewhere."""
     here = get_close_matches(name, list(section.model_fields), n=1, cutoff=0.6)
     everywhere = [dotted for one in METHODS.values() for dotted in _field_names(one.recipe, "")]
     there = [dotted for dotted in everywhere if dotted.rpartition(".")[2] == name]

@@ -1,4 +1,4 @@
-"""A precision study to take elsewhere: the very tables of its page, as Markdown and as CSV."""
+"""Export a precision study, with the tables of its page, as Markdown or CSV."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ HEADINGS = (
     "Peak memory",
     "Estimated memory",
     "Skipped steps",
-    "Broken losses",
+    "NaN or infinite losses",
     "Alarms",
 )
 
@@ -51,7 +51,7 @@ INCIDENT_HEADINGS = ("Step", "Precision", "Seed", "What")
 INCIDENT_LABELS: Mapping[IncidentKind, str] = {
     "alarm": "alarm",
     "skipped": "skipped",
-    "broken": "with a loss that is no number",
+    "broken": "with a NaN or infinite loss",
 }
 VERSUS_LABELS: Mapping[GapVerdict, str] = {
     "reference": "reference",
@@ -64,7 +64,7 @@ VERSUS_LABELS: Mapping[GapVerdict, str] = {
 
 
 def finding_row(one: PrecisionResult) -> list[str]:
-    """Write a finding as the cells under `HEADINGS`."""
+    """Format a finding as the cells under `HEADINGS`."""
     return [
         one.precision,
         format_runs(one),
@@ -140,7 +140,7 @@ def format_memory_estimate(one: PrecisionResult) -> str:
 
 
 def incident_row(one: Incident) -> list[str]:
-    """Write what befell a run as the cells under `INCIDENT_HEADINGS`."""
+    """Format an incident as the cells under `INCIDENT_HEADINGS`."""
     place = str(one.first) if one.first == one.last else f"{one.first} to {one.last}"
     told = one.text or f"{format_count(one.count, 'step')} {gettext(INCIDENT_LABELS[one.kind])}"
     return [place, one.precision, str(one.seed), told]
@@ -150,7 +150,7 @@ def to_markdown(report: StudyReport) -> str:
     """Write the report as a Markdown document."""
     study = report.study
     about = f"Seeds {', '.join(map(str, study.seeds))}; " + (
-        f"{study.max_steps} steps." if study.max_steps else "as many steps as the recipe says."
+        f"{study.max_steps} steps." if study.max_steps else "number of steps as in the recipe."
     )
     parts = [f"# Precision study: {_escape_markdown(study.name)}", about]
     parts.append(
@@ -160,7 +160,7 @@ def to_markdown(report: StudyReport) -> str:
     if report.answers and report.answers.by_mode:
         differing = report.answers.by_mode.items()
         rows = [[mode, f"{count} of {report.answers.prompts}"] for mode, count in differing]
-        parts.append(_markdown_table(("Precision", f"Answers unlike {REFERENCE}'s"), rows))
+        parts.append(_markdown_table(("Precision", f"Answers that differ from {REFERENCE}"), rows))
     if report.timeline.incidents:
         parts.append(
             _markdown_table(
@@ -171,7 +171,7 @@ def to_markdown(report: StudyReport) -> str:
 
 
 def to_csv(report: StudyReport) -> str:
-    """Write the findings as CSV, numbers bare."""
+    """Write the findings as CSV, with bare numbers."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow(_CSV_COLUMNS)
@@ -240,7 +240,7 @@ def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    """Keep people's own words from being read as markup or as the end of a cell."""
+    """Escape user text so that it is not read as markup or as the end of a cell."""
     for sign in "\\|*_`[]<>#":
         text = text.replace(sign, "\\" + sign)
     return text

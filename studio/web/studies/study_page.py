@@ -1,4 +1,4 @@
-"""The precision study: the form that queues its runs, and the report that they fill."""
+"""Precision studies: the form that queues the runs, and the report on their results."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ router = APIRouter(prefix="/reports/precision", include_in_schema=False)
 MAX_LISTED = 100
 HUES = 8
 DEFAULT_PRECISION = "bf16"
-"""What is compared with the reference where every other precision has a caution."""
+"""Compared with the reference if every other precision has a warning."""
 
 Source = Annotated[str, Query(alias="from", max_length=50)]
 Format = Annotated[Literal["html", "md", "csv", "json"], Query(alias="format")]
@@ -38,35 +38,35 @@ MEDIA_TYPES = {"md": "text/markdown", "csv": "text/csv", "json": "application/js
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDraft:
-    """A study as far as it is filled in; what a person typed is kept as it was."""
+    """A study as far as the form is filled in; typed text is kept as it is."""
 
     source: str
     modes: Sequence[str] | None = None
-    """None before anyone has chosen: those of `_preselected`."""
+    """None before the user has chosen: then those of `_preselected`."""
     seeds: str = str(studies.DEFAULT_SEEDS)
     max_steps: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionLine:
-    """How a mode is drawn."""
+    """How to draw the line of a mode."""
 
     key: str
     label: str
     hue: int
-    """Bound to the mode's place among all modes, whichever of them a study has."""
+    """Derived from the mode's position among all modes, whichever of them the study has."""
     dash: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryChart:
-    """Bytes of each mode, to be drawn beside each other."""
+    """Memory of each mode in bytes, estimated beside measured."""
 
     rows: Sequence[tuple[PrecisionLine, float | None, float | None, str]]
-    """With what was estimated, what was measured, and both in words."""
+    """Line, estimated bytes, measured bytes, and both as text."""
     most: float
     measured: Sequence[str]
-    """How; runs of one study may have been measured in several ways."""
+    """How memory was measured; this may differ between the runs of a study."""
 
 
 @router.get("")
@@ -109,7 +109,7 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         return _attachment(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
     report = study_reports.build_report(db, study_id)
     if shape == "md":
-        # A file that is handed on is English, as all exports are.
+        # Exports are always in English.
         set_language(ENGLISH)
         return _attachment(study_export.to_markdown(report), "md", study_id)
     if shape == "csv":
@@ -168,9 +168,9 @@ def _form(
 
 
 def _preselected(options: Sequence[choices.PrecisionOption]) -> set[str]:
-    """Return the precisions without a caution here, at least one beside the reference.
+    """Return the precisions without a warning here, at least one besides the reference.
 
-    On a processor that only emulates bfloat16 that one is bf16: its numbers are right, only slow.
+    On a CPU that only emulates bfloat16, that one is bf16: its results are accurate, only slow.
 
     """
     sound: set[str] = {
@@ -180,19 +180,19 @@ def _preselected(options: Sequence[choices.PrecisionOption]) -> set[str]:
 
 
 def _form_field(problem: InvalidError) -> str:
-    """Name the field of the form where a refused recipe got its value."""
+    """Return the name of the form field that the invalid recipe value came from."""
     return problem.param.rpartition(".")[2]
 
 
 def _parse_count(text: str, param: str) -> int:
-    """Read a number of seeds or steps.
+    """Parse a number of seeds or steps.
 
     Raises:
-        InvalidError: it is no whole number from one on.
+        InvalidError: it is not a whole number of at least 1.
 
     """
     if not text.isascii() or not text.isdecimal() or not int(text):
-        raise InvalidError("A whole number from 1 on is needed.", param=param)
+        raise InvalidError("Enter a whole number of at least 1.", param=param)
     return int(text)
 
 
@@ -202,7 +202,7 @@ def _precision_line(mode: str) -> PrecisionLine:
 
 
 def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLine]) -> MemoryChart:
-    """Lay what was estimated beside what was measured, mode by mode."""
+    """Return the estimated and the measured memory of each mode."""
     sizes = [(one.memory_estimate, one.memory) for one in report.findings]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""The form that begins a sweep: every knob with a place for several values or a range."""
+"""The form that creates a sweep: each setting takes several values or a range."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,22 +22,22 @@ from studio.web.i18n.locale import gettext
 
 PREFIX = "space."
 METRIC_NAMES = ("eval_loss", "eval_mean_token_accuracy", "tokens_per_second", "peak_memory_bytes")
-"""What a sweep may look for, with what people look for most first."""
+"""The metrics that a sweep can optimise, the most common first."""
 MAXIMIZED_METRICS = frozenset({"eval_mean_token_accuracy", "tokens_per_second"})
-"""Of these, more is better."""
+"""The metrics of which more is better."""
 
 _OWN_FIELDS = {
     "count": "Runs",
-    "parallel": "At once",
-    "seed": "Seed of the draws",
-    "metric": "Look for",
+    "parallel": "Parallel runs",
+    "seed": "Sampling seed",
+    "metric": "Objective",
 }
-"""The form's own fields."""
+"""Labels of the form's fields that are not recipe settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepDraft:
-    """A sweep as far as it is filled in; what a person typed is kept as it was."""
+    """A sweep as far as the form is filled in; typed text is kept as it is."""
 
     source: str = ""
     space: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class SweepDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRow:
-    """One knob on the page."""
+    """One setting in the form."""
 
     input: Input
     typed: str
@@ -63,7 +63,7 @@ class FieldRow:
 
     @property
     def choices(self) -> Sequence[tuple[str, str]]:
-        """What can be ticked, as value and label; nothing where it is typed."""
+        """Options to select, as value and label; empty if the values are typed."""
         if self.input.widget == "checkbox":
             return (("true", "on"), ("false", "off"))
         return [(one, self.input.knob.titles.get(one, one)) for one in self.input.choices]
@@ -75,7 +75,7 @@ class FieldRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormSection:
-    """A section of the recipe, with the knobs that may vary."""
+    """A section of the recipe, with the settings that can vary."""
 
     title: str
     rows: Sequence[FieldRow]
@@ -90,7 +90,7 @@ class FormSection:
 
     @property
     def is_open(self) -> bool:
-        """Whether something is set among what is advanced."""
+        """Whether an advanced setting is set or invalid."""
         return any(row.typed or row.problem for row in self.advanced)
 
 
@@ -119,19 +119,19 @@ PostedSweepDraft = Annotated[SweepDraft, Depends(_parse_draft)]
 
 
 def build_plan(draft: SweepDraft) -> SweepPlan:
-    """Return what a form means.
+    """Return the plan that a form describes.
 
     Raises:
-        InvalidError: something in it is not what it should be; `param` is the field.
+        InvalidError: a field is invalid; `param` names it.
 
     """
     if draft.strategy not in ("grid", "random", "tpe"):
-        raise InvalidError("There is no such strategy.", param="strategy")
+        raise InvalidError("Unknown strategy.", param="strategy")
     if draft.metric not in METRIC_NAMES:
-        raise InvalidError("There is no such metric.", param="metric")
+        raise InvalidError("Unknown metric.", param="metric")
     return SweepPlan(
         space=_parse_space(draft),
-        strategy=draft.strategy,  # type: ignore[arg-type] # just looked at
+        strategy=draft.strategy,  # type: ignore[arg-type] # checked above
         count=None if draft.strategy == "grid" else _parse_integer(draft.count, "count"),
         metric=draft.metric,
         direction="maximise" if draft.metric in MAXIMIZED_METRICS else "minimise",
@@ -144,7 +144,7 @@ def build_plan(draft: SweepDraft) -> SweepPlan:
 def form_sections(
     recipe: AnyRecipe, draft: SweepDraft, problems: Mapping[str, str]
 ) -> list[FormSection]:
-    """Lay out the knobs of a recipe, with what is typed for each."""
+    """Return the settings of a recipe by section, with what is typed for each."""
     return [
         FormSection(title=title, rows=[_field_row(one, draft, problems) for one in inputs])
         for title, inputs in _recipe_sections(recipe)
@@ -163,7 +163,7 @@ def list_problems(
 
 
 def field_labels(recipe: AnyRecipe, names: Sequence[str]) -> dict[str, str]:
-    """Return what knobs are called on a page."""
+    """Return the labels of settings."""
     known = {
         one.name: _field_label(title, one)
         for title, inputs in _recipe_sections(recipe)
@@ -173,12 +173,12 @@ def field_labels(recipe: AnyRecipe, names: Sequence[str]) -> dict[str, str]:
 
 
 def _field_label(section: str, one: Input) -> str:
-    """Return what a knob is called where its section is not beside it."""
+    """Return the label of a setting for a place that does not show its section."""
     return section if one.name.endswith(".kind") else one.knob.label
 
 
 def metric_choices() -> list[tuple[str, str]]:
-    how = {True: "the greatest", False: "the least"}
+    how = {True: "highest", False: "lowest"}
     return [
         (name, f"{formatting.metric_title(name)}, {gettext(how[name in MAXIMIZED_METRICS])}")
         for name in METRIC_NAMES
@@ -199,8 +199,8 @@ def _parse_space(draft: SweepDraft) -> SearchSpace:
 def _sections(
     part: Fieldset, switches: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, Sequence[Input]]]:
-    """Go through the sections; of alternatives through all of them, after the choice itself."""
-    yield part.title if part.name else "What is trained on what", part.inputs
+    """Yield the sections; of variants all of them, after the choice between them."""
+    yield part.title if part.name else "What to train", part.inputs
     for inner in part.inner:
         if not inner.kinds:
             yield from _sections(inner, switches)
@@ -214,7 +214,7 @@ def _sections(
 
 
 def _variant_input(part: Fieldset, name: str) -> Input:
-    """Return the choice between the kinds of a section as a knob like any other."""
+    """Return the choice between the variants of a section as an ordinary setting."""
     titles = {kind.kind: kind.title for kind in part.kinds}
     return Input(
         name=name,
@@ -242,5 +242,5 @@ def _field_row(one: Input, draft: SweepDraft, problems: Mapping[str, str]) -> Fi
 
 def _parse_integer(text: str, param: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) >= 2**31:
-        raise InvalidError("A whole number is needed.", param=param)
+        raise InvalidError("Enter a whole number.", param=param)
     return int(text)

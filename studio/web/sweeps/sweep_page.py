@@ -1,4 +1,4 @@
-"""Sweeps: the form that begins one, and the page that follows it to the best settings."""
+"""Sweeps: the form that creates one, and the page with its trials and best settings."""
 
 from typing import Annotated, Any
 
@@ -40,7 +40,7 @@ def create(request: Request, draft: PostedSweepDraft, seen: ReadDB, db: DB) -> R
     _experiment, recipe = studies.resolve_source(seen, draft.source)
     try:
         plan = sweep_form.build_plan(draft)
-        # Looking at hundreds of settings takes a while: the database is held only from here on.
+        # Checking hundreds of settings takes a while: the database is locked only after it.
         prospect = sweep_preview.preview(seen, recipe, plan)
     except InvalidError as error:
         return _form(request, seen, draft, error)
@@ -52,7 +52,7 @@ def create(request: Request, draft: PostedSweepDraft, seen: ReadDB, db: DB) -> R
 
 @router.post("/new/prospect")
 def preview_sweep(request: Request, draft: PostedSweepDraft, db: ReadDB) -> Response:
-    """Say what the form as it stands comes to; nothing is written."""
+    """Preview the sweep that the form describes; nothing is written."""
     _experiment, recipe = studies.resolve_source(db, draft.source)
     told: dict[str, Any] = {"prospect": None, "problem": None}
     try:
@@ -120,7 +120,7 @@ def _form(
 
 
 def _seconds_left(sweep: Sweep, made: list[Trial]) -> float | None:
-    """Return about how many seconds a sweep still takes, by the runs that have ended."""
+    """Estimate how many seconds a sweep still takes, from the runs that are done."""
     took = [
         seconds
         for one in made

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep lie: its metric over each knob, as places in a drawing."""
+"""Scatter plots of a sweep: its metric over each setting, in drawing coordinates."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from studio.web.i18n import formatting
 
 WIDTH, HEIGHT = 320, 150
 MARGIN = 10
-"""Left free, so that no mark is cut in half."""
+"""Padding, so that no mark is cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +25,22 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One drawing, `WIDTH` by `HEIGHT`."""
+    """One plot, `WIDTH` by `HEIGHT`."""
 
     name: str
-    """The knob's dotted name."""
+    """Dotted name of the setting."""
     marks: Sequence[Mark]
     ticks: Sequence[str]
-    """What stands along the axis below, as far from each other."""
+    """Labels of the x axis, at equal distances."""
     is_range: bool
-    """Whether the first and the last tick stand at the ends."""
+    """Whether the first and the last tick are at the ends of the axis."""
     least: str
     most: str
-    """The ends of the axis at the side."""
+    """The ends of the y axis."""
 
 
 def build_plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]:
-    """Draw each knob that varies; nothing without two runs to lay beside each other."""
+    """Plot each setting that varies; empty with fewer than two results."""
     told = [one for one in made if one.value is not None and one.state != "failed"]
     if len(told) < 2:  # noqa: PLR2004 -- one point shows nothing
         return []
@@ -62,7 +62,7 @@ def build_plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list
             for x, one in zip(places, having, strict=True)
         ]
         ends = {"least": formatting.number(least), "most": formatting.number(most)}
-        # The best is drawn last, over those that lie beneath it.
+        # Draw the best mark last, on top of the others.
         marks.sort(key=lambda mark: mark.kind == "best")
         is_range = isinstance(sweep.space[name], Range)
         found.append(Plot(name=name, marks=marks, ticks=ticks, is_range=is_range, **ends))
@@ -75,7 +75,7 @@ def _x_positions(
     space = sweep.space[name]
     room = WIDTH - 2 * MARGIN
     if not isinstance(space, Range):
-        # Of values each has a column of its own, as far from the next as any other.
+        # Listed values get columns of equal width.
         columns = {value_text(one): place for place, one in enumerate(space.values)}
         wide = room / len(columns)
         at = {word: round(MARGIN + (place + 0.5) * wide, 1) for word, place in columns.items()}
