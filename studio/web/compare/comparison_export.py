@@ -30,7 +30,7 @@ NOISE_LABELS = {
     "beyond": "beyond seed noise",
     "within": "within seed noise",
     "seed": "another seed of the same recipe",
-    "unknown": "unclear without repeats",
+    "unknown": "repeats needed to tell from noise",
 }
 
 Row = Sequence[str]
