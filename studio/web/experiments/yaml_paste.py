@@ -72,7 +72,7 @@ def _parse_section(
             )
         elif inside or isinstance(value, Mapping | list | tuple | set):
             wanted = "a group of settings" if inside else "a single value"
-            problems.append(f"{dotted} must be {wanted}.")
+            problems.append(f"{dotted} expects {wanted}.")
         else:
             values[name] = format_value(value)
     return values

@@ -28,13 +28,13 @@ from studio.web.study_conclusions import format_count
 router = APIRouter(include_in_schema=False)
 
 ACTION_LABELS: dict[str, str] = {
-    "archive": "archived",
-    "unarchive": "unarchived",
+    "archive": "moved to the archive",
+    "unarchive": "restored from the archive",
     "trash": "moved to the trash",
     "restore": "restored from the trash",
     "remove": "permanently deleted",
     "tag": "tagged",
-    "untag": "untagged",
+    "untag": "no longer tagged",
 }
 
 

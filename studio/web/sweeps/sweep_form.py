@@ -178,7 +178,7 @@ def _field_label(section: str, one: Input) -> str:
 
 
 def metric_choices() -> list[tuple[str, str]]:
-    how = {True: "highest", False: "lowest"}
+    how = {True: "higher is better", False: "lower is better"}
     return [
         (name, f"{formatting.metric_title(name)}, {gettext(how[name in MAXIMIZED_METRICS])}")
         for name in METRIC_NAMES
