@@ -40,7 +40,7 @@ def recipe_field(request: Request, name: str) -> Response:
     entry = known.get(name)
     if entry is None:
         raise NotFoundError(
-            f"There is no setting called {name[:200]}.", hint="Search the help for a similar name."
+            f"There is no setting {name[:200]}.", hint="Search the help for a similar name."
         )
     return page(
         request,

@@ -151,7 +151,7 @@ def _selected_runs(db: Session, asked: BulkRequest) -> list[int]:
         return list(dict.fromkeys(numbers))
     found = run_table.find_run_ids(db, asked.q)
     if len(found) != asked.matching:
-        message = f"{format_count(len(found), 'run')} match now, not {asked.matching:,}."
+        message = f"{format_count(len(found), 'run')} match the query now, not {asked.matching:,}."
         raise ConflictError(message, hint="Check the table again before you change them all.")
     if len(found) > bulk_actions.MAX_RUNS:
         message = f"You can change at most {bulk_actions.MAX_RUNS:,} runs at once."
