@@ -60,7 +60,7 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         vocabulary=query_fields.list_names(metric_summaries.list_keys(db)),
         **found,
     )
-    # With hx-select, htmx asks for the whole page and shows a part; a boosted link shows it all.
+    # htmx calls a request with hx-select "full", too; only a boosted link shows the whole page.
     if wrong and "HX-Request" in request.headers and "HX-Boosted" not in request.headers:
         # Keep the rows on screen, and show only the error, beside the search box.
         answer.headers.update({"HX-Reswap": "none", "HX-Push-Url": "false"})
