@@ -141,7 +141,7 @@ def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVe
     """
     number = number or dataset.version
     if number is None:
-        raise ConflictError(f"{dataset.name} has no rows yet.", hint="Map its columns first.")
+        raise ConflictError(f"{dataset.name} has no rows yet.", hint="Confirm its mapping first.")
     return versions.get(db, dataset.id or 0, number)
 
 

@@ -190,7 +190,7 @@ def _form_page(
         precisions=choices.precision_options(workers.training_hardware(db)),
         choices={"dataset": choices.dataset_options(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},
-        more={"base_model": ("/models", "Browse models")},
+        more={"base_model": ("/models", "Find a model")},
         ahead=len(queue.list_waiting(db))
         + max(0, len(runs.list_live(db)) - workers.count_slots(db) + 1),
         machine=workers.training_hardware(db).title,

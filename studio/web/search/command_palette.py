@@ -42,9 +42,7 @@ class PaletteGroup:
 
 _ACTIONS = (
     PaletteItem(label="New experiment", href="/new"),
-    PaletteItem(
-        label="Start a quick run", href="/new?preset=quick", about="the starter model and data"
-    ),
+    PaletteItem(label="Quick start", href="/new?preset=quick", about="the starter model and data"),
     PaletteItem(label="Add a dataset", href="/datasets", required_route="POST /datasets"),
     PaletteItem(label="Compare runs", href="/compare"),
     PaletteItem(label="Change theme", does="theme-toggle", about="light or dark"),

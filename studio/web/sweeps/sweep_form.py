@@ -30,7 +30,7 @@ _OWN_FIELDS = {
     "count": "Runs",
     "parallel": "Parallel runs",
     "seed": "Sampling seed",
-    "metric": "Objective",
+    "metric": "Optimise for",
 }
 """Labels of the form's fields that are not recipe settings."""
 
