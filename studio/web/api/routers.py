@@ -1,4 +1,4 @@
-"""The routers of the REST API, in the order they are asked."""
+"""The routers of the REST API, in matching order."""
 
 from studio.web.api import openai
 from studio.web.api.accounts import accounts, secrets, tokens

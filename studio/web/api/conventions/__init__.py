@@ -1,1 +1,1 @@
-"""What every REST route shares: schemas, the route class, conditional requests."""
+"""What all REST routes share: schemas, the route class, conditional requests."""

@@ -1,4 +1,4 @@
-"""What holds for every call of the API: no unknown field in its address, and made only once."""
+"""The route class of the REST API: strict query parameters and Idempotency-Key support."""
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -15,15 +15,15 @@ from studio.web.http import idempotency
 CREATED, ACCEPTED = 201, 202
 
 NEVER_STORED = {"x-never-kept": True}
-"""`openapi_extra` of a route whose answer holds a secret: no Idempotency-Key keeps it."""
+"""`openapi_extra` of a route whose response holds a secret: never stored for replay."""
 
 
 class ApiRoute(APIRoute):
-    """A route of the API."""
+    """A route of the REST API."""
 
     @property
     def creates_resource(self) -> bool:
-        """Whether it makes something, and may be sent again under an Idempotency-Key."""
+        """Whether the route creates something and honours an Idempotency-Key."""
         makes = "POST" in (self.methods or ()) and self.status_code in {CREATED, ACCEPTED}
         return makes and self.openapi_extra != NEVER_STORED
 
@@ -41,9 +41,9 @@ class ApiRoute(APIRoute):
 
 
 def _check_query(request: Request, known: Mapping[str, bool]) -> None:
-    """Refuse a misspelt filter, and one given twice: a script would get others than it asked for.
+    """Reject unknown and repeated query parameters: a script would get wrong rows unnoticed.
 
-    `known` tells of each name whether it may be given several times.
+    `known` maps each parameter to whether it may be repeated.
     """
     counts = Counter(name for name, _value in request.query_params.multi_items())
     unknown = [_query_error("extra_forbidden", name) for name in counts if name not in known]
@@ -57,5 +57,5 @@ def _check_query(request: Request, known: Mapping[str, bool]) -> None:
 
 
 def _query_error(kind: str, name: str) -> dict[str, Any]:
-    message = "It is given more than once; give one value."
+    message = "Given more than once; send one value."
     return {"type": kind, "loc": ("query", name), "msg": message, "input": None}

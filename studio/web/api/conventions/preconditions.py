@@ -1,4 +1,4 @@
-"""Conditional writes: a change says what it was made from, and is refused if that is past."""
+"""Conditional writes: ETags, and changes rejected when their If-Match is outdated."""
 
 import hashlib
 import json
@@ -12,38 +12,38 @@ IfMatch = Annotated[str | None, Header(max_length=1000)]
 
 
 class Etag:
-    """The mark of what may be changed of a thing; facts that change by themselves are not in it."""
+    """The ETag of a resource: a hash of its editable fields, without those that change alone."""
 
     def __init__(self, response: Response) -> None:
         self._response = response
 
-    def set_header(self, *facts: Any) -> None:  # noqa: ANN401 -- whatever a thing says of itself
+    def set_header(self, *facts: Any) -> None:  # noqa: ANN401 -- any field values
         self._response.headers["ETag"] = _hash_facts(facts)
 
 
 class EtagCondition(Etag):
-    """The same for a change."""
+    """The ETag of a resource that is about to change."""
 
     def __init__(self, response: Response, if_match: IfMatch = None) -> None:
-        """`if_match` is the ETag that the thing had when it was read; without it, all goes."""
+        """Take the ETag from when the resource was read; without one, no check is made."""
         super().__init__(response)
         self._if_match = if_match
 
-    def check(self, *facts: Any) -> None:  # noqa: ANN401 -- whatever a thing says of itself
-        """Refuse to change what is no longer as it was read.
+    def check(self, *facts: Any) -> None:  # noqa: ANN401 -- any field values
+        """Reject a change to a resource that has changed since it was read.
 
         Raises:
-            StaleError: somebody else was faster.
+            StaleError: The resource has changed.
 
         """
         if self._if_match is None or self._if_match.strip() == "*":
             return
-        # A proxy that packs an answer may have made the mark a weak one.
+        # A proxy that compresses the response may have made the ETag weak.
         known = {one.strip().removeprefix("W/") for one in self._if_match.split(",")}
         if _hash_facts(facts) not in known:
             raise StaleError(
-                "This was changed by somebody else meanwhile.",
-                hint="Read it again, and change what it says now.",
+                "Someone else has changed this since you read it.",
+                hint="Read it again, then apply your change to the current version.",
                 param="If-Match",
             )
 

@@ -1,4 +1,4 @@
-"""The JSON shapes that several resources share."""
+"""JSON schemas that several resources share."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,23 +24,23 @@ T = TypeVar("T")
 Limit = Annotated[int, Query(ge=1, le=500)]
 After = Annotated[int | None, Query(ge=0, lt=2**63)]
 Id = Annotated[int, Path(ge=1, lt=2**63)]
-"""Of a resource, as the database counts them."""
+"""The id of a resource."""
 BodyId = Annotated[int, Field(ge=1, lt=2**63)]
-"""The same, named in a body."""
+"""The id of a resource in a request body."""
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Notes = Annotated[str, Field(max_length=100_000)]
 Source = Annotated[str, Field(pattern=r"^((run|experiment):\d{1,18})?$")]
-"""A run or an experiment, as `run:12`; or nothing."""
+"""A run or an experiment, such as `run:12`; or empty."""
 
 
 class Body(FieldDocs, BaseModel):
-    """What a program sends: unknown fields are refused, and numbers are numbers."""
+    """A request body: unknown fields are rejected, and types are not coerced."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Out(BaseModel):
-    """What the studio answers. Non-finite numbers are told as strings."""
+    """A response body. Non-finite numbers are sent as strings."""
 
     model_config = ConfigDict(from_attributes=True, ser_json_inf_nan="strings")
 
@@ -54,7 +54,7 @@ class Listing(Out, Generic[T]):
 
 
 class ErrorOut(Out):
-    """Why a run has failed."""
+    """Why a run failed."""
 
     code: str
     """One of the codes in `docs/failures.md`."""
@@ -62,17 +62,17 @@ class ErrorOut(Out):
     """The cause, in one sentence."""
     hint: str
     phase: str
-    """What the run was doing: loading, training, saving."""
+    """What the run was doing, such as loading, training or saving."""
     step: int
     attempt: int
     exit_code: int | None
-    """Of its process: negative for a signal, null where nobody could know it."""
+    """Of the run's process: negative for a signal, null if unknown."""
     signal: str
-    """The name of the signal that ended the process, or nothing."""
+    """The name of the signal that ended the process; empty if none did."""
 
 
 class FixOut(Out):
-    """A change of the recipe that may mend a run: send it to the run's `again` as `overrides`."""
+    """A recipe change that may fix the run: send it as `overrides` to the run's `again`."""
 
     title: str
     change: dict[str, Any]
@@ -80,12 +80,12 @@ class FixOut(Out):
 
 class ErrorDetailOut(ErrorOut):
     log: list[str]
-    """The last lines that the run printed."""
+    """The last lines of the run's log."""
     repairs: list[FixOut]
 
 
 class Phases(Out):
-    """Where the time went."""
+    """How long each phase took."""
 
     queued_seconds: float | None
     launch_seconds: float | None
@@ -94,20 +94,20 @@ class Phases(Out):
 
 
 TRANSIENT_FIELDS = {"eta_seconds", "total_seconds"}
-"""Fields of a run that change with time alone, and so are no news."""
+"""Fields of a run that change with time alone, so a change in them is not sent to streams."""
 
 
 class RunBrief(Out):
-    """What changes while a run goes on."""
+    """The fields that change while a run trains."""
 
     id: int
     name: str
     status: RunStatus
     attempt: int
     asked: RunCommand | None
-    """What a person has asked of it, until that is done."""
+    """The pending command, until it is done."""
     checkpoint_step: int | None
-    """The step it can go on from."""
+    """The step it can resume from."""
     phase: str
     step: int
     total_steps: int | None
@@ -116,7 +116,7 @@ class RunBrief(Out):
     progress: float | None
     eta_seconds: float | None
     total_seconds: float | None
-    """From the moment a worker claimed it until its end, or until now."""
+    """From when a worker claimed it until it finished, or until now."""
     queue_position: int | None
     priority: int
     is_held: bool
@@ -129,13 +129,13 @@ class ChosenPrecision(Out):
 
     name: str
     chosen_by: Literal["user", "studio"]
-    """`studio` where the recipe left it out or said `auto`."""
+    """`studio` if the recipe omits the precision or sets it to `auto`."""
     reason: str
-    """Why the studio chose it; empty where a user did."""
+    """Why the studio chose it; empty if a user did."""
 
 
 class RunOut(RunBrief):
-    """Everything about a run but its curves."""
+    """A run with everything except its curves."""
 
     experiment_id: int
     sweep_id: int | None
@@ -147,23 +147,23 @@ class RunOut(RunBrief):
     tags: list[str]
     archived_at: datetime | None
     deleted_at: datetime | None
-    """When it was put into the trash; it is removed for good some weeks later."""
+    """When it was moved to the trash; it is permanently deleted some weeks later."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
 
 
 class WaitingOut(Out):
-    """Why something waits."""
+    """Why a run or task is waiting."""
 
     reason: str
     since: datetime
     starts_in_seconds: float | None
-    """Estimated; null where that is not known."""
+    """Estimated; null if unknown."""
 
 
 class RunDetailOut(RunOut):
-    """A run with all that explains its failure, or why it waits."""
+    """A run with details about its failure or why it is waiting."""
 
     error: ErrorDetailOut | None
     waiting: WaitingOut | None
@@ -176,7 +176,7 @@ def waiting_out(wait: Wait | None) -> WaitingOut | None:
 
 
 def make_page(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]:
-    """Make a page from one row more than asked for, which only says that there are more."""
+    """Make a page of at most `limit` rows; one extra row signals that there are more."""
     more = len(rows) > limit
     last = rows[limit - 1].id if more else None
     return Listing(data=list(shown[:limit]), has_more=more, next_after=last)

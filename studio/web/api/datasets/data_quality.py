@@ -1,4 +1,4 @@
-"""What was noticed in a data set, as JSON: told, looked for, and left out."""
+"""REST routes of data quality: list findings, scan for them, exclude rows."""
 
 from typing import Annotated, Self
 
@@ -24,28 +24,28 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets/{dataset_id}",
 
 
 class RowExclusion(Body):
-    """Rows to leave out: by their numbers, or all of a finding."""
+    """Rows to exclude: by number, or all rows of a finding."""
 
     rows: Annotated[list[Annotated[int, Ge(1), Lt(2**53)]], Len(0, MAX_LISTED_ROWS)] = Field(
         default_factory=list
     )
-    """As the file counts them: `source` of a row."""
+    """Row numbers in the original file: `source` of a row."""
     finding: str | None = None
-    """The code of a finding. Of rows that repeat others, the first stay."""
+    """The code of a finding. Of duplicate rows, the first is kept."""
     split: Part = "train"
-    """Of a finding: the part it was found in."""
+    """The split that the finding is in."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if bool(self.rows) == (self.finding is not None):
-            message = "Name rows or a finding, and not both."
+            message = "Specify either rows or a finding, not both."
             raise ValueError(message)
         return self
 
 
 @router.get("/problems")
 def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
-    """Tell which rows were left out and why, and what is suspicious in those that are kept."""
+    """List the rows that were excluded and why, and the findings in the remaining rows."""
     version = versions.current(db, datasets.get(db, dataset_id))
     left_out = [ProblemOut.model_validate(one) for one in version.problems] if version else []
     shown = [*left_out, *(findings_out(version) or [])]
@@ -54,10 +54,10 @@ def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
 
 @router.post("/look", status_code=202)
 def look(dataset_id: Id, db: DB, config: Config) -> TaskOut:
-    """Have rows looked through that were read before anything was looked for in them."""
+    """Scan rows that were imported before data checks existed."""
     version = versions.current(db, datasets.get(db, dataset_id))
     if version is None:
-        raise ConflictError(f"Data set {dataset_id} has no rows yet.")
+        raise ConflictError(f"Dataset {dataset_id} has no rows yet.")
     return chore_out(data_quality.enqueue_scan(db, config.datasets, version))
 
 
@@ -70,10 +70,10 @@ def exclude(
     db: ReadDB,
     config: Config,
 ) -> BuiltOut:
-    """Read the file again without some rows, and let new runs learn from that.
+    """Build a version without some rows, and use it for new runs.
 
-    At most 10,000 rows of a finding are left out at once. The answer is 201 with a new version, 200
-    with one that has the same rows, or 202 with the chore that reads a large file.
+    Excludes at most 10,000 rows of a finding at once. Returns 201 with a new version, 200 with an
+    existing version that has the same rows, or 202 with the task that reads a large file.
     """
     where = (request.app.state.engine, config.datasets, dataset_id)
     if wanted.finding is None:

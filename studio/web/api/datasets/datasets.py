@@ -1,4 +1,4 @@
-"""Data sets as JSON: bring, list, look into, rename, delete."""
+"""REST routes of datasets: upload or import, list, show, rename, delete."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,32 +26,32 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets", tags=["datas
 
 
 class ProblemOut(Out):
-    """What is wrong with some rows, or worth knowing about the whole file."""
+    """A problem with some rows, or a note about the whole file."""
 
     kind: Literal["left_out", "note", "finding"] = "left_out"
-    """left_out: they could not be used, and the others are kept; note: how the file was read, such
-    as columns that are not used; finding: they are kept, and should be looked at."""
+    """left_out: the rows were unusable and excluded; note: how the file was read, such as unused
+    columns; finding: the rows are included but should be reviewed."""
     code: str
     message: str
     count: int
     rows: list[int]
-    """The first of them. Of what was left out: lines of JSON lines and CSV, else places in the
-    file; of a finding: places among the rows that are kept, counted from one in their part."""
+    """The first affected rows. If left out: line numbers of JSON Lines and CSV, otherwise positions
+    in the file; for a finding: positions among the usable rows of the split, starting at one."""
     places: list[str] = Field(default_factory=list)
-    """The same in an archive of several files: "12 of b.jsonl"."""
+    """The same rows in an archive of several files: "12 of b.jsonl"."""
     blocking: bool
-    """Whether no run can start."""
+    """Whether it prevents runs from starting."""
     split: Part
 
     @model_validator(mode="before")
     @classmethod
     def _tell_notes(cls, problem: dict[str, Any]) -> dict[str, Any]:
-        # Rows that are left out are always named.
+        # Excluded rows always have row numbers.
         return {"kind": "left_out" if problem["rows"] else "note"} | problem
 
 
 class DatasetOut(Out):
-    """A data set, with the version of its rows that new runs learn from."""
+    """A dataset, with the version that new runs train on."""
 
     id: int
     name: str
@@ -59,47 +59,47 @@ class DatasetOut(Out):
     format: str
     bytes: int
     sha256: str
-    """Of the file as it was brought."""
+    """Of the original file."""
     source: str
     status: DatasetStatus
     version: int | None
-    """The number of the version in use; null until the file has been read."""
+    """The number of the current version; null until the file has been read."""
     kind: str | None
     """conversation, text, preference or judged."""
     shape: str | None
     mapping: dict[str, Any] | None
-    """How the file was read."""
+    """How columns become rows."""
     train_rows: int
     validation_rows: int
     problems: list[ProblemOut]
     findings: list[ProblemOut] | None
-    """What is suspicious in the rows; null until they have been looked through."""
+    """Possible problems in the rows; null until they have been scanned."""
     removed: dict[str, int]
-    """Rows that could be used and were not wanted, by reason."""
+    """Usable rows that were filtered out, by reason."""
     chore: int | None
-    """The chore that reads the file, or has read it, where that is large or takes long."""
+    """The task that reads or has read the file, if it is large or slow to read."""
     created_at: datetime
 
 
 class ChangedDataset(Body):
     name: Name | None = None
     version: Annotated[int, Ge(1), Lt(2**31)] | None = None
-    """The version that new runs are to learn from."""
+    """The version that new runs train on."""
 
 
 @router.post(
     "",
     status_code=201,
     response_model=DatasetOut,
-    responses={202: {"model": TaskOut, "description": "A chore fetches it."}},
+    responses={202: {"model": TaskOut, "description": "A task fetches the file."}},
     openapi_extra=REQUEST_BODY,
 )
-def add(brought: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
-    """Upload JSON, CSV, Parquet, Arrow or text, packed or not; the columns are told by themselves.
+def add(brought: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two schemas, one per status
+    """Upload JSON, CSV, Parquet, Arrow or text, compressed or not; columns are detected.
 
-    A file that is large or takes long is read by a chore: the data set is `building` until then.
-    As a draft, a file waits for a mapping. Sent JSON, a chore fetches the file from its source
-    (202); when that has succeeded, its result tells the data set.
+    A task reads a file that is large or slow to read: until then, the dataset is `building`.
+    A draft waits for a mapping. If you send JSON, a task fetches the file from its source (202);
+    when it succeeds, its result names the dataset.
     """
     if isinstance(brought, Upload):
         return _dataset_out(db, dataset_builds.import_file(db, config.datasets, brought))
@@ -122,7 +122,7 @@ def show(dataset_id: Id, db: DB, etag: EtagResponse) -> DatasetOut:
 
 @router.patch("/{dataset_id}")
 def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: EtagPrecondition) -> DatasetOut:
-    """Rename a data set, or let new runs learn from another of its versions."""
+    """Rename a dataset, or choose the version that new runs train on."""
     dataset = datasets.get(db, dataset_id)
     etag.check(dataset.name, dataset.version)
     if changed.name is not None:
@@ -167,7 +167,7 @@ def _version_of_dataset_out(
 
 
 def findings_out(version: DatasetVersion | None) -> list[ProblemOut] | None:
-    """Return what is suspicious in a version's rows; None until they have been looked through."""
+    """Return the findings of a version; None until its rows have been scanned."""
     if version is None or version.findings is None:
         return None
     return [

@@ -1,4 +1,4 @@
-"""What comes to make a data set of: a file in a form, or JSON that says where there is one."""
+"""The request that creates a dataset: an uploaded file, or JSON that names its source."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,37 +26,36 @@ REQUEST_BODY: dict[str, Any] = {
                     "properties": {
                         "file": _BINARY,
                         "validation_file": _BINARY,
-                        "name": {"type": "string", "description": "By default the file's."},
+                        "name": {"type": "string", "description": "Defaults to the file name."},
                         "mapping": {
                             "type": "string",
-                            "description": "How to read it: a Mapping as JSON. By default as "
-                            "its columns say.",
+                            "description": "How columns become rows: a Mapping as JSON. Detected "
+                            "by default.",
                         },
                         "encoding": {
                             "type": "string",
-                            "description": "Of a text, as Python names it: gb18030, cp1252. By "
-                            "default it is detected.",
+                            "description": "Text encoding by its Python name, such as gb18030 or "
+                            "cp1252. Detected by default.",
                         },
                         "sheet": {
                             "type": "string",
-                            "description": "Of an Excel workbook: the name of the sheet to read. "
-                            "By default the first that has rows.",
+                            "description": "The sheet of an Excel workbook to read. Defaults to "
+                            "the first sheet with rows.",
                         },
                         "separator": {
                             "type": "string",
                             "enum": [",", ";", "tab", "|", "^"],
-                            "description": "What stands between the cells of a table. By default "
-                            "it is detected.",
+                            "description": "The delimiter of a CSV file. Detected by default.",
                         },
                         "header": {
                             "type": "string",
                             "enum": ["yes", "no"],
-                            "description": "Whether the first line of a table names its columns. "
-                            "By default it is detected.",
+                            "description": "Whether the first line of a CSV file is a header. "
+                            "Detected by default.",
                         },
                         "draft": {
                             "type": "boolean",
-                            "description": "Keep the file, and wait for a mapping.",
+                            "description": "Save the file and wait for a mapping.",
                         },
                     },
                 }
@@ -65,15 +64,15 @@ REQUEST_BODY: dict[str, Any] = {
         },
     }
 }
-"""Both as OpenAPI tells it, for FastAPI does not see it: we read the body ourselves."""
+"""The OpenAPI schema of the body. FastAPI cannot infer it: the route parses the body itself."""
 
 
 class NewImport(Body):
-    """Data from elsewhere: from a folder, an address, the hub, S3, or sent in parts."""
+    """A dataset to import from a folder, a URL, the Hugging Face Hub, S3 or a chunked upload."""
 
     source: Source
     name: str = Field(default="", max_length=200)
-    """What the data set will be called; nothing means as the file is."""
+    """The name of the dataset; defaults to the file name."""
 
 
 async def _parse_request(request: Request, config: Config) -> AsyncIterator[Upload | NewImport]:

@@ -1,4 +1,4 @@
-"""A row as a model will see it, token by token."""
+"""REST routes that tokenize a row as training does."""
 
 from typing import Annotated, Any
 
@@ -21,45 +21,46 @@ router = APIRouter(
 
 
 class PreviewSettings(Body):
-    """What decides how a row is seen."""
+    """The settings that determine how a row is tokenized."""
 
-    # An address is described field by field.
+    # OpenAPI describes query parameters one by one.
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     model: str = Field(min_length=1, max_length=500)
-    """The base model, as recipes name it."""
+    """The base model, by the name that recipes use."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)
     chat_template: TemplateSource = "model"
 
 
 class PreviewQuery(PreviewSettings):
-    model_config = ConfigDict(strict=False)  # An address holds nothing but text.
+    model_config = ConfigDict(strict=False)  # Query parameters are text.
 
     row: int = Field(default=1, ge=1, lt=2**53)
-    """Counted from one."""
+    """Row number, starting at one."""
     split: Part = "train"
     version: int | None = Field(default=None, ge=1, lt=2**31)
-    """Null is the one that new runs learn from."""
+    """Defaults to the version that new runs train on."""
     packing: bool = False
-    """Whether to tell which rows it shares an example with."""
+    """Whether to return the rows that are packed into the same example."""
     validation_share: float = Field(default=0.05, gt=0, le=0.5)
-    """Of a data set without a validation part: as the recipe has it. Those rows are not packed."""
+    """The recipe's validation share, for a dataset without a validation split. Validation rows are
+    not packed."""
     seed: int = Field(default=42, ge=0, lt=2**32)
-    """What they are drawn by."""
+    """The seed that selects the validation rows."""
 
 
 class PreviewRequest(PreviewSettings):
-    """A row that is in no file yet."""
+    """A row that is not saved yet."""
 
     row: dict[str, Any]
-    """A conversation (`messages`), a text, a pair of answers, or a judged one."""
+    """A conversation (`messages`), a text, a preference pair or a rated answer."""
 
 
 @router.get("")
 def preview(
     request: Request, config: Config, dataset_id: Id, wanted: Annotated[PreviewQuery, Query()]
 ) -> TokenPreview:
-    """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
+    """Show a row as training sees it: its tokens, which are trained on, which are truncated."""
     with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
         place = token_preview.exact_row(db, dataset, wanted.split, wanted.row, wanted.version)
@@ -74,7 +75,7 @@ def preview(
 def preview_unsaved(
     request: Request, config: Config, dataset_id: Id, wanted: PreviewRequest
 ) -> TokenPreview:
-    """Show a row that is not saved as training would see it."""
+    """Show an unsaved row as training would see it."""
     with read_session(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
         asked = _preview_request(db, wanted, wanted.row)

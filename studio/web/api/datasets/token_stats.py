@@ -1,4 +1,4 @@
-"""How long the rows of a data set are, in tokens, and what a longest example would cost."""
+"""REST routes of token statistics: row lengths, and what a maximum length truncates."""
 
 from typing import Annotated
 
@@ -25,24 +25,25 @@ class TokenStatsRequest(shown.StatsQuery):
 
 
 class TruncationOut(Out):
-    """What is lost where examples may have no more than so many tokens."""
+    """What truncation at a maximum sequence length removes."""
 
     at: int
+    """The maximum length in tokens."""
     rows: int
-    """That are longer."""
+    """Rows that are longer."""
     tokens: int
-    """Behind the cut."""
+    """Truncated tokens."""
     learnt: int
-    """Of those, how many would have been learnt."""
+    """Truncated tokens that would have been trained on."""
     emptied: int
-    """Rows that are cut before anything they teach."""
+    """Rows that lose every token that would have been trained on."""
     is_exact: bool
-    """Else figures may be those of the multiple of 1,024 below: more than 10,000 different lengths
-    were counted, and this one is above 8,192."""
+    """If false, the figures may be those of the next lower multiple of 1,024: there are more than
+    10,000 distinct lengths and this one is above 8,192."""
 
 
 class BarOut(Out):
-    """Rows of `first` to `last` tokens."""
+    """Rows with `first` to `last` tokens."""
 
     first: int
     last: int
@@ -61,12 +62,12 @@ class RoleOut(Out):
 
 
 class RefusedRowsOut(Out):
-    """Rows that the chat template will not write."""
+    """Rows that the chat template rejects."""
 
     reason: str
     rows: int
     numbers: list[int]
-    """Of the first of them."""
+    """The numbers of the first of these rows."""
 
 
 class PartOut(Out):
@@ -74,13 +75,13 @@ class PartOut(Out):
     tokens: int
     learnt: int
     unlearnt: int
-    """Rows without anything to learn, however long an example may be."""
+    """Rows without any token to train on, whatever the maximum length."""
     left_out: int
-    """Rows whose answer was judged bad."""
+    """Rows whose answer was rated bad."""
     roles: dict[str, RoleOut]
-    """By who says it; `text` of rows without turns, `template` is what is written around."""
+    """By role; `text` for rows without messages, `template` for tokens of the chat template."""
     lengths: dict[str, int]
-    """Shortest, median, mean, p95, p99 and longest."""
+    """Shortest, median, mean, p95, p99 and longest, in tokens."""
     cut: TruncationOut
     histogram: list[BarOut]
     longest: list[RowLengthOut]
@@ -90,32 +91,32 @@ class PartOut(Out):
 
 class StatsOut(Out):
     sentence: str
-    """What the cut does, in words."""
+    """The effect of truncation, in one sentence."""
     train: PartOut
     validation: PartOut | None
-    """Null where each run holds a share of the rows back."""
+    """Null if each run holds out a share of the rows for validation."""
 
 
 class TokenStatsAnswer(Out):
-    """One of the two."""
+    """Either the statistics or the task that computes them."""
 
     stats: StatsOut | None = None
     chore: TaskOut | None = None
-    """What counts, or has failed to."""
+    """The task that counts tokens, or has failed to."""
 
 
-@router.get("", responses={202: {"model": TokenStatsAnswer, "description": "It is being counted."}})
+@router.get("", responses={202: {"model": TokenStatsAnswer, "description": "Still counting."}})
 def show(
     response: Response, dataset_id: Id, db: DB, wanted: Annotated[TokenStatsRequest, Query()]
 ) -> TokenStatsAnswer:
-    """Tell what was counted. 202 while it is being counted; 404 where nobody has asked for it."""
+    """Return the token statistics: 202 while counting; 404 if counting was never requested."""
     chore = token_stats.latest_task(
         db, shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
     )
     if chore is None:
         raise NotFoundError(
-            "The tokens of this data set were not counted for this model and chat template.",
-            hint="POST the same to the same address has them counted.",
+            "The tokens of this dataset have not been counted for this model and chat template.",
+            hint="POST the same fields to this URL to count them.",
         )
     return _stats_response(response, chore, wanted.max_length)
 
@@ -124,7 +125,7 @@ def show(
 def count(
     response: Response, dataset_id: Id, db: DB, config: Config, wanted: TokenStatsRequest
 ) -> TokenStatsAnswer:
-    """Have the tokens counted by a chore; 200 with the figures where they are counted already."""
+    """Start a task that counts tokens; returns 200 with the statistics if already counted."""
     which = shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
     chore = token_stats.enqueue(db, config, which)
     return _stats_response(response, chore, wanted.max_length)

@@ -1,4 +1,4 @@
-"""Large files in parts, in the way of tus 1.0: begun, sent, asked after, gone on with, dropped."""
+"""REST routes of chunked, resumable uploads, following tus 1.0."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 2**20
 class NewUpload(Body):
     filename: str
     size: int
-    """In bytes, all of it."""
+    """Size of the whole file in bytes."""
 
 
 class UploadOut(Out):
@@ -30,12 +30,12 @@ class UploadOut(Out):
     filename: str
     size: int
     offset: int
-    """How much of it is here: what is sent next begins there."""
+    """Bytes received so far: where the next chunk starts."""
 
 
 @router.post("", status_code=201)
 def begin(new: NewUpload, config: Config, response: Response) -> UploadOut:
-    """Announce a file. What a day has not finished is forgotten."""
+    """Start an upload. It is deleted if it is not complete within a day."""
     made = uploads.create(config.uploads, new.filename, new.size, config.upload_limit_bytes)
     response.headers["Location"] = f"/api/v1/uploads/{made.id}"
     return UploadOut.model_validate(made)
@@ -43,7 +43,7 @@ def begin(new: NewUpload, config: Config, response: Response) -> UploadOut:
 
 @router.head("/{upload}", status_code=204)
 def offset(upload: str, config: Config) -> Response:
-    """Ask how far a file has come: `Upload-Offset`."""
+    """Return the bytes received so far as `Upload-Offset`."""
     return _offset_response(uploads.get(config.uploads, upload))
 
 
@@ -67,7 +67,7 @@ def show(upload: str, config: Config) -> UploadOut:
     },
 )
 async def send(request: Request, upload: str, upload_offset: Offset, config: Config) -> Response:
-    """Send the next bytes, from `Upload-Offset` on. What came before a cut is kept."""
+    """Send the next bytes, starting at `Upload-Offset`. Bytes before a disconnect are saved."""
     with uploads.open_writer(config.uploads, upload, upload_offset) as writer:
         waiting = bytearray()
         try:
@@ -77,7 +77,7 @@ async def send(request: Request, upload: str, upload_offset: Offset, config: Con
                     await run_in_threadpool(writer.write, bytes(waiting))
                     waiting.clear()
         except ClientDisconnect:
-            pass  # Nobody hears an answer; whoever comes back asks how far it is.
+            pass  # The client cannot get a response; it asks for the offset when it resumes.
         await run_in_threadpool(writer.write, bytes(waiting))
     return _offset_response(await run_in_threadpool(uploads.get, config.uploads, upload))
 

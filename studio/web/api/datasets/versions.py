@@ -1,4 +1,4 @@
-"""How data sets are read, as JSON: detection, preview, versions, and the rows that came of it."""
+"""REST routes of dataset versions: format detection, mapping preview, versions and their rows."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -37,7 +37,7 @@ VersionNumber = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 class EncodingOut(Out):
-    """How the text of a file reads in one encoding."""
+    """A sample of a file's text in one encoding."""
 
     encoding: str
     """For `file.encoding` of a mapping."""
@@ -46,44 +46,44 @@ class EncodingOut(Out):
 
 
 class DetectionOut(Out):
-    """What was seen in the first rows of a file."""
+    """The format detected from the first rows of a file."""
 
     mapping: Mapping
     kind: RowKind
     sureness: Literal["sure", "likely", "guess"]
     evidence: list[str]
-    """What speaks for it, in sentences."""
+    """The evidence for this format, in sentences."""
     alternatives: list[Mapping]
     unused: list[str]
-    """Columns that play no role."""
+    """Columns that are not used."""
     questions: list[str]
-    """What a person should look at before the rows are used, in sentences."""
+    """What to check before the rows are used, in sentences."""
     encodings: list[EncodingOut]
-    """Of a text that is not UTF-8: how it reads as it is read, and in other encodings."""
+    """If the text is not UTF-8: a sample in the detected encoding and in others."""
     sheets: list[str]
-    """Of an Excel workbook: the names of its sheets."""
+    """The names of the sheets of an Excel workbook."""
 
     @computed_field  # type: ignore[prop-decorator] # as pydantic documents it
     @property
     def not_learnt(self) -> str:
-        """What of rows read so training does not use, and what that means; empty of most."""
+        """What training does not use of such rows, and what that means; usually empty."""
         return mapping_text.NOT_TRAINED_ON.get(self.mapping.shape, "")
 
 
 class MappingPreviewRequest(Body):
     mapping: Mapping | None = None
-    """By default the one in use, else the one that was detected."""
+    """Defaults to the current mapping, or to the detected one."""
     rows: Annotated[int, Ge(1), Le(200)] = 20
 
 
 class MappedRowOut(Out):
     number: int
     place: str
-    """In an archive of several files "12 of b.jsonl", else the number."""
+    """In an archive of several files "12 of b.jsonl", otherwise the number."""
     values: dict[str, str]
-    """As they stand in the file, cut short."""
+    """Values as in the file, shortened."""
     row: dict[str, Any] | None
-    """What is made of it; null where it is left out."""
+    """The resulting row; null if it is excluded."""
     problem: str | None
     part: Part | None
 
@@ -97,33 +97,33 @@ class VersionOut(Out):
     kind: RowKind
     mapping: Mapping
     sha256: str
-    """Of the rows: the same rows are the same version."""
+    """Checksum of the rows: the same rows are the same version."""
     train_rows: int
     validation_rows: int
     problems: list[ProblemOut]
     not_learnt: str
-    """What of these rows training does not use, and what that means; empty of most."""
+    """What training does not use of these rows, and what that means; usually empty."""
     findings: list[ProblemOut] | None
-    """What is suspicious in the rows; null until they have been looked through."""
+    """Possible problems in the rows; null until they have been scanned."""
     removed: dict[str, int]
     is_current: bool
     runs: int
-    """How many learnt from it, or will."""
+    """How many runs have trained on it, or will."""
     created_at: datetime
 
 
 class BuiltOut(Out):
-    """What became of a reading that was asked for."""
+    """The result of building a version."""
 
     version: VersionOut | None
-    """Null while a chore reads the file, which is large."""
+    """Null while a task reads a large file."""
     is_new: bool
-    """Whether no version had just these rows before."""
+    """Whether no existing version had the same rows."""
     chore: int | None
 
 
 class RowPageQuery(BaseModel):
-    """Which rows to show."""
+    """The rows to return."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -131,35 +131,35 @@ class RowPageQuery(BaseModel):
     after: int = Field(default=0, ge=0, lt=2**53)
     limit: int = Field(default=50, ge=1, le=200)
     version: int | None = Field(default=None, ge=1, lt=2**31)
-    """By default the one in use."""
+    """Defaults to the current version."""
     q: str = Field(default="", max_length=200)
-    """Only rows that hold these words, in any case."""
+    """Only rows that contain these words, ignoring case."""
     finding: str = Field(default="", max_length=50)
-    """Only rows that something was found in: its code. Each then says `why`."""
+    """Only rows with this finding, by its code. Each row then has a `why`."""
 
 
 class TurnOut(Out):
     role: MessageRole
     content: str
     weight: Literal[0, 1] = 1
-    """0: this answer is read, not learnt."""
+    """0: this answer is context and not trained on."""
     reasoning_content: str | None = None
-    """What the answer was thought out by."""
+    """The reasoning that precedes the answer."""
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
 
 class RowOut(Out):
-    """A row as it is trained on: a conversation, a text, a preference or a judged answer."""
+    """A row as it is trained on: a conversation, a text, a preference or a rated answer."""
 
     number: int
     source: int | None = None
-    """Its number as the file that was brought counts rows, if that is known."""
+    """Its row number in the original file, if known."""
     why: str = ""
-    """What of it the finding that was asked for found."""
+    """Why the requested finding applies to the row."""
     twin: int | None = None
-    """The row it repeats; of an overlap, among the rows to train on."""
+    """The row it duplicates; for an overlap, a row of the training split."""
     messages: list[TurnOut] | None = None
     text: str | None = None
     chosen: list[TurnOut] | None = None
@@ -172,9 +172,9 @@ class RowOut(Out):
 def detection(
     dataset_id: Id, db: ReadDB, config: Config, options: Annotated[FileOptions, Query()]
 ) -> DetectionOut:
-    """Say what was seen in the file, how sure that is, and what else it could be.
+    """Return the detected format of the file, the confidence and the alternatives.
 
-    Parameters say how to read the file itself, where what was detected of that is wrong.
+    Parameters override how the file itself is read, if that was detected wrongly.
     """
     dataset, limits = datasets.get(db, dataset_id), read_limits(config)
     if options == FileOptions():
@@ -189,7 +189,7 @@ def detection(
 def preview(
     dataset_id: Id, wanted: MappingPreviewRequest, db: ReadDB, config: Config
 ) -> Listing[MappedRowOut]:
-    """Show the first rows and what a mapping makes of them. Nothing is written."""
+    """Preview the first rows under a mapping. Nothing is saved."""
     dataset = datasets.get(db, dataset_id)
     mapping, limits = wanted.mapping, read_limits(config)
     if mapping is None and dataset.version is not None:
@@ -205,7 +205,7 @@ def preview(
 
 @router.get("/versions")
 def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
-    """List every reading of the file, newest first."""
+    """List the versions of the dataset, newest first."""
     current, uses = datasets.get(db, dataset_id).version, versions.count_runs(db, dataset_id)
     shown = [_version_out(one, current, uses) for one in versions.list_versions(db, dataset_id)]
     return Listing(data=shown, has_more=False, next_after=None)
@@ -220,10 +220,10 @@ def build(
     db: ReadDB,
     config: Config,
 ) -> BuiltOut:
-    """Read the file in another way, and let new runs learn from that.
+    """Build a version with another mapping, and use it for new runs.
 
-    The answer is 201 with a new version, 200 with one that has the same rows, or 202 with the chore
-    that reads a large file.
+    Returns 201 with a new version, 200 with an existing version that has the same rows, or 202 with
+    the task that reads a large file.
     """
     made = dataset_builds.rebuild(
         request.app.state.engine,
@@ -244,7 +244,7 @@ def show(dataset_id: Id, number: VersionNumber, db: DB) -> VersionOut:
 
 @router.delete("/versions/{number}", status_code=204)
 def delete(dataset_id: Id, number: VersionNumber, db: DB, config: Config) -> None:
-    """Delete a version that is not in use and that no run has learnt from."""
+    """Delete a version that is not in use and that no run has trained on."""
     versions.delete(db, config.datasets, dataset_id, number)
 
 
@@ -252,9 +252,9 @@ def delete(dataset_id: Id, number: VersionNumber, db: DB, config: Config) -> Non
 def rows(
     dataset_id: Id, db: DB, config: Config, asked: Annotated[RowPageQuery, Query()]
 ) -> Listing[RowOut]:
-    """Show the rows as they are trained on, in their order. A page of long rows ends early.
+    """Return rows as they are trained on, in order. A page of long rows may be shorter.
 
-    A search for words ends early, too, when it has looked for long: go on behind `next_after`.
+    A slow search may also return a shorter page: continue from `next_after`.
     """
     dataset = datasets.get(db, dataset_id)
     number = asked.version or dataset.version
@@ -273,7 +273,7 @@ def rows(
 
 
 def built_out(made: BuildResult, response: Response, uses: dict[int, int]) -> BuiltOut:
-    """Tell what became of a reading that was asked for, by the status, too."""
+    """Return the result of a build, and set the matching status code."""
     response.status_code = 202 if made.chore else 201 if made.is_new else 200
     version = made.version
     shown = _version_out(version, version.number, uses) if version else None
