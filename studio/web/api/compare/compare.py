@@ -1,4 +1,4 @@
-"""Runs side by side, as JSON and as a stream."""
+"""REST routes that compare runs, as JSON and as an event stream."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -26,14 +26,14 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/compare", tags=["compar
 
 MetricKeys = Annotated[str, Query(max_length=1000)]
 GroupKey = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
-"""`seed` for all but the seed, or a key of the recipe."""
+"""`seed` groups runs that differ only in their seed; otherwise a key of the recipe."""
 
 _METRIC_ROWS = TypeAdapter(dict[int, list[metrics.MetricRow]])
 _BRIEFS = TypeAdapter(list[RunBrief])
 
 
 class RepeatsOut(Out):
-    """A metric over the runs of one recipe."""
+    """A metric over runs that differ only in their seed."""
 
     mean: float
     spread: float
@@ -42,23 +42,23 @@ class RepeatsOut(Out):
 
 
 class ReadingOut(Out):
-    """What was compared, where it is not the final number of each run."""
+    """The compared values, if they are not the final value of each run."""
 
     value: float
     baseline: float
     step: int | None
-    """The last step that both have reached; null where each is at its end."""
+    """The last step that both runs have reached; null if each is at its end."""
     steps: int
-    """How many steps each is the mean of, at most."""
+    """The maximum number of steps each value is averaged over."""
 
 
 class CellOut(Out):
     value: float | None
     delta: float | None
     verdict: str
-    """better or worse; nothing where the metric has no direction or chance explains the delta."""
+    """better or worse; empty if the metric has no direction or seed noise explains the delta."""
     noise: str
-    """beyond or within what seeds alone do; seed, where nothing but the seed differs; unknown."""
+    """beyond or within the seed noise; seed if only the seed differs; unknown."""
     repeats: RepeatsOut | None
     reading: ReadingOut | None
 
@@ -67,36 +67,36 @@ class ComparisonOut(Out):
     runs: list[int]
     base: int
     differing: dict[str, list[Any]]
-    """Recipe keys whose values are not all alike, with the value in each run."""
+    """Recipe keys whose values differ, with the value in each run."""
     metrics: dict[str, list[CellOut]]
     x: list[float]
     curves: dict[str, dict[int, SeriesOut]]
-    """By metric, then by run, along the shared x axis."""
+    """By metric, then by run, on the shared x axis."""
 
 
 class CurveStyleOut(Out):
-    """How a line is named and drawn."""
+    """The label and style of a line."""
 
     id: int
-    """A run's number; for a group, that of its first run."""
+    """The id of the run; for a group, of its first run."""
     label: str
     hue: int
     dash: int
     n: int
-    """How many runs it is the mean of."""
+    """The number of runs it averages."""
 
 
 class CurveSetOut(Out):
-    """Metrics of several runs along one axis; null where a line has no number at that place."""
+    """Metrics of several runs on one axis; null where a line has no value."""
 
     x: list[float]
     lines: list[CurveStyleOut]
     curves: dict[str, dict[int, SeriesOut]]
-    """By metric, then by line. Of a group least and greatest are those of its runs."""
+    """By metric, then by line. For a group, min and max are taken over its runs."""
     last_id: int
-    """Pass it to the stream as `after` to go on from here."""
+    """Pass it to the stream as `after` to continue from here."""
     offsets: dict[int, float]
-    """By run: what is added to its steps or seconds to be where it stands on the axis."""
+    """By run: the offset added to its steps or seconds to place it on the axis."""
 
 
 @router.get("")
@@ -131,7 +131,7 @@ def curves(
     *,
     cut: CurveWindowParams,
 ) -> CurveSetOut:
-    """Curves alone, cut into buckets that all runs share, of all or of a part of the axis."""
+    """Return curves only, in buckets shared by all runs, for all or part of the axis."""
     along = CurveAxis(x=x, group=group, part=cut.x_range)
     found = load_curves(db, compare.load_runs(db, runs), keys.split(","), along, cut.buckets)
     return CurveSetOut.model_validate(
@@ -146,7 +146,7 @@ def curves(
 
 
 def _existing_runs(request: Request, runs: RunIds) -> list[int]:
-    """Refuse before the stream begins: afterwards there is no status to set."""
+    """Reject the request before the stream starts: afterwards the status cannot be set."""
     with read_session(request.app.state.engine) as db:
         return [run.id or 0 for run in compare.load_runs(db, runs)]
 
@@ -158,7 +158,7 @@ async def stream(
     after: Annotated[str, Query(max_length=20)] = "",
     last_event_id: Annotated[str, Header(max_length=20)] = "",
 ) -> AsyncIterator[ServerSentEvent]:
-    """Tell what runs tell, from a number on, and how they stand, until all of them are over."""
+    """Stream new metrics and the status of runs, after a metric id, until all have finished."""
     state = request.app.state
     started = last_event_id or after
     last, briefs = int(started) if started.isdecimal() else 0, ""

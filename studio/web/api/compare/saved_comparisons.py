@@ -1,4 +1,4 @@
-"""Saved comparisons, as JSON."""
+"""REST routes of saved comparisons."""
 
 from datetime import datetime
 from typing import Annotated
@@ -24,7 +24,7 @@ class NewComparison(Body):
     name: Name
     text: NotesText = ""
     query: QueryText
-    """What the address of the page says, as `runs=1,2&base=1&x=tokens`."""
+    """The query string of the page, such as `runs=1,2&base=1&x=tokens`."""
 
 
 class ChangedComparison(Body):
@@ -78,5 +78,5 @@ def delete(number: Id, db: DB) -> None:
 
 @router.get("/{number}/export", response_class=Response)
 def export(number: Id, db: DB) -> Response:
-    """Return it as Markdown with its curves as pictures, in one zip."""
+    """Return the comparison as a zip of Markdown and its curves as images."""
     return comparison_export.zip_response(db, comparisons.get(db, number))

@@ -1,4 +1,4 @@
-"""Experiments as JSON, and the runs made from them."""
+"""REST routes of experiments, and of submitting their runs."""
 
 from datetime import datetime
 from itertools import product
@@ -45,7 +45,7 @@ class NewExperiment(Body):
     tags: Tags = Field(default_factory=list)
     recipe: AnyRecipe
     parent: Source = ""
-    """What the recipe was made from."""
+    """The run or experiment that the recipe was copied from."""
 
 
 class ChangedExperiment(Body):
@@ -56,12 +56,12 @@ class ChangedExperiment(Body):
 
 class NewRuns(Body):
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """Values laid over the experiment's recipe, nested as the recipe is."""
+    """Values that override the experiment's recipe, nested like the recipe."""
     seed: int | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     """Higher starts first."""
     sweep: Sweep = Field(default_factory=dict)
-    """Dotted recipe keys, each with the values to try: one run for every combination."""
+    """Dotted recipe keys, each with the values to try: one run per combination."""
 
 
 class ExperimentOut(Out):
@@ -72,7 +72,7 @@ class ExperimentOut(Out):
     recipe: AnyRecipe
     precision: ChosenPrecision
     parent: str
-    """What the recipe was made from, as `run:12` or `experiment:3`; or nothing."""
+    """What the recipe was copied from, such as `run:12` or `experiment:3`; or empty."""
     created_at: datetime
 
 
@@ -115,7 +115,7 @@ def delete(experiment_id: Id, db: DB) -> None:
 
 @router.post("/{experiment_id}/runs", status_code=201)
 def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
-    """Queue one run, or one for every combination of the sweep's values."""
+    """Queue one run, or one per combination of the sweep's values."""
     experiment = experiments.get(db, experiment_id)
     base = new.overrides if new.seed is None else merge(new.overrides, _seed_override(new.seed))
     made = [

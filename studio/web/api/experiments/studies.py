@@ -1,4 +1,4 @@
-"""Precision studies as JSON: queue one, list them, and read the whole report."""
+"""REST routes of precision studies: queue, list, read the report, delete."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -25,11 +25,11 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["studies"])
 
 class NewStudy(Body):
     modes: Annotated[list[PrecisionName], Field(min_length=2, max_length=studies.MAX_RUNS)]
-    """Precisions to compare; fp32, the reference, must be among them."""
+    """Precisions to compare; must include fp32, the reference."""
     seeds: Annotated[int, Field(ge=1, le=studies.MAX_RUNS)] = studies.DEFAULT_SEEDS
-    """How many seeds each precision is run with, counted from zero."""
+    """The number of seeds per precision, starting at seed 0."""
     max_steps: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
-    """How long each run is; null leaves that to the recipe."""
+    """The steps of each run; defaults to the recipe's."""
 
 
 class StudyOut(Out):
@@ -50,19 +50,19 @@ class EstimateOut(Out):
 
 
 class FindingOut(Out):
-    """What is known of one precision; see `studio.services.studies.study_statistics` for how."""
+    """The results of one precision, computed in `studio.services.studies.study_statistics`."""
 
     precision: str
     states: dict[State, int]
     step: int | None
-    """Where the losses were taken; null is the end."""
+    """The step at which losses are compared; null is the end."""
     loss: EstimateOut | None
     gap: EstimateOut | None
     noise: EstimateOut | None
     versus: GapVerdict
-    """Where the gap lies against the seed noise."""
+    """How the gap compares with the seed noise."""
     lost: float | None
-    """Share of the reference's improvement."""
+    """The share of the reference's improvement that this precision loses."""
     lost_since: int | None
     not_finite: int
     speed: EstimateOut | None
@@ -70,14 +70,14 @@ class FindingOut(Out):
     memory: float | None
     memory_ratio: float | None
     memory_estimate: float | None
-    """The peak as worked out before the run; null where that is not known."""
+    """The peak estimated before the run; null if unknown."""
     skipped_steps: int
     broken_steps: int
     alarms: int
 
 
 class LossGapsOut(Out):
-    """Distance to the reference along the steps; the reference's own is the band of seed noise."""
+    """Loss gap to the reference by step; the reference's own series is the band of seed noise."""
 
     x: list[float]
     series: dict[str, SeriesOut]
@@ -104,7 +104,7 @@ class AnswersOut(Out):
 
 
 class IncidentOut(Out):
-    """An alarm, or steps whose update was skipped or whose loss was no number."""
+    """An alarm, or steps with a skipped update or a NaN or infinite loss."""
 
     precision: str
     seed: int
@@ -126,10 +126,10 @@ class StudyRunOut(Out):
 
 
 class ReportOut(StudyOut):
-    """The whole report."""
+    """A study with its full report."""
 
     going: int
-    """Runs that have not ended."""
+    """Runs that have not finished."""
     verdict: list[str]
     findings: list[FindingOut]
     curves: dict[str, LossGapsOut]
@@ -141,7 +141,7 @@ class ReportOut(StudyOut):
 
 @router.post("/experiments/{experiment_id}/studies", status_code=201)
 def create(experiment_id: Id, new: NewStudy, db: DB) -> StudyOut:
-    """Queue every precision with every seed, as runs of the experiment."""
+    """Queue a run of the experiment for each precision and seed."""
     plan = studies.StudyPlan(**new.model_dump())
     return StudyOut.model_validate(studies.create(db, experiments.get(db, experiment_id), plan))
 
@@ -159,7 +159,7 @@ def show(study_id: Id, db: DB) -> ReportOut:
 
 @router.delete("/studies/{study_id}", status_code=204)
 def delete(study_id: Id, db: DB) -> None:
-    """Delete the study. Its runs stay."""
+    """Delete the study. Its runs are not deleted."""
     studies.delete(db, study_id)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps as JSON: ask what one comes to, begin it, follow it, pause, stop and delete it."""
+"""REST routes of sweeps: preview, start, show, pause, resume, stop, delete."""
 
 from datetime import datetime
 from typing import Annotated
@@ -36,42 +36,42 @@ METRIC_PATTERN = r"^[a-z][a-z0-9_]*$"
 class NewSweep(Body):
     experiment_id: BodyId
     space: Annotated[SearchSpace, Field(min_length=1, max_length=50)]
-    """By the dotted name of each knob that varies: `{"values": […]}`, or `{"low": …, "high": …}`
+    """By the dotted name of each setting to vary: `{"values": […]}`, or `{"low": …, "high": …}`
     with `log` or `step`."""
     strategy: Strategy = "grid"
     count: Annotated[int, Field(ge=1, le=sweep_preview.MAX_RUNS)] | None = None
-    """How many runs; a grid has as many as there are combinations."""
+    """The number of runs; a grid has one per combination."""
     metric: Annotated[str, Field(max_length=100, pattern=METRIC_PATTERN)] = "eval_loss"
     direction: Direction = "minimise"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """What is drawn follows from it."""
+    """The seed of the sampler."""
     is_pruning: bool = False
-    """Whether a run that is worse than the median of the others is stopped early; TPE only."""
+    """Whether to stop runs early that are worse than the median of the others; TPE only."""
     parallel: Annotated[int, Field(ge=1, le=sweep_preview.MAX_PARALLEL)] = 1
-    """How many of its runs may wait or train at once."""
+    """How many of its runs may be queued or training at once."""
 
 
 class RefusedSettingsOut(Out):
     message: str
     hint: str
     count: int
-    """How many of the settings looked at."""
+    """How many of the checked combinations."""
     example: str
 
 
 class SweepPreviewOut(Out):
-    """What a sweep comes to before it starts."""
+    """The size and duration of a sweep before it starts."""
 
     count: int
-    """How many runs there will be."""
+    """The number of runs."""
     looked_at: int
-    """How many settings were looked at; of a search by TPE some that stand for the others."""
+    """How many combinations of settings were checked; for a TPE search, a sample."""
     left_out: int
-    """How many of them cannot run here."""
+    """How many of these cannot run on this machine."""
     refused: list[RefusedSettingsOut]
     at_once: int
     seconds: float | None
-    """Null where nobody has timed such runs on this machine."""
+    """Null if no such run has been timed on this machine."""
     least_seconds: float | None
     most_seconds: float | None
 
@@ -81,7 +81,7 @@ class SweepOut(Out):
     experiment_id: int
     name: str
     recipe: AnyRecipe
-    """What holds of every run, but for the knobs that vary."""
+    """The recipe of every run, except for the settings that vary."""
     space: SearchSpace
     strategy: Strategy
     count: int
@@ -92,10 +92,10 @@ class SweepOut(Out):
     parallel: int
     status: SweepStatus
     submitted: int
-    """How many runs it has queued so far."""
+    """The number of runs queued so far."""
     importance: dict[str, float]
-    """How much each knob decides whether a run is among the best quarter, as shares of one
-    (PED-ANOVA); empty until eight runs have ended."""
+    """How much each setting determines whether a run is in the best quarter, as shares that sum to
+    one (PED-ANOVA); empty until eight runs have finished."""
     error: str
     created_at: datetime
     finished_at: datetime | None
@@ -103,13 +103,13 @@ class SweepOut(Out):
 
 class TrialOut(Out):
     number: int
-    """Counted from zero."""
+    """Starts at zero."""
     run_id: int
     status: RunStatus
     state: State
     settings: dict[str, Scalar]
     value: float | None
-    """Of the sweep's metric."""
+    """The value of the sweep's metric."""
 
 
 class SweepWithTrialsOut(SweepOut):
@@ -119,9 +119,9 @@ class SweepWithTrialsOut(SweepOut):
 
 @router.post("", status_code=201)
 def create(new: NewSweep, seen: ReadDB, db: DB) -> SweepOut:
-    """Begin a sweep; the worker queues its runs. Settings that cannot run here are left out."""
+    """Start a sweep; the worker queues its runs. Settings that cannot run here are skipped."""
     plan, recipe = _build_plan(new), experiments.get(seen, new.experiment_id).recipe
-    # Looking at hundreds of settings takes a while: the database is held only from here on.
+    # Checking hundreds of combinations takes a while: write to the database only afterwards.
     prospect = sweep_preview.preview(seen, recipe, plan)
     experiment = experiments.get(db, new.experiment_id)
     return SweepOut.model_validate(sweeps.create(db, experiment, plan, recipe, prospect))
@@ -129,7 +129,7 @@ def create(new: NewSweep, seen: ReadDB, db: DB) -> SweepOut:
 
 @router.post("/prospect")
 def prospect(new: NewSweep, db: ReadDB) -> SweepPreviewOut:
-    """Say how many runs a sweep would have, how long they take and what cannot run."""
+    """Preview a sweep: the number of runs, their duration and the settings that cannot run."""
     experiment = experiments.get(db, new.experiment_id)
     return SweepPreviewOut.model_validate(
         sweep_preview.preview(db, experiment.recipe, _build_plan(new))
@@ -149,7 +149,7 @@ def show(sweep_id: Id, db: DB) -> SweepWithTrialsOut:
 
 @router.post("/{sweep_id}/pause")
 def pause(sweep_id: Id, db: DB) -> SweepOut:
-    """Begin no further run; those that train go on."""
+    """Start no further runs; runs that are training continue."""
     return SweepOut.model_validate(sweeps.pause(db, sweep_id))
 
 
@@ -160,13 +160,13 @@ def resume(sweep_id: Id, db: DB) -> SweepOut:
 
 @router.post("/{sweep_id}/stop")
 def stop(sweep_id: Id, db: DB) -> SweepOut:
-    """End it now: runs that train stop and keep their result, those that wait are cancelled."""
+    """End the sweep now: training runs stop and keep their result, queued runs are cancelled."""
     return SweepOut.model_validate(sweeps.stop(db, sweep_id))
 
 
 @router.delete("/{sweep_id}", status_code=204)
 def delete(sweep_id: Id, db: DB) -> None:
-    """Delete a sweep that has ended. Its runs stay."""
+    """Delete a finished sweep. Its runs are not deleted."""
     sweeps.delete(db, sweep_id)
 
 

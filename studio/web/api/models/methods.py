@@ -1,4 +1,4 @@
-"""Training methods with the schema of their recipe, and the precision modes."""
+"""REST routes of training methods, with their recipe schemas, and of precision modes."""
 
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ class TrainingMethodOut(Out):
     summary: str
     presets: dict[str, dict[str, Any]]
     recipe_schema: dict[str, Any]
-    """JSON Schema of the recipe, with bounds, defaults and help."""
+    """JSON Schema of the recipe, with bounds, defaults and help texts."""
 
 
 class PrecisionOut(Out):
@@ -40,31 +40,31 @@ class PrecisionOut(Out):
     gradients: str
     optimizer_states: str
     matmul: str
-    """What a matrix product reads; `compute` is what comes out of it."""
+    """The input format of matrix products; `compute` is their output format."""
     matmul_of_gradients: str | None
-    """What it reads of a gradient, where that is another format."""
+    """The input format for gradients, if different."""
     optimizer: str
     master: str | None
-    """The format of the optimizer's own copy of the weights, if it keeps one."""
+    """The format of the optimizer's master weights, if it has any."""
     scaler: bool
     bytes_per_parameter: int
     param_dtype: str
-    """Sharded over several GPUs (FSDP), what each gathers the others' weights in."""
+    """With FSDP: the format in which GPUs all-gather weights."""
     reduce_dtype: str
-    """Sharded over several GPUs (FSDP), what their gradients are summed in."""
+    """With FSDP: the format in which gradients are reduced."""
     package: str
-    """The optional package it needs, if any."""
+    """The optional package it requires, if any."""
     needs: str
     detected: str
     available: bool
     reason: str
-    """Why it is not available here."""
+    """Why it is not available on this machine."""
     caution: str
-    """What to know before choosing it here."""
+    """What to consider before using it on this machine."""
     recommended: bool
-    """Whether it is what we would choose here, for the model that was asked about."""
+    """Whether it is recommended on this machine for the given model."""
     warnings: list[str]
-    """What it would do to that model's weights, at the recipe's usual learning rate."""
+    """Its effects on that model's weights, at the recipe's default learning rate."""
 
 
 @router.get("/methods")
@@ -83,7 +83,7 @@ def method(name: str) -> TrainingMethodOut:
 def precisions(
     db: DB, model: ModelName = "", method: str = DEFAULT_METHOD
 ) -> Listing[PrecisionOut]:
-    """Tell of each mode; with a model, also what the mode makes of it."""
+    """List the precision modes; with a model, also their effects on it."""
     facts = recommendation.load_model_facts(db, model) if model else ModelFacts()
     hardware, known = workers.training_hardware(db), _get_method(method)
     modes = [
@@ -107,12 +107,12 @@ def _method_out(one: Method) -> TrainingMethodOut:
 
 def _get_method(name: str) -> Method:
     if name not in METHODS:
-        raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
+        raise NotFoundError(f"Method {name} not found.", hint=f"Try {', '.join(METHODS)}.")
     return METHODS[name]
 
 
 def _example_recipe(one: Method, model: str, mode: Precision) -> AnyRecipe:
-    """Return the plainest recipe in a mode; one that is about all weights trains them all."""
+    """Return a minimal recipe in a mode: full fine-tuning if the mode requires it."""
     adapter = {"adapter": {"kind": "full"}} if mode.is_for_all_weights else {}
     names = {"base_model": model or "any", "dataset": "any", "precision": mode.name}
     return RECIPE_ADAPTER.validate_python({"method": one.name} | names | adapter)

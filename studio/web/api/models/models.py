@@ -1,4 +1,4 @@
-"""Models that runs can start from, and those of the hub."""
+"""REST routes of base models, and of the search on the Hugging Face Hub."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -22,64 +22,64 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/models", tags=["models"
 
 ModelName = Annotated[str, Path(min_length=1, max_length=1000)]
 _MAX_ID_DIGITS = 19
-"""As many as no number of ours has."""
+"""More digits than any id has."""
 
 
 class FolderSource(Body):
     kind: Literal["folder"]
     path: Annotated[str, Field(min_length=1, max_length=4096)]
-    """A folder on the studio's machine, from the root on."""
+    """The absolute path of a folder on the studio's machine."""
 
 
 class HubSource(Body):
     kind: Literal["hub"]
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    """Written owner/name."""
+    """The repository, as owner/name."""
     revision: Annotated[str, Field(max_length=200)] = ""
-    """A branch, tag, pull request or commit; left out, the newest. The commit it means is kept."""
+    """A branch, tag, pull request or commit; defaults to the newest. Pinned to its commit."""
 
 
 class NewModel(Body):
     name: Name | None = None
-    """What recipes will call it; left out, it is the folder's or the hub's own name."""
+    """The name that recipes use; defaults to the name of the folder or repository."""
     source: Annotated[FolderSource | HubSource, Field(discriminator="kind")]
 
 
 class CodeTrust(Body):
     revision: Annotated[str, Field(min_length=1, max_length=200)]
-    """Of the code that was looked at: `code.revision` of the model."""
+    """The revision of the code you reviewed: `code.revision` of the model."""
 
 
 class CodeOut(Out):
-    """Code that a model brings along, and whether it may run."""
+    """Code that ships with a model, and whether it may run."""
 
     revision: str
-    """What consent is given to: the commit, or of a folder the hash of the code."""
+    """What consent applies to: the commit, or for a folder the checksum of the code."""
     wanted: list[str]
     files: list[str]
     consent: dict[str, Any] | None
-    """Who allowed it, and when."""
+    """Who allowed it and when; null if not allowed."""
 
 
 class ModelOut(Out):
     id: int
     name: str
     kind: str
-    """starter, folder, hub or run: where it comes from."""
+    """The source: starter, folder, hub or run."""
     location: str
     repo: str
-    """Of one that was downloaded: its name on the hub."""
+    """The repository of a downloaded model."""
     revision: str
-    """The commit it was downloaded at."""
+    """The commit that was downloaded."""
     run_id: int | None
     facts: dict[str, Any]
     code: CodeOut | None
-    """Null where a model needs no code of its own."""
+    """Null if the model needs no remote code."""
     created_at: datetime
 
 
 class HubModelOut(Out):
-    """A model on the hub."""
+    """A model on the Hugging Face Hub."""
 
     id: str
     downloads: int
@@ -88,13 +88,13 @@ class HubModelOut(Out):
     gated: bool
     parameters: int | None
     bytes: int | None
-    """Of its weights; null where the hub does not know."""
+    """Size of its weights; null if the hub does not report it."""
     has_safetensors: bool
     refusal: str
-    """Why it cannot be used, or nothing."""
+    """Why it cannot be used; empty if it can."""
     hint: str
     model_id: int | None
-    """If it is here already."""
+    """Its id in the studio, if it was added before."""
 
 
 class HubSearchOut(Out):
@@ -108,13 +108,13 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ModelOut]:
 
 
 @router.post("", status_code=201, response_model=ModelOut, responses={202: {"model": TaskOut}})
-def add(new: NewModel, request: Request, config: ConfigWithSecrets) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
-    """Add a folder (201), or begin to download a model from the hub (202: the chore that does)."""
+def add(new: NewModel, request: Request, config: ConfigWithSecrets) -> Any:  # noqa: ANN401 -- two schemas, one per status
+    """Add a folder (201), or start downloading a model from the hub (202 with the task)."""
     engine = request.app.state.engine
     if isinstance(new.source, FolderSource):
         with unit_of_work(engine) as db:
             return model_out(models.add_folder(db, new.source.path, new.name or ""))
-    # The hub may be slow: nobody else has to wait for the database meanwhile.
+    # The hub may be slow: hold no database session while asking it.
     found = downloads.inspect_repo(config, new.source.id, new.source.revision)
     with unit_of_work(engine) as db:
         chore = downloads.enqueue(db, found, new.name or "")
@@ -128,7 +128,7 @@ def search(
     config: ConfigWithSecrets,
     q: Annotated[str, Query(min_length=2, max_length=200)],
 ) -> HubSearchOut:
-    """Look for models that write text on the hub, the most fetched first."""
+    """Search the hub for text generation models, most downloaded first."""
     found = downloads.search_hub(config, q)
     with read_session(request.app.state.engine) as db:
         return HubSearchOut(
@@ -138,7 +138,7 @@ def search(
 
 @router.post("/{model_id}/consent")
 def allow(model_id: Id, agreement: CodeTrust, db: DB) -> ModelOut:
-    """Allow the code that a model brings to run, in one revision. It is fetched if need be."""
+    """Allow one revision of a model's code to run. Downloads the code if needed."""
     model = models.get(db, model_id)
     remote_code_trust.grant(db, model, agreement.revision)
     downloads.enqueue_code(db, model)
@@ -147,7 +147,7 @@ def allow(model_id: Id, agreement: CodeTrust, db: DB) -> ModelOut:
 
 @router.delete("/{model_id}/consent")
 def revoke(model_id: Id, db: DB) -> ModelOut:
-    """Take consent back: no run that starts later will run the model's own code."""
+    """Revoke consent: runs that start later cannot run the model's code."""
     model = models.get(db, model_id)
     remote_code_trust.revoke(model)
     return model_out(model)
@@ -155,13 +155,13 @@ def revoke(model_id: Id, db: DB) -> ModelOut:
 
 @router.get("/{name:path}")
 def show(name: ModelName, db: DB) -> ModelOut:
-    """Tell of a model, by its number or its name."""
+    """Return a model by its id or name."""
     return model_out(_find_model(db, name))
 
 
 @router.delete("/{name:path}", status_code=204)
 def remove(name: ModelName, db: DB, config: Config) -> None:
-    """Take a model off the list; the files of one that was downloaded are deleted."""
+    """Remove a model from the list; downloaded files are deleted."""
     model_id = _find_model(db, name).id or 0
     owners.require(db, "models", [model_id])
     models.remove(db, model_id, config.models)
@@ -172,12 +172,12 @@ def model_out(model: Model) -> ModelOut:
 
 
 def _find_model(db: DB, name: str) -> Model:
-    """Return a model by its number, or by what recipes call it: names of the hub have a slash."""
+    """Return a model by its id, or by the name in recipes, which may contain a slash."""
     named = models.find_by_name(db, name)
     if named is None and name.isdecimal() and len(name) < _MAX_ID_DIGITS:
         return models.get(db, int(name))
     if named is None:
-        raise NotFoundError(f"There is no model {name}.", hint="It may have been removed.")
+        raise NotFoundError(f"Model {name} not found.", hint="It may have been removed.")
     return named
 
 

@@ -1,4 +1,4 @@
-"""By which ways people are told of runs, what was sent, and what came back."""
+"""REST routes of notifications: channels, deliveries and their attempts."""
 
 from datetime import datetime
 from typing import Annotated
@@ -20,25 +20,25 @@ class NotificationChannelOut(Out):
     channel: Channel
     is_on: bool
     goes_to: str
-    """Where, without what is secret in it."""
+    """The destination, without secrets."""
     note: str
     how: str
-    """What the operator sets to have it."""
+    """What the operator must configure to enable it."""
 
 
 class DeliveryAttemptOut(Out):
     number: int
     began_at: datetime
     ended_at: datetime | None
-    """Null while it goes on, and for ever if the worker was killed meanwhile."""
+    """Null while in progress, and permanently if the worker was killed during it."""
     words: str
-    """What came back."""
+    """The receiver's response."""
 
 
 class DeliveryOut(Out):
     id: int
     key: str
-    """The `webhook-id` that the receiver was sent."""
+    """The `webhook-id` sent to the receiver."""
     channel: Channel
     event: str
     """`run.succeeded`, `run.failed`, `run.cancelled`, `run.paused` or `test`."""
@@ -55,7 +55,7 @@ class NewTest(Body):
 
 @router.get("/notifications")
 def ways(config: ConfigWithSecrets) -> Listing[NotificationChannelOut]:
-    """Tell by which ways people are told, as the operator has set them up."""
+    """List the notification channels as the operator has configured them."""
     found = [NotificationChannelOut.model_validate(way) for way in channels.list_channels(config)]
     return Listing(data=found, has_more=False, next_after=None)
 
@@ -77,7 +77,7 @@ def show(delivery_id: Id, db: DB) -> DeliveryOut:
 
 @router.post("/deliveries/test", status_code=202)
 def test(new: NewTest, db: DB, config: ConfigWithSecrets) -> DeliveryOut:
-    """Have the worker send a message that says only that messages arrive."""
+    """Send a test message through a channel."""
     return _delivery_out(channels.send_test(db, config, new.channel), [])
 
 

@@ -1,4 +1,4 @@
-"""Numbers for those who watch the studio: `/metrics`, as Prometheus scrapes it."""
+"""The `/metrics` endpoint for Prometheus."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,22 +41,28 @@ def _studio_metrics(found: StudioMetrics) -> Iterator[Family]:
     by_status = {status.value: count for status, count in found.runs.items()}
     yield labelled_metric("studio_runs", "gauge", "Runs by status.", "status", by_status)
     waiting = by_status["queued"] - found.held
-    yield gauge("studio_queue_length", "Runs that wait for a slot.", waiting)
-    yield gauge("studio_queue_held", "Runs that wait until they are released.", found.held)
+    yield gauge("studio_queue_length", "Runs waiting for a slot.", waiting)
+    yield gauge("studio_queue_held", "Runs on hold until they are released.", found.held)
     yield gauge(
         "studio_queue_oldest_seconds", "Longest wait for a slot.", found.oldest_wait_seconds
     )
-    yield gauge("studio_slots", "Slots of all workers heard of.", found.slots)
+    yield gauge("studio_slots", "Slots of all known workers.", found.slots)
     yield gauge("studio_slots_used", "Slots in use.", found.slots_used)
     if found.worker_silence_seconds is not None:
         silence = found.worker_silence_seconds
-        yield gauge("studio_worker_heartbeat_age_seconds", "Since a worker was heard of.", silence)
+        yield gauge(
+            "studio_worker_heartbeat_age_seconds",
+            "Seconds since the last heartbeat of a worker.",
+            silence,
+        )
     yield gauge(
-        "studio_worker_failing_steps", "Steps of the worker that fail now.", found.worker_failing
+        "studio_worker_failing_steps",
+        "Steps of the worker loop that are failing now.",
+        found.worker_failing,
     )
     yield gauge(
         "studio_worker_step_failures",
-        "Steps that have failed since the worker started.",
+        "Failed steps of the worker loop since the worker started.",
         found.worker_failures,
     )
     took = histogram_samples(
@@ -65,16 +71,16 @@ def _studio_metrics(found: StudioMetrics) -> Iterator[Family]:
         found.duration_count,
         found.duration_seconds,
     )
-    about = "From the claim to the end of runs that are kept; deleting a run takes it out."
+    about = "Seconds from claim to end of existing runs; deleting a run removes it."
     yield Family("studio_run_duration_seconds", "histogram", about, [*took])
-    yield gauge("studio_tokens", "Tokens trained on, over the runs that are kept.", found.tokens)
+    yield gauge("studio_tokens", "Tokens trained on, over existing runs.", found.tokens)
     yield labelled_metric(
-        "studio_alarms", "gauge", "Alarms of runs that are kept.", "code", found.alarms
+        "studio_alarms", "gauge", "Alarms of existing runs.", "code", found.alarms
     )
-    yield gauge("studio_messages_waiting", "Messages not yet sent.", found.messages_waiting)
+    yield gauge("studio_messages_waiting", "Notifications not yet sent.", found.messages_waiting)
 
 
 def _database_bytes(database: Path) -> int:
-    """Return the bytes of the database with what is not yet folded into its file."""
+    """Return the size of the database file and its write-ahead log in bytes."""
     files = (database, database.with_name(database.name + "-wal"))
     return sum(path.stat().st_size for path in files if path.exists())

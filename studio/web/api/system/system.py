@@ -1,4 +1,4 @@
-"""Whether the studio is well, and what its machine can do."""
+"""REST routes of health and hardware."""
 
 from typing import Any, Literal
 
@@ -18,9 +18,9 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["system"])
 
 class Health(Out):
     status: Literal["ok", "degraded"]
-    """Degraded: it works, except for what the reasons say."""
+    """Degraded: it works, except for what the reasons list."""
     reasons: list[str]
-    """What the worker cannot do at present, in sentences; empty if all is well."""
+    """What the worker cannot do at present, in sentences; empty if healthy."""
     version: str
 
 
@@ -39,22 +39,22 @@ class HardwareOut(Out):
     memory_bytes: int
     native_bf16: bool
     product_times: dict[str, float]
-    """By number format: how many times as long as in float32 matrix products take here. Empty
-    until it was measured, once, soon after the first start."""
+    """By number format: the time of a matrix product relative to float32. Empty until measured,
+    once, soon after the first start."""
     gpus: list[GpuOut]
     packages: dict[str, str]
     precisions: dict[str, str]
-    """Why each cannot be used here; nothing where it can."""
+    """Why each precision cannot be used on this machine; empty if it can."""
 
 
 @router.get("/health")
 def health(db: DB) -> Health:
-    """Answer 503 with the reason when no worker is there to train."""
+    """Return the health of the studio; 503 with the reason if no worker is running."""
     if not workers.list_alive(db):
         if death := worker_process.last_exit(db):
-            hint = f"The studio starts another; attempt {death.deaths}."
+            hint = f"The studio is starting another; attempt {death.deaths}."
             raise UnavailableError(death.reason, hint=hint)
-        raise UnavailableError("No worker is running.", hint="Start one: studio worker")
+        raise UnavailableError("No worker is running.", hint="Start a worker: studio worker")
     reasons = workers.list_failures(db)
     status = "degraded" if reasons else "ok"
     return Health(status=status, reasons=reasons, version=studio.__version__)
@@ -62,7 +62,7 @@ def health(db: DB) -> Health:
 
 @router.get("/hardware")
 def hardware(db: DB) -> HardwareOut:
-    """Describe the machine that trains: the worker's, or this one while none is connected."""
+    """Describe the machine that trains: the worker's, or this one if no worker is connected."""
     found: Any = workers.training_hardware(db)
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
     told = {name: getattr(found, name) for name in fields}

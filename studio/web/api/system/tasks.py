@@ -1,4 +1,4 @@
-"""Chores as JSON: see how far one is, call it off, try it again."""
+"""REST routes of tasks: progress, cancel, retry, log."""
 
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,7 @@ LOG_LINES = 500
 
 
 class TaskErrorOut(Out):
-    """Why it has failed."""
+    """Why a task failed."""
 
     code: str
     message: str
@@ -29,21 +29,21 @@ class TaskErrorOut(Out):
 
 
 class TaskOut(Out):
-    """Long work that no run waits for."""
+    """Background work in its own process."""
 
     id: int
     kind: str
     title: str
     subject: str
-    """What it is for, as `dataset:3`."""
+    """What it is for, such as `dataset:3`."""
     status: TaskStatus
     phase: str
     progress: float
     result: dict[str, Any]
-    """What it came to; empty until it has succeeded."""
+    """The result; empty until it has succeeded."""
     error: TaskErrorOut | None
     waiting: WaitingOut | None = None
-    """Why it waits, as long as it does; only where one chore is asked for by its id."""
+    """Why it is waiting, while it is; only when a task is requested by its id."""
     created_at: datetime
     finished_at: datetime | None
 
@@ -58,13 +58,13 @@ def show(chore_id: Id, db: DB) -> TaskOut:
 
 @router.delete("/{chore_id}")
 def cancel(chore_id: Id, db: DB) -> TaskOut:
-    """Call a chore off: its process is ended, and its files are gone."""
+    """Cancel a task: its process is stopped and its files are deleted."""
     return task_out(task_results.cancel(db, chore_id))
 
 
 @router.post("/{chore_id}/again")
 def again(chore_id: Id, db: DB) -> TaskOut:
-    """Try once more what has failed. What it had fetched already is not fetched again."""
+    """Retry a failed task. What it has already downloaded is not downloaded again."""
     chore = tasks.get(db, chore_id)
     tasks.retry(chore)
     return task_out(chore)
@@ -72,7 +72,7 @@ def again(chore_id: Id, db: DB) -> TaskOut:
 
 @router.get("/{chore_id}/log", response_class=PlainTextResponse)
 def log(chore_id: Id, db: DB, config: Config) -> str:
-    """Read the last lines of what the chore's process has printed."""
+    """Return the last lines of the task's log."""
     folder = tasks.task_dir(config.tasks, tasks.get(db, chore_id))
     return "\n".join(artifacts.read_log(folder.log, None, LOG_LINES).lines)
 
