@@ -1,4 +1,4 @@
-"""People with an account as JSON, for administrators: added, listed, given a role, removed."""
+"""REST routes of accounts, for administrators: list, add, change role, remove."""
 
 from datetime import datetime
 
@@ -16,7 +16,7 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/accounts", tags=["accou
 
 class NewAccount(Body):
     name: Name
-    """What they sign in as."""
+    """The name to sign in with."""
     role: Role = Role.MEMBER
 
 
@@ -33,7 +33,7 @@ class AccountOut(Out):
 
 class InvitedAccountOut(AccountOut):
     link: str
-    """By which they choose a password, within a day. It works once."""
+    """A link to choose a password. It works once, within a day."""
 
 
 class AccountsOut(Out):
@@ -42,25 +42,25 @@ class AccountsOut(Out):
 
 @router.get("")
 def listing(db: DB) -> AccountsOut:
-    """List everybody who may sign in, by name."""
+    """List the accounts by name."""
     return AccountsOut(data=[AccountOut.model_validate(one) for one in accounts.list_all(db)])
 
 
 @router.post("", status_code=201, openapi_extra=NEVER_STORED)
 def add(new: NewAccount, request: Request, db: DB) -> InvitedAccountOut:
-    """Add somebody, who chooses a password by the link."""
+    """Add an account, with a link to choose its password."""
     return _invited(request, db, accounts.add(db, new.name, new.role))
 
 
 @router.post("/{account_id}/link")
 def link(account_id: Id, request: Request, db: DB) -> InvitedAccountOut:
-    """Make a link by which somebody chooses a new password; the one before works no more."""
+    """Create a link to choose a new password; the previous link stops working."""
     return _invited(request, db, accounts.get(db, account_id))
 
 
 @router.patch("/{account_id}")
 def change(account_id: Id, changed: ChangedAccount, db: DB) -> AccountOut:
-    """Let somebody do more, or less. One administrator stays."""
+    """Change the role of an account. The last administrator cannot be demoted."""
     account = accounts.get(db, account_id)
     accounts.change_role(db, account, changed.role)
     return AccountOut.model_validate(account)
@@ -68,7 +68,7 @@ def change(account_id: Id, changed: ChangedAccount, db: DB) -> AccountOut:
 
 @router.delete("/{account_id}", status_code=204)
 def remove(account_id: Id, db: DB) -> None:
-    """Remove somebody; what they made becomes everyone's."""
+    """Remove an account; what it owns becomes everyone's."""
     accounts.remove(db, accounts.get(db, account_id))
 
 

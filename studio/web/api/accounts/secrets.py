@@ -1,4 +1,4 @@
-"""Secrets as JSON: which are set, and by whom. What they are is told to nobody."""
+"""REST routes of secrets: which are set and by whom. Their values are never returned."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -27,20 +27,20 @@ Name = Literal[
 
 class NewSecret(Body):
     value: Annotated[SecretStr, Field(min_length=1, max_length=secrets.MAX_LENGTH)]
-    """What it is; nobody is told again."""
+    """The value; it is never returned."""
 
 
 class SecretOut(Out):
     name: str
-    """Of the setting, as in `STUDIO_HUB_TOKEN`, in small letters."""
+    """The name of the setting in lower case: `hub_token` for `STUDIO_HUB_TOKEN`."""
     title: str
     from_environment: bool
-    """Whether the environment tells it; then what was set here is not used."""
+    """Whether it is set in the environment, which takes precedence over the value set here."""
     set_at: datetime | None
     """When it was set here; null if it was not."""
     set_by: str
     trouble: str
-    """Why one that was set cannot be used, or nothing."""
+    """Why the value set here cannot be used; empty if it can."""
 
 
 class SecretsOut(Out):
@@ -49,18 +49,18 @@ class SecretsOut(Out):
 
 @router.get("/secrets")
 def listing(db: DB, config: Config) -> SecretsOut:
-    """List which secrets are set. Their values are never told."""
+    """List which secrets are set. Their values are never returned."""
     known = secrets.list_secrets(db, config)
     return SecretsOut(data=[SecretOut.model_validate(one) for one in known])
 
 
 @router.put("/secrets/{name}", status_code=204)
 def keep(name: Name, body: NewSecret, db: DB, config: Config, who: CurrentIdentity) -> None:
-    """Set a secret, in place of the one before. It is used from now on."""
+    """Set or replace a secret. It takes effect immediately."""
     secrets.store(db, config, name, body.value.get_secret_value(), who.name)
 
 
 @router.delete("/secrets/{name}", status_code=204)
 def forget(name: Name, db: DB) -> None:
-    """Forget a secret that was set here."""
+    """Delete a secret that was set here."""
     secrets.delete(db, name)

@@ -1,4 +1,4 @@
-"""Tokens as JSON: one's own, made, listed and revoked."""
+"""REST routes of the caller's own tokens: list, create, revoke."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -18,12 +18,12 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["tokens"])
 
 class NewToken(Body):
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    """What it is for."""
+    """A name that says what the token is for."""
     scope: Literal["read", "submit", "manage", "admin"] = "read"
-    """What it may do: read; submit (and begin something new); manage (and change and delete what is
-    there); admin."""
+    """What it may do: read; submit (also start new work); manage (also change and delete existing
+    items); admin (everything)."""
     days: Annotated[int, Field(ge=1, le=api_tokens.MAX_DAYS)] | None = 90
-    """How long it lasts; null is until it is revoked."""
+    """Days until it expires; null for no expiry."""
 
 
 class TokenOut(Out):
@@ -33,12 +33,12 @@ class TokenOut(Out):
     created_at: datetime
     expires_at: datetime | None
     used_at: datetime | None
-    """When it was shown last, to the minute."""
+    """When it was last used, to the minute."""
 
 
 class NewTokenOut(TokenOut):
     token: str
-    """What to show, as `Authorization: Bearer <token>`. It is told this once."""
+    """The token, to send as `Authorization: Bearer <token>`. It is shown only once."""
 
 
 class TokensOut(Out):
@@ -54,7 +54,7 @@ def listing(db: DB, who: CurrentIdentity) -> TokensOut:
 
 @router.post("/tokens", status_code=201, openapi_extra=NEVER_STORED)
 def make(body: NewToken, db: DB, who: CurrentIdentity) -> NewTokenOut:
-    """Make a token. It may do no more than you do."""
+    """Create a token. It cannot have more permissions than you have."""
     wish = api_tokens.TokenRequest(body.name, Scope(body.scope), body.days)
     made, secret = api_tokens.create(db, wish, who.account_id, who.level)
     return NewTokenOut(**TokenOut.model_validate(made).model_dump(), token=secret)
@@ -62,5 +62,5 @@ def make(body: NewToken, db: DB, who: CurrentIdentity) -> NewTokenOut:
 
 @router.delete("/tokens/{number}", status_code=204)
 def revoke(number: Id, db: DB, who: CurrentIdentity) -> None:
-    """Revoke a token at once; live streams that it opened end."""
+    """Revoke a token immediately; live streams that it opened are closed."""
     api_tokens.revoke(db, number, who.account_id)

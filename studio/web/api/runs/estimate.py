@@ -1,4 +1,4 @@
-"""What a recipe would need: memory by part, time, and what would make it fit."""
+"""REST routes that estimate the memory and time of a recipe, calibrate and measure."""
 
 from dataclasses import asdict
 from typing import Any, Literal
@@ -28,69 +28,69 @@ class EstimateRequest(Body):
 
 
 class HostOut(Out):
-    """Bytes of the host's memory that a run on a GPU holds at most."""
+    """Peak host memory of a run on a GPU, in bytes."""
 
     total: int
     loading: int
-    """Of the weights, while they are read and not yet on the device."""
+    """Weights while they are loaded and not yet on the device."""
     saving: int
-    """Of what has learnt, while it is written."""
+    """Trained weights while they are saved."""
     examples: int
     beside: int
-    """Bytes that packages take beside it."""
+    """Bytes used by packages in addition."""
     room: int
     verdict: Literal["fits", "tight", "too large"]
 
 
 class MemoryOut(Out):
-    """Bytes by part at the fullest moment of a step: estimated, or counted by a dry run."""
+    """Bytes by part at the peak of a step: estimated, or counted by a dry run."""
 
     total: int
     """The sum of the parts, times `factor`."""
     moment: Literal["backward", "update"]
-    """When that is: as the backward pass begins, or as the optimizer moves the weights."""
+    """When the peak occurs: at the start of the backward pass, or in the optimizer step."""
     parts: dict[str, int]
     length: int
-    """Tokens of the longest example it was worked out for."""
+    """Tokens of the longest example used for the estimate."""
     knows_lengths: bool
-    """Whether this data has been read; else every example counts as the longest allowed."""
+    """Whether the token lengths of this data are known; if not, the maximum length is assumed."""
     is_exact: bool
-    """Whether a dry run has counted its tensors; else they are worked out by the closed form. On a
-    processor the part `holes`, allocator overhead, is estimated in both."""
+    """Whether a dry run has counted the tensors; otherwise a closed-form estimate. On a CPU, the
+    part `holes`, allocator overhead, is estimated either way."""
     closed_total: int | None
-    """What the closed form says where a dry run knows better; else null."""
+    """The closed-form estimate, if a dry run has replaced it; otherwise null."""
     assumed: tuple[str, ...]
-    """What the closed form takes for granted of this recipe, in sentences."""
+    """The assumptions of the closed-form estimate for this recipe, in sentences."""
     factor: float
-    """What earlier runs on this machine measured over what was estimated."""
+    """Correction factor: measured over estimated memory of earlier runs on this machine."""
     factor_runs: int
     beside: int
-    """Bytes that packages or the driver take beside it."""
+    """Bytes used by packages or the driver in addition."""
     room: int
-    """Bytes of the GPU, or of the host."""
+    """Available bytes of the GPU, or of the host."""
     host: HostOut | None
-    """What a run on a GPU needs of the host beside it; null where it trains on the processor."""
+    """Host memory needed by a run on a GPU; null if it trains on the CPU."""
     verdict: Literal["fits", "tight", "too large"]
-    """The worse of what the device and the host say."""
+    """The worse of the device's and the host's verdict."""
 
 
 class TimeOut(Out):
     steps: int
     is_most: bool
-    """Whether there may be far fewer: nobody knows yet how many rows share an example."""
+    """Whether `steps` is an upper bound: how many rows are packed per example is not known yet."""
     tokens: int | None
     """Null until a run has read this data with this model."""
     seconds: float | None
-    """Null until there is a run of its kind, or a calibration."""
+    """Null until there is a comparable run or a calibration."""
     least_seconds: float | None
     most_seconds: float | None
     runs: int
-    """How many runs and calibrations it is worked out from."""
+    """The number of runs and calibrations it is based on."""
     is_calibrated: bool
 
 
 class SuggestedChangeOut(Out):
-    """A change to lay over the recipe."""
+    """A recipe change, to merge into the recipe."""
 
     title: str
     change: dict[str, Any]
@@ -98,26 +98,26 @@ class SuggestedChangeOut(Out):
 
 class Estimate(Out):
     memory: MemoryOut | None
-    """Null where it is not known how the model's layers hold a batch: a measurement counts it."""
+    """Null if the activation memory of the model's layers is unknown: a measurement counts it."""
     measured_bytes: float | None
-    """The peak of an earlier run or calibration whose steps were as full; null without one."""
+    """The peak of an earlier run or calibration with equally full steps; null without one."""
     time: TimeOut
     smallest_change: SuggestedChangeOut | None
-    """What would make it fit; null where it does, or nothing helps."""
+    """The smallest change that makes the recipe fit; null if it fits, or nothing helps."""
     largest_batch: SuggestedChangeOut | None
-    """Null where that is the recipe's own."""
+    """The largest batch size that fits; null if the recipe already uses it."""
 
 
 @router.post("")
 def show(asked: EstimateRequest, request: Request) -> Estimate:
-    """Say what a recipe would need. Starts nothing and writes nothing."""
+    """Estimate the memory and time of a recipe. Starts nothing and saves nothing."""
     with read_session(request.app.state.engine) as db:
         return estimate_for(db, recommendation.resolve_precision(db, asked.recipe).recipe)
 
 
 @router.post("/calibration", status_code=202)
 def calibrate(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
-    """Train a few steps of a recipe, for its estimates to go by; nothing is kept of the model."""
+    """Train a few steps of a recipe to calibrate its estimates; the model is discarded."""
     recipe = recommendation.resolve_precision(db, asked.recipe).recipe
     runs.check(db, recipe)
     return chore_out(calibrations.enqueue(db, recipe, config))
@@ -125,10 +125,10 @@ def calibrate(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
 
 @router.post("/measurement", status_code=202)
 def measure(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
-    """Go through a step of a recipe in shapes alone, without the memory it would take.
+    """Simulate a step of a recipe with fake tensors, without the memory it would use.
 
-    Once it has been done, estimates of steps like it count every tensor; asking again returns the
-    same.
+    Afterwards, estimates of such steps count every tensor; requesting it again returns the same
+    task.
     """
     recipe = recommendation.resolve_precision(db, asked.recipe).recipe
     runs.check(db, recipe)
@@ -136,10 +136,10 @@ def measure(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
 
 
 def estimate_for(db: Session, recipe: AnyRecipe) -> Estimate:
-    """Estimate what a recipe would need.
+    """Estimate the memory and time of a recipe.
 
     Raises:
-        InvalidError: there is no such model or data set.
+        InvalidError: The model or dataset does not exist.
 
     """
     known = estimates.load_inputs(db)

@@ -1,7 +1,7 @@
-"""Server-sent events: one run's numbers, log and status as they come, and the state of all runs.
+"""Server-sent events: metrics, log and status of one run, and the status of all runs.
 
-The id of each message is `<metric id>.<log offset>.<happening id>`: where each source had been
-read to.
+The id of each message is `<metric id>.<log offset>.<event id>`: the position reached in each
+source.
 """
 
 import json
@@ -29,7 +29,7 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["live"])
 
 LOG_LINES = 500
 RECENT_RUNS = 50
-"""As many runs as a page of the list shows. A live run is told of however old it is."""
+"""The number of runs on a page of the list. Live runs are included however old they are."""
 
 HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
 _METRIC_ROWS = TypeAdapter(list[metrics.MetricRow])
@@ -39,7 +39,7 @@ _EVENTS = TypeAdapter(list[run_events.AnyEvent])
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """How far a viewer has read; None in the log means: only its last lines."""
+    """How far a viewer has read; None for the log means only its last lines."""
 
     metric: int = 0
     log: int | None = None
@@ -51,7 +51,7 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What one open page has been told so far."""
+    """What has been sent to one open page so far."""
 
     run_id: int
     position: StreamPosition
@@ -61,7 +61,7 @@ class StreamState:
 
 
 def _existing_run(request: Request, run_id: Id) -> int:
-    """Answer 404 before the stream begins: afterwards there is no status to set."""
+    """Return 404 before the stream starts: afterwards the status cannot be set."""
     with read_session(request.app.state.engine) as db:
         runs.get(db, run_id)
     return run_id
@@ -85,14 +85,14 @@ async def of_run(
         if viewer.is_finished:
             yield ServerSentEvent(event="end", data={}, id=str(viewer.position))
             return
-        # After news there may be more at once; without any, wait for the next commit.
+        # If there was something new there may be more already; if not, wait for the next commit.
         if not events and await state.hub.wait(seen) == seen:
             yield HEARTBEAT
 
 
 @router.get("/stream", response_class=EventSourceResponse, dependencies=[StreamSlot])
 async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
-    """Tell of every recent run that changed since the last message; at first, of each of them."""
+    """Stream the recent runs that have changed since the last message; at first, all of them."""
     state = request.app.state
     known: dict[int, str] = {}
     known_live: list[int] = []
@@ -120,7 +120,7 @@ def parse_position(text: str) -> StreamPosition:
 
 
 def read_recent_runs(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
-    """Read the newest runs, those that are live, and those that were: how they ended is news."""
+    """Read the newest runs, live runs, and runs that were live: their outcome must be sent."""
     with read_session(engine) as db:
         newest = runs.newest(db, runs.RunFilter(), limit=RECENT_RUNS)
         known = {run.id for run in newest}
@@ -129,14 +129,14 @@ def read_recent_runs(engine: Engine, followed: frozenset[int]) -> list[RunBrief]
 
 
 def _news_key(brief: RunBrief) -> str:
-    """Return what makes a status news."""
+    """Return the fields whose change must be sent."""
     return brief.model_dump_json(exclude=TRANSIENT_FIELDS)
 
 
 def read_news(
     engine: Engine, settings: Settings, viewer: StreamState
 ) -> tuple[StreamState, list[ServerSentEvent]]:
-    """Read what is new for a viewer, and say where that leaves it."""
+    """Read what is new for a viewer; return its next state and the events to send."""
     with read_session(engine) as db:
         run = runs.get(db, viewer.run_id)
         brief = run_brief(db, run)
@@ -145,7 +145,7 @@ def read_news(
         befell = runs.list_events(db, viewer.run_id, after=viewer.position.event)
     log = RunDir(settings.runs / str(viewer.run_id)).log
     part = artifacts.read_log(log, viewer.position.log, LOG_LINES)
-    # The line may be cut between any two events, so each id tells only what came before it.
+    # The connection may break between any two events, so an id covers only what precedes it.
     told = replace(viewer.position, metric=rows[-1].last_id) if rows else viewer.position
     read = replace(told, log=part.next_offset)
     place = replace(read, event=befell[-1].id or 0) if befell else read

@@ -1,4 +1,4 @@
-"""Exports of a run's model as JSON: ask for one, watch it, fetch what came of it."""
+"""REST routes of model exports: create, list, show, download, delete."""
 
 import re
 from datetime import datetime
@@ -39,10 +39,10 @@ LOG_LINES = 500
 class NewExport(Body):
     dtype: DType
     kind: ExportKind | None = None
-    """full, merged, merged_original or adapter; null takes the whole model as it was trained.
+    """full, merged, merged_original or adapter; null exports the full model as it was trained.
 
-    merged folds the adapter into the base as it was trained beside it, dequantised if need be;
-    merged_original, offered where that base was rounded or quantised, into the base as saved.
+    merged merges the adapter into the base model it was trained with, dequantised if necessary;
+    merged_original, offered if that base was rounded or quantised, into the base as saved.
     """
 
 
@@ -55,18 +55,18 @@ class ExportOut(Out):
     phase: str
     progress: float
     measured: dict[str, float]
-    """What the conversion did to the weights and to perplexity; empty until it has succeeded."""
+    """The effect of the conversion on weights and perplexity; empty until it has succeeded."""
     files: list[ArtifactOut]
     error: ErrorOut | None
     waiting: WaitingOut | None
-    """Why it waits; null once it has begun."""
+    """Why it is waiting; null once it has started."""
     created_at: datetime
     finished_at: datetime | None
 
 
 @router.post("", status_code=201)
 def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
-    """Queue an export. A small one is made beside training, others when no run needs the slot."""
+    """Queue an export. Small ones run during training, others when no run needs the slot."""
     return _export_out(db, exports.create(db, run_id, new.dtype, new.kind, config.runs), config)
 
 
@@ -84,19 +84,19 @@ def show(run_id: Id, export_id: Id, db: DB, config: Config) -> ExportOut:
 
 @router.delete("/{export_id}", status_code=204)
 def delete(run_id: Id, export_id: Id, db: DB, config: Config) -> None:
-    """Delete an export with its files; one that is being made is ended."""
+    """Delete an export and its files; stops it if it is in progress."""
     exports.delete(db, run_id, export_id, config.runs)
 
 
 @router.post("/{export_id}/model", status_code=201)
 def offer(run_id: Id, export_id: Id, db: DB, config: Config) -> ModelOut:
-    """List the export among the models that runs can start from."""
+    """Add the export to the models that runs can start from."""
     return models.model_out(exports.register_model(db, run_id, export_id, config.runs))
 
 
 @router.get("/{export_id}/log", response_class=PlainTextResponse)
 def log(run_id: Id, export_id: Id, db: DB, config: Config) -> str:
-    """Read the last lines of what the export's process has printed."""
+    """Return the last lines of the export's log."""
     folder = _export_folder(exports.get(db, run_id, export_id), config)
     return "\n".join(artifacts.read_log(folder.log, None, LOG_LINES).lines)
 
@@ -110,11 +110,11 @@ def file(run_id: Id, export_id: Id, name: str, db: DB, config: Config) -> FileRe
 
 @router.get("/{export_id}/zip", response_class=StreamingResponse)
 def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingResponse:
-    """Fetch all files as one zip."""
+    """Download all files as a zip."""
     export = exports.get(db, run_id, export_id)
     if export.status is not TaskStatus.SUCCEEDED:
         raise ConflictError(
-            f"Export {export_id} is {export.status}.", hint="Its files are there once it succeeded."
+            f"Export {export_id} is {export.status}.", hint="Wait until it has succeeded."
         )
     name = _zip_name(runs.get(db, run_id).name, export)
     return StreamingResponse(
@@ -145,6 +145,6 @@ def _export_folder(export: Export, config: Config) -> ExportDir:
 
 
 def _zip_name(run: str, export: Export) -> str:
-    """Return a file name that every system takes."""
+    """Return a file name that is valid on every system."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", run).strip("-").lower()[:60] or "run"
     return f"{plain}-{export.run_id}-{export.kind}-{export.dtype}"

@@ -1,4 +1,4 @@
-"""What a recipe would do, before anything starts: its plan, and all that speaks for or against."""
+"""The REST route that plans a recipe: number formats, estimates, refusals and warnings."""
 
 from typing import Any
 
@@ -22,21 +22,21 @@ class PlanRequest(Body):
 
 
 class SizesOut(Out):
-    """Bytes by part. Activations are not among them: they depend on the data."""
+    """Bytes by part. Activations are not included: they depend on the data."""
 
     weights: int
     adapter: int
     gradients: int
     optimizer: int
     copies: int
-    """What autocast keeps of the weights in the narrower format."""
+    """Copies of the weights that autocast caches in the lower precision."""
     compensation: int
-    """What a mode keeps beside the weights to make up for their few digits."""
+    """Rounding compensation that a mode stores in addition to the weights."""
     total: int
 
 
 class RoundedOut(Out):
-    """Weights loaded in a format that cannot hold all their values: measured on a sample."""
+    """Weights loaded in a format that cannot represent all their values: measured on a sample."""
 
     to: str
     stored: list[str]
@@ -45,34 +45,34 @@ class RoundedOut(Out):
     """How many weights are stored in those formats."""
     sampled: int
     changed: float
-    """Share of the sample that is not the same afterwards."""
+    """The share of the sample that changes."""
     max_relative_change: float
     mean_relative_change: float
-    """Over the sample, unchanged weights included."""
+    """Over the sample, including unchanged weights."""
 
 
 class PlanOut(Out):
-    """Which format each thing will be held in."""
+    """The number format of each part of training."""
 
     precision: str
     weights: str
-    """Of the base model; two formats joined by "and" where it is saved in both and keeps them."""
+    """Of the base model; two formats joined by "and" if it is saved in both and keeps them."""
     rest: str | None
-    """Of what a quantised model keeps as it is: embeddings, norms, the output; else null."""
+    """Of a quantised model's embeddings, norms and output, which stay as they are; else null."""
     trained: str
-    """Of the weights that learn."""
+    """Of the trainable weights."""
     compute: str
     gradients: str
     optimizer_states: str
     scaler: bool
     rounded: RoundedOut | None
-    """What loading the base model rounds; null where every weight stays as it was saved."""
+    """What loading the base model rounds; null if every weight stays as it was saved."""
     parameters: int | None
-    """Null where the model's files are not on this machine."""
+    """Null if the model's files are not on this machine."""
     trained_parameters: int | None
     sizes: SizesOut | None
     effective_batch: int
-    """Examples an update learns from."""
+    """Examples per optimizer step."""
 
 
 class RefusalOut(Out):
@@ -81,9 +81,9 @@ class RefusalOut(Out):
     param: str
     """The dotted name of the field to change."""
     repair: dict[str, Any]
-    """Values that, laid over the recipe, let it run; empty where none are known."""
+    """Values to merge into the recipe so that it can run; empty if none are known."""
     link: str
-    """The page where it can be mended, if that is no field of the recipe."""
+    """The page where it can be fixed, if not in the recipe."""
 
 
 class AdviceOut(Out):
@@ -92,18 +92,18 @@ class AdviceOut(Out):
 
 
 class PlanAnswer(Estimate):
-    """All that `estimate` answers, and what is held, said and refused besides."""
+    """The response of `estimate`, plus the plan, refusals, warnings and advice."""
 
     plan: PlanOut
     refusals: list[RefusalOut]
-    """Why it cannot run here; empty if it can."""
+    """Why it cannot run on this machine; empty if it can."""
     warnings: list[str]
     advice: AdviceOut
 
 
 @router.post("")
 def show(asked: PlanRequest, request: Request) -> PlanAnswer:
-    """Say what a recipe would do. Starts nothing and writes nothing."""
+    """Plan a recipe. Starts nothing and saves nothing."""
     with read_session(request.app.state.engine) as db:
         facts = recommendation.load_model_facts(db, asked.recipe.base_model)
         advised = recommendation.recommend_for_machine(db, asked.recipe, facts)

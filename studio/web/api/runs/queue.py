@@ -1,4 +1,4 @@
-"""The queue as JSON."""
+"""REST routes of the queue and of the loaded model."""
 
 from datetime import datetime
 
@@ -18,37 +18,37 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/queue", tags=["queue"])
 
 class WaitingRunOut(RunBrief):
     reason: str
-    """Why it waits."""
+    """Why it is waiting."""
     waiting_since: datetime
     starts_in_seconds: float | None
-    """Estimated from the runs that train and from earlier runs of its experiment."""
+    """Estimated from training runs and from earlier runs of its experiment."""
 
 
 class LoadedOut(Out):
-    """The model that is loaded to answer."""
+    """The model that is loaded for inference."""
 
     model: str
-    """The name it was asked by last; empty until somebody is heard."""
+    """The name in the latest request; empty before the first request."""
     computed_in: str
-    """The number format of its last answer, as measured; empty until it has given one."""
+    """The number format of its latest answer, as measured; empty before the first answer."""
     since: datetime
     leaves_in_seconds: float | None
-    """Until it goes unless it is asked; null while it answers, and once it is to leave."""
+    """Seconds until it is unloaded if idle; null while it answers or is being unloaded."""
     is_leaving: bool
-    """Whether it goes as soon as the answer at hand is whole."""
+    """Whether it is unloaded as soon as the current answer is complete."""
     slots: int
 
 
 class QueueOut(Out):
     slots: int
-    """How many runs may train at once, over all workers known."""
+    """How many runs can train at once, over all known workers."""
     used: int
-    """By runs that train, by other work, and by a model that is loaded to answer."""
+    """Slots used by training runs, by tasks and exports, and by a loaded model."""
     live: list[RunBrief]
     loaded: LoadedOut | None
-    """The model that is loaded to answer. It leaves when a run waits for its slot."""
+    """The model loaded for inference. It is unloaded when a run waits for its slot."""
     waiting: list[WaitingRunOut]
-    """In the order in which they will start."""
+    """In starting order."""
 
 
 def _wait_out(db: DB, wait: queue_eta.RunWait) -> WaitingRunOut:
@@ -75,7 +75,7 @@ def show(db: DB) -> QueueOut:
 
 @router.delete("/loaded")
 def stop(db: DB) -> LoadedOut:
-    """Have the model that is loaded to answer leave, once the answer at hand is whole."""
+    """Unload the model loaded for inference, once the current answer is complete."""
     return _loaded_out(loaded_model.request_unload(db))
 
 

@@ -1,4 +1,4 @@
-"""What came of a run, as JSON and files: its numbers, its log, its manifest, its artifacts."""
+"""REST routes of a run's results: metrics, log, checkpoints, manifest, artifacts."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,13 +18,13 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
 MetricKeys = Annotated[str, Query(max_length=1000)]
 AxisName = Annotated[str, Query(pattern=r"^[\w./-]{1,100}$")]
-"""One of step, relative_step, epoch, tokens, seconds and wall, or another metric."""
+"""One of step, relative_step, epoch, tokens, seconds and wall, or a metric."""
 Buckets = Annotated[int, Query(ge=2, le=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
 class CurveWindow:
-    """Into how many parts an axis is cut, and from where to where."""
+    """The range of the x axis, and the number of buckets it is divided into."""
 
     buckets: int
     x_range: tuple[float, float]
@@ -47,20 +47,20 @@ class SeriesOut(Out):
     min: list[float | None]
     max: list[float | None]
     non_finite: list[float]
-    """Places on the x axis where the number was not finite."""
+    """Positions on the x axis where the value is NaN or infinite."""
     first_broken: int | None
-    """The first step of these."""
+    """The first step with such a value."""
     broken_run: int | None
-    """The run that told it: of a group, the one that broke first."""
+    """The run that reported it: in a group, the earliest."""
 
 
 class CurvesOut(Out):
-    """Metrics along one axis; null where a metric has no number at that place."""
+    """Metrics on one axis; null where a metric has no value."""
 
     x: list[float]
     series: dict[str, SeriesOut]
     last_id: int
-    """Pass it to the stream as `after` to go on from here."""
+    """Pass it to the stream as `after` to continue from here."""
 
 
 class LogOut(Out):
@@ -73,7 +73,7 @@ class CheckpointOut(Out):
     step: int
     bytes: int
     is_next: bool
-    """Whether the run would go on from it."""
+    """Whether the run would resume from it."""
 
 
 class ArtifactOut(Out):
@@ -90,7 +90,7 @@ def curves(
     *,
     cut: CurveWindowParams,
 ) -> CurvesOut:
-    """Curves of a run; with `from` and `to` a part of the axis, in as many buckets."""
+    """Return the curves of a run in buckets; `from` and `to` select part of the x axis."""
     runs.get(db, run_id)
     wanted = keys.split(",") if keys else metrics.list_keys(db, [run_id])
     found = metrics.load_curves(db, [run_id], wanted, x=x, buckets=cut.buckets, part=cut.x_range)
@@ -103,14 +103,14 @@ def curves(
 
 @router.get("/{run_id}/log")
 def log(run_id: Id, db: DB, config: Config, after: After = None, limit: Limit = 500) -> LogOut:
-    """Lines of the log after a byte offset; without one, the last lines."""
+    """Return the log lines after a byte offset, or the last lines without one."""
     part = artifacts.read_log(run_folder(db, config, run_id).log, after, limit)
     return LogOut(lines=part.lines, next_offset=part.next_offset)
 
 
 @router.get("/{run_id}/checkpoints")
 def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
-    """List what the run can go on from, newest first. They are told, not handed out."""
+    """List the checkpoints of the run, newest first. Their files cannot be downloaded."""
     run = runs.get(db, run_id)
     shown = [
         CheckpointOut(
@@ -123,7 +123,7 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
 
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
 def manifest(run_id: Id, db: DB, config: Config) -> Response:
-    """All it takes to repeat the run, and to trust it; what is known so far while it goes on."""
+    """Return everything needed to reproduce and verify the run; partial while it trains."""
     told = manifests.read_json(db, runs.get(db, run_id), run_folder(db, config, run_id))
     return Response(told, media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""The table of runs as JSON: its fields, what is done to many runs at once, and saved views."""
+"""REST routes of the run table: fields, bulk actions and saved views."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -24,7 +24,7 @@ class FieldOut(Out):
 
 
 class Bulk(Body):
-    """Something done to many runs, all or none."""
+    """An action on many runs: applied to all or to none."""
 
     runs: Annotated[list[BodyId], Field(min_length=1, max_length=bulk_actions.MAX_RUNS)]
     act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
@@ -33,13 +33,13 @@ class Bulk(Body):
 
 class BulkOut(Out):
     changed: list[int]
-    """The runs that this has changed; the others were so before."""
+    """The runs that were changed; the others already were in this state."""
 
 
 class NewView(Body):
     name: Name
     query: Annotated[str, Field(max_length=saved_views.QUERY_LIMIT)]
-    """What stands in the address of the page behind the question mark."""
+    """The query string of the page, without the question mark."""
 
 
 class ViewOut(Out):
@@ -51,7 +51,7 @@ class ViewOut(Out):
 
 @router.get("/fields")
 def listing(db: DB) -> Listing[FieldOut]:
-    """List all that runs can be searched, sorted and shown by."""
+    """List the fields by which runs can be searched, sorted and displayed."""
     told = metric_summaries.list_keys(db)
     found = [
         one for name in query_fields.list_names(told) if (one := query_fields.find(name, told))
@@ -76,7 +76,7 @@ def saved(db: DB) -> Listing[ViewOut]:
 
 @router.post("/views", status_code=201)
 def save(new: NewView, db: DB) -> ViewOut:
-    """Keep a view; one of the same name is replaced."""
+    """Save a view, replacing one of the same name."""
     return ViewOut.model_validate(saved_views.save(db, new.name, new.query))
 
 

@@ -1,4 +1,4 @@
-"""Runs as JSON: submit, list, change, and fetch what came of them."""
+"""REST routes of runs: submit, list, show, change, pause, resume, retry, delete."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -45,16 +45,16 @@ _FILTERS = ("status", "experiment", "tag", "model", "dataset", "method", "precis
 
 
 class RunQuery(BaseModel):
-    """Which runs to list, and in what order."""
+    """The runs to list, and their order."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     q: Annotated[str, Field(max_length=1000)] = ""
-    """A query as the search box takes it: `status:failed eval_loss<0.5 -tag:draft`."""
+    """A query as in the search box: `status:failed eval_loss<0.5 -tag:draft`."""
     sort: Annotated[str, Field(max_length=200)] = run_table.NEWEST_FIRST
-    """A field's name, as `eval_loss.best`; with a minus before it, the greatest comes first."""
+    """A field name, such as `eval_loss.best`; prefix it with a minus for descending order."""
     after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """The last run of the page before, as its `next_after` says."""
+    """The last run of the previous page: its `next_after`."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     status: RunStatus | None = None
     experiment: Annotated[int, Field(ge=1, lt=2**63)] | None = None
@@ -64,11 +64,11 @@ class RunQuery(BaseModel):
     method: FilterText = ""
     precision: FilterText = ""
     search: FilterText = ""
-    """Words of its name or notes."""
+    """Words in the name or notes."""
 
     @property
     def query(self) -> str:
-        """All of it as one query."""
+        """The filters combined into one query."""
         named = {name: str(getattr(self, name) or "") for name in _FILTERS}
         parts = [f"{name}:{query_parser.quote(value)}" for name, value in named.items() if value]
         words = [query_parser.quote(self.search)] if self.search else []
@@ -80,40 +80,40 @@ class NewRun(Body):
     recipe: AnyRecipe
     notes: Notes = ""
     parent: Source = ""
-    """What the recipe was made from."""
+    """The run or experiment that the recipe was copied from."""
 
 
 class ChangedRun(Body):
-    """What may be changed of a run; `priority`, `place` and `is_held` only while it is queued."""
+    """Changes to a run; `priority`, `place` and `is_held` only while it is queued."""
 
     name: Name | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
     """Higher starts first."""
     place: Annotated[int, Field(ge=1)] | None = None
-    """Its place among the waiting runs of its priority, counted from one."""
+    """Its position among the queued runs of its priority, starting at one."""
     is_held: bool | None = None
-    """Whether it waits until you let it go."""
+    """Whether it stays on hold until you release it."""
     notes: Annotated[str, Field(max_length=tags_notes.NOTES_LIMIT)] | None = None
     tags: Annotated[list[Name], Field(max_length=tags_notes.MAX_TAGS)] | None = None
     is_archived: bool | None = None
-    """Whether lists leave it out."""
+    """Whether lists hide it."""
     is_trashed: bool | None = None
-    """Whether it is in the trash. It is removed for good some weeks later."""
+    """Whether it is in the trash. It is permanently deleted some weeks later."""
 
 
 class NewPlace(Body):
     place: Annotated[int, Field(ge=1, lt=2**53)]
-    """Its new place among the waiting runs of its priority, counted from one."""
+    """Its new position among the queued runs of its priority, starting at one."""
 
 
 class ChangedRecipe(Body):
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """Values to lay over the recipe, nested as it is: the `change` of a repair, for one."""
+    """Values that override the recipe, nested like it, such as the `change` of a fix."""
 
 
 class Retry(Body):
     place: Literal["checkpoint", "start"] = Field(default="checkpoint", alias="from")
-    """From the start, the run's numbers and answers so far are deleted; its history stays."""
+    """From `start`, the run's metrics and answers so far are deleted; its history is kept."""
 
 
 class AttemptOut(Out):
@@ -123,17 +123,17 @@ class AttemptOut(Out):
     began_at: datetime
     ended_at: datetime | None
     outcome: str
-    """The run's status after it, `lost` when its process was gone without a word, or nothing."""
+    """The run's status afterwards, `lost` if its process vanished, or empty."""
     exit_code: int | None
 
 
 class RunEventsOut(Listing[AnyEvent]):
-    """What befell a run, oldest first."""
+    """The events of a run, oldest first."""
 
 
 @router.post("", status_code=201)
 def submit(new: NewRun, db: DB) -> RunOut:
-    """Make an experiment of the recipe, and queue its first run."""
+    """Create an experiment with the recipe, and queue its first run."""
     about = {"notes": new.notes, "parent": new.parent}
     experiment = experiments.create(db, new.name, new.recipe, **about)
     return run_out(db, runs.submit(db, experiment))
@@ -141,7 +141,7 @@ def submit(new: NewRun, db: DB) -> RunOut:
 
 @router.get("")
 def newest(db: DB, asked: Annotated[RunQuery, Query()]) -> Listing[RunOut]:
-    """List the runs that a query finds; those in archive and trash only where it names them."""
+    """List the runs that match a query; archived and trashed runs only if it asks for them."""
     view = TableView(query=asked.query, sort=asked.sort)
     rows = run_table.find_runs(db, view, limit=asked.limit + 1, after=asked.after)
     return make_page(rows, asked.limit, [run_out(db, row) for row in rows])
@@ -149,7 +149,7 @@ def newest(db: DB, asked: Annotated[RunQuery, Query()]) -> Listing[RunOut]:
 
 @router.get("/{run_id}")
 def show(run_id: Id, db: DB, config: Config, etag: EtagResponse) -> RunDetailOut:
-    """Tell all of a run; of one that has failed, also how it can be mended."""
+    """Return a run; if it has failed, with possible fixes."""
     run = runs.get(db, run_id)
     etag.set_header(*_editable_facts(run))
     return failed_run_out(db, run, run_results.run_folder(db, config, run_id))
@@ -176,13 +176,13 @@ def change(run_id: Id, changed: ChangedRun, db: DB, etag: EtagPrecondition) -> R
 
 @router.delete("/{run_id}", status_code=204)
 def delete(run_id: Id, db: DB, config: Config) -> None:
-    """Remove a run for good, with its numbers and files, wherever it is."""
+    """Permanently delete a run with its metrics and files, in the trash or not."""
     runs.delete(db, run_id, config.runs)
 
 
 @router.post("/{run_id}/again", status_code=201)
 def again(run_id: Id, changed: ChangedRecipe, db: DB) -> RunOut:
-    """Queue the recipe of a run once more, with some of its values changed."""
+    """Queue a new run with the recipe of this one, with some values changed."""
     return run_out(db, runs.resubmit(db, run_id, changed.overrides, strict=None))
 
 
@@ -193,38 +193,38 @@ def cancel(run_id: Id, db: DB) -> RunOut:
 
 @router.post("/{run_id}/keep")
 def keep(run_id: Id, db: DB) -> RunOut:
-    """Stop the run, and keep what it has learnt as its result."""
+    """Stop the run, and keep the model trained so far as its result."""
     return run_out(db, run_commands.stop_and_keep(db, run_id))
 
 
 @router.post("/{run_id}/pause")
 def pause(run_id: Id, db: DB) -> RunOut:
-    """Have the run write a checkpoint and leave its slot."""
+    """Pause the run: it writes a checkpoint and releases its slot."""
     return run_out(db, run_commands.pause(db, run_id))
 
 
 @router.post("/{run_id}/resume")
 def resume(run_id: Id, db: DB) -> RunOut:
-    """Queue a paused run to go on from its checkpoint."""
+    """Queue a paused run to resume from its checkpoint."""
     return run_out(db, run_commands.resume(db, run_id))
 
 
 @router.post("/{run_id}/retry")
 def retry(run_id: Id, db: DB, how: Retry | None = None) -> RunOut:
-    """Queue a failed or cancelled run to go on from its newest checkpoint, or to begin anew."""
+    """Queue a failed or cancelled run to resume from its newest checkpoint, or to restart."""
     again = run_commands.restart if how and how.place == "start" else run_commands.retry
     return run_out(db, again(db, run_id))
 
 
 @router.post("/{run_id}/move")
 def move(run_id: Id, moved: NewPlace, db: DB) -> RunOut:
-    """Give a queued run another place in the queue."""
+    """Move a queued run to another position in the queue."""
     return run_out(db, queue.move(db, run_id, moved.place))
 
 
 @router.get("/{run_id}/attempts")
 def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
-    """Tell of each attempt at the run, oldest first."""
+    """List the attempts of the run, oldest first."""
     runs.get(db, run_id)
     found = [AttemptOut.model_validate(one) for one in attempts.list_attempts(db, run_id)]
     return Listing(data=found, has_more=False, next_after=None)
@@ -232,7 +232,7 @@ def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
 
 @router.get("/{run_id}/events")
 def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> RunEventsOut:
-    """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
+    """List the events of the run, oldest first. Ignore kinds that you do not know."""
     runs.get(db, run_id)
     rows = runs.list_events(db, run_id, after=after or 0, limit=limit + 1)
     page = make_page(rows, limit, [run_events.to_event(row) for row in rows])
@@ -240,6 +240,6 @@ def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> RunEvent
 
 
 def _editable_facts(run: Run) -> tuple[Any, ...]:
-    """Return what people change of a run: how far it has trained is not among it."""
+    """Return the editable fields of a run; its training progress is not one of them."""
     times = (run.archived_at, run.deleted_at)
     return (run.name, run.notes, run.tags, run.priority, run.is_held, *times)

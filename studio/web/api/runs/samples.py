@@ -1,4 +1,4 @@
-"""The answers of a run, and what people think of them."""
+"""REST routes of a run's sample answers and their ratings."""
 
 from typing import Annotated
 
@@ -21,31 +21,31 @@ SamplePosition = Annotated[int, Path(ge=0, lt=2**31)]
 
 
 class SampleOut(Out):
-    """What the model answered to one validation prompt, at one stage of its run."""
+    """The model's answer to one validation prompt, at one stage of its run."""
 
     stage: SampleStage
     step: int
     position: SamplePosition
-    """The number of the prompt: its answer is rated under it."""
+    """The number of the prompt, used to rate its answer."""
     prompt: str
     reference: str
-    """How the data set answers it."""
+    """The answer in the dataset."""
     answer: str
     computed_in: str
-    """The number format it was computed in, as measured: `float32`, `bfloat16 (nf4)`; empty where
-    an earlier version ran it."""
+    """The number format it was computed in, as measured: `float32`, `bfloat16 (nf4)`; empty for
+    runs of earlier versions."""
     rating: int | None
-    """From 1 to 5; null where nobody has rated it. Only answers after training can be rated."""
+    """From 1 to 5; null if not rated. Only answers after training can be rated."""
 
 
 class NewRating(Body):
     score: int = Field(ge=sample_ratings.MIN_SCORE, le=sample_ratings.MAX_SCORE)
-    """From 1, of no use, to 5, as good as it can be."""
+    """From 1, useless, to 5, perfect."""
 
 
 @router.get("/{run_id}/samples")
 def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
-    """Tell what the run answered, by prompt, in the order in which it was written."""
+    """List the run's sample answers, in the order in which they were generated."""
     runs.get(db, run_id)
     scores = sample_ratings.load_scores(db, [run_id])
     found = [
@@ -56,7 +56,7 @@ def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
 
 @router.put("/{run_id}/samples/{position}/rating")
 def rate(run_id: Id, position: SamplePosition, new: NewRating, db: DB) -> SampleOut:
-    """Rate what the run answered after training. The mean over its answers is a metric of it."""
+    """Rate an answer given after training. The mean rating is a metric of the run."""
     sample = sample_ratings.get_final_sample(db, run_id, position)
     sample_ratings.rate(db, sample, new.score)
     return _sample_out(sample, new.score)
