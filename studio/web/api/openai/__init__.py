@@ -1,4 +1,4 @@
-"""OpenAI's interface over the studio: files, fine-tuning jobs, models and answers, under /v1."""
+"""The OpenAI-compatible API under /v1: files, fine-tuning jobs, models and completions."""
 
 from studio.web.api.openai import chat, files, jobs, models
 

@@ -1,6 +1,6 @@
-"""Answers of OpenAI's interface: a model goes on with a conversation or a text, at once or in bits.
+"""Chat completions and completions of the OpenAI-compatible API, whole or streamed.
 
-No thread and no session is held while a model writes, and whoever hangs up stops it.
+Neither a thread nor a session is held while a model generates, and a disconnect stops it.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 @router.post("/chat/completions")
 async def chat(sent: ChatCompletionRequest, request: Request) -> Response:
-    """Have a model answer a conversation, with the chat template it was taught with."""
+    """Answer a conversation, with the chat template the model was trained with."""
     return await _respond(request, sent.to_request(), ResponseBuilder(sent.model, is_chat=True))
 
 
 @router.post("/completions")
 async def complete(sent: CompletionRequest, request: Request) -> Response:
-    """Have a model go on with a text, without any template."""
+    """Continue a text, without a chat template."""
     return await _respond(request, sent.to_request(), ResponseBuilder(sent.model, is_chat=False))
 
 
@@ -58,7 +58,7 @@ async def _respond(request: Request, wish: GenerationOptions, reply: ResponseBui
 
 
 async def _build_request(request: Request, wish: GenerationOptions) -> GenerationRequest:
-    """Look up the model, and have the desk write the prompt: a template is a stranger's program."""
+    """Look up the model; the tokenizer service renders the prompt: templates are untrusted."""
     state, settings = request.app.state, request.app.state.settings
 
     def found() -> model_names.ServedModel:
@@ -90,14 +90,14 @@ async def _collect_answer(line: ResponseStream) -> tuple[str, GenerationEnd]:
     finally:
         await line.close()
     *parts, end = said
-    assert isinstance(end, GenerationEnd)  # noqa: S101 -- what is said last
+    assert isinstance(end, GenerationEnd)  # noqa: S101 -- the last chunk is always the end
     return "".join(map(str, parts)), end
 
 
 async def _stream_events(
     line: ResponseStream, reply: ResponseBuilder, prompt: int, wish: GenerationOptions
 ) -> AsyncIterator[str]:
-    """Yield an answer as events. What fails now can only be told as one of them."""
+    """Yield an answer as events. An error at this point can only be sent as one of them."""
     usage = {"usage": None} if wish.wants_usage else {}
     try:
         yield _format_event(reply.first_chunk() | usage)
@@ -121,7 +121,7 @@ def _format_event(data: dict[str, Any]) -> str:
 
 
 async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do something only for as long as whoever asked is there to hear of it."""
+    """Await `work`, and cancel it if the client disconnects."""
     doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -130,7 +130,7 @@ async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T
     finally:
         gone.cancel()
         doing.cancel()
-    raise UnavailableError("Whoever asked has hung up.")
+    raise UnavailableError("The client has disconnected.")
 
 
 async def _wait_for_disconnect(request: Request) -> None:

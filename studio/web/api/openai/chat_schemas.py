@@ -1,4 +1,4 @@
-"""What OpenAI's clients send to have a model answer, and an answer as they are told of it."""
+"""Request and response schemas of OpenAI's chat completions and completions."""
 
 import secrets
 import time
@@ -25,7 +25,7 @@ IGNORED_FIELDS = frozenset(
         "user",
     }
 )
-"""Fields that ask for nothing of a model: they are accepted and passed over."""
+"""Fields that do not affect the answer: accepted and ignored."""
 
 NEUTRAL_VALUES: dict[str, Collection[object]] = {
     "best_of": (1,),
@@ -49,7 +49,7 @@ NEUTRAL_VALUES: dict[str, Collection[object]] = {
     "verbosity": (),
     "web_search_options": (),
 }
-"""Fields that are refused, unless they ask for what happens anyway."""
+"""Unsupported fields, each with the values that change nothing; any other value is rejected."""
 
 _MESSAGE_NEUTRAL_VALUES: dict[str, Collection[object]] = {
     "tool_calls": ([],),
@@ -57,13 +57,13 @@ _MESSAGE_NEUTRAL_VALUES: dict[str, Collection[object]] = {
     "audio": (),
 }
 _DEFAULT_COMPLETION_TOKENS = 16
-"""How long a completion is where nothing says so: OpenAI's own default."""
+"""The default length of a completion, as in OpenAI's API."""
 
 
 class StreamOptions(Body):
     include_usage: bool = False
     include_obfuscation: bool = False
-    """Accepted, and passed over: answers are padded with nothing."""
+    """Accepted and ignored: answers are not padded."""
 
 
 class TextPart(Body):
@@ -75,7 +75,7 @@ class Turn(Body):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Len(1, 1000)]
     name: str | None = None
-    """Accepted, and passed over: chat templates have no place for it."""
+    """Accepted and ignored: chat templates do not use it."""
 
     def to_message(self) -> dict[str, str]:
         check_fields(self, (), _MESSAGE_NEUTRAL_VALUES)
@@ -91,9 +91,9 @@ class Turn(Body):
 class GenerationOptions:
     model: str
     row: dict[str, Any]
-    """What the model is to go on with, as the desk takes it."""
+    """The messages or text to continue, as the tokenizer service takes it."""
     options: GenerationRequest
-    """How; the model and the tokens are looked up later."""
+    """The sampling options; the model and the tokens are filled in later."""
     is_streamed: bool
     wants_usage: bool
 
@@ -124,7 +124,7 @@ class _GenerationBody(Body):
             stop=stop,
             most=most,
             temperature=1.0 if self.temperature is None else self.temperature,
-            # None of the words is what a share of nothing leaves: the likeliest one stays.
+            # 0 would leave no token to sample; the smallest share keeps the likeliest one.
             top_p=1.0 if self.top_p is None else max(self.top_p, 1e-6),
             seed=self.seed,
             is_turn=is_turn,
@@ -141,13 +141,13 @@ class _GenerationBody(Body):
 class ChatCompletionRequest(_GenerationBody):
     messages: Annotated[list[Turn], Len(1, 10_000)]
     max_completion_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
-    """Counts for more than `max_tokens`; without either, as far as the model sees."""
+    """Takes precedence over `max_tokens`; without either, up to the model's context length."""
 
     def to_request(self) -> GenerationOptions:
-        """Return what is asked.
+        """Return the validated options.
 
         Raises:
-            InvalidError: a field asks for what there is not.
+            InvalidError: A field asks for something unsupported.
 
         """
         row = {"messages": [turn.to_message() for turn in self.messages]}
@@ -159,15 +159,15 @@ class CompletionRequest(_GenerationBody):
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Len(1, 1)]
 
     def to_request(self) -> GenerationOptions:
-        """Return what is asked.
+        """Return the validated options.
 
         Raises:
-            InvalidError: a field asks for what there is not.
+            InvalidError: A field asks for something unsupported.
 
         """
         text = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
         if not text:
-            raise InvalidError("There is nothing to go on with.", param="prompt")
+            raise InvalidError("The prompt is empty.", param="prompt")
         return self._to_request(
             {"text": text}, self.max_tokens or _DEFAULT_COMPLETION_TOKENS, is_turn=False
         )
@@ -175,7 +175,7 @@ class CompletionRequest(_GenerationBody):
 
 @dataclass(frozen=True, slots=True)
 class ResponseBuilder:
-    """One answer, in the words of a conversation or of a completion."""
+    """Builds the JSON of one answer, as a chat completion or a completion."""
 
     model: str
     is_chat: bool
@@ -221,7 +221,7 @@ class ResponseBuilder:
 
 
 def _computed_in(end: GenerationEnd) -> dict[str, Any]:
-    """Say the number format that was computed in, which OpenAI's interface has no word for."""
+    """Return the number format of the computation, which OpenAI's API has no field for."""
     return {"x_studio": {"computed_in": end.computed_in}} if end.computed_in else {}
 
 

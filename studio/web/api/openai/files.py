@@ -1,4 +1,4 @@
-"""Files of OpenAI's interface: data sets that are brought, and tables of what runs measured."""
+"""Files of the OpenAI-compatible API: uploaded datasets, and result tables of runs."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/files", tags=["openai"])
 
 PURPOSE, RESULTS_PURPOSE = "fine-tune", "fine-tune-results"
 MAX_RESULTS = 100
-"""As many tables of results are told on one page: their sizes have to be counted."""
+"""The most result tables on one page: computing their sizes takes time."""
 
 _FORM_FIELDS = FormFields(
     text_fields=frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"}),
@@ -54,9 +54,9 @@ class FileOut(Out):
     filename: str
     purpose: str
     status: Literal["uploaded", "processed", "error"]
-    """uploaded: it is being read; error: nothing can be learnt from it as it is."""
+    """uploaded: it is being read; error: it cannot be trained on as it is."""
     status_details: str | None = None
-    """What is wrong with its rows, and where."""
+    """The problems of its rows, and where they are."""
     expires_at: int | None = None
 
 
@@ -67,12 +67,12 @@ async def _receive_upload(request: Request, config: Config) -> AsyncIterator[Upl
             raise InvalidError("A file is needed.", param="file")
         if purpose != PURPOSE:
             raise InvalidError(
-                f"The purpose {purpose[:50]!r} is none of this studio's; it takes {PURPOSE!r}.",
+                f"The purpose {purpose[:50]!r} is not supported; use {PURPOSE!r}.",
                 param="purpose",
             )
         if any(name.startswith("expires_after") for name in form.fields):
             raise InvalidError(
-                "Files do not expire here; delete one when it is not needed.",
+                "Files do not expire here; delete a file when you no longer need it.",
                 param="expires_after",
             )
         yield Upload(
@@ -91,7 +91,7 @@ Retries = Annotated[int, Header(alias="x-stainless-retry-count", ge=0)]
 
 @router.post("", openapi_extra=_REQUEST_BODY)
 def create(upload: ReceivedUpload, db: DB, config: Config, retries: Retries = 0) -> FileOut:
-    """Bring a file with `purpose="fine-tune"`: a data set, in any format that data sets come in."""
+    """Upload a file with `purpose="fine-tune"` as a dataset, in any supported format."""
     dataset = file_objects.create(db, config.datasets, upload, is_again=retries > 0)
     return _dataset_file(db, dataset)
 
@@ -104,7 +104,7 @@ def newest(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
 ) -> OpenAIListing[FileOut]:
-    """List the data sets, newest first; with `purpose=fine-tune-results` the tables of results."""
+    """List the datasets, newest first; with `purpose=fine-tune-results`, the result tables."""
     if purpose == RESULTS_PURPOSE:
         limit = min(limit, MAX_RESULTS)
         rows: list[Any] = list(file_objects.list_runs_with_results(db))
@@ -115,7 +115,7 @@ def newest(
     if order == "asc":
         rows, ids = rows[::-1], ids[::-1]
     if after is not None and after not in ids:
-        raise InvalidError(f"There is no file {after[:100]} to go on after.", param="after")
+        raise InvalidError(f"File {after[:100]} not found.", param="after")
     start = ids.index(after) + 1 if after is not None else 0
     ids = ids[start : start + limit + 1]
     shown = [_file_out(db, row) for row in rows[start : start + limit]]
@@ -130,7 +130,7 @@ def show(file_id: str, db: DB) -> FileOut:
 
 @router.get("/{file_id}/content", response_class=Response)
 def content(file_id: str, db: DB, config: Config) -> Response:
-    """Hand out a file as it was brought, or a table of results as CSV."""
+    """Download a file as it was uploaded, or a result table as CSV."""
     run = file_objects.get_results_run(db, file_id)
     if run is not None:
         return Response(file_objects.results_csv(db, run), media_type="text/csv")
@@ -141,9 +141,9 @@ def content(file_id: str, db: DB, config: Config) -> Response:
 
 @router.delete("/{file_id}")
 def delete(file_id: str, db: DB, config: Config) -> Deleted:
-    """Delete a data set. Runs that were trained on it stay."""
+    """Delete a dataset. Runs that were trained on it are not deleted."""
     if file_objects.get_results_run(db, file_id) is not None:
-        raise InvalidError("The results of a run go with the run.", param="id")
+        raise InvalidError("To delete the results of a run, delete the run.", param="id")
     dataset_id = file_objects.get(db, file_id).id or 0
     owners.require(db, "datasets", [dataset_id])
     datasets.delete(db, config.datasets, dataset_id)

@@ -1,4 +1,4 @@
-"""What OpenAI's clients send to make a fine-tuning job, and a run as they are told of it."""
+"""Request and response schemas of OpenAI's fine-tuning jobs."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ from studio.web.api.openai.schemas import Body, Out, check_fields, unix_seconds
 Auto = Literal["auto"]
 
 MetadataKey = Annotated[str, Field(max_length=64, pattern=r'^[^"\\]*$')]
-"""Of a pair of metadata. Signs that no database asks for alike are left out."""
+"""A metadata key. Characters that databases treat differently in queries are not allowed."""
 
 SUPPORTED_METHOD = "supervised"
 _NEUTRAL_VALUES: dict[str, Collection[object]] = {"integrations": ([],)}
@@ -33,7 +33,7 @@ class Hyperparameters(Body):
     n_epochs: Auto | Annotated[int, Ge(1), Le(50)] = "auto"
     batch_size: Auto | Annotated[int, Ge(1), Le(256)] = "auto"
     learning_rate_multiplier: Auto | Annotated[float, Gt(0), Le(1000)] = "auto"
-    """Times the rate that the studio recommends for the model and what is trained of it."""
+    """Multiplies the recommended learning rate for the model and its trainable weights."""
 
 
 class Supervised(Body):
@@ -51,14 +51,14 @@ class NewJob(Body):
     validation_file: Annotated[str, Len(1, 200)] | None = None
     method: Method | None = None
     hyperparameters: Hyperparameters | None = None
-    """As older clients say it; `method` counts for more."""
+    """Sent by older clients; `method` takes precedence."""
     suffix: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^:/\s][^:/\t\n\r]*$")] | (
         None
     ) = None
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] | None = None
     metadata: Annotated[dict[MetadataKey, Annotated[str, Len(0, 512)]], Len(0, 16)] | None = None
     x_studio: dict[str, Any] | None = None
-    """Anything else of a recipe, nested as it is: `{"precision": "fp32", "adapter": {"r": 32}}`."""
+    """Other settings, nested like the recipe: `{"precision": "fp32", "adapter": {"r": 32}}`."""
 
 
 class JobErrorOut(Out):
@@ -68,7 +68,7 @@ class JobErrorOut(Out):
 
 
 class ResolvedOut(Out):
-    """What a job came to."""
+    """The hyperparameters a job actually uses."""
 
     n_epochs: float
     batch_size: int
@@ -85,7 +85,7 @@ class JobMethodOut(Out):
 
 
 class StudioOut(Out):
-    """What OpenAI's interface has no word for."""
+    """Fields that OpenAI's API does not have."""
 
     run: int
     status: RunStatus
@@ -93,12 +93,12 @@ class StudioOut(Out):
     step: int
     total_steps: int | None
     recommended_learning_rate: float
-    """What a learning rate multiplier of 1 means."""
+    """The learning rate for a multiplier of 1."""
     recipe: dict[str, Any]
-    """Everything the run was asked to do."""
+    """The full recipe of the run."""
     precision: ChosenPrecision
     resolved: dict[str, Any]
-    """What really ran: dtypes, counts, versions. Empty until the trainer is built."""
+    """The actual dtypes, counts and versions. Empty until the trainer is built."""
 
 
 class JobOut(Out):
@@ -146,10 +146,10 @@ class JobCheckpointOut(Out):
 
 
 def get_hyperparameters(new: NewJob) -> Hyperparameters:
-    """Return what a job asks for, wherever it says so.
+    """Return the requested hyperparameters, from either place that clients send them in.
 
     Raises:
-        InvalidError: it asks for what there is not.
+        InvalidError: The job asks for something unsupported.
 
     """
     check_fields(new, (), _NEUTRAL_VALUES)
@@ -247,7 +247,7 @@ _STOPPING_STATUSES = {
 
 
 def _job_status(run: Run, job: OpenAIJob) -> str:
-    """Return OpenAI's word for a run's status; there, what is to be cancelled is so at once."""
+    """Return OpenAI's status of a run; a run that is being cancelled counts as cancelled."""
     if job.is_validating and run.status is RunStatus.QUEUED:
         return "validating_files"
     if run.status is RunStatus.STOPPING:

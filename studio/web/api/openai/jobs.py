@@ -1,4 +1,4 @@
-"""Fine-tuning jobs of OpenAI's interface: create, follow, pause, resume, cancel."""
+"""Fine-tuning jobs of the OpenAI-compatible API: create, list, pause, resume, cancel."""
 
 import hashlib
 from http import HTTPStatus
@@ -45,9 +45,10 @@ def create(
     idempotency_key: IdempotencyHeader = "",
     retries: Retries = 0,
 ) -> JobOut:
-    """Queue a run. Sent again because its answer was lost, it makes no second one.
+    """Queue a run. Retrying the request after a lost response does not create a second run.
 
-    That is told by `Idempotency-Key`, or by the count of tries that OpenAI's clients send.
+    A retry is recognised by its `Idempotency-Key`, or by the retry count that OpenAI's clients
+    send.
     """
     sent = new.model_dump_json().encode()
     account_id = require_identity(request).account_id
@@ -74,7 +75,7 @@ def create(
 def newest(
     request: Request, db: DB, after: str | None = None, limit: Limit = 20
 ) -> OpenAIListing[JobOut]:
-    """List the jobs, newest first; `metadata[name]=value` asks for those with that pair."""
+    """List the jobs, newest first; `metadata[name]=value` filters by metadata."""
     before = None if after is None else fine_tuning_jobs.get(db, after).id
     pairs = {
         name.removeprefix(_METADATA_PREFIX).removesuffix("]"): value
@@ -98,7 +99,7 @@ def cancel(job_id: str, db: DB) -> JobOut:
 
 @router.post("/{job_id}/pause")
 def pause(job_id: str, db: DB) -> JobOut:
-    """Have a job that trains write a checkpoint and leave its slot."""
+    """Pause a job: it writes a checkpoint and releases its slot."""
     return job_out(db, run_commands.pause(db, _owned_run_id(db, job_id)))
 
 
@@ -109,7 +110,7 @@ def resume(job_id: str, db: DB) -> JobOut:
 
 @router.get("/{job_id}/events")
 def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> OpenAIListing[EventOut]:
-    """Tell what befell a job and what it measured, newest first."""
+    """List the events and metrics of a job, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
     rows = job_events.list_events(db, run, limit=limit + 1, after=after)
     return make_page([event_out(one) for one in rows[:limit]], [one.id for one in rows], limit)
@@ -119,7 +120,7 @@ def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> OpenAILis
 def checkpoints(
     job_id: str, db: DB, config: Config, after: str = "", limit: Limit = 10
 ) -> OpenAIListing[JobCheckpointOut]:
-    """List the checkpoints that are kept and the model a job ended with, newest first."""
+    """List the saved checkpoints and the final model of a job, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
     rows = job_events.list_checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
     ids = [one.id for one in rows]
@@ -129,14 +130,14 @@ def checkpoints(
 
 
 def _owned_run_id(db: Session, job_id: str) -> int:
-    """Return the run of a job that is to be changed, if it may be."""
+    """Return the run id of a job, if the caller may change it."""
     run_id = fine_tuning_jobs.get(db, job_id).id or 0
     owners.require(db, "runs", [run_id])
     return run_id
 
 
 def _retry_key(request: Request, sent: bytes) -> str:
-    """Return what two tries of one request have in common: who sends it, and what."""
+    """Return a key that retries of a request share: a hash of the sender and the body."""
     who = request.headers.get("authorization", "").encode()
     return f"openai:{hashlib.sha256(who + b'|' + sent).hexdigest()}"
 

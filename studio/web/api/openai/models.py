@@ -1,4 +1,4 @@
-"""Models of OpenAI's interface: those that can be started from, and those that runs have made."""
+"""Models of the OpenAI-compatible API: base models, and models that runs have trained."""
 
 from typing import Literal
 
@@ -21,12 +21,12 @@ class OpenAIModelOut(Out):
 
 @router.get("")
 def newest(db: DB) -> OpenAIListing[OpenAIModelOut]:
-    """List the models: those that were tuned first, then their bases, each newest first."""
+    """List the models: fine-tuned models, then base models, each newest first."""
     shown = [_model_out(one) for one in model_names.list_models(db)]
     return make_page(shown, [one.id for one in shown], len(shown))
 
 
-# Names hold slashes and colons, and clients do not escape them.
+# Names contain slashes and colons, and clients do not escape them.
 @router.get("/{name:path}")
 def show(name: str, db: DB, config: Config) -> OpenAIModelOut:
     return _model_out(model_names.get(db, config.runs, name))
@@ -34,7 +34,7 @@ def show(name: str, db: DB, config: Config) -> OpenAIModelOut:
 
 @router.delete("/{name:path}")
 def delete(name: str, db: DB, config: Config) -> Deleted:
-    """Put the run that has made a model into the trash, where it can be taken back for weeks."""
+    """Move the run that trained the model to the trash, where it can be restored for weeks."""
     model_names.delete(db, config.runs, name)
     return Deleted(id=name, object="model")
 

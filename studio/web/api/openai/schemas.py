@@ -1,7 +1,7 @@
-"""The JSON shapes that several parts of OpenAI's interface share, and what they make of fields.
+"""Schemas shared by the OpenAI-compatible API, and its rules for fields.
 
-A field of OpenAI's that asks for nothing here is passed over; one that would be ignored at the cost
-of the truth is refused, unless it asks for what happens anyway; one that nobody knows is refused.
+A field without effect here is ignored. A field that cannot be honoured is rejected, unless its
+value changes nothing. An unknown field is rejected.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Body(FieldDocs, BaseModel):
-    """What a client sends. Fields that are not named here are looked through by `check_fields`."""
+    """A request body. `check_fields` checks the fields that are not declared."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -27,7 +27,7 @@ class Out(FieldDocs, BaseModel):
 
 
 class OpenAIListing(Out, Generic[T]):
-    """One page of a list. `after` the last id comes the next."""
+    """One page of a list. Pass its last id as `after` to get the next page."""
 
     object: Literal["list"] = "list"
     data: list[T]
@@ -43,7 +43,7 @@ class Deleted(Out):
 
 
 def make_page(shown: Sequence[T], ids: Sequence[str], limit: int) -> OpenAIListing[T]:
-    """Make a page from one more than asked for, which only says that there are more."""
+    """Make a page of at most `limit` items; one extra id signals that there are more."""
     kept = ids[:limit]
     return OpenAIListing(
         data=list(shown[:limit]),
@@ -54,17 +54,17 @@ def make_page(shown: Sequence[T], ids: Sequence[str], limit: int) -> OpenAIListi
 
 
 def unix_seconds(moment: datetime) -> int:
-    """Return a moment as OpenAI tells it: seconds since 1970."""
+    """Return a time as in OpenAI's API: seconds since 1970."""
     return int(moment.timestamp())
 
 
 def check_fields(
     sent: Body, ignored: Collection[str], neutral: Mapping[str, Collection[object]]
 ) -> None:
-    """Refuse the fields of a body that would have to be ignored without a word.
+    """Reject fields of a body that cannot be honoured, instead of ignoring them silently.
 
     Raises:
-        InvalidError: there is one, and it asks for something.
+        InvalidError: A field is unknown, or unsupported with its value.
 
     """
     for name, value in (sent.model_extra or {}).items():
