@@ -1,1 +1,1 @@
-"""What every route uses: dependencies, errors, uploads, event streams, idempotency."""
+"""HTTP building blocks for routes: dependencies, errors, uploads, event streams, idempotency."""

@@ -1,4 +1,4 @@
-"""What a route may ask for."""
+"""FastAPI dependencies of routes."""
 
 import re
 from asyncio import Semaphore
@@ -14,22 +14,22 @@ from studio.services.accounts import secrets
 from studio.settings import Settings
 
 _INTEGER = re.compile(r"\s*[0-9]{1,18}\s*")
-"""A number that the database can count to."""
+"""An integer that fits into a database column."""
 
 MAX_FORM_FIELDS = 500
-"""More fields than any form of ours has; a request with more is no form of ours."""
+"""More fields than any of our forms has; a request with more is rejected."""
 
 MAX_READ_SESSIONS, MAX_WRITE_SESSIONS = 24, 8
 """How many requests may hold a session at once.
 
-Together fewer than the threads that answer requests (anyio's 40): whoever holds the database's
-lock needs another thread to check its answer before it commits, and would wait for ever if all of
-them waited for the lock. Whoever waits here holds no thread.
+Together fewer than the threads that handle requests (anyio's 40): a request that holds the
+database lock needs another thread to validate its response before it commits, and would deadlock
+if every thread waited for the lock. A request that waits for a slot holds no thread.
 """
 
 
 class SessionSlots:
-    """Where requests wait until they may use the database, in the order they came."""
+    """Limits how many requests use the database at once; others wait in order of arrival."""
 
     def __init__(self) -> None:
         self.readers, self.writers = Semaphore(MAX_READ_SESSIONS), Semaphore(MAX_WRITE_SESSIONS)
@@ -53,7 +53,7 @@ def _open_session(
             yield session
         return
     with unit_of_work(engine) as session:
-        # Whoever must write with the answer in hand does it before this commits.
+        # Code that must write after the response is built uses this session before it commits.
         request.state.unit_of_work = session
         yield session
 
@@ -94,12 +94,12 @@ def _parse_run_ids(runs: Annotated[str, Query(max_length=1000)] = "") -> list[in
     return [int(part) for part in runs.split(",") if _INTEGER.fullmatch(part)]
 
 
-# "function" scope commits before the answer leaves: the page we send the browser to exists.
+# "function" scope commits before the response is sent: a page we redirect to exists by then.
 DB = Annotated[Session, Depends(_open_session, scope="function")]
 ReadDB = Annotated[Session, Depends(_open_read_session, scope="function")]
-"""For a POST that writes nothing, or only once its slow work is done: nobody waits for it."""
+"""For a POST that writes nothing, or only after slow work: it takes no write lock meanwhile."""
 Config = Annotated[Settings, Depends(_get_settings)]
 ConfigWithSecrets = Annotated[Settings, Depends(_get_settings_with_secrets)]
-"""The settings with the secrets that were given on a page, as they are now: for what needs them."""
+"""The settings including the current secrets that were set on the settings page."""
 PostedForm = Annotated[dict[str, Any], Depends(_parse_form)]
 RunIds = Annotated[list[int], Depends(_parse_run_ids)]

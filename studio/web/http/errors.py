@@ -1,4 +1,4 @@
-"""Where the studio's errors meet HTTP: for people a page in words, for programs one JSON shape."""
+"""Exception handlers: an error page for browsers, one JSON schema for API clients."""
 
 import logging
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ STATUS_CODES: dict[type[StudioError], int] = {
 }
 
 RETRY_SECONDS = 5
-"""When to come back after a 503. Asked sooner, a busy database is only busier."""
+"""When to retry after a 503. Retrying sooner only adds load to a busy database."""
 
 STATUS_HEADERS: dict[int, dict[str, str]] = {
     HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
@@ -57,26 +57,26 @@ STATUS_HEADERS: dict[int, dict[str, str]] = {
 }
 
 UNEXPECTED_ERROR = StudioError(
-    "Something went wrong in the studio itself.",
-    hint="Nothing was changed. The studio's log has the details.",
+    "Something went wrong in the studio.",
+    hint="Nothing was changed. See the studio's log for details.",
 )
 
 
 _HTTP_MESSAGES = {
     HTTPStatus.BAD_REQUEST: (
-        "The body of this request could not be read.",
+        "Could not read the request body.",
         "Send JSON in UTF-8 with Content-Type: application/json, or a complete form.",
     ),
     HTTPStatus.NOT_FOUND: (
-        "There is nothing at {path}.",
-        "The address may be misspelt, or what was there deleted.",
+        "Not found: {path}.",
+        "It may have moved or been deleted.",
     ),
     HTTPStatus.METHOD_NOT_ALLOWED: (
-        "{path} does not take {method}.",
-        "The Allow header lists what it takes; /docs describes every call.",
+        "{path} does not support {method}.",
+        "The Allow header lists the supported methods; /docs describes every call.",
     ),
 }
-"""What errors of the HTTP layer say: a message and a hint."""
+"""The message and hint of errors raised by the HTTP layer."""
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -87,7 +87,7 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def error_body(error: StudioError, errors: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Return the one shape in which the API tells of errors."""
+    """Return an error in the JSON schema of the API."""
     told: dict[str, Any] = {
         "code": error.code,
         "message": error.message,
@@ -107,13 +107,13 @@ async def _handle_studio_error(request: Request, error: Exception) -> Response:
 
 
 def error_response(request: Request, error: StudioError) -> Response:
-    """Answer with an error: a page for people, JSON for programs."""
+    """Return an error response: a page for browsers, JSON for API clients."""
     status = status_for(error)
     return _respond(request, error, status, STATUS_HEADERS.get(status))
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> Response:
-    """Tell of each bad field. The input is not echoed: it may hold what JSON cannot say."""
+    """Report each invalid field. The input is not echoed: JSON may be unable to represent it."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for nothing else
     fields = list(_field_errors(request, error))
     first = fields[0]
@@ -133,7 +133,7 @@ def _field_errors(request: Request, error: RequestValidationError) -> Iterator[F
 
 
 def request_models(route: APIRoute) -> dict[str, Any]:
-    """Return what each part of a request to a route may hold, as `field_errors` takes it."""
+    """Return the fields of each part of a route's request, for `field_errors`."""
     given = {field.alias: field.field_info for field in get_flat_params(route.dependant)}
     body_info = route.body_field.field_info if route.body_field else None
     return dict.fromkeys(("path", "query", "header", "cookie"), given) | {"body": body_info}
@@ -150,7 +150,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
 
 
 async def _handle_unexpected_error(request: Request, error: Exception) -> Response:
-    # This handler stands outside of the layers that add the id, and the headers of safety.
+    # This handler runs outside the middleware that adds the request id and security headers.
     known = request.state.request_id
     about = {"path": request.scope["path"], "request_id": known}
     log.error("request_failed", exc_info=error, extra=about)
@@ -163,7 +163,7 @@ def _respond(
     request: Request,
     error: StudioError,
     status: int,
-    headers: Any = None,  # noqa: ANN401 -- as Starlette has it
+    headers: Any = None,  # noqa: ANN401 -- as in Starlette
 ) -> Response:
     if openai_errors.is_openai_path(request.scope["path"]):
         return openai_errors.openai_error_response(error, status, headers)

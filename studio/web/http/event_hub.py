@@ -1,7 +1,7 @@
-"""Live views: one watcher of the database wakes every open stream, and ends them all at shutdown.
+"""Event streams: one watcher of the database wakes all open streams, and ends them at shutdown.
 
-A stream carries an id with each message, so a viewer that was cut off (a reload, a restart of
-the server, a hidden tab) goes on where it stopped: nothing is lost and nothing comes twice.
+Each message carries an id, so a viewer whose connection broke (a reload, a restart of the server,
+a hidden tab) resumes where it stopped: no message is lost or repeated.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from starlette.concurrency import run_in_threadpool
 from studio.db.commit_watcher import watch_commits
 
 POLL_SECONDS = 0.2
-"""How often the database is asked whether anything was committed; one pragma, microseconds."""
+"""How often to check the database for commits; one pragma, microseconds."""
 
 HEARTBEAT_SECONDS = 15.0
-"""A viewer that hears nothing for longer takes the connection for dead."""
+"""A viewer that receives nothing for longer considers the connection dead."""
 
 T = TypeVar("T")
 
 
 class EventHub:
-    """Tells streams that something was committed, and when to end."""
+    """Notifies streams of commits and of shutdown."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -42,24 +42,24 @@ class EventHub:
 
     @property
     def version(self) -> int:
-        """Counts the commits seen so far."""
+        """The number of commits noticed so far."""
         return self._version
 
     async def read_shared(self, asked: Hashable, read: Callable[[], T]) -> T:
-        """Read in a thread, once for all who ask the same between two commits."""
+        """Read in a thread, once for all callers with the same key between two commits."""
         if asked not in self._read:
             self._read[asked] = asyncio.ensure_future(run_in_threadpool(read))
-        # Whoever goes away takes only itself along.
+        # A caller that is cancelled must not cancel the read that others await.
         found: T = await asyncio.shield(self._read[asked])
         return found
 
     async def wait(self, seen: int, seconds: float = HEARTBEAT_SECONDS) -> int:
-        """Return the version as soon as it differs from `seen`, or after some seconds as it is."""
+        """Return the version once it differs from `seen`, or unchanged after `seconds`."""
         try:
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: self._version != seen or self._closing)
         except TimeoutError:
-            self._read.clear()  # Logs grow without a commit.
+            self._read.clear()  # Logs can grow without a commit.
         return self._version
 
     @asynccontextmanager
@@ -100,9 +100,9 @@ class EventHub:
 
 @contextmanager
 def _on_shutdown(act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` when the process is told to end, before uvicorn waits for open connections.
+    """Call `act` on SIGINT or SIGTERM, before uvicorn waits for open connections.
 
-    Uvicorn waits for streams to end by themselves, and would wait for ever.
+    Uvicorn waits for streams to end by themselves, and would wait forever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,8 +1,8 @@
-"""Requests under an Idempotency-Key: the first is answered and kept, the others get that answer.
+"""Idempotency-Key: store the response to the first request, and replay it for repeats.
 
-The answer is kept in the transaction of what it tells of: both are there, or neither. A few routes
-commit by themselves; theirs is kept right afterwards, and what they make has a name of its own that
-is not taken twice.
+The response is stored in the transaction of the change it reports: both are committed, or neither.
+A few routes commit themselves; their response is stored right afterwards, and what they create has
+a unique name that cannot be used twice.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ REPLAY_HEADER = "Idempotent-Replay"
 _STORED_HEADERS = ("content-type", "location", "etag")
 
 
-class IdempotentReplay(Exception):  # noqa: N818 -- no error: it carries the answer past what would be done
+class IdempotentReplay(Exception):  # noqa: N818 -- not an error: it carries the stored response past the route
     """The request was answered before."""
 
     def __init__(self, receipt: IdempotencyKey) -> None:
@@ -35,7 +35,7 @@ class IdempotentReplay(Exception):  # noqa: N818 -- no error: it carries the ans
 
 
 async def respond_once(request: Request, handle: Handler) -> Response:
-    """Answer a request that makes something; under a known key, as it was answered before."""
+    """Handle a request that creates something; for a known key, return the stored response."""
     if idempotency_keys.HEADER not in request.headers:
         return await handle(request)
     try:
@@ -50,10 +50,10 @@ async def respond_once(request: Request, handle: Handler) -> Response:
 
 
 async def raise_if_answered(request: Request, sent: bytes) -> None:
-    """Look whether this was sent before. Forms are looked for once they have come whole.
+    """Check whether this request was answered before. Forms are checked once fully received.
 
     Raises:
-        Replayed: it was.
+        IdempotentReplay: It was answered before.
 
     """
     key = request.headers.get(idempotency_keys.HEADER)
@@ -90,7 +90,7 @@ def _store_response(request: Request, response: Response) -> None:
 
 
 def _canonical_json(sent: bytes) -> bytes:
-    """Return JSON in one spelling: what means the same is the same."""
+    """Return JSON in canonical form, so that equivalent bodies compare equal."""
     try:
         meant: Any = json.loads(sent)
     except ValueError:

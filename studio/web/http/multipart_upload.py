@@ -1,7 +1,7 @@
-"""Files on their way in: written to disk as they arrive, never whole in memory.
+"""Multipart uploads: files are written to disk as they arrive, never held in memory.
 
-Starlette's own parser would spool them to the system's temporary folder, which may be small or
-memory itself; ours go beside where they will stay, so that keeping one is a rename.
+Starlette's parser would spool them to the system's temporary folder, which may be small or in
+memory; these go next to their final location, so that saving one is a rename.
 """
 
 import json
@@ -38,7 +38,7 @@ _MAX_FIELD_BYTES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadedForm:
-    """What was sent. A control left empty is as if it had not been sent."""
+    """The fields and files of a form. Empty controls are omitted."""
 
     fields: dict[str, str]
     files: dict[str, ReceivedFile]
@@ -46,7 +46,7 @@ class UploadedForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormFields:
-    """What a form may have; anything else is refused."""
+    """The fields a form may have; any other field is rejected."""
 
     text_fields: frozenset[str]
     file_fields: frozenset[str]
@@ -62,12 +62,12 @@ _DATASET_FIELDS = FormFields(
 async def receive_form(
     request: Request, parent: Path, names: FormFields
 ) -> AsyncIterator[UploadedForm]:
-    """Read a form with files, which are gone afterwards unless they were moved.
+    """Read a form with files, which are deleted afterwards unless they were moved.
 
     Raises:
-        DiskFullError: there is no room for a file.
-        InvalidError: this is no such form, or it has a field of another name.
-        TooLargeError: it is more than is taken here; the gate counts.
+        DiskFullError: The disk is full.
+        InvalidError: The body is not a multipart form, or has an unexpected field.
+        TooLargeError: The body exceeds the limit, which `RequestGuard` enforces.
 
     """
     with atomic_dirs.staging_dir(parent) as stage:
@@ -83,17 +83,17 @@ async def _feed_parser(request: Request, writer: "_FormWriter") -> None:
     write = _make_parser(request, writer)
     failure: StudioError | None = None
     async for data in _read_chunks(request):
-        # Once it has failed, the rest is still read: a browser in the middle of sending would take
-        # an early answer for a lost connection.
+        # After a failure the rest is still read: a browser that is still sending would mistake an
+        # early response for a lost connection.
         failure = failure or await run_in_threadpool(_try_write, write, data)
     if failure is not None:
         raise failure
     if not writer.ended:
-        raise InvalidError("The upload ended too early.", hint="Try again.", param="file")
+        raise InvalidError("The upload is incomplete.", hint="Try again.", param="file")
 
 
 async def _read_chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body in pieces large enough to be worth a change of threads."""
+    """Yield the body in chunks large enough to be worth a thread switch."""
     waiting = bytearray()
     try:
         async for chunk in request.stream():
@@ -102,7 +102,7 @@ async def _read_chunks(request: Request) -> AsyncIterator[bytes]:
                 yield bytes(waiting)
                 waiting.clear()
     except ClientDisconnect as error:
-        raise InvalidError("The upload was broken off.", param="file") from error
+        raise InvalidError("The upload was interrupted.", param="file") from error
     yield bytes(waiting)
 
 
@@ -137,13 +137,13 @@ def _try_write(write: Callable[[bytes], int], data: bytes) -> StudioError | None
 
 def _invalid_upload() -> InvalidError:
     return InvalidError(
-        "The upload was not understood.", hint="Send it as multipart/form-data.", param="file"
+        "Could not read the upload.", hint="Send it as multipart/form-data.", param="file"
     )
 
 
 @dataclass(slots=True)
 class _FormWriter:
-    """Takes the parser's calls, one part after the other, and writes files as they come."""
+    """Handles the parser's callbacks, part by part, and writes files as they arrive."""
 
     folder: Path
     names: FormFields
@@ -157,7 +157,7 @@ class _FormWriter:
 
     def form(self) -> UploadedForm:
         fields = {name: value.decode("utf-8", "replace") for name, value in self.fields.items()}
-        # Browsers send a file control that was left empty as a file without a name.
+        # Browsers send an empty file control as a file without a name.
         files = {name: file for name, file in self.files.items() if file.filename}
         return UploadedForm(fields=fields, files=files)
 
@@ -184,11 +184,11 @@ class _FormWriter:
         elif self._name in self.names.text_fields:
             self.fields[self._name] = bytearray()
         else:
-            raise InvalidError(f"There is no field called {self._name}.", param=self._name)
+            raise InvalidError(f"Unknown field: {self._name}.", param=self._name)
 
     def _open_file(self, filename: str) -> None:
         if self._name not in self.names.file_fields or self._name in self.files:
-            raise InvalidError(f"No file is expected as {self._name}.", param=self._name)
+            raise InvalidError(f"Unexpected file in field {self._name}.", param=self._name)
         path = self.folder / self._name
         self._file = UploadWriter.open(path, filename)
 
@@ -199,7 +199,7 @@ class _FormWriter:
         value = self.fields[self._name]
         value += data[start:end]
         if len(value) > _MAX_FIELD_BYTES:
-            raise InvalidError("This is too long.", param=self._name)
+            raise InvalidError("This value is too long.", param=self._name)
 
     def close(self) -> None:
         file, self._file = self._file, None
@@ -207,7 +207,7 @@ class _FormWriter:
             self.files[self._name] = file.close()
 
     def discard_open_file(self) -> None:
-        """Close a file that never came to its end; what could not be written does not matter."""
+        """Close a file that is still open; errors do not matter, as it is discarded."""
         with suppress(OSError):
             self.close()
 
@@ -219,7 +219,7 @@ async def receive_dataset(request: Request, config: Config) -> AsyncIterator[Upl
     async with receive_form(request, config.datasets, _DATASET_FIELDS) as form:
         file, validation = form.files.get("file"), form.files.get("validation_file")
         if file is None:
-            raise InvalidError("No file was chosen.", hint="Choose a file to upload.", param="file")
+            raise InvalidError("No file selected.", hint="Choose a file to upload.", param="file")
         await idempotency.raise_if_answered(request, _form_fingerprint(form))
         options, mapping = (
             parse_file_options(form.fields),
@@ -240,21 +240,21 @@ async def receive_dataset(request: Request, config: Config) -> AsyncIterator[Upl
 
 
 def _form_fingerprint(form: UploadedForm) -> bytes:
-    """Return what a form says, however its parts are parted."""
+    """Return the content of a form, independent of its multipart encoding."""
     files = {name: (file.filename, file.sha256) for name, file in form.files.items()}
     return json.dumps([form.fields, files]).encode()
 
 
 def read_limits(config: Settings) -> Limits:
-    """Return what a file may cost here."""
+    """Return the limits for reading a file."""
     return Limits(row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes)
 
 
 def parse_file_options(fields: dict[str, str]) -> FileOptions:
-    """Return what a form says of how to read a file.
+    """Return the options of a form for reading a file.
 
     Raises:
-        InvalidError: a field holds what it may not; `param` names it.
+        InvalidError: A field is invalid; `param` names it.
 
     """
     sent = {name: fields[name] for name in FileOptions.model_fields if fields.get(name)}
@@ -278,11 +278,11 @@ def _parse_mapping(written: str) -> Mapping | None:
     except ValidationError as error:
         first = field_errors(error.errors(), Mapping)[0]
         raise InvalidError(
-            f"The mapping cannot be read. {first}",
-            hint="It is JSON, as GET /api/v1/datasets/{id}/detection gives it.",
+            f"The mapping is invalid. {first}",
+            hint="Send it as JSON, as returned by GET /api/v1/datasets/{id}/detection.",
             param="mapping",
         ) from error
 
 
 NewUpload = Annotated[Upload, Depends(receive_dataset)]
-"""A data set's file that has come whole, with what its owner says of it."""
+"""A fully received dataset file, with its form fields."""

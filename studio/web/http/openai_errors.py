@@ -1,4 +1,4 @@
-"""Errors as OpenAI's interface tells them, and whether its clients should try again."""
+"""Errors in the format of OpenAI's API, and whether its clients should retry."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -10,18 +10,18 @@ from studio.errors import StudioError
 PREFIX = "/v1"
 
 NO_RETRY_HEADERS = {"x-should-retry": "false"}
-"""Tells OpenAI's clients, which try again after a 409 and any 5xx, that it would be in vain."""
+"""Tells OpenAI's clients, which retry after a 409 and any 5xx, not to."""
 
 _NO_RETRY_STATUSES = frozenset({HTTPStatus.CONFLICT, HTTPStatus.INSUFFICIENT_STORAGE})
 _OPENAI_STATUSES = {HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST}
-"""What OpenAI answers where the studio's own interface has another status."""
+"""OpenAI's status where the studio's own API uses a different one."""
 
 _ERROR_TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",
 }
 _PARAM_NAMES = {"base_model": "model", "dataset": "training_file"}
-"""What OpenAI calls fields of a recipe."""
+"""OpenAI's names of recipe fields."""
 
 
 def is_openai_path(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Numbers as Prometheus reads them: its text format, version 0.0.4."""
+"""The Prometheus text format, version 0.0.4."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ def histogram_samples(
     total: float,
     labels: Mapping[str, str] | None = None,
 ) -> Iterator[Sample]:
-    """Make the samples of one histogram; `within` counts what is at most each bound."""
+    """Make the samples of one histogram; `within` holds the cumulative count of each bound."""
     known = dict(labels or {})
     for bound, so_many in zip(bounds, within, strict=True):
         yield Sample(so_many, known | {"le": _format_number(bound)}, "_bucket")
@@ -71,5 +71,5 @@ def _lines(family: Family) -> Iterator[str]:
 
 
 def _format_number(value: float) -> str:
-    """Write a number without losing any of it; whole ones plainly."""
+    """Format a number without losing precision; integers without a decimal point."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))

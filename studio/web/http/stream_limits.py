@@ -1,4 +1,4 @@
-"""How many live streams may be open: each holds a connection for as long as its page is open."""
+"""Limits on open event streams: each holds a connection while its page is open."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -11,11 +11,11 @@ from studio.web.auth import identity
 from studio.web.auth.identity import OptionalIdentity
 
 MAX_STREAMS, MAX_STREAMS_PER_VIEWER = 1000, 100
-"""In all, and of one person; without accounts, of one address."""
+"""In total, and per account; without accounts, per client address."""
 
 
 class StreamLimiter:
-    """The streams that are open, and whose they are. Only the event loop asks."""
+    """Counts open streams by viewer. Only used on the event loop."""
 
     def __init__(self, most: int = MAX_STREAMS, most_of_one: int = MAX_STREAMS_PER_VIEWER) -> None:
         self._most = most
@@ -24,22 +24,22 @@ class StreamLimiter:
 
     @contextmanager
     def hold(self, whose: str) -> Iterator[None]:
-        """Keep a place for a stream while it is open.
+        """Reserve a slot for a stream while it is open.
 
         Raises:
-            UnavailableError: too many are.
+            UnavailableError: Too many streams are open.
 
         """
         if self._open[whose] >= self._most_of_one or self._open.total() >= self._most:
             raise UnavailableError(
-                "Too many live views are open.", hint="Close some, or wait a moment."
+                "Too many live pages are open.", hint="Close some, or wait a moment."
             )
         self._open[whose] += 1
         try:
             yield
         finally:
             self._open[whose] -= 1
-            self._open += Counter()  # Who has none left is forgotten.
+            self._open += Counter()  # Drops zero counts.
 
 
 async def _hold_stream_slot(request: Request, visitor: OptionalIdentity) -> AsyncIterator[None]:
@@ -51,4 +51,4 @@ async def _hold_stream_slot(request: Request, visitor: OptionalIdentity) -> Asyn
 
 
 StreamSlot = Depends(_hold_stream_slot)
-"""A stream of the studio's own asks for it; it is given back when the stream ends."""
+"""The dependency of each event stream; the slot is released when the stream ends."""

@@ -1,4 +1,4 @@
-"""One file on its way in: written as it comes, and hashed, so that it need not be read for that."""
+"""Writes an uploaded file and hashes it on the way, so that it need not be read again."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import BinaryIO, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedFile:
-    """A file that has come whole."""
+    """A fully received file."""
 
     path: Path
     filename: str

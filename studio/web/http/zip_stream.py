@@ -1,4 +1,4 @@
-"""A folder as one zip file, sent while it is read: nothing is kept in memory or on the disk."""
+"""Stream a folder as a zip file, without holding it in memory or on disk."""
 
 import io
 import zipfile
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CHUNK_BYTES = 2**20
-"""Bytes read at once."""
+"""Bytes per read."""
 
 
 def stream_zip(folder: Path, name: str) -> Iterator[bytes]:
-    """Yield a zip of a folder's files, which lie in it under a folder of that name.
+    """Yield a zip of a folder's files, inside a top-level folder called `name`.
 
-    They are stored as they are: weights do not get smaller, and packing them would take minutes.
+    Files are stored uncompressed: weights barely compress, and it would take minutes.
     """
     sent = _ZipBuffer()
     with zipfile.ZipFile(sent, "w", zipfile.ZIP_STORED) as archive:
@@ -27,7 +27,7 @@ def stream_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 
 class _ZipBuffer(io.RawIOBase):
-    """What was written since it was last taken. It cannot go back, so the zip never asks it to."""
+    """Holds what was written since the last drain. Not seekable, so zipfile never seeks back."""
 
     def __init__(self) -> None:
         self._held = bytearray()
