@@ -1,1 +1,1 @@
-"""Who sends a request, and what they may do: identities, permissions, the route table."""
+"""Identities, permissions, the route table and login throttling."""

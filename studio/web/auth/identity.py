@@ -1,4 +1,4 @@
-"""Who asks: told from what a request shows, once, before its route is reached."""
+"""The identity of a caller, from the token, cookie or proxy header of a request."""
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
@@ -20,24 +20,24 @@ from studio.web.auth.permissions import Permission
 BEARER_PREFIX = "bearer "
 
 AsgiScope = MutableMapping[str, Any]
-"""A request as ASGI has it."""
+"""The ASGI scope of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Somebody who was let in."""
+    """An authenticated caller."""
 
     name: str
     level: Scope
-    """The most they may do."""
+    """The widest scope they have."""
     role: Role = Role.ADMINISTRATOR
     account_id: int | None = None
     sign_in_id: int | None = None
-    """Which browser it is."""
+    """The browser session."""
     token_id: int | None = None
-    """Which token was shown."""
+    """The token that was sent."""
     should_record_seen: bool = False
-    """Whether it is to be noted that they were seen."""
+    """Whether the last use of the session or token is due to be updated."""
 
     def may(self, asks: Permission | str) -> bool:
         if asks == Permission.OPEN:
@@ -56,11 +56,11 @@ class Identity:
 
 
 LOCAL_IDENTITY = Identity(name=Actor().name, level=Scope.ADMIN)
-"""Who uses a studio without accounts: it is theirs."""
+"""The user of a studio without accounts, who may do everything."""
 
 
 def identify(engine: Engine, settings: Settings, asked: AsgiScope) -> Identity | None:
-    """Return who asks, or None. Where a token is shown, a cookie beside it does not count."""
+    """Return the caller, or None. If a token is sent, a cookie is ignored."""
     if settings.sign_in == "none":
         return LOCAL_IDENTITY
     shown = header(asked, b"authorization")
@@ -75,7 +75,7 @@ def identify(engine: Engine, settings: Settings, asked: AsgiScope) -> Identity |
 
 
 def record_seen(engine: Engine, who: Identity) -> None:
-    """Note that somebody was seen."""
+    """Update the last use of the caller's token or session."""
     with unit_of_work(engine) as db:
         if who.token_id is not None:
             api_tokens.touch(db, who.token_id)
@@ -108,7 +108,7 @@ def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
 
 
 def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:
-    """Believe a listed proxy. Who is new gets an account, if such are let in at all."""
+    """Return the user that a trusted proxy names; create an account if new people are allowed."""
     with read_session(engine) as db:
         found = accounts.find(db, name)
         if found is not None:
@@ -121,7 +121,7 @@ def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:
 
 
 def _account_identity(db: Session, settings: Settings, account_id: int | None) -> Identity | None:
-    """Return who holds a token or a cookie. Where there are accounts, it has to be one of them."""
+    """Return the owner of a token or session: with accounts enabled, it must belong to one."""
     if account_id is None:
         return LOCAL_IDENTITY if settings.sign_in == "link" else None
     account = db.get(Account, account_id)
@@ -134,7 +134,7 @@ def identity_of_account(account: Account) -> Identity:
 
 
 def cookie_name(asked: AsgiScope) -> str:
-    """Return the name of our cookie. Two studios on one machine differ by their ports."""
+    """Return the name of the session cookie, with the port: a machine may run two studios."""
     _host, port = asked.get("server") or ("", 0)
     return f"{'__Host-' if is_secure(asked) else ''}studio_{port}"
 
@@ -152,7 +152,7 @@ def cookies(asked: AsgiScope) -> dict[str, str]:
 
 
 def header(asked: AsgiScope, name: bytes) -> str:
-    """Return what a header says; nothing if it is missing."""
+    """Return the value of a header; empty if it is missing."""
     found = (value.decode("latin-1") for key, value in asked["headers"] if key == name)
     return next(found, "")
 
@@ -167,12 +167,12 @@ def _optional_identity(request: Request) -> Identity | None:
 
 
 def require_identity(request: Request) -> Identity:
-    """Return who asks, where the door has let somebody in."""
+    """Return the caller of a route that requires authentication."""
     found = _optional_identity(request)
-    assert found is not None  # noqa: S101 -- routes that anybody may reach ask for Visitor
+    assert found is not None  # noqa: S101 -- open routes use OptionalIdentity
     return found
 
 
 CurrentIdentity = Annotated[Identity, Depends(require_identity)]
 OptionalIdentity = Annotated[Identity | None, Depends(_optional_identity)]
-"""Whoever comes; None is nobody we know."""
+"""The caller, or None if not signed in."""

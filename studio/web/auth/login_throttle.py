@@ -1,4 +1,4 @@
-"""How often somebody has tried to sign in, so that nobody tries every password there is."""
+"""Limits on failed sign-ins, against password guessing."""
 
 import time
 from collections import OrderedDict
@@ -10,11 +10,11 @@ from studio.errors import TooManyRequestsError
 
 WINDOW_SECONDS = 15 * 60
 MAX_ENTRIES = 10_000
-"""However many names and addresses are tried, this many are remembered."""
+"""At most this many names and addresses are remembered."""
 
 MAX_FOR_BOTH, MAX_FOR_ADDRESS, MAX_FOR_NAME = 10, 50, 200
-"""How many failures are borne in a window. Of a name alone the most: whoever else tries it must not
-keep its owner out."""
+"""Failures allowed in a window. The limit for a name alone is the highest: an attacker must not be
+able to lock out its owner."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class FailureCount:
 
 
 class LoginThrottle:
-    """Failures to sign in, by name and by address."""
+    """Counts failed sign-ins by name and by address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,10 +35,10 @@ class LoginThrottle:
         return len(self._counts)
 
     def check_and_count(self, name: str, address: str) -> None:
-        """Count a try as failed, until it is known to be none; so many at once are counted, too.
+        """Count an attempt as failed until `clear` is called, so that parallel attempts count too.
 
         Raises:
-            TooManyError: there were too many lately.
+            TooManyRequestsError: Too many attempts have failed in the window.
 
         """
         name = name.strip().lower()
@@ -50,8 +50,9 @@ class LoginThrottle:
         with self._lock:
             if any(self._count(key).failures >= most for key, most in limits.items()):
                 raise TooManyRequestsError(
-                    "Too many tries to sign in.",
-                    hint=f"Wait {WINDOW_SECONDS // 60} minutes, or ask for a link.",
+                    "Too many sign-in attempts.",
+                    hint=f"Wait {WINDOW_SECONDS // 60} minutes, "
+                    "or ask an administrator for a link.",
                 )
             for key in limits:
                 self._add(key, 1)

@@ -1,8 +1,7 @@
-"""What each address asks of whoever comes: one table, in which every route and verb stands.
+"""The permission that each route and method requires, in one table.
 
-A route that is missing here keeps the studio from starting, so none is ever forgotten. With
-`manage`, the row that the address names has to be one's own, too: see
-`studio.services.accounts.owners`.
+The studio does not start if a route is missing here, so none can be forgotten. With `manage`, the
+caller must also own the row that the path names: see `studio.services.accounts.owners`.
 """
 
 from enum import StrEnum
@@ -10,14 +9,14 @@ from enum import StrEnum
 
 class Permission(StrEnum):
     OPEN = "open"
-    """Lets anybody in."""
+    """No sign-in required."""
     OWN = "own"
-    """About nobody but who asks, in a browser: a token must not bring forth others."""
+    """The caller's own account, in a browser: a token must not create other tokens."""
     READ = "read"
     SUBMIT = "submit"
     MANAGE = "manage"
     ADMIN = "admin"
-    """These four are the scopes of `studio.db.accounts`."""
+    """The last four are the scopes in `studio.db.accounts`."""
 
 
 ROUTE_PERMISSIONS = {
@@ -261,10 +260,10 @@ ROUTE_PERMISSIONS = {
 
 
 def required_permission(method: str, template: str) -> Permission:
-    """Return what a route asks for.
+    """Return the permission that a route requires.
 
     Raises:
-        KeyError: the route is not in the table.
+        KeyError: The route is not in the table.
 
     """
     rows = dict(one.split(" ") for one in ROUTE_PERMISSIONS[template].split(", "))

@@ -1,4 +1,4 @@
-"""Which route an address leads to, told before the router is asked: in its order, by its rules."""
+"""Finds the route of a request before the router runs, in the router's order and by its rules."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ API_PREFIX = "/api/v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteInfo:
-    """A route, and what it asks for."""
+    """A route and the permission it requires."""
 
     template: str
     method: str
@@ -28,7 +28,7 @@ class RouteInfo:
 
     @property
     def owned_noun(self) -> str:
-        """What its address names a row of, as `runs`; nothing if it names none."""
+        """The noun whose row the path names, such as `runs`; empty if it names none."""
         noun, _, row = self.template.removeprefix(API_PREFIX).removeprefix("/").partition("/{")
         return noun if noun in TABLES_BY_PATH and row else ""
 
@@ -38,13 +38,13 @@ class RouteInfo:
 
 
 def _unknown_route(method: str) -> RouteInfo:
-    """Return what leads nowhere: only who might do anything there is told so."""
+    """Return a placeholder: a 404 is only for callers who may read, or for changes administer."""
     asks = Permission.READ if method in SAFE_METHODS else Permission.ADMIN
     return RouteInfo(template="", method=method, permission=asks, pattern=re.compile(r"$^"))
 
 
 class RouteTable:
-    """All routes of the studio, by the first part of their addresses."""
+    """All routes of the studio, by the first segment of their paths."""
 
     def __init__(self, routers: Iterable[APIRouter]) -> None:
         self._ways: dict[str, list[RouteInfo]] = {}
@@ -91,6 +91,6 @@ def _required_permission(method: str, template: str) -> Permission:
 
 
 def _first_segment(path: str) -> str:
-    """Return what addresses are sorted by: `/runs.csv` and `/runs/3` stand under `runs`."""
+    """Return the key of a path in the table: `runs` for `/runs.csv` and `/runs/3`."""
     parts = path.removeprefix(API_PREFIX).split("/")
     return parts[1].split(".")[0] if len(parts) > 1 else ""

@@ -1,4 +1,4 @@
-"""The headers that tell browsers what a page of ours may do; every answer has them."""
+"""The security headers that every response has."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""

@@ -1,4 +1,4 @@
-"""What whoever looks at a page may do there: told to templates before the door says it."""
+"""Lets templates check what the viewer of a page may do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ _VIEWER: ContextVar[_Viewer | None] = ContextVar("visit", default=None)
 
 @contextmanager
 def rendering_for(who: Identity | None, ways: RouteTable) -> Iterator[None]:
-    """Draw pages for somebody; None is nobody we know."""
+    """Render pages for a viewer; None is a viewer who is not signed in."""
     before = _VIEWER.set(_Viewer(who, ways))
     try:
         yield
@@ -36,13 +36,13 @@ def rendering_for(who: Identity | None, ways: RouteTable) -> Iterator[None]:
 
 
 def may(method: str, address: str, row: Owned | None = None) -> bool:
-    """Whether what a page offers would be let in, so that it offers nothing else.
+    """Whether the viewer may send a request, so that pages offer only what is allowed.
 
-    `row` is what it would be done to, where that is somebody's. A page that is drawn for nobody
-    offers everything.
+    `row` is the affected row, if rows of its kind have owners. Outside of `rendering_for`,
+    everything is allowed.
 
     Raises:
-        LookupError: no route has this address, so a page that offers it is wrong.
+        LookupError: No route has this path, so the page has a wrong link.
 
     """
     visit = _VIEWER.get()
@@ -50,7 +50,7 @@ def may(method: str, address: str, row: Owned | None = None) -> bool:
         return True
     way = visit.routes.find(method, address.partition("?")[0])
     if not way.template:
-        raise LookupError(f"{method} {address} leads nowhere")
+        raise LookupError(f"{method} {address} has no route")
     if visit.identity is None or not visit.identity.may(way.permission):
         return way.permission is Permission.OPEN
     return row is None or owners.may_change(row.owner_id)

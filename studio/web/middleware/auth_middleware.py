@@ -1,7 +1,7 @@
-"""The door: who comes, whether they may, and what is written down of it.
+"""Authentication, authorization and the audit log.
 
-A plain ASGI layer, because Starlette's middleware class disturbs the ending of event streams. It
-stands before the router, so that nothing a stranger sends is read.
+Pure ASGI middleware, because Starlette's `BaseHTTPMiddleware` interferes with how event streams
+end. It runs before the router, so that no body of an unauthenticated request is read.
 """
 
 import logging
@@ -35,25 +35,25 @@ from studio.web.rendering import render
 log = logging.getLogger(__name__)
 
 RECHECK_SECONDS = 10.0
-"""How often a live stream asks whether its viewer may still look; less than between heartbeats."""
+"""How often a live stream checks that its viewer is still authorized; less than the heartbeat."""
 
 _SIGN_IN_HINTS = {
-    "link": "`studio link` prints a link for your browser. Programs show the token in the "
+    "link": "`studio link` prints a sign-in link for your browser. Programs send the token in the "
     "file api_token of the studio's folder: Authorization: Bearer <token>.",
-    "accounts": "Sign in, or show a token of yours: Authorization: Bearer <token>.",
+    "accounts": "Sign in, or send one of your tokens: Authorization: Bearer <token>.",
 }
 
 _PERMISSION_NAMES = {
-    Permission.OWN: "speak for oneself",
-    Permission.READ: "look",
-    Permission.SUBMIT: "begin something new",
-    Permission.MANAGE: "change what is there",
+    Permission.OWN: "manage your own account",
+    Permission.READ: "view",
+    Permission.SUBMIT: "start new work",
+    Permission.MANAGE: "change existing items",
     Permission.ADMIN: "administer the studio",
 }
 
 
 class AuthMiddleware:
-    """Let those in who may, and write down what they change."""
+    """Let authorized requests through, and record changes in the audit log."""
 
     def __init__(self, app: ASGIApp, ways: RouteTable, settings: Settings) -> None:
         self.app = app
@@ -76,7 +76,7 @@ class AuthMiddleware:
 
 
 class _AuthenticatedRequest:
-    """One request, and who makes it."""
+    """One request and its caller."""
 
     def __init__(self, settings: Settings, scope: Scope, ways: RouteTable) -> None:
         self._settings = settings
@@ -88,7 +88,7 @@ class _AuthenticatedRequest:
         self._status = 0
 
     async def check(self) -> Response | None:
-        """Return what is answered at the door; None lets them in."""
+        """Return the response that rejects the request; None lets it through."""
         try:
             self._identity = await self._identify()
             self._scope.setdefault("state", {})["who"] = self._identity
@@ -113,7 +113,7 @@ class _AuthenticatedRequest:
             ):
                 await app(self._scope, receive, watched.send)
         except (ClientDisconnect, OSError, ExceptionGroup):
-            # However many layers have wrapped it by now: we have ended it ourselves.
+            # We ended the stream ourselves, however many layers have wrapped the error by now.
             if not watched.is_revoked:
                 raise
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -127,7 +127,7 @@ class _AuthenticatedRequest:
         return note
 
     async def finish(self) -> None:
-        """Write down what there is to be, once the answer has left."""
+        """Record the audit entry and the last use, once the response has been sent."""
         deed = self._audit_entry()
         try:
             if self._identity is not None and self._identity.should_record_seen:
@@ -135,7 +135,7 @@ class _AuthenticatedRequest:
             if deed is not None:
                 await run_in_threadpool(_save_audit_entry, self._engine, deed)
         except StudioError as error:
-            # The answer has left: what it says was done, whether it could be written down or not.
+            # The response has been sent: the change stands, even if it could not be recorded.
             log.warning("deed_lost", extra={"reason": error.message})
 
     async def _identify(self) -> Identity | None:
@@ -151,27 +151,27 @@ class _AuthenticatedRequest:
             return
         if self._identity is None:
             raise UnauthorizedError(
-                "This studio does not know who you are.",
+                "You are not signed in.",
                 hint=_SIGN_IN_HINTS[self._settings.sign_in],
             )
         if not self._identity.may(asks):
             raise ForbiddenError(
-                f"This needs the right to {_PERMISSION_NAMES[asks]}, "
-                f"which {self._identity.name} has not.",
-                hint="An administrator can give it; a token has only what it was made with.",
+                f"This needs the permission to {_PERMISSION_NAMES[asks]}, "
+                f"which {self._identity.name} does not have.",
+                hint="An administrator can grant it; a token only has its own scope.",
             )
         if asks is Permission.MANAGE and self._identity.actor.is_limited and self._route.owned_noun:
             await run_in_threadpool(self._check_owner)
 
     def _check_owner(self) -> None:
         named = next(iter(self._route.path_parameters(self._scope["path"]).values()), "")
-        # What is no number, the route refuses by itself.
+        # The route itself rejects an id that is not a number.
         if self._identity is not None and named.isdecimal():
             with acting_as(self._identity.actor), read_session(self._engine) as db:
                 owners.require(db, self._route.owned_noun, [int(named)])
 
     def _sign_in_response(self, error: UnauthorizedError) -> Response:
-        """Show programs how to prove who they are, and send people to where they can."""
+        """Tell API clients how to authenticate, and redirect browsers to the sign-in page."""
         request = Request(self._scope)
         shows_token = bool(identity.header(self._scope, b"authorization"))
         if shows_token or is_api_path(self._scope["path"]):
@@ -188,7 +188,7 @@ class _AuthenticatedRequest:
         return RedirectResponse(there, 303)
 
     def _audit_entry(self) -> AuditEntry | None:
-        """Return what is to be written down: each change, and each try to sign in."""
+        """Return the audit entry of a change or a sign-in attempt; None for other requests."""
         asks, method = self._route.permission, self._scope["method"]
         known = self._scope.get("state", {}).get("deed") or (self._identity and self._identity.name)
         if method in SAFE_METHODS and "deed" not in self._scope.get("state", {}):
@@ -209,7 +209,7 @@ class _AuthenticatedRequest:
         )
 
     async def _is_still_authorized(self) -> bool:
-        """Whether who was let in would be again."""
+        """Whether the caller is still authorized."""
         if self._route.permission is Permission.OPEN or self._settings.sign_in == "none":
             return True
         now = await self._identify()
@@ -217,11 +217,11 @@ class _AuthenticatedRequest:
 
 
 class _AccessRevokedError(OSError):
-    """Ends a stream as a viewer does who leaves."""
+    """Ends a stream as a client's disconnect does."""
 
 
 class _RevocableStream:
-    """What is sent to a visitor; a stream ends once they may look no more."""
+    """Sends a response; ends a stream once its viewer is no longer authorized."""
 
     def __init__(
         self, send: Send, still_holds: Callable[[], Awaitable[bool]], pause: float

@@ -1,6 +1,6 @@
-"""What a proxy before the studio says of a visitor. Only those that are listed are believed.
+"""Forwarded headers of a reverse proxy: client address, scheme and user name.
 
-Whoever else sends these headers is not heard: a name in one of them would let anybody be anybody.
+Only headers from trusted proxies are used: otherwise any client could claim any name.
 """
 
 from ipaddress import ip_address, ip_network
@@ -14,7 +14,7 @@ FORWARDED_FOR, FORWARDED_PROTO = b"x-forwarded-for", b"x-forwarded-proto"
 
 
 class ProxyHeadersMiddleware:
-    """Tell from what listed proxies add where a request came from, how, and from whom."""
+    """Apply the headers of trusted proxies: client address, scheme and user name."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
@@ -24,8 +24,8 @@ class ProxyHeadersMiddleware:
             self.networks = [ip_network(one.strip()) for one in listed if one.strip()]
         except ValueError as error:
             raise InvalidError(
-                f"STUDIO_TRUSTED_PROXIES holds what is no address: {error}.",
-                hint="Write addresses or networks, as in 127.0.0.1,10.0.0.0/8",
+                f"STUDIO_TRUSTED_PROXIES contains an invalid address: {error}.",
+                hint="Use addresses or networks, such as 127.0.0.1,10.0.0.0/8",
             ) from error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +46,7 @@ class ProxyHeadersMiddleware:
         return changed
 
     def _client_address(self, chain: str) -> str:
-        """Return the last address that is no proxy of ours: those before it anybody may write."""
+        """Return the last address that is not a trusted proxy: clients can forge those before."""
         hops = [hop.strip() for hop in chain.split(",") if hop.strip()]
         return next((hop for hop in reversed(hops) if not self._is_trusted(hop)), "")
 

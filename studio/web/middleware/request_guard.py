@@ -1,7 +1,7 @@
-"""The gate before every request: who may be asked for, from where, and how much may be sent.
+"""Checks before every request: allowed hosts, same origin, size limits; and security headers.
 
-A plain ASGI layer, because Starlette's middleware class disturbs the ending of event streams.
-Paths are read from the scope: `request.url` can be led astray by a hostile Host header
+Pure ASGI middleware, because Starlette's `BaseHTTPMiddleware` interferes with how event streams
+end. Paths are read from the scope: a malicious Host header can falsify `request.url`
 (CVE-2026-48710).
 """
 
@@ -22,16 +22,16 @@ _RAW_SECURITY_HEADERS = [
     (name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()
 ]
 BODY_LIMIT = 4 * 2**20
-"""Recipes, notes and forms are far smaller; only uploads are let through larger."""
+"""Recipes, notes and forms are far smaller; only uploads may be larger."""
 
 HEADERS_LIMIT = 32 * 2**10
-"""All headers of a request; the server itself sets no limit to what comes in one piece."""
+"""Total size of a request's headers; the server does not limit headers that arrive at once."""
 
 _UPLOAD_PATHS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
 
 
 class RequestGuard:
-    """Refuse foreign hosts, cross-site writes and oversized bodies; add the headers of safety."""
+    """Reject unknown hosts, cross-site writes and oversized bodies; add security headers."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], upload_limit: int) -> None:
         self.app = app
@@ -53,18 +53,18 @@ class RequestGuard:
         hosts = _header_values(scope, b"host")
         if len(hosts) != 1 or _hostname(hosts[0]) not in self.hosts:
             return _refuse(
-                scope, HTTPStatus.MISDIRECTED_REQUEST, "This studio has another address."
+                scope, HTTPStatus.MISDIRECTED_REQUEST, "This studio has a different address."
             )
         if scope["method"] not in SAFE_METHODS and not _is_same_origin(scope, hosts[0]):
             return _refuse(
-                scope, HTTPStatus.FORBIDDEN, "Another site may not change anything here."
+                scope, HTTPStatus.FORBIDDEN, "Cross-site requests may not change anything."
             )
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_LIMIT:
-            message = "The headers of this request are more than is read here."
+            message = "The request headers are too large."
             return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
         length = (_header_values(scope, b"content-length") or ["0"])[0]
         if length.isdecimal() and int(length) > limit:
-            message = "This is more than is taken here."
+            message = "The request body is too large."
             return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         return None
 
@@ -85,9 +85,9 @@ def _refuse(scope: Scope, status: HTTPStatus, message: str) -> JSONResponse:
 
 
 def _is_same_origin(scope: Scope, host: str) -> bool:
-    """Whether an unsafe request comes from our own page, or from a program.
+    """Whether an unsafe request comes from one of our pages, or from a program.
 
-    Browsers name the site they speak for; programs send neither header.
+    Browsers send the site that a request comes from; programs send neither header.
     """
     site = _header_values(scope, b"sec-fetch-site")
     if site:
@@ -101,7 +101,7 @@ def _header_values(scope: Scope, name: bytes) -> list[str]:
 
 
 def _hostname(host: str) -> str:
-    """Return a Host header's name in small letters, without its port."""
+    """Return the name in a Host header in lower case, without the port."""
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdecimal() else host.lower()
 
@@ -114,7 +114,7 @@ def _limited_receive(receive: Receive, limit: int) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > limit:
-            # The one exception that FastAPI lets through while it reads a body.
+            # The only exception that FastAPI passes through while it reads a body.
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return message
 

@@ -1,7 +1,7 @@
-"""Requests as they pass: each gets an id and is counted by its route; changes are logged.
+"""Request ids, request metrics by route, and a log of changes and errors.
 
-A plain ASGI layer. Routes are told by their template, which the router leaves in the scope, so
-that there are no more labels than routes.
+Pure ASGI middleware. Metrics are labelled with the route template, which the router leaves in the
+scope, so that there are no more labels than routes.
 """
 
 import logging
@@ -22,19 +22,19 @@ log = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = b"x-request-id"
 REQUEST_ID_PATTERN = re.compile(r"[\w.-]{1,64}", re.ASCII)
-"""Which ids are taken over from a proxy or a program; any other is replaced."""
+"""Ids accepted from a proxy or a client; any other is replaced."""
 
 KNOWN_METHODS = SAFE_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
 OTHER = "other"
 FIRST_ERROR = 400
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""Upper bounds in seconds, until an answer begins: a stream's end says nothing of the studio."""
+"""Upper bounds in seconds until a response starts: how long a stream lasts is not latency."""
 
 
 @dataclass(slots=True)
 class RouteStats:
-    """How many answers of one kind there were, and how long they took."""
+    """Count and total latency of the responses with one method, route and status."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
     seconds: float = 0.0
@@ -42,7 +42,7 @@ class RouteStats:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """What was counted since the process began. Only the event loop writes it."""
+    """Request counts since the process started. Only written on the event loop."""
 
     tallies: dict[tuple[str, str, str], RouteStats] = field(default_factory=dict)
     open_streams: int = 0
@@ -54,7 +54,7 @@ class RequestMetrics:
         tally.seconds += seconds
 
     def to_families(self) -> list[Family]:
-        about = "Seconds until an answer began, by method, route and status."
+        about = "Seconds until a response started, by method, route and status."
         name, told = "studio_http_request_duration_seconds", [*self._samples()]
         viewers = Family(
             "studio_stream_viewers", "gauge", "Open live streams.", [Sample(self.open_streams)]
@@ -71,7 +71,7 @@ class RequestMetrics:
 
 
 class RequestMetricsMiddleware:
-    """The layer that every request passes first."""
+    """The outermost middleware."""
 
     def __init__(self, app: ASGIApp, traffic: RequestMetrics) -> None:
         self.app = app
@@ -92,7 +92,7 @@ class RequestMetricsMiddleware:
 
 
 class _RequestRecorder:
-    """One request on its way."""
+    """Records one request."""
 
     def __init__(self, traffic: RequestMetrics, scope: Scope, send: Send, request_id: str) -> None:
         self._traffic = traffic
@@ -111,7 +111,7 @@ class _RequestRecorder:
         await self._send(message)
 
     def finish(self) -> None:
-        """Count what never got an answer as a fault of the studio."""
+        """Count a request without a response as a server error."""
         if not self._status:
             self._record(500, is_stream=False)
         self._traffic.open_streams -= self._is_stream
