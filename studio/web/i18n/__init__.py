@@ -1,1 +1,1 @@
-"""The language of a page: locales, translation, and how numbers and dates are formatted."""
+"""Page languages: locale selection, translation, and formatting of numbers and dates."""

@@ -1,4 +1,4 @@
-"""How numbers, sizes, times and metrics are written on a page: one way each."""
+"""Format numbers, sizes, times and metrics for pages."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,21 +28,21 @@ METRIC_TITLES: dict[str, str] = {
     "loss_scale": "Loss scale",
     "skipped_steps": "Skipped steps",
     "rating": "Rating, 1 to 5",
-    "nonfinite_losses": "Losses that are no number",
-    "nonfinite_grads": "Gradients that are no number",
+    "nonfinite_losses": "NaN or infinite losses",
+    "nonfinite_grads": "NaN or infinite gradients",
     "grad_underflow_share": "Gradients rounded to zero",
-    "update_ratio": "Size of an update",
+    "update_ratio": "Relative update size",
     "lost_update_share": "Updates lost to rounding",
-    "activation_max": "Largest activation",
-    "logit_max": "Largest score of a token",
-    "rest": "Weights beside quantised layers",
-    "weight_bytes": "Memory of the weights",
+    "activation_max": "Max activation",
+    "logit_max": "Max logit",
+    "rest": "Non-quantised weights",
+    "weight_bytes": "Weight memory",
     "weights": "Weights",
     "changed_weights": "Weights changed",
     "kept_weights": "Weights kept in float32",
     "overflowed_weights": "Became infinite",
     "underflowed_weights": "Became zero",
-    "max_relative_change": "Largest relative change",
+    "max_relative_change": "Max relative change",
     "mean_relative_change": "Mean relative change",
     "loss_before": "Loss as trained",
     "loss_after": "Loss as exported",
@@ -59,47 +59,46 @@ AXIS_TITLES: dict[str, str] = {
     "seconds": "Time since the start",
     "wall": "Time of day",
 }
-"""What curves are drawn along."""
+"""Titles of the x axes of curves."""
 
 MEMORY_PART_TITLES: dict[str, str] = {
     "weights": "Weights",
     "adapter": "Adapter",
     "optimizer": "Optimizer",
-    "compensation": "What rounding cuts off",
+    "compensation": "Rounding compensation",
     "gradients": "Gradients",
-    "copies": "Narrow copies of weights",
+    "copies": "16-bit copies of weights",
     "activations": "Activations",
-    "scores": "Scoring the answers",
-    "scratch": "Update",
+    "scores": "Logits and loss",
+    "scratch": "Optimizer step",
     "holes": "Allocator overhead",
     "examples": "Examples",
     "runtime": "Trainer",
 }
-"""What holds memory in a step."""
+"""Titles of the parts of memory in a training step."""
 
 MEMORY_MEASURES: dict[str, str] = {
-    "allocated": "memory torch has allocated on the GPU",
-    "own": "memory of its own that the training process held, less what it held before it loaded "
+    "allocated": "memory allocated by torch on the GPU",
+    "own": "private memory of the training process, minus what it used before loading the model",
+    "resident": "private memory of the training process plus weights mapped from their file, "
+    "minus what it used before loading the model",
+    "above_start": "resident memory of the training process, minus what it used before loading "
     "the model",
-    "resident": "memory of its own that the training process held and weights that it read from "
-    "their file, less what it held before it loaded the model",
-    "above_start": "resident memory of the training process, less what it held before it loaded "
-    "the model",
-    "whole": "resident memory of the whole training process, libraries included",
+    "whole": "resident memory of the whole training process, including libraries",
 }
-"""How the most memory held while training was measured."""
+"""How peak memory was measured."""
 
 _SUPERSCRIPTS = str.maketrans(
     "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
 )
 
 NO_VALUE = "\N{EN DASH}"
-"""Written where there is no value: it must not look like zero."""
+"""Shown for a missing value: it must not look like zero."""
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 _NEXT_UNIT_FROM = 999.5
-"""Three significant digits write this as 1000 of a unit: it is one of the next."""
+"""From here on, three significant digits would round to 1000: use the next unit."""
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = (
@@ -110,24 +109,24 @@ _UNITS = (
 
 
 def metric_title(name: str) -> str:
-    """Return a metric's name in words."""
+    """Return the title of a metric."""
     return gettext(METRIC_TITLES.get(name, name.replace("_", " ").capitalize()))
 
 
 def axis_title(name: str) -> str:
-    """Return the name of what curves are drawn along; any metric may be."""
+    """Return the title of an x axis, which may be any metric."""
     return gettext(AXIS_TITLES[name]) if name in AXIS_TITLES else metric_title(name)
 
 
 def axis_value(value: float, name: str) -> str:
-    """Write a place on an axis."""
+    """Format a position on an x axis."""
     if name == "wall":
         return number_i18n.format_day_and_time(datetime.fromtimestamp(value, UTC))
     return duration(value) if name == "seconds" and value >= 0 else number(value)
 
 
 def metric_value(value: float | None, name: str) -> str:
-    """Write a metric's value with the unit its name says."""
+    """Format the value of a metric, with the unit that its name implies."""
     if value is None:
         return NO_VALUE
     if not math.isfinite(value):
@@ -142,7 +141,7 @@ def metric_value(value: float | None, name: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a number with four significant digits, and thousands apart."""
+    """Format a number with four significant digits and grouped thousands."""
     if value is None:
         return NO_VALUE
     if not math.isfinite(value):
@@ -155,7 +154,7 @@ def number(value: float | None) -> str:
 
 
 def count(value: float) -> str:
-    """Write how many there are of what comes in millions, with three significant digits."""
+    """Format a large count with three significant digits and K, M, B or T."""
     for unit in ("", "K", "M", "B"):
         if abs(value) < _NEXT_UNIT_FROM:
             return f"{value:.3g}{unit and NO_BREAK + unit}"
@@ -164,12 +163,12 @@ def count(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Write a share in hundredths, with three significant digits."""
+    """Format a share as a percentage with three significant digits."""
     return number_i18n.format_percent(f"{100 * value:.3g}")
 
 
 def estimate_error(value: float | None) -> str:
-    """Write how far an estimate was off, with its sign."""
+    """Format the relative error of an estimate, with its sign."""
     if value is None:
         return NO_VALUE
     sign = "\N{MINUS SIGN}" if value < 0 else "+"
@@ -177,12 +176,12 @@ def estimate_error(value: float | None) -> str:
 
 
 def precise(value: float) -> str:
-    """Write a number with six significant digits: a small change must be seen."""
+    """Format a number with six significant digits, so that small changes are visible."""
     return f"{value:.6g}" if math.isfinite(value) else number(value)
 
 
 def change(value: float | None, name: str) -> str:
-    """Write the difference between two values of a metric, with its sign."""
+    """Format the difference between two values of a metric, with its sign."""
     if value is None or not value:
         return ""
     sign = "" if math.isnan(value) else "\N{MINUS SIGN}" if value < 0 else "+"
@@ -190,7 +189,7 @@ def change(value: float | None, name: str) -> str:
 
 
 def setting(value: object) -> str:
-    """Write a value of a recipe, or of what became of it."""
+    """Format a requested or actual value of a setting."""
     if value is None:
         return NO_VALUE
     if isinstance(value, bool):
@@ -203,7 +202,7 @@ def setting(value: object) -> str:
 
 
 def magnitude(value: float) -> str:
-    """Write a very large or very small number as a power of ten, any other plainly."""
+    """Format a very large or very small number as a power of ten, others as digits."""
     if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 -- plain digits read well between these
         return number(float(f"{value:.3g}") if abs(value) < 1 else value)
     digits, _e, power = f"{value:.1e}".partition("e")
@@ -211,7 +210,7 @@ def magnitude(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Write a number of bytes in the unit that reads best."""
+    """Format a number of bytes in the most readable unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if abs(value) < _NEXT_UNIT_FROM:  # Decimal units, as disks and networks use.
             return f"{value:.3g} {unit}"
@@ -220,12 +219,12 @@ def size(value: float) -> str:
 
 
 def estimated_size(estimate: float, measured: float | None) -> str:
-    """Write an estimated size, and by how much it misses what was measured."""
+    """Format an estimated size, with its error if a measurement exists."""
     return f"{size(estimate)}{_error_suffix(estimate, measured)}"
 
 
 def estimated_duration(estimate: float | None, took: float | None) -> str:
-    """Write estimated seconds, and by how much they miss what it took."""
+    """Format an estimated duration, with its error if the actual duration is known."""
     if not estimate:
         return ""
     return f"{duration(estimate)}{_error_suffix(estimate, took)}"
@@ -238,17 +237,17 @@ def _error_suffix(estimate: float, found: float | None) -> str:
 
 
 def memory_measure_sentence(resolved: Mapping[str, Any]) -> str:
-    """Say in a sentence what the peak of memory is; runs of old measured the whole process."""
+    """Explain how peak memory was measured; early versions measured the whole process."""
     return translate(
-        f"Peak memory: the most {MEMORY_MEASURES[resolved.get('peak_memory', 'whole')]}."
+        f"Peak memory: maximum {MEMORY_MEASURES[resolved.get('peak_memory', 'whole')]}."
     )
 
 
 def duration(seconds: float | None) -> str:
-    """Write a span of time with the two units that matter."""
+    """Format a duration with its two largest units."""
     if seconds is None:
         return NO_VALUE
-    if seconds < 10:  # noqa: PLR2004 -- tenths are news only in short spans
+    if seconds < 10:  # noqa: PLR2004 -- tenths matter only in short durations
         return number_i18n.format_duration([(f"{seconds:.1f}", "second")])
     if seconds < _MINUTE:
         return number_i18n.format_duration([(f"{seconds:.0f}", "second")])
@@ -258,7 +257,7 @@ def duration(seconds: float | None) -> str:
 
 
 def relative_time(at: datetime | None) -> str:
-    """Write how long ago something was, or how soon it will be."""
+    """Format a time relative to now, past or future."""
     if at is None:
         return NO_VALUE
     seconds = (datetime.now(UTC) - at).total_seconds()
@@ -271,9 +270,9 @@ def relative_time(at: datetime | None) -> str:
 
 
 def time_element(at: datetime | str | None) -> str:
-    """Write a moment as how far off it is, with the exact time on hover and for machines.
+    """Return a `<time>` element: the relative time, with the exact time on hover and for machines.
 
-    One that is kept in JSON is text, as in ISO 8601.
+    Times from JSON are ISO 8601 text.
     """
     if at is None:
         return NO_VALUE
@@ -284,7 +283,7 @@ def time_element(at: datetime | str | None) -> str:
 
 
 def sparkline_points(curve: Sequence[float]) -> str:
-    """Return the points of an SVG polyline that fits a box of 80 by 20."""
+    """Return the points of an SVG polyline that fits an 80 by 20 box."""
     low, high = min(curve), max(curve)
     scale = 16 / (high - low) if high > low else 0
     across = 78 / max(1, len(curve) - 1)

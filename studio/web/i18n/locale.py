@@ -1,7 +1,7 @@
-"""In which language a page speaks: chosen per request, and how English becomes it.
+"""The language of each request, and its message catalogue.
 
-English is what the sources say. Other languages are catalogues in `studio/locale`, loaded when the
-first page asks for one. Programs are answered in English, and logs are English.
+Sources are written in English. Other languages are catalogues in `studio/locale`, loaded on first
+use. The API and the logs are always English.
 """
 
 import io
@@ -21,13 +21,13 @@ from studio.protocols.events import PHASES
 
 ENGLISH = "en"
 LANGUAGES: dict[str, str] = {ENGLISH: "English", "zh-Hans": "\u4e2d\u6587"}
-"""What pages can be written in: the language's tag, and its name in its own words."""
+"""The languages of pages: tag, and name in that language."""
 
 LANGUAGE_COOKIE = "language"
-"""Says what was chosen by hand; it comes before what the browser asks for."""
+"""Holds the language chosen by the user; it takes precedence over the browser's."""
 
 PHRASE_CALL = re.compile(r'\bphrase\(\s*"([^"]+)"')
-"""How a script asks for a sentence."""
+"""How scripts mark a text for translation."""
 
 _LOCALE = Path(__file__).resolve().parents[2] / "locale"
 _CHINESE = re.compile(r"zh(-(hans|cn|sg|my)(-.*)?)?", re.IGNORECASE)
@@ -35,7 +35,7 @@ _language: ContextVar[str] = ContextVar("spoken", default=ENGLISH)
 
 
 class LocaleMiddleware:
-    """Choose the language of each page before anything of it is made."""
+    """Set the language of each request before it is handled."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -48,23 +48,23 @@ class LocaleMiddleware:
 
 
 def choose_language(headers: Mapping[str, str]) -> str:
-    """Return the language to answer in: as chosen by hand, else as the browser likes best."""
+    """Return the language of the response: the user's choice, or the browser's preference."""
     kept = _language_cookie(headers.get("cookie", ""))
     return kept if kept in LANGUAGES else _negotiate_language(headers.get("accept-language", ""))
 
 
 def set_language(tag: str) -> None:
-    """Write in that language from here on, in this request."""
+    """Set the language for the rest of this request."""
     _language.set(tag)
 
 
 def current_language() -> str:
-    """Return the tag of the language of this request, as HTML wants it."""
+    """Return the language tag of this request, as used in HTML."""
     return _language.get()
 
 
 def babel_locale() -> str:
-    """Return the language of this request as Babel calls it."""
+    """Return the language of this request as a Babel locale."""
     return current_language().replace("-", "_")
 
 
@@ -73,7 +73,7 @@ def is_english() -> bool:
 
 
 def gettext(message: str) -> str:
-    # The empty message is the head of a catalogue.
+    # The empty message is the header of a catalogue.
     return catalog(current_language()).gettext(message) if message else message
 
 
@@ -82,7 +82,7 @@ def ngettext(one: str, many: str, number: int) -> str:
 
 
 def script_translations() -> dict[str, str]:
-    """Return what scripts say, each with its translation; nothing for a page in English."""
+    """Return the texts of scripts with their translations; empty for English."""
     return {} if is_english() else {text: gettext(text) for text in _script_messages()}
 
 
@@ -129,7 +129,7 @@ def _language_cookie(header: str) -> str:
 
 
 def _negotiate_language(header: str) -> str:
-    """Return the first of our languages in the order of a browser's likings."""
+    """Return the supported language that an Accept-Language header prefers."""
     wishes = sorted(
         filter(None, map(_parse_preference, header[:1000].split(","))), key=lambda one: -one[1]
     )

@@ -1,7 +1,7 @@
-"""Numbers, spans of time and moments as the language of a page writes them.
+"""Numbers, durations and times in the language of a page.
 
-English is written as the house does: thousands parted by a thin space, units short. Any other
-language is written by Babel, as its readers are used to.
+English uses the house style: thin spaces between thousands, short units. Other languages use
+Babel's conventions.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _SHORT = {"day": "d", "hour": "h", "minute": "min", "second": "s"}
 
 
 def format_integer(value: float) -> str:
-    """Write a whole number with its thousands apart."""
+    """Format an integer with grouped thousands."""
     if locale.is_english():
         return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     from babel.numbers import format_decimal  # noqa: PLC0415 -- heavy import
@@ -22,17 +22,17 @@ def format_integer(value: float) -> str:
 
 
 def format_percent(digits: str) -> str:
-    """Write hundredths that are already rounded."""
+    """Format a percentage that is already rounded."""
     return f"{digits} %" if locale.is_english() else f"{digits}%"
 
 
 def within_sentence(title: str) -> str:
-    """Write a title within a sentence."""
+    """Return a title for use within a sentence."""
     return title.lower() if locale.is_english() else title
 
 
 def format_duration(parts: Sequence[tuple[str, str]]) -> str:
-    """Write how long something takes: amounts, each with its unit."""
+    """Format a duration, given as amounts with units."""
     if locale.is_english():
         return " ".join(f"{amount} {_SHORT[unit]}" for amount, unit in parts)
     from babel.units import format_unit  # noqa: PLC0415 -- heavy import
@@ -44,7 +44,7 @@ def format_duration(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def format_datetime_full(at: datetime) -> str:
-    """Write a moment to the second."""
+    """Format a date and time to the second."""
     if locale.is_english():
         return f"{at:%Y-%m-%d %H:%M:%S} UTC"
     from babel.dates import format_datetime  # noqa: PLC0415 -- heavy import
@@ -53,7 +53,7 @@ def format_datetime_full(at: datetime) -> str:
 
 
 def format_day_and_time(at: datetime) -> str:
-    """Write a day and a time of it, without the year."""
+    """Format a date and time without the year."""
     if locale.is_english():
         return f"{at:%d %b %H:%M}"
     from babel.dates import format_skeleton  # noqa: PLC0415 -- heavy import

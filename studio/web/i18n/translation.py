@@ -1,7 +1,7 @@
-"""What services, knobs and failures say in plain English, known again and told in other languages.
+"""Translate the finished English texts of services, settings and failures.
 
-A sentence with values in it is known by the words around them: `{name} is not a number.` So no
-service knows of languages. What is not known stays as it is.
+A sentence that contains values is recognised by the words around them: `{name} is not a number.`
+So services need not know about languages. Unrecognised text stays as it is.
 """
 
 import re
@@ -11,27 +11,27 @@ from typing import NamedTuple
 from studio.web.i18n.locale import ENGLISH, LANGUAGES, catalog, current_language, is_english
 
 SENTENCE_JOINS = ((": ", ": %s", ""), (" (", " (%s)", ")"))
-"""How what is ours goes on with what may be anybody's."""
+"""How our text is followed by text of unknown origin, such as an error message."""
 
 LIST_PATTERNS = ("%s, %s", "%s and %s", "%s and %s more")
-"""How several things stand in a sentence: a, b and c; or a, b and 3 more."""
+"""How lists are written in a sentence: a, b and c; or a, b and 3 more."""
 
 _HOLE = re.compile(r"\{(\w+)\}")
 _SENTENCES = re.compile(r"(?<=[.!?]) (?=\S)")
 _WORDS = re.compile(r"[^\W\d_] | [^\W\d_]")
 _COLUMNS = re.compile(r"(\w+, )*\w+ and \w+\.?")
-"""Several names of one word each."""
+"""A list of single-word names."""
 _LONGEST = 2000
-"""Letters of a text beyond which it is nothing of ours."""
+"""Texts with more characters are not ours."""
 _LEAST = 3
-"""Letters of its own below which it says nothing: scripts ask for `{s} s`."""
+"""Messages with fewer literal letters are too generic to match, such as `{s} s`."""
 _FEW = 12
-"""Letters of its own below which a sentence could be anybody's, if its values were phrases."""
+"""Messages with fewer literal letters do not match if a value is an untranslated phrase."""
 
 _WIDE = r"[\u2018-\u201d\u3001-\u9fff\uff00-\uffef]"
 _STOP = re.compile(r"(?<!\.)\.$")
 _GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
-"""What parts words in one script, and never stands between two letters of another."""
+"""A space between two wide characters, which Chinese does not use."""
 
 _OURS = frozenset(
     {
@@ -52,14 +52,15 @@ _OURS = frozenset(
         "work",
     }
 )
-"""Values that are words of ours even where one stands alone: a column may be called `text`."""
+"""Names of values that are our own words and translated even if they are a single word; other
+single words may be data, such as a column called `text`."""
 _SEVERAL = frozenset(
     {
         *("aside", "join", "listed", "listed_rows", "names", "of", "shown"),
         *("describe_columns", "join_columns", "join_names", "names_assigned_to", "shown_names"),
     }
 )
-"""How the values are called that hold several things."""
+"""Names of values that hold lists."""
 
 
 class _MessagePattern(NamedTuple):
@@ -67,20 +68,20 @@ class _MessagePattern(NamedTuple):
     translation: str
     is_short: bool
     last: str
-    """The value that it ends with, if any; that may be a full stop, too."""
+    """The name of the value it ends with, if any; that value may itself end with a full stop."""
 
 
 def translate(text: str) -> str:
-    """Return what a part of the studio without a language said, in the language of this request."""
+    """Translate an English text into the language of this request."""
     if is_english() or not text:
         return text
     told = _said(current_language(), str(text))
-    # As it came, where nothing is known: it may be markup, and safe.
+    # Return the original object if nothing was translated: it may be safe Markup.
     return text if told == text else told
 
 
 def translate_value(value: object) -> object:
-    """Return what a template shows of a value: words in the language of this request."""
+    """Translate a template value if it is text."""
     return translate(value) if isinstance(value, str) else value
 
 
@@ -97,7 +98,7 @@ def _said(tag: str, text: str) -> str:
 
 
 def _headed(tag: str, text: str) -> str:
-    """Return what stands before a colon or a full stop, if that is ours, and the rest as it is."""
+    """Translate the part before a colon, parenthesis or full stop, and the rest if possible."""
     stop = catalog(tag).gettext(".")
     if text.endswith(".") and (whole := _sentence(tag, text[:-1])) is not None:
         return whole + stop
@@ -118,12 +119,12 @@ def _rest(tag: str, rest: str) -> str:
 
 
 def _stopped(tag: str, told: str) -> str:
-    """Return what ends a sentence, with the full stop of the language."""
+    """Replace a final full stop with that of the language."""
     return told.removesuffix(".") + catalog(tag).gettext(".") if _STOP.search(told) else told
 
 
 def _two(tag: str, text: str) -> str | None:
-    """Return what somebody needs: a precision's title stands before why it cannot be had."""
+    """Translate "X needs Y", where X is the title of a precision and Y what it requires."""
     who, found, _rest = text.removesuffix(".").partition(" needs ")
     whose = _sentence(tag, who) if found else None
     why = _sentence(tag, text.removesuffix(".").removeprefix(f"{who} ")) if whose else None
@@ -149,7 +150,7 @@ def _sentence(tag: str, text: str) -> str | None:
 
 
 def _filled(tag: str, known: _MessagePattern, told: dict[str, str]) -> str:
-    """Return a sentence with its values. A full stop that its last value took ends all of it."""
+    """Fill in the values. A full stop in the last value moves to the end of the sentence."""
     if not known.last or not _STOP.search(told[known.last]):
         return known.translation.format_map(told)
     bare = told | {known.last: told[known.last].removesuffix(".")}
@@ -157,12 +158,12 @@ def _filled(tag: str, known: _MessagePattern, told: dict[str, str]) -> str:
 
 
 def _is_foreign(value: str, told: str) -> bool:
-    """Whether it is several words that nobody here has said, and no amount."""
+    """Whether a value is an untranslated phrase of several words without digits."""
     return value == told and bool(_WORDS.search(value)) and not re.search(r"\d", value)
 
 
 def _value(tag: str, name: str, value: str) -> str:
-    """Return a value for its place; words of ours are translated, too."""
+    """Translate a value of a sentence, if it is our own text."""
     if value and (" " in value or name in _OURS):
         told = _said(tag, value)
         if told != value:
@@ -181,8 +182,8 @@ def _listed(tag: str, value: str) -> str:
 
 @lru_cache(maxsize=len(LANGUAGES))
 def _patterns(tag: str) -> list[_MessagePattern]:
-    """Return the sentences with values, those first that say most themselves."""
-    known = catalog(tag)._catalog if tag != ENGLISH else {}  # type: ignore[attr-defined]  # noqa: SLF001 -- the one way to list them
+    """Return the patterns of messages with values, those with the most literal text first."""
+    known = catalog(tag)._catalog if tag != ENGLISH else {}  # type: ignore[attr-defined]  # noqa: SLF001 -- the only way to list them
     found = [
         (one, to)
         for one, to in known.items()
