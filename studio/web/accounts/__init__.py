@@ -1,1 +1,1 @@
-"""Pages to sign in, and to manage accounts, tokens and sessions."""
+"""The pages to sign in, and to manage accounts, tokens and sessions."""

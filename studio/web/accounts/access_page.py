@@ -1,4 +1,4 @@
-"""How one gets in, for oneself: tokens, the browsers that are signed in, one's password."""
+"""The page of your own access: tokens, signed-in browsers and password."""
 
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ def create_token(
     scope: Annotated[Scope, Form()] = Scope.READ,
     days: Annotated[str, Form(max_length=10)] = "",
 ) -> Response:
-    """Make a token and show it, this once."""
+    """Create a token and show it once."""
     try:
         wish = api_tokens.TokenRequest(name, scope, parse_days(days))
         token, secret = api_tokens.create(db, wish, who.account_id, who.level)
@@ -68,7 +68,7 @@ def end_session(request: Request, number: RowId, db: DB, who: CurrentIdentity) -
 def change_password(
     request: Request, who: CurrentIdentity, old: FormText, password: FormText, again: FormText
 ) -> Response:
-    """Change one's own password. The database is not held while hashes are made."""
+    """Change the caller's password. No database session is held while hashing."""
     engine = request.app.state.engine
     try:
         with read_session(engine) as db:
@@ -78,7 +78,7 @@ def change_password(
         accounts.authenticate(account, old)
         request.app.state.tries.clear(account.name, place)
         if password != again:
-            raise InvalidError("The two are not the same.", param="again")
+            raise InvalidError("The passwords do not match.", param="again")
         hashed = passwords.hash_password(password)
     except StudioError as error:
         with read_session(engine) as db:
@@ -90,18 +90,18 @@ def change_password(
 
 
 def parse_days(text: str) -> int | None:
-    """Return how long a token lasts; nothing written is for ever.
+    """Return the lifetime of a token in days; None, for empty text, means no expiry.
 
     Raises:
-        InvalidError: it is no number.
+        InvalidError: The text is not a whole number.
 
     """
     if text and not text.isdecimal():
-        raise InvalidError("Days are a whole number.", param="days")
+        raise InvalidError("Days must be a whole number.", param="days")
     return int(text) if text else None
 
 
-def _page(request: Request, db: Session, who: Identity, **about: Any) -> Response:  # noqa: ANN401 -- what the page shows
+def _page(request: Request, db: Session, who: Identity, **about: Any) -> Response:  # noqa: ANN401 -- any template variable
     told: dict[str, Any] = {"made": None, "secret": "", "problem": None, "refused": None}
     error = about.get("problem") or about.get("refused")
     mine = who.account_id

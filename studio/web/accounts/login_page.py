@@ -1,4 +1,4 @@
-"""The door for people: by a link that works once, or by name and password."""
+"""Sign in with a one-time link, or with name and password."""
 
 import re
 from typing import Annotated
@@ -44,7 +44,7 @@ def show(
 def sign_in(
     request: Request, name: FormText = "", password: FormSecret = "", there: PostedNextUrl = "/"
 ) -> Response:
-    """Let somebody in by name and password. The database is not held while the hash is made."""
+    """Sign in with name and password. No database session is held while hashing."""
     state, address = request.app.state, identity.client_address(request.scope)
     request.state.deed = name.strip().lower()[:80] or "nobody"
     try:
@@ -67,11 +67,11 @@ def choose_password(
     password: FormSecret = "",
     again: FormSecret = "",
 ) -> Response:
-    """Choose a password by a link, and come in with it."""
+    """Set a password with a one-time link, and sign in."""
     engine = request.app.state.engine
     try:
         if password != again:
-            raise InvalidError("The two are not the same.", param="again")
+            raise InvalidError("The passwords do not match.", param="again")
         hashed = passwords.hash_password(password)
         with unit_of_work(engine) as db:
             account = _account_for_link(db, t, name)
@@ -95,12 +95,12 @@ def sign_out(request: Request, db: DB, visitor: OptionalIdentity) -> Response:
 
 
 def local_path(there: str) -> str:
-    """Return a place of this studio: never an address elsewhere, however it is written."""
+    """Return a path of this studio, never a URL of another site, however it is written."""
     return there if _LOCAL_PATH.fullmatch(there) else "/"
 
 
 def start_session(request: Request, db: Session, account_id: int | None, there: str) -> Response:
-    """Send the browser on with a cookie that no script can read."""
+    """Start a session and redirect, with a session cookie that scripts cannot read."""
     agent = request.headers.get("user-agent", "")
     secret = login_sessions.begin(db, account_id, identity.client_address(request.scope), agent)
     answer = RedirectResponse(there, 303)
@@ -117,7 +117,7 @@ def start_session(request: Request, db: Session, account_id: int | None, there: 
 
 
 def _open_link(request: Request, visitor: OptionalIdentity, secret: str) -> Response:
-    """Let in whoever brings a link, or ask for the password that it is for."""
+    """Sign in with a one-time link, or show the form for the password it allows to set."""
     try:
         with unit_of_work(request.app.state.engine) as db:
             ticket = one_time_links.verify(db, secret)
@@ -136,16 +136,16 @@ def _account_for_link(db: Session, secret: str, name: str) -> Account:
     ticket = one_time_links.redeem(db, secret)
     if ticket.purpose is LinkPurpose.FIRST:
         if accounts.has_any(db):
-            raise ConflictError("Somebody has become the administrator already.")
+            raise ConflictError("An account already exists. Ask an administrator for access.")
         return accounts.add(db, name, Role.ADMINISTRATOR)
     holder = one_time_links.get_account(db, ticket)
     if ticket.purpose is not LinkPurpose.PASSWORD or holder is None:
-        raise UnauthorizedError("This link is for something else.")
+        raise UnauthorizedError("This link is not for setting a password.")
     return holder
 
 
 def sign_in_failed(request: Request, problem: StudioError) -> Response:
-    """Show the form again, and why another way in has led nowhere."""
+    """Show the sign-in page with the reason why signing in elsewhere failed."""
     return _sign_in_page(request, "/", problem=problem)
 
 

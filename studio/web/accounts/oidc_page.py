@@ -1,4 +1,4 @@
-"""The door for people whom another service signs in: sent there, and received again."""
+"""Single sign-on with OpenID Connect: redirect to the provider, and handle its callback."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ NextUrl = Annotated[str, Query(alias="next", max_length=2000)]
 
 @router.get("")
 def redirect_to_provider(request: Request, config: Config, there: NextUrl = "/") -> Response:
-    """Send somebody to the service, with a cookie by which they are known when they come back."""
+    """Redirect to the provider, with a cookie that identifies the browser in the callback."""
     _require_enabled(config)
     pending: oidc.PendingSignIns = request.app.state.pending
     state, browser, begun = pending.add(local_path(there))
@@ -50,7 +50,7 @@ def callback(
     code: QueryText = "",
     error: QueryText = "",
 ) -> Response:
-    """Let somebody in whom the service has signed in. The database is not held meanwhile."""
+    """Sign in the user whom the provider has authenticated. No session is held meanwhile."""
     _require_enabled(config)
     request.state.deed = "nobody"
     app = request.app.state
@@ -61,7 +61,7 @@ def callback(
         if error or not code:
             raise UnauthorizedError(
                 f"{oidc.provider_host(config)} did not sign you in.",
-                hint="Try again, or by a password.",
+                hint="Try again, or sign in with a password.",
             )
         visitor = oidc.fetch_user(config, _callback_url(request, config), code, begun)
         request.state.deed = visitor.name[:80]
@@ -80,7 +80,7 @@ def callback(
 
 def _require_enabled(config: Settings) -> None:
     if not oidc.is_enabled(config):
-        raise NotFoundError("Nobody is signed in by another service here.")
+        raise NotFoundError("Single sign-on is not configured.")
 
 
 def _callback_url(request: Request, config: Settings) -> str:

@@ -1,4 +1,4 @@
-"""People with an account, and what everybody did: pages for administrators."""
+"""The administrators' pages: accounts and the audit log."""
 
 from typing import Annotated, Any
 
@@ -44,7 +44,7 @@ def add(
 
 @router.post("/people/{number}/link")
 def link(request: Request, number: RowId, db: DB, config: Config) -> Response:
-    """Show a link by which somebody chooses a new password."""
+    """Show a link to choose a new password."""
     return _with_link(request, db, config, accounts.get(db, number))
 
 
@@ -94,7 +94,7 @@ def _with_link(request: Request, db: DB, config: Settings, account: Account) -> 
     )
 
 
-def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:  # noqa: ANN401 -- what the page shows
+def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:  # noqa: ANN401 -- any template variable
     error = about.get("problem")
     told: dict[str, Any] = {"problem": None, "name": "", "link": "", "invited": None}
     return page(

@@ -1,1 +1,1 @@
-"""How pages are rendered: templates, navigation, live figures, static files."""
+"""Page rendering: templates, navigation, live figures, static files."""

@@ -1,9 +1,9 @@
-"""The figures of a run: what each one is, and how pages write it, wherever it stands.
+"""The live figures of a run, and their format on pages.
 
-A template shows one with `figure(run, name)`. Its element names it in `data-put`, and
-`static/js/live/live_figures.js` writes the same text there whenever the event stream brings news,
-so one run shows the same figures in every tab, table and card. A name that is not in `FIGURES` is
-a metric: its newest value.
+A template shows a figure with `figure(run, name)`. Its element has the name in `data-put`, and
+`static/js/live/live_figures.js` updates it with the same text on every event, so a run shows the
+same figures in every tab, table and card. A name that is not in `FIGURES` is a metric: its latest
+value.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ from studio.web.i18n.locale import gettext
 from studio.web.i18n.translation import translate
 
 UNKNOWN_STEPS = "\N{HORIZONTAL ELLIPSIS}"
-"""Stands for the number of steps until the trainer knows it."""
+"""Shown instead of the total number of steps until the trainer knows it."""
 
 METRIC_TILES = ("loss", "eval_loss", "tokens_per_second", "peak_memory_bytes")
-"""Metrics that a run's page shows from its submission on, with a dash until there is a value."""
+"""Metrics that a run's page always shows, with a dash until there is a value."""
 
 RESULT_TILES = ("best_eval_loss", "rating", "train_seconds")
-"""Metrics that its page shows as soon as there is a value: most runs get them at their end."""
+"""Metrics that the page shows once there is a value: for most runs, at the end."""
 
 
 def figure(run: Run, name: str) -> Markup:
@@ -33,7 +33,7 @@ def figure(run: Run, name: str) -> Markup:
 
 
 def format_figure(run: Run, name: str) -> str:
-    """Write a figure as it stands in the database now."""
+    """Format the current value of a figure from the database."""
     write = FIGURES.get(name)
     return write(run) if write else formatting.metric_value(run.metrics.get(name), name)
 
@@ -65,4 +65,4 @@ FIGURES: Mapping[str, Callable[[Run], str]] = {
     "duration": lambda run: formatting.duration(run_progress.measure(run).total_seconds),
     "phase": lambda run: translate(run.phase),
 }
-"""Figures that are no metrics."""
+"""Figures that are not metrics."""

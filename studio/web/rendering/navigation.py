@@ -1,4 +1,4 @@
-"""Where one can go: the menu, the palette and the list of shortcuts are all drawn from here."""
+"""The pages of the menu, the command palette and the list of shortcuts."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class NavItem:
     label: str
     icon: str
     key: str
-    """Pressed after g, it leads there."""
+    """The key that opens the page, pressed after g."""
     child_paths: tuple[str, ...] = ()
-    """How the addresses of the pages begin that belong to it."""
+    """Path prefixes of the pages below it."""
 
     def holds(self, path: str) -> bool:
         return path == self.href or path.startswith(self.child_paths)
@@ -34,7 +34,7 @@ NAV_ITEMS = (
         child_paths=("/reports/",),
     ),
     NavItem(
-        href="/datasets", label="Data sets", icon="datasets", key="d", child_paths=("/datasets/",)
+        href="/datasets", label="Datasets", icon="datasets", key="d", child_paths=("/datasets/",)
     ),
     NavItem(href="/models", label="Models", icon="models", key="m", child_paths=("/models/",)),
     NavItem(href="/queue", label="Queue", icon="queue", key="q"),
@@ -56,7 +56,7 @@ class Shortcut:
 
 
 SHORTCUTS = (
-    Shortcut(("Ctrl", "K"), "Search pages, runs, data, models and settings, or do something"),
+    Shortcut(("Ctrl", "K"), "Search pages, runs, data, models and settings, or run a command"),
     Shortcut(("/",), "Search on this page"),
     Shortcut(("?",), "Show these shortcuts"),
     *(Shortcut(("g", place.key), f"Go to {place.label}") for place in NAV_ITEMS),

@@ -1,4 +1,4 @@
-"""Answer with a whole page, with one block of it, or with another place to be."""
+"""Render a page or one of its blocks, or redirect."""
 
 import hashlib
 from contextlib import suppress
@@ -21,10 +21,10 @@ from studio.web.rendering import css_bundle, live_figures, navigation, static_fi
 from studio.web.rendering.worker_banner import worker_status
 
 VARY_HEADERS = {"Vary": "HX-Request, Accept-Language, Cookie"}
-"""What the same address answers differently to."""
+"""The request headers that a page's content depends on."""
 
 
-def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- whatever the template names
+def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- any template variable
     html = _environment().get_template(template).render(request=request, **context)
     return HTMLResponse(html, status, headers=VARY_HEADERS)
 
@@ -36,39 +36,39 @@ def block(
     /,
     *,
     status: int = 200,
-    **context: Any,  # noqa: ANN401 -- whatever the block names
+    **context: Any,  # noqa: ANN401 -- any template variable
 ) -> HTMLResponse:
     html = render_block(_environment(), template, name, request=request, **context)
     return HTMLResponse(html, status, headers=VARY_HEADERS)
 
 
 def refused_form(request: Request, template: str, /, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- see `page`
-    """Show a refused form: in place if htmx asked, else as the whole page."""
+    """Show a rejected form: in place for htmx, otherwise as a whole page."""
     if wants_fragment(request):
         return block(request, template, "form", status=422, **context)
     return page(request, template, status=422, **context)
 
 
 def redirect(request: Request, url: str) -> Response:
-    """Send the browser on. Htmx would follow a 303 by itself and swap the new page into the old."""
+    """Redirect the browser. Htmx would follow a 303 itself and swap the new page into the old."""
     if wants_fragment(request):
         return Response(status_code=204, headers={"HX-Redirect": url})
     return RedirectResponse(url, status_code=303)
 
 
 def wants_fragment(request: Request) -> bool:
-    """Whether a part of a page is wanted; a boosted link wants the whole of it."""
+    """Whether htmx requests a part of a page; a boosted link requests the whole page."""
     return request.headers.get("HX-Request-Type") == "partial"
 
 
 def cache_compiled_templates(folder: Path) -> None:
-    """Keep what templates compile to: an eighth of a second of the first page, every time."""
+    """Cache compiled templates in a folder: saves 0.125 s on the first page after each start."""
     folder.mkdir(parents=True, exist_ok=True)
     _environment().bytecode_cache = TemplateCache(str(folder))
 
 
 class TemplateCache(FileSystemBytecodeCache):
-    """Compiled templates in a folder, as long as there is one with room."""
+    """Compiled templates in a folder; errors such as a full disk are ignored."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         with suppress(OSError):
@@ -86,7 +86,7 @@ def _environment() -> Environment:
         extensions=["jinja2.ext.i18n"],
     )
     jinja.policies["ext.i18n.trimmed"] = True
-    # The extension brings this method along, and no type for it.
+    # The extension adds this method without a type.
     jinja.install_gettext_callables(locale.gettext, locale.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
     jinja.filters.update(formatting.FILTERS, dotted=flatten, said=translation.translate_value)
     jinja.globals.update(
@@ -107,7 +107,7 @@ def _environment() -> Environment:
 
 @lru_cache(maxsize=256)
 def static_url(name: str) -> str:
-    """Return the address of a static file; it changes with the content, so it may be kept."""
+    """Return the URL of a static file; it contains a content hash, so it can be cached forever."""
     content = (
         css_bundle.bundle_content()
         if name == css_bundle.BUNDLE_NAME

@@ -1,4 +1,4 @@
-"""Static files: those asked for by content hash are kept for ever, others are checked each time."""
+"""Serve static files: URLs with a content hash are cached forever, others revalidated."""
 
 from http import HTTPStatus
 

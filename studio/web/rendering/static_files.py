@@ -1,7 +1,7 @@
-"""Static files in memory: no page fails for a folder that is being replaced, or open files.
+"""Static files in memory: no page fails while the folder is replaced or file handles run out.
 
-A file is read once. In a checkout, one that has changed since is read again; while it is missing or
-cannot be opened, what was read before is sent.
+Each file is read once, and again when it changes, as in a checkout. While it is missing or cannot
+be opened, the previous content is served.
 """
 
 import gzip
@@ -15,14 +15,14 @@ from pathlib import Path, PurePosixPath
 from studio import resources
 
 _MIN_GZIP_BYTES = 1000
-"""A smaller file is not worth packing."""
+"""Smaller files are not worth compressing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFile:
     content: bytes
     gzipped: bytes
-    """Nothing where the file is small."""
+    """Empty if the file is too small to compress."""
     etag: str
     media_type: str
     version: tuple[int, int]
@@ -30,7 +30,7 @@ class StaticFile:
 
 
 class StaticFolder:
-    """The files of one folder by their relative names."""
+    """The files of one folder by their relative paths."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
@@ -43,7 +43,7 @@ class StaticFolder:
                 self.find(path.relative_to(self._root).as_posix())
 
     def find(self, name: str) -> StaticFile | None:
-        """Return a file, as it was when it could last be read; None if there never was one."""
+        """Return a file as it was last read; None if it never existed."""
         known = self._files.get(name)
         try:
             path = self._path(name)
@@ -59,10 +59,10 @@ class StaticFolder:
         return known
 
     def content(self, name: str) -> bytes:
-        """Return what is in a file.
+        """Return the content of a file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: The file does not exist.
 
         """
         found = self.find(name)
@@ -71,10 +71,10 @@ class StaticFolder:
         return found.content
 
     def _path(self, name: str) -> Path:
-        """Return where a file is.
+        """Return the path of a file.
 
         Raises:
-            ValueError: that is outside of the folder.
+            ValueError: The path is outside of the folder.
 
         """
         path = self._root.joinpath(*PurePosixPath(name).parts)
@@ -88,7 +88,7 @@ def make_static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0
     return StaticFile(
         content=content,
         gzipped=packed if len(packed) < len(content) else b"",
-        # Weak, because it stands for both forms of the file.
+        # Weak, because it covers the plain and the compressed form.
         etag=f'W/"{hashlib.sha256(content).hexdigest()[:32]}"',
         media_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
         version=version,
@@ -97,7 +97,7 @@ def make_static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0
 
 @cache
 def shared_folder() -> StaticFolder:
-    """Return the studio's own files."""
+    """Return the studio's static files."""
     folder = StaticFolder(resources.static_dir())
     folder.load()
     return folder

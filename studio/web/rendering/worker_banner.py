@@ -1,4 +1,4 @@
-"""The banner on every page while the worker is away, or cannot do part of its work."""
+"""The banner on every page while the worker is down or partly failing."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from studio.services.workers.worker_process import WorkerExit
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
     death: WorkerExit | None
-    """How the worker ended, while none is there."""
+    """How the worker exited, if none is running."""
     failing: list[str]
-    """What it cannot do at present, in sentences."""
+    """What the worker cannot do at present, in sentences."""
 
     @property
     def is_well(self) -> bool:
@@ -23,7 +23,7 @@ class WorkerStatus:
 
 
 def worker_status(request: Request) -> WorkerStatus:
-    """Ask how the worker is; a database that is busy keeps no page from being shown."""
+    """Return the status of the worker; a busy database must not prevent a page from rendering."""
     try:
         with read_session(request.app.state.engine) as db:
             return WorkerStatus(worker_process.last_exit(db), workers.list_failures(db))

@@ -1,1 +1,1 @@
-"""Pages of settings, secrets and the language."""
+"""The pages of settings and secrets, and the choice of language."""

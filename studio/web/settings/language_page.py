@@ -1,4 +1,4 @@
-"""Choosing the language of the pages by hand."""
+"""Choose the language of the pages."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ _COOKIE_SECONDS = 365 * 24 * 60 * 60
 def choose_language(request: Request, language: Annotated[str, Form()]) -> Response:
     if language not in LANGUAGES:
         raise InvalidError(
-            "The studio does not speak that language.",
+            "This language is not available.",
             hint=f"Choose one of {', '.join(LANGUAGES)}.",
         )
     answer = RedirectResponse(_referring_page(request), status_code=303)
@@ -29,7 +29,7 @@ def choose_language(request: Request, language: Annotated[str, Form()]) -> Respo
 
 
 def _referring_page(request: Request) -> str:
-    """Return the page of ours that asked, and no other site's."""
+    """Return the page that sent the form, if it is one of ours."""
     came = urlsplit(request.headers.get("referer", ""))
     is_ours = came.netloc == request.headers.get("host")
     path = "/" + came.path.lstrip("/") if is_ours else "/"

@@ -1,4 +1,4 @@
-"""Secrets: set and forgotten by administrators, shown to nobody."""
+"""The page where administrators set and delete secrets; values are never shown."""
 
 from typing import Annotated
 

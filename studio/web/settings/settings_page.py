@@ -1,4 +1,4 @@
-"""What this machine can do, and where the studio keeps its things."""
+"""The settings page: hardware, storage, checks and notifications."""
 
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from studio.web.rendering.render import block, page, redirect, wants_fragment
 router = APIRouter(prefix="/settings", include_in_schema=False)
 
 RECENT_MESSAGES = 10
-"""How many messages are shown."""
+"""The number of messages to show."""
 
 
 @router.get("")
@@ -31,7 +31,7 @@ def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
         "settings/show.html",
         machine=[
             *_machine_facts(workers.training_hardware(db)),
-            ("Quick start", launcher_status.read(config).summary),
+            ("Prefork server", launcher_status.read(config).summary),
         ],
         packages=package_versions(),
         precisions=choices.precision_options(workers.training_hardware(db)),
@@ -57,7 +57,7 @@ def send_test(
 
 
 def _notification_context(db: DB, config: Settings) -> dict[str, Any]:
-    """Gather by which ways people are told, and the last messages with what came of them."""
+    """Collect the notification channels, and the last messages with their delivery attempts."""
     last = deliveries.newest(db, limit=RECENT_MESSAGES)
     has_worker = bool(workers.list_alive(db))
     waiting = (one for one in last if one.status == DeliveryStatus.WAITING)
@@ -73,14 +73,14 @@ def _notification_context(db: DB, config: Settings) -> dict[str, Any]:
 
 def _machine_facts(hardware: Hardware) -> list[tuple[str, str]]:
     return [
-        ("Runs train on", "GPU" if hardware.device == "cuda" else "the processor"),
+        ("Training device", "GPU" if hardware.device == "cuda" else "CPU"),
         *((f"GPU {gpu.index}", _format_gpu(gpu)) for gpu in hardware.gpus),
         ("Processor", hardware.processor),
         ("Cores", str(hardware.cores)),
         ("Memory", formatting.size(hardware.memory_bytes)),
-        ("Multiplies bfloat16 itself", "yes" if hardware.native_bf16 else "no"),
+        ("Native bfloat16", "yes" if hardware.native_bf16 else "no"),
         *(
-            (f"Products in {name}", f"{times:.2g} times as long as in float32")
+            (f"Matrix products in {name}", f"{times:.2g} times as long as in float32")
             for name, times in hardware.product_times.items()
             if name != "float32"
         ),
@@ -106,7 +106,7 @@ def _storage_facts(config: Settings) -> list[tuple[str, str]]:
         ("Studio", studio.__version__),
         ("Database", str(config.database)),
         ("Runs", str(config.runs)),
-        ("Data sets", str(config.datasets)),
+        ("Datasets", str(config.datasets)),
         ("Models", str(config.models)),
         ("Hub", _format_hub(config)),
         ("Largest upload", formatting.size(config.upload_limit_bytes)),
