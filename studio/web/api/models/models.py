@@ -177,7 +177,7 @@ def _find_model(db: DB, name: str) -> Model:
     if named is None and name.isdecimal() and len(name) < _MAX_ID_DIGITS:
         return models.get(db, int(name))
     if named is None:
-        raise NotFoundError(f"Model {name} not found.", hint="It may have been removed.")
+        raise NotFoundError(f"There is no model {name}.", hint="It may have been removed.")
     return named
 
 
