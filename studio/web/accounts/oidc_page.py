@@ -50,7 +50,7 @@ def callback(
     code: QueryText = "",
     error: QueryText = "",
 ) -> Response:
-    """Sign in the user whom the provider has authenticated. No session is held meanwhile."""
+    """Sign in a user authenticated by the provider. No database session is held meanwhile."""
     _require_enabled(config)
     request.state.deed = "nobody"
     app = request.app.state
