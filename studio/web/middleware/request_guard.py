@@ -64,7 +64,7 @@ class RequestGuard:
             return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
         length = (_header_values(scope, b"content-length") or ["0"])[0]
         if length.isdecimal() and int(length) > limit:
-            message = "The request body is too large."
+            message = "The request is too large."
             return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         return None
 

@@ -50,7 +50,7 @@ REQUEST_BODY: dict[str, Any] = {
                         "header": {
                             "type": "string",
                             "enum": ["yes", "no"],
-                            "description": "Whether the first line of a CSV file is a header. "
+                            "description": "Whether the first line of a table is a header. "
                             "Detected by default.",
                         },
                         "draft": {
