@@ -72,7 +72,7 @@ _HTTP_MESSAGES = {
         "It may have moved or been deleted.",
     ),
     HTTPStatus.METHOD_NOT_ALLOWED: (
-        "{path} does not support {method}.",
+        "{path} does not accept {method} requests.",
         "The Allow header lists the supported methods; /docs describes every call.",
     ),
 }
