@@ -1,13 +1,13 @@
-"""Reading data sets: what a file is, which columns matter, and every row as it can be learnt.
+"""Dataset import: detect a file's format and columns, and convert its rows for training.
 
-file ──kinds──▶ format ──readers──▶ rows ──candidates──▶ canonical rows ──written──▶ two files
-     └──parts──▶ each file in an archive,     ▲                │
-                 unpacked, in UTF-8           │                └──lessons──▶ what sft learns of one
-first rows ──shapes──▶ a mapping ──(a person)─┘
+file ──files──▶ format ──readers──▶ rows ──row_formats──▶ canonical rows ──rows──▶ two files
+     └──archives──▶ each file in an archive,  ▲                │
+                    unpacked, in UTF-8        │                └──sft_view──▶ an SFT example
+first rows ──detection──▶ a mapping ──(user)──┘
 
-A mapping says which column plays which role, and which rows are kept. A canonical row (see `turns`)
-is a conversation, a text, a preference or a judged answer.
+A mapping says which column plays which role, and which rows to keep. A canonical row (see
+`row_formats.schema`) is a conversation, a text, a preference or a rated answer.
 
-Nothing here knows a table or a screen. Memory stays bounded whatever the file holds, and a row that
-cannot be used is counted and told, never a crash.
+Nothing here imports the database or the web. Memory stays bounded whatever the file holds. A row
+that cannot be used is counted and reported; it never crashes the import.
 """

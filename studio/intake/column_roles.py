@@ -1,6 +1,6 @@
-"""What a column can be to each shape, and whether a mapping says enough.
+"""The roles that columns can play in each shape, and the check that a mapping is complete.
 
-`studio.intake.mapping.Mapping.roles` is held against these tables before any row is read.
+`studio.intake.mapping.Mapping.roles` is checked against these tables before any row is read.
 """
 
 from collections.abc import Collection
@@ -12,14 +12,14 @@ from studio.intake.mapping import Mapping, ShapeName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRole:
-    """One thing that a column can be."""
+    """A role that a column can play."""
 
     name: str
     label: str
     required: bool
-    """Nothing can be made of the rows without it."""
+    """Whether the rows are unusable without it."""
     allows_several: bool
-    """Several columns can play it; their texts are joined."""
+    """Whether several columns can play it; their texts are joined."""
 
 
 _ROLE_LABELS = {
@@ -27,7 +27,7 @@ _ROLE_LABELS = {
     "instruction": "Instruction",
     "input": "Input",
     "output": "Answer",
-    "history": "Earlier turns",
+    "history": "Conversation history",
     "context": "Context",
     "prompt": "Prompt",
     "completion": "Answer",
@@ -41,9 +41,9 @@ _ROLE_LABELS = {
     "ranks": "Ranks (lowest is best)",
     "label": "Label",
     "id": "Row id",
-    "parent": "Id of the row before",
+    "parent": "Parent row id",
     "answer": "Answer",
-    "speaker": "Who speaks",
+    "speaker": "Speaker",
     "text": "Text",
     "number": "Number",
 }
@@ -51,7 +51,7 @@ _MULTI_COLUMN_ROLES = frozenset(
     {"system", "instruction", "input", "output", "context", "completion", "answer", "text"}
 )
 _MULTI_COLUMN_PROMPTS = frozenset({"prompt_completion", "preference", "ranked", "judged", "thread"})
-"""Shapes whose prompt may be put together from several columns."""
+"""Shapes whose prompt may consist of several columns."""
 
 _SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
     "alpaca": ("instruction", "input", "output", "history", "system"),
@@ -82,11 +82,11 @@ _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
     "regression": (frozenset({"text", "number"}),),
     "text": (frozenset({"text"}),),
 }
-"""The roles that do together; any one of the sets is enough."""
+"""Sets of required roles; any one set is enough."""
 
 
 def roles_for_shape(shape: ShapeName) -> tuple[ColumnRole, ...]:
-    """Return what a column can be to this shape, in the order to ask in."""
+    """Return the roles of a shape, in display order."""
     needed = _REQUIRED_ROLES[shape]
     return tuple(
         ColumnRole(
@@ -101,10 +101,10 @@ def roles_for_shape(shape: ShapeName) -> tuple[ColumnRole, ...]:
 
 
 def check_mapping(mapping: Mapping, columns: Collection[str]) -> None:
-    """Hold a mapping against the columns of a file.
+    """Check a mapping against the columns of a file.
 
     Raises:
-        InvalidError: it cannot be followed; `param` is the dotted name of the field at fault.
+        InvalidError: the mapping cannot be applied; `param` is the dotted name of the wrong field.
 
     """
     _check_roles(mapping)
@@ -124,21 +124,21 @@ def _check_roles(mapping: Mapping) -> None:
     for name, columns in mapping.roles.items():
         if name not in known:
             raise InvalidError(
-                f"Rows of the shape {mapping.shape} have no role called {name}.",
-                hint=f"The roles are {', '.join(known)}.",
+                f"The format {mapping.shape} has no role named {name}.",
+                hint=f"Available roles: {', '.join(known)}.",
                 param=f"roles.{name}",
             )
         if len(columns) > 1 and not known[name].allows_several:
             raise InvalidError(
-                f"Only one column can be the {known[name].label.lower()}.",
-                hint="Choose one of them.",
+                f"Choose only one column for: {known[name].label.lower()}.",
+                hint="Remove the other columns.",
                 param=f"roles.{name}",
             )
     _check_required(mapping)
 
 
 def is_complete(mapping: Mapping) -> bool:
-    """Tell whether every role that is needed has a column."""
+    """Tell whether every required role has a column."""
     return not _missing_roles(mapping)
 
 
@@ -154,8 +154,8 @@ def _check_required(mapping: Mapping) -> None:
     if missing is None:
         return
     raise InvalidError(
-        f"No column is chosen for: {_ROLE_LABELS[missing].lower()}.",
-        hint="Choose the column that holds it, or another shape.",
+        f"No column selected for: {_ROLE_LABELS[missing].lower()}.",
+        hint="Select a column for it, or choose another format.",
         param=f"roles.{missing}",
     )
 
@@ -164,7 +164,7 @@ def _check_column(column: str, columns: Collection[str], param: str) -> None:
     if column not in columns:
         shown = ", ".join(name[:60] for name in list(columns)[:12])
         raise InvalidError(
-            f"There is no column called {column[:100]}." if column else "No column is chosen.",
-            hint=f"The columns are {shown}.",
+            f"Column not found: {column[:100]}." if column else "No column selected.",
+            hint=f"Available columns: {shown}.",
             param=param,
         )

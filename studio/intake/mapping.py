@@ -1,6 +1,6 @@
-"""How the columns of a file become rows: the one description a person can see and change.
+"""The mapping of a file's columns to rows, which users can view and edit.
 
-It is kept with every version of a data set: the same mapping of the same file gives the same rows.
+It is stored with every version of a dataset: the same mapping of the same file gives the same rows.
 """
 
 from typing import Annotated, Literal, Self
@@ -39,10 +39,10 @@ KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "regression": "conversation",
     "text": "text",
 }
-"""What the rows of each shape become."""
+"""The kind of row that each shape becomes."""
 
 MAX_COLUMN_NAME_CHARS = 1000
-"""A column with a longer name, or none, cannot play a role."""
+"""A column with a longer or empty name cannot play a role."""
 
 Column = Annotated[str, Len(1, MAX_COLUMN_NAME_CHARS)]
 Separator = Literal["", ",", ";", "tab", "|", "^"]
@@ -54,50 +54,50 @@ class _MappingModel(FieldDocs, BaseModel):
 
 
 class Condition(_MappingModel):
-    """What a row must be like to be kept. Case counts; values are compared as text."""
+    """Condition that a row must meet to be kept. Case-sensitive; values are compared as text."""
 
     column: Column
     op: FilterOp
     value: Annotated[str, Len(0, 10_000)]
-    """A text; for longer_than and shorter_than a number of characters."""
+    """The text to compare with; for longer_than and shorter_than, a number of characters."""
 
     @model_validator(mode="after")
     def _check_length(self) -> Self:
         if self.op in {"longer_than", "shorter_than"} and not (
             self.value.isascii() and self.value.isdecimal() and len(self.value) < 16  # noqa: PLR2004 -- no text is longer
         ):
-            message = "A length is a whole number of characters."
+            message = "Enter the length as a whole number of characters."
             raise ValueError(message)
         return self
 
 
 class Split(_MappingModel):
-    """Which rows are held back to measure progress."""
+    """Which rows are held out for validation."""
 
     kind: Literal["none", "share", "column", "file", "dataset"] = "none"
-    """file: the names of an archive's files say which; without one for validation, test is held
-    back. dataset: another file or data set, given beside the rows."""
+    """file: by the file names in an archive; without a validation file, test is held out. dataset:
+    another file or dataset, given with the rows."""
     share: Annotated[float, Gt(0), Le(0.5)] = 0.05
     column: str = ""
     train: list[str] = ["train", "training"]
-    """Values of the column that mean training, in any case."""
+    """Values of the column that mean training. Case-insensitive."""
     validation: list[str] = ["validation", "valid", "val", "dev", "eval", "evaluation", "test"]
-    """Values of the column that mean validation. Rows with any other value are left out."""
+    """Values of the column that mean validation. Rows with other values are left out."""
     dataset: str = ""
-    """The name or id of a data set; nothing where a file was brought along."""
+    """The name or id of a dataset; empty if a file was uploaded."""
 
 
 class FileOptions(_MappingModel):
-    """How the file itself is read. What is left empty is detected."""
+    """How to read the file itself. Empty options are detected."""
 
     encoding: str = ""
-    """Of a text, as Python names it: gb18030, cp1252. Other spellings are understood."""
+    """Of a text file, by its Python name: gb18030, cp1252. Aliases are accepted."""
     sheet: Annotated[str, Len(0, 31)] = ""
     """Of an Excel workbook: the name of the sheet to read."""
     separator: Separator = ""
-    """What stands between the cells of a table."""
+    """The separator between the cells of a table."""
     header: Literal["", "yes", "no"] = ""
-    """Whether the first line of a table names its columns; without, they are numbered."""
+    """Whether the first line of a table holds column names; if not, columns are numbered."""
 
     @field_validator("separator", mode="before")
     @classmethod
@@ -111,12 +111,12 @@ class FileOptions(_MappingModel):
             return normalise_encoding(written)
         except (LookupError, ValueError):
             known = ", ".join(ENCODINGS)
-            message = f"There is no encoding called {written[:60]}. Known are: {known}."
+            message = f"Unknown encoding: {written[:60]}. Supported encodings: {known}."
             raise ValueError(message) from None
 
 
 DETECT_ALL = FileOptions()
-"""Nothing is chosen: all of it is detected."""
+"""No option is set: all are detected."""
 
 
 class Mapping(_MappingModel):
@@ -124,26 +124,27 @@ class Mapping(_MappingModel):
 
     shape: ShapeName
     roles: dict[str, list[Column]]
-    """The columns that play each role; `roles.roles_of` tells which roles a shape has."""
+    """The columns that play each role; `column_roles.roles_for_shape` lists the roles of a
+    shape."""
     joiner: Annotated[str, Len(0, 100)] = "\n\n"
-    """What stands between the texts of several columns in one role."""
+    """Text inserted between the texts of several columns in one role."""
     system: Annotated[str, Len(0, 100_000)] = ""
-    """A system prompt for rows that bring none."""
+    """A system prompt for rows without one."""
     values: dict[str, dict[str, str]] = {}
-    """By column: what is to stand in place of a value. True and false are written so."""
+    """Replacements for values, by column. Booleans are written true and false."""
     keep: list[Condition] = []
-    """A row is kept if all of these hold."""
+    """A row is kept if it meets all of these conditions."""
     sample: Annotated[int, Ge(1), Le(2**53)] | None = None
-    """Keep only so many rows, drawn by the seed. Fewer are all kept."""
+    """Keep only this many rows, sampled with the seed. Fewer are all kept."""
     media: Literal["refuse", "leave_out", "ignore"] = "refuse"
     """What to do with rows that hold images, audio, video or files: refuse the whole file, leave
-    these rows out, or read their text as if it were all."""
+    these rows out, or ignore the media and use the text."""
     deduplicate: Literal["none", "exact", "question"] = "none"
-    """Of rows that are equal, or ask the same, keep the first."""
+    """Of rows that are identical, or ask the same question, keep the first."""
     split: Split = Split()
     exclude: list[Annotated[int, Ge(1)]] = []
-    """Numbers of rows to leave out, as the file counts them; an archive counts through its files
-    in the order in which they are read."""
+    """Numbers of rows to leave out, counted as in the file; in an archive, counted across its files
+    in reading order."""
     seed: Annotated[int, Ge(0), Le(2**32 - 1)] = 42
     file: FileOptions = DETECT_ALL
 
@@ -153,7 +154,7 @@ class Mapping(_MappingModel):
 
     @property
     def columns(self) -> list[str]:
-        """Every column that is read, each once."""
+        """Every column that is read, without duplicates."""
         named = [column for columns in self.roles.values() for column in columns]
         named += [condition.column for condition in self.keep]
         named += [self.split.column] if self.split.kind == "column" else []

@@ -1,4 +1,4 @@
-"""A mapping in words: what it reads, and how it differs from another."""
+"""Describe a mapping in words, and how it differs from another."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,15 +19,15 @@ SHAPE_LABELS: dict[ShapeName, str] = {
     "prompt_completion": "Prompt and answer",
     "messages": "Conversations with role and content (OpenAI)",
     "sharegpt": "Conversations with from and value (sharegpt)",
-    "preference": "A better and a worse answer",
+    "preference": "Preferred and rejected answer",
     "ranked": "Several answers, ranked",
-    "judged": "Answers judged good or bad (KTO)",
-    "thread": "Messages that name the one before (threads)",
-    "classification": "Text and class",
+    "judged": "Answers rated good or bad (KTO)",
+    "thread": "Messages with a parent id (threads)",
+    "classification": "Text and label",
     "regression": "Text and number",
-    "text": "Running text",
+    "text": "Plain text",
 }
-"""What each shape is called, most telling words first."""
+"""The label of each shape, most informative words first."""
 
 OP_LABELS: dict[FilterOp, str] = {
     "is": "is",
@@ -40,7 +40,7 @@ OP_LABELS: dict[FilterOp, str] = {
 
 _CONDITION_TEXTS: dict[FilterOp, str] = {
     "is": "{column} is exactly {value}",
-    "is_not": "{column} is anything but {value}",
+    "is_not": "{column} is not {value}",
     "contains": "{column} contains {value}",
     "lacks": "{column} does not contain {value}",
     "longer_than": "{column} is longer than {value} characters",
@@ -48,48 +48,48 @@ _CONDITION_TEXTS: dict[FilterOp, str] = {
 }
 
 TRAINED_ON: dict[RowKind, str] = {
-    "conversation": "Supervised training learns the assistant's turns; the others are only read.",
-    "text": "Supervised training learns every word of a text: to go on writing like it.",
-    "preference": "Supervised training learns the better answer of each pair.",
-    "judged": "Supervised training learns the answers judged good.",
+    "conversation": "SFT trains on the assistant's turns; the other turns are only context.",
+    "text": "SFT trains on every token of the text, so the model continues text like it.",
+    "preference": "SFT trains on the preferred answer of each pair.",
+    "judged": "SFT trains on the answers rated good.",
 }
-"""What is learnt of rows of each kind."""
+"""What SFT trains on in rows of each kind."""
 
 NOT_TRAINED_ON: dict[ShapeName, str] = {
-    "preference": "The worse answers are not used: the model learns to write the better ones, and "
-    "nothing about what makes an answer worse.",
-    "ranked": "Only the best answer of each row is used. The other answers and the scores or ranks "
-    "are not: the model learns nothing about what makes an answer worse.",
-    "judged": "Answers judged bad are not used: the model learns to write the good ones, and "
-    "nothing about what makes an answer bad.",
-    "thread": "Every branch of a thread becomes a conversation of its own. Which of several "
-    "replies was preferred is not used: all of them are learnt alike.",
-    "regression": "Numbers are learnt as text: an answer that is nearly right counts as no "
-    "better than one that is far off.",
+    "preference": "Rejected answers are not used: the model learns to write the preferred ones, "
+    "but not what makes an answer worse.",
+    "ranked": "Only the best answer of each row is used. The other answers, scores and ranks are "
+    "not: the model does not learn what makes an answer worse.",
+    "judged": "Answers rated bad are not used: the model learns to write the good ones, but not "
+    "what makes an answer bad.",
+    "thread": "Every branch of a thread becomes a separate conversation. Which of several replies "
+    "was preferred is not used: all are trained on equally.",
+    "regression": "Numbers are trained on as text: an answer that is nearly right counts no better "
+    "than one that is far off.",
 }
-"""What of the rows of a shape supervised training does not use, and what that means."""
+"""What SFT does not use in rows of each shape, and what that means."""
 
 DEDUPLICATE_LABELS: dict[str, str] = {
     "none": "Keep all rows",
-    "exact": "Keep the first of equal rows",
-    "question": "Keep the first row that asks the same",
+    "exact": "Keep the first of identical rows",
+    "question": "Keep the first row per question",
 }
 MEDIA_LABELS: dict[str, str] = {
-    "refuse": "Do not read a file that has any",
-    "leave_out": "Leave these rows out",
-    "ignore": "Read the text of these rows as if it were all",
+    "refuse": "Reject the file if it has any",
+    "leave_out": "Exclude these rows",
+    "ignore": "Use only the text of these rows",
 }
 _MAX_SHOWN = 10
 
 
 def describe_mapping(mapping: Mapping) -> str:
-    """Say which shape the rows have, and in which columns."""
+    """Describe a mapping's shape and the columns it uses."""
     columns = [column for named in mapping.roles.values() for column in named]
     return f"{SHAPE_LABELS[mapping.shape]}: {_join_columns(columns)}"
 
 
 def describe_changes(old: Mapping, new: Mapping) -> list[str]:
-    """Say what a reading does otherwise than the one before, a sentence each."""
+    """Describe each change from the old mapping to the new one in a sentence."""
     return [
         *_file_changes(old.file, new.file),
         *_shape_changes(old, new),
@@ -104,12 +104,12 @@ def _file_changes(old: FileOptions, new: FileOptions) -> Iterator[str]:
     if old != new:
         chosen = new.model_dump(exclude_defaults=True)
         told = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        yield f"How the file is read: {told or 'detected'}."
+        yield f"File options: {told or 'detected'}."
 
 
 def _shape_changes(old: Mapping, new: Mapping) -> Iterator[str]:
     if old.shape != new.shape:
-        yield f"Read as: {describe_mapping(new)}."
+        yield f"Mapped as: {describe_mapping(new)}."
         return
     for role in roles_for_shape(new.shape):
         before, after = old.roles.get(role.name, []), new.roles.get(role.name, [])
@@ -131,9 +131,9 @@ def _value_changes(old: Mapping, new: Mapping) -> Iterator[str]:
             raw for raw in dict.fromkeys([*before, *after]) if before.get(raw) != after.get(raw)
         ]
         for raw in changed[:_MAX_SHOWN]:
-            yield f"In {column}, {raw} is written {_quote(after.get(raw, raw))}."
+            yield f"In {column}, {raw} is replaced with {_quote(after.get(raw, raw))}."
         if len(changed) > _MAX_SHOWN:
-            yield f"In {column}, {len(changed) - _MAX_SHOWN} more are written otherwise."
+            yield f"In {column}, {len(changed) - _MAX_SHOWN} more values are replaced."
 
 
 def _row_changes(old: Mapping, new: Mapping) -> Iterator[str]:
@@ -141,50 +141,52 @@ def _row_changes(old: Mapping, new: Mapping) -> Iterator[str]:
         f"Only rows where {describe_condition(one)}." for one in new.keep if one not in old.keep
     )
     yield from (
-        f"Also rows where not: {describe_condition(one)}."
-        for one in old.keep
-        if one not in new.keep
+        f"Filter removed: {describe_condition(one)}." for one in old.keep if one not in new.keep
     )
     if old.media != new.media:
         yield f"Rows with images, audio, video or files: {MEDIA_LABELS[new.media]}."
     if old.deduplicate != new.deduplicate:
         yield f"{DEDUPLICATE_LABELS[new.deduplicate]}."
     if old.sample != new.sample:
-        yield f"{new.sample:,} rows are drawn." if new.sample else "All rows, not a drawn part."
+        yield f"{new.sample:,} rows are sampled." if new.sample else "All rows, without sampling."
     if old.split != new.split:
         yield f"{describe_split(new.split)}."
     if old.seed != new.seed:
-        yield f"Drawn with the seed {new.seed} instead of {old.seed}."
+        yield f"Sampled with seed {new.seed} instead of {old.seed}."
 
 
 def describe_condition(one: Condition) -> str:
-    """Say what a row must be like."""
+    """Describe the condition a row must meet."""
     value = one.value if one.op in {"longer_than", "shorter_than"} else _quote(one.value)
     return _CONDITION_TEXTS[one.op].format(column=one.column, value=value)
 
 
 def describe_split(one: Split) -> str:
-    """Say which rows measure progress."""
+    """Describe which rows are for validation."""
     match one.kind:
         case "share":
-            return f"{100 * one.share:g} % of the rows are held back to measure progress"
+            return f"{100 * one.share:g} % of the rows are held out for validation"
         case "column":
-            return f"The column {one.column} says which rows measure progress"
+            return f"The column {one.column} marks the validation rows"
         case "file":
-            return "The names of the archive's files say which rows measure progress"
+            return "File names in the archive mark the validation rows"
         case "dataset":
-            return f"Progress is measured on {one.dataset or 'a file of its own'}"
-    return "No rows are set aside here: each run holds back a share"
+            return f"Validation uses {one.dataset or 'a separate file'}"
+    return "No validation rows here: each run holds out a share"
 
 
 def _excluded_changes(old: Sequence[int], new: Sequence[int]) -> Iterator[str]:
     gone, back = sorted(set(new) - set(old)), sorted(set(old) - set(new))
     if gone:
         listed_rows = _join_numbers(gone)
-        yield f"Rows {listed_rows} left out." if len(gone) > 1 else f"Row {listed_rows} left out."
+        yield f"Rows {listed_rows} excluded." if len(gone) > 1 else f"Row {listed_rows} excluded."
     if back:
         listed_rows = _join_numbers(back)
-        yield f"Rows {listed_rows} back in." if len(back) > 1 else f"Row {listed_rows} back in."
+        yield (
+            f"Rows {listed_rows} included again."
+            if len(back) > 1
+            else f"Row {listed_rows} included again."
+        )
 
 
 def _join_numbers(rows: Sequence[int]) -> str:
