@@ -1,4 +1,4 @@
-"""What can be wrong with single rows, in words, and how often it was."""
+"""Problems of single rows: their messages, and how often each occurs."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Literal
 
 MAX_SHOWN_ROWS = 20
-"""How many places are named; the count is always whole."""
+"""Places listed; the count covers all."""
 
 
 class ProblemCode(StrEnum):
@@ -58,78 +58,78 @@ class ProblemCode(StrEnum):
 PROBLEM_MESSAGES: dict[ProblemCode, str] = {
     ProblemCode.MISSING_ANSWER: "The answer is missing or empty",
     ProblemCode.MISSING_QUESTION: "The question is missing or empty",
-    ProblemCode.NO_TURNS: "There are no turns: expected a list of objects with a role and a text",
+    ProblemCode.NO_TURNS: "No turns found: expected a list of objects with a role and a text",
     ProblemCode.UNKNOWN_ROLE: "A turn has a role other than system, user, assistant or tool",
-    ProblemCode.NOT_TEXT: "A value that should be text is something else",
-    ProblemCode.MEDIA: "Holds an image, audio, video or file, which no training method reads yet",
+    ProblemCode.NOT_TEXT: "A value is not text",
+    ProblemCode.MEDIA: (
+        "Contains an image, audio, video or file, which no training method supports yet"
+    ),
     ProblemCode.NO_TEXT: "The text is missing or empty",
-    ProblemCode.BAD_TOOLS: "The tools are no list of functions with a name each",
-    ProblemCode.BAD_TOOL_CALL: "A tool call has no name, or arguments that are no JSON object",
-    ProblemCode.BAD_WEIGHT: "A weight is neither 0 nor 1",
-    ProblemCode.NOTHING_LEARNT: "Every answer has the weight 0, so that nothing would be learnt",
-    ProblemCode.EQUAL_ANSWERS: "The better and the worse answer are the same, or equally good",
-    ProblemCode.FEW_ANSWERS: "There is no list of at least two answers",
-    ProblemCode.BAD_SCORES: "The scores or ranks are not a number for each answer",
-    ProblemCode.BAD_LABEL: "The label says neither good (true) nor bad (false)",
-    ProblemCode.NOT_A_NUMBER: "The number is something else",
-    ProblemCode.ORPHAN: "A row before it is missing, so that its thread has no beginning",
-    ProblemCode.CYCLE: "The rows before it go round in a circle",
-    ProblemCode.REPEATED_ID: "Another row has this id, or it has none",
+    ProblemCode.BAD_TOOLS: "The tools are not a list of named functions",
+    ProblemCode.BAD_TOOL_CALL: "A tool call has no name, or its arguments are not a JSON object",
+    ProblemCode.BAD_WEIGHT: "A weight must be 0 or 1",
+    ProblemCode.NOTHING_LEARNT: "Every answer has weight 0, so there is nothing to train on",
+    ProblemCode.EQUAL_ANSWERS: "The preferred and rejected answers are identical or rated equally",
+    ProblemCode.FEW_ANSWERS: "At least two answers are required",
+    ProblemCode.BAD_SCORES: "Each answer needs one numeric score or rank",
+    ProblemCode.BAD_LABEL: "The label must be good (true) or bad (false)",
+    ProblemCode.NOT_A_NUMBER: "The value is not a number",
+    ProblemCode.ORPHAN: "Its parent row is missing, so its thread has no start",
+    ProblemCode.CYCLE: "Its parent rows form a loop",
+    ProblemCode.REPEATED_ID: "The id is missing or duplicated",
     ProblemCode.NOT_JSON: "Not valid JSON",
-    ProblemCode.NOT_FINITE: "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null",
-    ProblemCode.REPEATED_NAME: "One name has two values, and nobody knows which is meant",
-    ProblemCode.HUGE_NUMBER: "A number has too many digits; write it in quotes",
+    ProblemCode.NOT_FINITE: "NaN, Infinity and numbers beyond 1e308 cannot be stored; use null",
+    ProblemCode.REPEATED_NAME: "A key appears twice, so its value is ambiguous",
+    ProblemCode.HUGE_NUMBER: "A number has too many digits; put it in quotes",
     ProblemCode.TOO_DEEP: "Nested too deeply",
     ProblemCode.NOT_A_ROW: (
         'Not a row: expected an object such as {"prompt": "…", "completion": "…"}'
     ),
     ProblemCode.NOT_UTF8: (
-        "Not text in the encoding of the file; save it as UTF-8 to keep such rows"
+        "Invalid bytes for the file's encoding; save the file as UTF-8 to keep such rows"
     ),
     ProblemCode.BROKEN_VALUE: "A value cannot be read",
-    ProblemCode.BROKEN_CHARACTER: "A character is broken: half of a surrogate pair",
-    ProblemCode.TOO_LONG: "Longer than a row may be",
-    ProblemCode.CUT_OFF: "The file ends in the middle of this row; was it copied whole?",
-    ProblemCode.AFTER_END: "Text after the end of the list was not read",
+    ProblemCode.BROKEN_CHARACTER: "Invalid character: half of a surrogate pair",
+    ProblemCode.TOO_LONG: "Longer than the row limit",
+    ProblemCode.CUT_OFF: "The file ends in the middle of this row; it may be incomplete",
+    ProblemCode.AFTER_END: "Text after the end of the list was ignored",
     ProblemCode.NOT_CSV: "Not valid CSV",
-    ProblemCode.EXTRA_CELLS: "More cells than the first line has columns",
-    ProblemCode.RENAMED_COLUMNS: "Columns of one name are told apart by numbers",
+    ProblemCode.EXTRA_CELLS: "More cells than columns in the first line",
+    ProblemCode.RENAMED_COLUMNS: "Columns with the same name were numbered",
     ProblemCode.REASONING: (
-        "The reasoning of answers is kept, and learnt where the model's chat template writes it"
+        "The reasoning of answers is kept, and trained on if the model's chat template includes it"
     ),
     ProblemCode.UNUSED_COLUMNS: "These columns are not used",
-    ProblemCode.UNUSED_FILES: "These files of the archive are not read",
-    ProblemCode.ENCODING: (
-        "Read in another encoding than UTF-8; check that its characters are right"
-    ),
-    ProblemCode.BY_PARAGRAPH: "Each paragraph is a row: blank lines part them",
-    ProblemCode.BY_LINE: "Each line is a row, for there are no blank lines",
-    ProblemCode.BY_HEADING: "Each section is a row: headings of the first two levels begin one",
+    ProblemCode.UNUSED_FILES: "These files in the archive are ignored",
+    ProblemCode.ENCODING: ("Not UTF-8; check that the characters look right"),
+    ProblemCode.BY_PARAGRAPH: "Each paragraph is a row, separated by blank lines",
+    ProblemCode.BY_LINE: "Each line is a row, because there are no blank lines",
+    ProblemCode.BY_HEADING: "Each section is a row, starting at a level 1 or 2 heading",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, and the first places where it is."""
+    """A problem, and the first places where it occurs."""
 
     code: ProblemCode
     message: str
     count: int
     rows: list[int]
     split: Literal["train", "validation"] = "train"
-    """Which file the numbers of rows are of, where a second one was brought to validate on."""
+    """Which file the row numbers refer to, if there is a separate validation file."""
     places: list[str] = field(default_factory=list)
-    """Where these rows are in an archive of several files: "12 of b.jsonl"."""
+    """Places of these rows in an archive of several files: "12 of b.jsonl"."""
 
     @property
     def shown_places(self) -> list[str]:
-        """The rows as a person finds them."""
+        """The places as the user finds them."""
         return self.places or list(map(str, self.rows))
 
 
 @dataclass(slots=True)
 class ProblemTally:
-    """A count of problems that stays small however many there are."""
+    """Counts problems in little memory, however many there are."""
 
     split: Literal["train", "validation"] = "train"
     _counts: dict[ProblemCode, int] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class ProblemTally:
     _members: list[tuple[int, str]] = field(default_factory=list)
 
     def enter_member(self, member: str, before: int) -> None:
-        """Note in which file of an archive rows behind this number are."""
+        """Record which file of an archive the rows after number `before` are in."""
         if member and (not self._members or self._members[-1][1] != member):
             self._members.append((before, member))
 
@@ -151,17 +151,17 @@ class ProblemTally:
             self._details.setdefault(code, detail)
 
     def note(self, code: ProblemCode, detail: str = "") -> None:
-        """Keep something that is true of the file as a whole, of which no row is lost."""
+        """Record something about the file as a whole; no row is lost by it."""
         self._counts.setdefault(code, 0)
         if detail:
             self._details.setdefault(code, detail)
 
     def count(self, code: ProblemCode) -> tuple[int, str]:
-        """Return how often a problem was met, and the detail of its first place."""
+        """Return how often a problem occurred, and the detail of its first occurrence."""
         return self._counts.get(code, 0), self._details.get(code, "")
 
     def __iter__(self) -> Iterator[Problem]:
-        """Yield what was found, the most frequent first."""
+        """Yield the problems, the most frequent first."""
         for code in sorted(self._counts, key=lambda code: -self._counts[code]):
             detail, rows = self._details.get(code, ""), self._rows.get(code, [])
             yield Problem(
@@ -174,7 +174,7 @@ class ProblemTally:
             )
 
     def _format_place(self, number: int) -> str:
-        # Rows of threads are told of when all files have been read.
+        # Problems in threads are reported after all files have been read, so look the file up.
         at = bisect_left(self._members, number, key=itemgetter(0)) - 1
         before, member = self._members[at]
         return format_place(number, before, member)
@@ -185,5 +185,5 @@ def problem_message(code: ProblemCode, detail: str = "") -> str:
 
 
 def format_place(number: int, before: int, member: str) -> str:
-    """Say where a row is as a person finds it: in its own file, if there are several."""
+    """Format the place of a row: within its own file, if there are several."""
     return f"{number - before} of {member}" if member else str(number)

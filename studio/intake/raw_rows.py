@@ -1,4 +1,4 @@
-"""What every reader yields: rows as they stand in the file, and what there is to say of it."""
+"""What every reader yields: raw rows, unreadable rows, and notes on the file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,30 +7,30 @@ from typing import Any, Literal
 from studio.intake.problems import ProblemCode, format_place
 
 AssignedSplit = Literal["train", "validation", "aside"]
-"""What the file that a row is in is for, where it says so."""
+"""The split that the name of a row's file assigns it to; "aside" rows are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
     number: int
-    """Its line where a format has lines (a text's is its first), else its place, from one. It runs
-    on through the files of an archive, so that no two rows have the same."""
+    """The line where a format has lines (the first line of a multi-line row), else the row, counted
+    from 1. Numbers continue across the files of an archive, so that they are unique."""
     values: dict[str, Any]
     member: str = ""
-    """Which file of an archive it is in, where several are read."""
+    """The file in an archive, if several are read."""
     member_offset: int = 0
-    """What is to be taken off the number for the place in that file."""
+    """Subtract this from `number` to get the place in that file."""
     split: AssignedSplit = "train"
 
     @property
     def place(self) -> str:
-        """Where a person finds it."""
+        """The place as the user finds it."""
         return format_place(self.number, self.member_offset, self.member)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A place where a row was left out."""
+    """A row that could not be read."""
 
     number: int
     code: ProblemCode
@@ -40,13 +40,13 @@ class UnreadableRow:
 
     @property
     def place(self) -> str:
-        """Where a person finds it."""
+        """The place as the user finds it."""
         return format_place(self.number, self.member_offset, self.member)
 
 
 @dataclass(frozen=True, slots=True)
 class FileNote:
-    """How the file is read, where that is not plain. No row is lost by it."""
+    """A note on how the file is read. No row is lost by it."""
 
     code: ProblemCode
     detail: str = ""
