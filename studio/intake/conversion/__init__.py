@@ -1,1 +1,1 @@
-"""A whole file as canonical rows: inspected, previewed, converted."""
+"""Convert a whole file to canonical rows: inspect, preview, convert."""

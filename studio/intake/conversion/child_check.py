@@ -1,4 +1,4 @@
-"""Have a file whose library may take too much memory read to its end by another process first."""
+"""Read a file in a child process first, if its library may use too much memory or crash."""
 
 import os
 import signal
@@ -20,10 +20,10 @@ CHECKED_FORMATS: dict[Format, str] = {
     "arrow": "pyarrow",
     "xlsx": "openpyxl.reader.excel",
 }
-"""What reads the formats that may take much memory at once, or crash."""
+"""The reader library of each format that may use much memory at once, or crash."""
 _COMMAND = (sys.executable, "-m", "studio.runner.check_file")
 _WALL_SECONDS = 120.0
-"""A busy machine may be slow to start a process; what takes longer is left to a task."""
+"""Generous, because a busy machine may be slow to start a process; slower files become a task."""
 
 
 class ChildExitCode(IntEnum):
@@ -33,11 +33,11 @@ class ChildExitCode(IntEnum):
 
 
 def check_in_child(job: ConversionJob) -> None:
-    """Refuse a small Parquet, Arrow or Excel file that this process could not survive.
+    """Refuse a small Parquet, Arrow or Excel file that would crash or exhaust this process.
 
     Raises:
         InvalidError: reading it crashes.
-        SlowReadingError: reading it takes longer than an answer may.
+        SlowReadingError: reading it takes longer than a request may.
         TooLargeError: reading it takes too much memory.
 
     """
@@ -46,17 +46,17 @@ def check_in_child(job: ConversionJob) -> None:
         return
     code = _run_child(job)
     if code in {ChildExitCode.SLOW, -signal.SIGXCPU}:
-        raise SlowReadingError("Reading the file takes longer than an answer may.", param="file")
+        raise SlowReadingError("Reading the file takes too long for one request.", param="file")
     if code in {ChildExitCode.MEMORY, -signal.SIGKILL}:
         raise TooLargeError(
-            f"Reading the file takes more than {MAX_MEMORY_BYTES / 1e9:.2g} GB of memory.",
-            hint="Split it, or leave rows out.",
+            f"Reading the file needs more than {MAX_MEMORY_BYTES / 1e9:.2g} GB of memory.",
+            hint="Split the file, or remove rows.",
             param="file",
         )
     if code != ChildExitCode.READ:
         raise InvalidError(
-            "The file makes its reader crash: it is damaged.",
-            hint="Write it again, or bring the rows as JSON lines.",
+            "The file is corrupted: it crashes the reader.",
+            hint="Export it again, or upload the rows as JSON Lines.",
             param="file",
         )
 
@@ -65,7 +65,7 @@ def _needs_check(source: SourceFile) -> bool:
     try:
         return detect_format(source.path, source.filename) in CHECKED_FORMATS
     except InvalidError:
-        return False  # Whoever reads it says so, and names the field.
+        return False  # The reader reports the error, with the field.
 
 
 def _run_child(job: ConversionJob) -> int:

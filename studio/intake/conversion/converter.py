@@ -1,7 +1,7 @@
-"""A whole file as canonical rows, one a line: train.jsonl, and validation.jsonl if some are held.
+"""Convert a whole file to canonical rows: train.jsonl, and validation.jsonl if rows are held out.
 
-Rows go through one after the other. Whatever the file holds, what is in memory at once are a few
-rows, the hashes of those seen where duplicates are dropped, and threads (see `threads`).
+Rows are streamed one by one. Whatever the file holds, only a few rows are in memory at once, plus
+the hashes of earlier rows when duplicates are dropped, and threads (see `threads`).
 """
 
 import hashlib
@@ -35,24 +35,25 @@ from studio.intake.rows.pipeline import DropCounts, build_candidates
 from studio.intake.rows.writer import ROW_FILES, WriteCounts, numbers_path, write_rows
 
 _PLAIN_TEXT_FORMATS: set[Format] = {"text", "markdown"}
-"""Text without columns: what looks like a placeholder in it is a word of the text."""
+"""Text without columns: something that looks like a media placeholder in it is just text."""
 _MAX_UNREADABLE_SHARE = 0.1
-"""A file with a larger share of rows that cannot be read is a guess."""
+"""If a larger share of the rows cannot be read, the detected mapping is a guess."""
 _MAX_MEDIA_ROWS = 20_000
-"""A file is refused as a whole if all of its first rows hold media, so many at most."""
+"""A file is refused as a whole if all of its first rows hold media; at most this many are
+checked."""
 
 
 def _ignore_progress(_share: float) -> None:
-    """Tell nobody."""
+    """Ignore progress reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
     path: Path
     filename: str
-    """As its owner calls it; the ending says which format it should be."""
+    """The user's name for it; the extension says which format it should be."""
     options: FileOptions = DETECT_ALL
-    """What its owner says of how to read it, where no mapping does."""
+    """The user's reading options, used where no mapping gives any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +62,21 @@ class ConversionResult:
     mapping: Mapping
     kind: RowKind
     rows: int
-    """In train.jsonl."""
+    """Rows in train.jsonl."""
     validation_rows: int
-    """In validation.jsonl, which is not there if there are none."""
+    """Rows in validation.jsonl; without any, the file does not exist."""
     sha256: str
-    """Of the rows: the same mapping of the same file gives the same."""
+    """Hash of the rows: the same mapping of the same file gives the same hash."""
     problems: list[Problem]
     removed: dict[ExclusionReason, int]
-    """Rows that could be used and were not wanted: by filters, sampling and the like."""
+    """Usable rows left out by choice: by filters, sampling and so on."""
     findings: list[Finding] = field(default_factory=list)
-    """What is suspicious in the rows, once they have been looked through."""
+    """Possible problems in the rows, once the data checks have run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInspection:
-    """What the first rows of a file say of it."""
+    """What the first rows of a file tell about it."""
 
     format: Format
     columns: list[str]
@@ -85,12 +86,12 @@ class FileInspection:
 def inspect_file(
     source: SourceFile, limits: Limits, mapping: Mapping | None = None
 ) -> FileInspection:
-    """Return what a file is and how its rows can be used, without reading much of it.
+    """Detect a file's format and how its rows can be used, reading only its first rows.
 
-    The mapping is what its owner says of it already.
+    `mapping` holds what the user has already chosen.
 
     Raises:
-        InvalidError: the file cannot be used as it is, or every row looked at holds media.
+        InvalidError: the file cannot be used as it is, or every sampled row holds media.
 
     """
     kind = detect_format(source.path, source.filename)
@@ -109,11 +110,11 @@ def inspect_file(
             media_rows=media.count,
         )
     if kind in _PLAIN_TEXT_FORMATS:
-        # Nobody named the only column there is.
+        # Plain text has no column names to judge by.
         found = replace(
             found,
             mapping=found.mapping.model_copy(update={"media": "ignore"}),
-            evidence=["The file is running text.", *found.evidence[1:]],
+            evidence=["The file is plain text.", *found.evidence[1:]],
         )
     found = _lower_confidence(found, list(unread), len(first))
     found = _add_file_options(add_archive_splits(found, list_members(source.path)), file)
@@ -123,12 +124,12 @@ def inspect_file(
 def _lower_confidence(
     detected: DetectedMapping, problems: Sequence[Problem], rows: int
 ) -> DetectedMapping:
-    """Return what was detected, less sure of it where rows could not be read."""
+    """Return the detected mapping with lower confidence where rows could not be read."""
     count = sum(problem.count for problem in problems)
     if not count:
         return detected
     total = count + rows
-    question = f"{count:,} of {total:,} rows looked at could not be read. {problems[0].message}"
+    question = f"{count:,} of {total:,} sampled rows could not be read. {problems[0].message}"
     is_guess = detected.sureness == "guess" or count > _MAX_UNREADABLE_SHARE * total
     return replace(
         detected,
@@ -138,7 +139,7 @@ def _lower_confidence(
 
 
 def _add_file_options(detected: DetectedMapping, file: DetectedOptions) -> DetectedMapping:
-    """Return what was detected, with how the file is read and what is not certain of that."""
+    """Return the detected mapping with the file options, and the questions they leave open."""
     options = {"file": file.options}
     sureness = detected.sureness
     if file.questions:
@@ -157,7 +158,7 @@ def _add_file_options(detected: DetectedMapping, file: DetectedOptions) -> Detec
 def _count_media(
     source: SourceFile, kind: Format, limits: Limits, first: Sequence[RawRow]
 ) -> MediaCount:
-    """Count media in the first rows; where all hold some, in more: others may follow."""
+    """Count media in the first rows; if all of them hold some, count in more rows."""
     found = count_media(first)
     if found.count < found.rows or kind in _PLAIN_TEXT_FORMATS:
         return found
@@ -177,14 +178,15 @@ def convert_file(
     told: ProgressCallback = _ignore_progress,
     validation: SourceFile | None = None,
 ) -> ConversionResult:
-    """Write every usable row of a file to `folder`, and say why others were left out.
+    """Write every usable row of a file to `folder`, and report why others were left out.
 
-    Without a mapping it is told from the first rows. The rows of a second file are for validation.
+    Without a mapping, one is detected from the first rows. The rows of a second file are for
+    validation.
 
     Raises:
-        InvalidError: the file as a whole cannot be used, or none of its rows can, or the mapping
-            does not fit it; `param` names the field, or `validation_file`.
-        TooLargeError: it unpacks to more than may be kept.
+        InvalidError: the file as a whole, or each of its rows, cannot be used, or the mapping does
+            not fit it; `param` names the field, or `validation_file`.
+        TooLargeError: it unpacks to more than the limit.
 
     """
     found = _resolve_mapping(source, mapping, validation, limits)
@@ -219,10 +221,10 @@ def _resolve_mapping(
         return found if validation is None else found.model_copy(update={"split": brought})
     if (mapping.split.kind == "dataset") != (validation is not None):
         raise InvalidError(
-            "The rows to validate on are said to be in another file, and there is none."
+            "The mapping expects a separate validation file, but none was given."
             if validation is None
-            else "There is a file to validate on, and the mapping says otherwise.",
-            hint="Bring the file, or choose another way to hold rows back.",
+            else "A validation file was given, but the mapping does not use one.",
+            hint="Add the validation file, or choose another validation split.",
             param="split.kind",
         )
     return mapping
@@ -268,15 +270,15 @@ def _convert_validation(
 ) -> _ConvertedPart:
     """Write the rows of a second file as the validation part.
 
-    They are read as the first file's, or as their own columns say if those are others.
+    They are read with the first file's mapping, or with their own if their columns differ.
     """
     try:
         own = _fit_mapping(source, mapping, limits)
         if own.kind != mapping.kind:
             raise InvalidError(
-                f"The rows to validate on are of the kind {own.kind}, those to train on "
+                f"Validation rows are of type {own.kind}, but training rows are of type "
                 f"{mapping.kind}.",
-                hint="Bring rows of the same kind.",
+                hint="Use validation rows of the same type.",
             )
         whole: dict[str, Any] = {"split": Split(), "sample": None, "exclude": []}
         with tempfile.TemporaryDirectory(dir=folder) as aside:
@@ -293,7 +295,7 @@ def _convert_validation(
 
 
 def _fit_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Mapping:
-    """Return the mapping without columns that a file lacks, or its own where too few are left."""
+    """Return the mapping without columns the file lacks, or the file's own if too few are left."""
     kind = detect_format(source.path, source.filename)
     there = set(_column_names(first_rows(source.path, kind, limits)))
     # The other file may be in another encoding.
@@ -321,7 +323,7 @@ def _unused_columns_problem(columns: Sequence[str]) -> list[Problem]:
 
 
 def hash_rows(folder: Path) -> str:
-    """Return the hash of all rows: of both files' hashes, so that a row may not change sides."""
+    """Return the hash of all rows: of both files' hashes, so that moving a row changes it."""
     digest = hashlib.sha256()
     for name in ROW_FILES.values():
         path = folder / name

@@ -1,4 +1,4 @@
-"""What is seen in a file when it has come, and kept."""
+"""The result of detecting an uploaded file's format and mapping, as it is stored."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +16,13 @@ DETECTED_MAPPING_ADAPTER = TypeAdapter(DetectedMapping)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionResult:
-    """A file that has come, as another process tells of it."""
+    """What was detected in an uploaded file, as one process sends it to another."""
 
     format: str
     detected: dict[str, Any]
     """A `DetectedMapping` as JSON.
 
-    Nothing where no column is recognised, for a person may know better.
+    Empty if no column is recognised, because the user may know better.
     """
 
 
@@ -30,10 +30,10 @@ DETECTION_RESULT_ADAPTER = TypeAdapter(DetectionResult)
 
 
 def detect_format_only(source: SourceFile) -> DetectionResult:
-    """Return what a file is by its first bytes, where looking at its rows must wait.
+    """Return a file's format from its first bytes, when detecting its rows must wait.
 
     Raises:
-        InvalidError: it is nothing that is read.
+        InvalidError: the format is not supported.
 
     """
     return DetectionResult(format=detect_format(source.path, source.filename), detected={})
@@ -42,10 +42,10 @@ def detect_format_only(source: SourceFile) -> DetectionResult:
 def detect_file(
     source: SourceFile, limits: Limits, mapping: Mapping | None = None
 ) -> DetectionResult:
-    """Look at a file; the mapping is what its owner says of it already.
+    """Detect a file's format and mapping; `mapping` holds what the user has already chosen.
 
     Raises:
-        InvalidError: it cannot be read, or no row of it can be trained on.
+        InvalidError: it cannot be read, or no row can be trained on.
 
     """
     kind = detect_format(source.path, source.filename)

@@ -1,6 +1,6 @@
-"""The first rows of a file as they stand in it, and what their columns hold: for a person to see.
+"""The first rows of a file as they are, and the values of their columns, for display.
 
-A glance reads so little that it takes no time, whatever the size of the file.
+A preview reads so little that it is fast whatever the size of the file.
 """
 
 import time
@@ -17,16 +17,16 @@ from studio.intake.readers import file_reader
 from studio.intake.row_formats.cell_text import to_text
 
 MAX_ROWS = 500
-"""As many rows are looked at, if there is time."""
+"""Rows to preview, if there is time."""
 _MAX_BYTES = 4 * 2**20
 _MAX_SECONDS = 0.15
 _MAX_FIND_SECONDS = 0.5
 _MAX_CLASSES = 60
-"""A column with more different values than this is no list of classes."""
+"""A column with more distinct values than this does not hold classes."""
 _MAX_CLASS_CHARS = 200
-"""A value longer than this is no class."""
+"""A longer value is not a class."""
 CELL_CHARS = 300
-"""Characters of a value that are shown in a table."""
+"""Characters of a value shown in a table."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class FilePreview:
     columns: list[str] = field(default_factory=list)
     rows: list[RawRow] = field(default_factory=list)
     values: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The different values of each column that has few, most frequent first, with counts."""
+    """The distinct values of each column that has few, most frequent first, with counts."""
     is_whole: bool = True
     """Whether this is the whole file."""
 
 
 def preview_file(source: SourceFile, limits: Limits, rows: int = MAX_ROWS) -> FilePreview:
-    """Look at the first rows of a file.
+    """Read the first rows of a file.
 
     Raises:
         InvalidError: it cannot be read at all.
@@ -67,15 +67,15 @@ def preview_file(source: SourceFile, limits: Limits, rows: int = MAX_ROWS) -> Fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRows:
-    """Rows of a file, found by their numbers."""
+    """Rows of a file looked up by number."""
 
     rows: list[RawRow]
     searched_to: int | None
-    """The last row that was looked at, if there was no time to look for all of them."""
+    """The last row read, if time ran out before all were found."""
 
 
 def find_rows(source: SourceFile, limits: Limits, numbers: Collection[int]) -> FoundRows:
-    """Return the rows with these numbers, as the file counts them."""
+    """Return the rows with these numbers, counted as in the file."""
     found: list[RawRow] = []
     until, last = time.monotonic() + _MAX_FIND_SECONDS, max(numbers, default=0)
     for row in _read_rows(source, limits):
@@ -93,14 +93,14 @@ def find_rows(source: SourceFile, limits: Limits, numbers: Collection[int]) -> F
 
 
 def shorten_value(value: Any, length: int = CELL_CHARS) -> str:  # noqa: ANN401 -- a value from a user's file
-    """Write a value short enough for a table."""
+    """Format a value short enough for a table."""
     text = to_text(value)
     return text if len(text) <= length else f"{text[:length]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimitReached:
-    """Stands behind the last row that there was time for."""
+    """Marks that time ran out after row `last`."""
 
     last: int
 

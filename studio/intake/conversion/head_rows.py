@@ -1,4 +1,4 @@
-"""The first rows of a file, and what is said when none can be used."""
+"""The first rows of a file, and the error when none can be used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,9 +15,9 @@ from studio.intake.row_formats.cell_text import to_text
 from studio.intake.rows.filters import EXCLUSION_REASONS, ExclusionReason
 
 HEAD_ROWS = 500
-"""Rows that a shape is told from."""
+"""Rows sampled to detect the shape."""
 _MAX_TRIED_ROWS = 1000
-"""If none of so many rows can be read, the others will not be tried."""
+"""If none of this many rows can be read, the others are not tried."""
 _MAX_BYTES = 8 * 2**20
 _PARAMS: dict[ExclusionReason, str] = {
     "excluded": "exclude",
@@ -37,12 +37,12 @@ def first_rows(
     options: FileOptions = DETECT_ALL,
     tally: ProblemTally | None = None,
 ) -> list[RawRow]:
-    """Return the first rows, as many as a shape is told from, or fewer if they are long.
+    """Return the first rows, as many as detection needs, or fewer if they are long.
 
-    What could not be read is counted in the tally.
+    Rows that could not be read are counted in the tally.
 
     Raises:
-        InvalidError: none of the first can be read.
+        InvalidError: none of the first rows can be read.
 
     """
     tally = ProblemTally() if tally is None else tally
@@ -76,11 +76,11 @@ def readable_rows(rows: RowStream, tally: ProblemTally) -> Iterator[RawRow]:
 def no_rows_error(
     kind: Format, problems: Sequence[Problem], removed: Mapping[ExclusionReason, int], held: int = 0
 ) -> InvalidError:
-    """Say why no row is left to train on: what is wrong with most of them, or what was chosen."""
+    """Return the error for a file with no row left to train on: its main problem, or choice."""
     if held:
         return InvalidError(
-            f"No row is left to train on: all {held:,} are for validation.",
-            hint="Say otherwise which rows are held back.",
+            f"No training rows left: all {held:,} rows are for validation.",
+            hint="Change the validation split.",
             param="split.kind",
         )
     if not problems or not problems[0].count:
@@ -94,18 +94,20 @@ def no_rows_error(
     else:
         where = f"Rows {places}" if worst.count > 1 else f"Row {places}"
     return InvalidError(
-        f"No row can be used. {where}: {worst.message}",
-        hint="Mend the file and upload it again, or choose other columns.",
+        f"None of the rows can be used. {where}: {worst.message}",
+        hint="Fix the file and upload it again, or choose other columns.",
         param="file",
     )
 
 
 def _all_excluded_error(removed: Mapping[ExclusionReason, int]) -> InvalidError:
     if not removed:
-        return InvalidError("The file has no rows.", hint="Choose a file with rows.", param="file")
+        return InvalidError(
+            "The file has no rows.", hint="Choose a file that has rows.", param="file"
+        )
     reason = max(removed, key=lambda reason: removed[reason])
     return InvalidError(
-        f"No row is left. {EXCLUSION_REASONS[reason]}: {removed[reason]:,} rows.",
-        hint="Leave fewer rows out.",
+        f"All rows are excluded. {EXCLUSION_REASONS[reason]}: {removed[reason]:,} rows.",
+        hint="Exclude fewer rows.",
         param=_PARAMS[reason],
     )

@@ -1,4 +1,4 @@
-"""One reading of a file: all that it takes to make rows of it, here or in another process."""
+"""A conversion job: everything needed to convert a file, here or in another process."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,26 +12,26 @@ from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_store
 
 READ_SHARE = 0.7
-"""The share of the work after which the rows are written, and are looked through."""
+"""The share of the work after which the rows are written and the data checks begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionJob:
     source: SourceFile
     mapping: Mapping | None
-    """None leaves it to what is seen in the file."""
+    """None detects it from the file."""
     limits: Limits
     validation: SourceFile | None = None
-    """A second file, whose rows measure progress."""
+    """A second file, whose rows are for validation."""
 
     def write_rows(
         self, folder: Path, told: ProgressCallback = lambda _share: None
     ) -> ConversionResult:
-        """Write the rows of the whole file to a folder, with what is suspicious in them.
+        """Write the rows of the whole file to a folder, with the findings in them.
 
         Raises:
-            InvalidError: the mapping does not fit the file, or nothing is left of it.
-            TooLargeError: it unpacks to more than may be kept.
+            InvalidError: the mapping does not fit the file, or no row is left.
+            TooLargeError: it unpacks to more than the limit.
 
         """
         source, limits = self.source, self.limits
@@ -56,4 +56,4 @@ class ConversionJob:
 
 CONVERSION_JOB_ADAPTER = TypeAdapter(ConversionJob)
 CONVERSION_RESULT_ADAPTER = TypeAdapter(ConversionResult)
-"""As one process tells another of them."""
+"""Serialise them between processes."""

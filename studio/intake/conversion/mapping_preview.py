@@ -1,4 +1,4 @@
-"""The first rows of a file beside what they become, while a person still chooses how."""
+"""Preview of a mapping: the first rows of a file beside the rows they become."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from studio.intake.rows.filters import Part
 from studio.intake.rows.pipeline import Candidate, RowOutcome, build_candidates
 
 CELL_CHARS = 300
-"""Characters of a value that are shown."""
+"""Characters of a value shown."""
 _THREAD_FACTOR = 25
-"""Times as many rows are read of threads, whose rows lie apart."""
+"""Factor of rows to read for threads, whose rows may lie far apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewedRow:
     number: int
     place: str
-    """Where a person finds it: in an archive, "12 of b.jsonl"."""
+    """Where the user finds it; in an archive, "12 of b.jsonl"."""
     values: dict[str, str]
-    """As they stand in the file, cut short."""
+    """The values as they are in the file, truncated."""
     row: CanonicalRow | None
     problem: str | None
-    """Why it would be left out, in a sentence."""
+    """Why it would be left out, as a sentence."""
     part: Part | None
     """Where it would go."""
 
@@ -42,10 +42,10 @@ def preview_rows(
 ) -> list[PreviewedRow]:
     """Return the first rows of a file and what the mapping makes of them.
 
-    A sample is not drawn here, and duplicates are only looked for among these rows.
+    No sample is drawn here, and duplicates are only detected among these rows.
 
     Raises:
-        InvalidError: the file cannot be read, or the mapping does not say enough.
+        InvalidError: the file cannot be read, or the mapping is incomplete.
 
     """
     check_mapping(mapping, mapping.columns)
@@ -53,7 +53,7 @@ def preview_rows(
     count = rows * _THREAD_FACTOR if mapping.shape == "thread" else rows
     found = file_reader.read_rows(source.path, kind, limits.for_request(), options=mapping.file)
     first: list[RawRow | UnreadableRow] = []
-    # What there is no time for is not shown; that a file is slow is said when it is read.
+    # Rows beyond the time limit are not shown; slow files are reported on conversion.
     with suppress(SlowReadingError):
         first.extend(islice((row for row in found if not isinstance(row, FileNote)), count))
     readable = [row for row in first if isinstance(row, RawRow)]
@@ -76,7 +76,9 @@ def _preview_row(row: RawRow | UnreadableRow, made: dict[int, RowOutcome]) -> Pr
                 part=part,
             )
         case None:
-            return _left_out_row(row, values, "It is part of a conversation that a later row ends.")
+            return _left_out_row(
+                row, values, "It is part of a conversation that ends in a later row."
+            )
         case left_out:
             return _left_out_row(row, values, left_out.message)
 
