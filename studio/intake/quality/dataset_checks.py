@@ -1,7 +1,7 @@
-"""What is suspicious in a whole data set: counted, with the numbers of the rows, said in words.
+"""Checks of a whole dataset: findings with counts, row numbers and messages.
 
-Rows pass one after the other; what is kept of each is two hashes of eight bytes, so a file of
-millions of rows needs megabytes. Where and why in a row: see `spots`.
+Rows are streamed. Only two hashes of eight bytes are kept of each, so a file of millions of rows
+needs megabytes. `finding_spans` shows where in a row a finding is, and why.
 """
 
 import json
@@ -34,38 +34,38 @@ if TYPE_CHECKING:
     from studio.intake.row_formats.schema import CanonicalRow
 
 MAX_LISTED_ROWS = 10_000
-"""How many rows are named; the count is always whole."""
+"""Rows listed; the count covers all."""
 
 _MESSAGES = {"over_long": OVER_LONG_MESSAGE} | {
     code: message for code, (message, _how) in [*TEXT_CHECKS.items(), *ROW_CHECKS.items()]
 }
 _DECODER = json.JSONDecoder()
 _PROGRESS_INTERVAL = 1000
-"""Rows between two tellings."""
+"""Rows between two progress reports."""
 _MAX_CLASSES = 50
-"""Different answers up to which they are classes that a model tells apart."""
+"""With at most this many distinct answers, they count as classes."""
 _MIN_ROWS = 20
-"""Rows from which shares mean something."""
+"""Minimum number of rows for shares to be meaningful."""
 _MAX_CLASS_RATIO = 20
-"""How many times the rarest class the most frequent one may be."""
+"""Maximum ratio of the most frequent to the rarest class."""
 _STRAY_SCRIPT_SHARE = 0.1
-"""The share of rows up to which another script is a stray one, not the data set's own."""
+"""Up to this share of the rows, another script counts as stray and not as the dataset's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing to look at before training; of a code there is one in each part."""
+    """A possible problem to review before training; one per code and part."""
 
     code: str
     message: str
     count: int
     rows: list[int]
-    """The first of them, counted from one within their part."""
+    """The first affected rows, counted from 1 within their part."""
     part: Part = "train"
     blocking: bool = False
-    """Whether nothing can be learnt as it is."""
+    """Whether training is impossible until it is fixed."""
     twins: list[int] = field(default_factory=list)
-    """Of rows that repeat others: what each repeats; of an overlap, among the rows to train on."""
+    """For repeated rows, the row that each repeats; for an overlap, a row of the training part."""
 
 
 def check_dataset(
@@ -75,12 +75,12 @@ def check_dataset(
     *,
     languages: bool = True,
 ) -> list[Finding]:
-    """Look through a data set's rows, blocking findings first.
+    """Check a dataset's rows and return the findings, blocking ones first.
 
-    Telling `languages` takes a model of 75 MB, which stays loaded.
+    Detecting `languages` loads a model of 75 MB, which stays loaded.
     """
     found, looked = _check_parts(train, validation, told)
-    # By now the rows' hashes are forgotten: the model takes as much.
+    # The rows' hashes are freed by now: the model takes as much memory.
     for path, part, sample, written in looked if languages else ():
         message, count, rows = find_other_languages(path, sample, written, MAX_LISTED_ROWS)
         if count:
@@ -92,7 +92,7 @@ def check_dataset(
 def _check_parts(
     train: Path, validation: Path | None, told: ProgressCallback
 ) -> tuple[list[Finding], list[tuple[Path, Part, RowSample, str]]]:
-    """Return what was found, and of each part some rows and the script of most."""
+    """Return the findings, and for each part its sample of rows and its main script."""
     whole = train.stat().st_size + (validation.stat().st_size if validation else 0)
     learnt = _scan_part(train, lambda done: told(done / whole))
     found = [*_part_findings(learnt, "train")]
@@ -104,7 +104,7 @@ def _check_parts(
         found += [*_part_findings(held, "validation"), *_overlap_findings(learnt, held)]
         looked.append((validation, "validation", held.sample, _main_script(held)))
     elif learnt.usable == 1:
-        message = "One row can be learnt from; training and validation need one each"
+        message = "Only one row can be trained on; training and validation need one each"
         rows = [1] if learnt.rows == 1 else []
         found.append(
             Finding(code="too_few_rows", message=message, count=1, rows=rows, blocking=True)
@@ -114,7 +114,7 @@ def _check_parts(
 
 @dataclass(slots=True)
 class _RowNumbers:
-    """How often something was found, and where first."""
+    """How often something occurs, and the first rows where it does."""
 
     count: int = 0
     rows: list[int] = field(default_factory=list)
@@ -127,23 +127,23 @@ class _RowNumbers:
 
 @dataclass(slots=True)
 class _PartScan:
-    """What is kept of the rows of one part."""
+    """What is collected from the rows of one part."""
 
     rows: int = 0
     row_hashes: "array[int]" = field(default_factory=lambda: array("q"))
-    """A hash of each row, of this process alone."""
+    """A hash of each row, valid in this process only."""
     question_hashes: "array[int]" = field(default_factory=lambda: array("q"))
-    """A hash of what is asked; of a text, of all of it."""
+    """A hash of the question; of a text, of the whole text."""
     suspicions: dict[str, _RowNumbers] = field(default_factory=dict)
     scripts: dict[str, _RowNumbers] = field(default_factory=dict)
     sample: RowSample = field(default_factory=RowSample)
     answers: dict[str, _RowNumbers] = field(default_factory=dict)
-    """As long as they are few."""
+    """Collected only while there are few."""
     labels: Counter[bool] = field(default_factory=Counter)
 
     @property
     def usable(self) -> int:
-        """How many rows supervised training learns from: those that are not judged bad."""
+        """The number of rows SFT trains on: those not rated bad."""
         return self.labels[True] if self.labels else self.rows
 
     def add(self, line: bytes) -> None:
@@ -170,7 +170,10 @@ class _PartScan:
         return hash(asked) if asked else 0
 
     def _scan_script(self, row: Mapping[str, Any], line: bytes) -> str:
-        """Look how a row is written: in ASCII, which most are, little can be wrong."""
+        """Run the text checks on a row and return its script.
+
+        ASCII rows, which most are, can skip the checks.
+        """
         if line.isascii() and b"\\u" not in line and b"\x7f" not in line:
             return ascii_script(row)
         text = "\n".join(row_texts(row))
@@ -184,7 +187,7 @@ class _PartScan:
 
 
 def _scan_part(path: Path, told: Callable[[int], None]) -> _PartScan:
-    """Look at every row; `told` is called with the bytes that have been looked at."""
+    """Scan every row; `told` is called with the number of bytes scanned."""
     seen, done = _PartScan(), 0
     with path.open("rb") as lines:
         for line in lines:
@@ -209,22 +212,22 @@ def _part_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
 def _duplicate_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
     count, twins = find_repeats(seen.row_hashes, MAX_LISTED_ROWS)
     if count:
-        message = "Rows stand here more than once"
+        message = "Duplicate rows"
         yield _repetition_finding("duplicates", message, count, twins, part)
     asked, others = find_repeats(seen.question_hashes, MAX_LISTED_ROWS)
     if asked > count:
-        message = "Questions are asked again and answered otherwise"
+        message = "The same questions have different answers"
         others = {row: first for row, first in others.items() if row not in twins}
         yield _repetition_finding("same_question", message, asked - count, others, part)
 
 
 def _overlap_findings(learnt: _PartScan, held: _PartScan) -> Iterator[Finding]:
-    """Find rows that measure progress by what was learnt by heart."""
+    """Find validation rows whose questions are also trained on."""
     count, twins = find_common(held.question_hashes, learnt.question_hashes, MAX_LISTED_ROWS)
     if count:
         message = (
-            "Rows that measure progress ask what the training rows ask, too; the validation loss "
-            "will look better than it is"
+            "Validation rows ask the same questions as training rows; the validation loss will "
+            "look better than it is"
         )
         yield _repetition_finding("overlap", message, count, twins, "validation")
 
@@ -245,7 +248,7 @@ def _script_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
         names = ", ".join(map(script_name, strays))
         yield Finding(
             code="other_script",
-            message=f"Rows are written mostly in {names}, the others in {script_name(main)}",
+            message=f"Some rows are mostly in {names}; the other rows are in {script_name(main)}",
             count=sum(one.count for one in strays.values()),
             rows=sorted(row for one in strays.values() for row in one.rows)[:MAX_LISTED_ROWS],
             part=part,
@@ -258,7 +261,7 @@ def _main_script(seen: _PartScan) -> str:
 
 
 def _class_balance_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
-    """Say so where few different answers are far from equally frequent."""
+    """Report a few distinct answers with very different frequencies."""
     kinds = seen.answers
     if seen.rows < _MIN_ROWS or not kinds or len(kinds) > min(_MAX_CLASSES, seen.rows / 4):
         return
@@ -266,13 +269,13 @@ def _class_balance_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
     most, least = ordered[0], ordered[-1]
     often, rare = kinds[most], kinds[least]
     if len(kinds) == 1:
-        code, message = "one_answer", f"All answers are the same: {most}"
+        code, message = "one_answer", f"All answers are identical: {most}"
     elif often.count > _MAX_CLASS_RATIO * rare.count:
         code = "uneven_classes"
         message = (
-            f"The answers are {len(kinds)} classes and uneven: “{most}” stands {often.count:,} "
-            f"times, “{least}” {_format_times(rare.count)}. A model may learn "
-            "to say the frequent one"
+            f"The {len(kinds)} classes are imbalanced: “{most}” occurs {often.count:,} "
+            f"times, “{least}” {_format_times(rare.count)}. The model may learn "
+            "to always give the frequent answer"
         )
     else:
         return
@@ -287,7 +290,7 @@ def _label_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
     if seen.labels and not seen.labels[True]:
         yield Finding(
             code="no_good_answers",
-            message="No row is labelled good, so supervised training has nothing to learn",
+            message="No row is labelled good, so SFT has nothing to train on",
             count=seen.rows,
             rows=list(range(1, min(seen.rows, MAX_LISTED_ROWS) + 1)),
             part=part,

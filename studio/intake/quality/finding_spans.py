@@ -1,4 +1,4 @@
-"""Where in a row something suspicious is, and why it is thought so: for people who look at it."""
+"""Locate a finding in a row's texts and explain it, for display."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -21,18 +21,18 @@ Row = dict[str, Any]
 Span = tuple[int, int]
 
 SHOWN_CHARS = 4000
-"""Characters of a text around what was found in it."""
+"""Characters of a text shown around a match."""
 _CHARS_BEFORE = 300
-"""Of them, those before it."""
+"""Of them, the characters before the match."""
 _OVER_LONG_CHARS = 2 * _CHARS_BEFORE
-"""Where all that follows is what was found, its beginning is enough."""
+"""If everything that follows matches, its beginning is enough."""
 _MAX_NAMED = 3
-"""How many different things a sentence names."""
+"""Distinct matches named in a sentence."""
 
 _TWIN_MESSAGES = {
-    "duplicates": "The same as row {row}.",
-    "same_question": "It asks what row {row} asks.",
-    "overlap": "It asks what row {row} of the training rows asks.",
+    "duplicates": "Identical to row {row}.",
+    "same_question": "Asks the same as row {row}.",
+    "overlap": "Asks the same as training row {row}.",
 }
 
 
@@ -41,26 +41,26 @@ class TextPiece:
     text: str
     is_found: bool = False
     is_ours: bool = False
-    """Whether it says what is left out of the text, and is none of it."""
+    """Whether this is our note on omitted text, and not part of the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingInRow:
-    """A row, and what was found in it."""
+    """A row, with a finding located in it."""
 
     why: str
-    """A sentence; nothing where the finding has said all."""
+    """A sentence; empty if the finding's message says it all."""
     twin: int | None
-    """The row it repeats: of an overlap, among the rows to train on."""
+    """The row it repeats; for an overlap, a row of the training part."""
     texts: list[list[TextPiece]]
-    """Each text of the row, in the order of `suspicions.texts`; of a long one what is around what
-    was found."""
+    """Each text of the row, in the order of `row_checks.row_texts`; long texts are cut to the part
+    around the match."""
     turns: tuple[int, ...]
-    """Which of its turns as a whole are what was found."""
+    """The turns that match as a whole."""
 
 
 def locate_finding(code: str, row: Row, twin: int | None = None) -> FindingInRow:
-    """Show a finding in one of its rows."""
+    """Locate a finding in one of its rows."""
     spans = list(_text_spans(code, row))
     shown = [
         _split_text(code, text, found) for text, found in zip(row_texts(row), spans, strict=True)
@@ -137,10 +137,10 @@ def _reason(code: str, row: Row, twin: int | None) -> str:
     if code in _TWIN_MESSAGES and twin is not None:
         return _TWIN_MESSAGES[code].format(row=twin)
     if code == "other_script":
-        return f"Most of its letters are {script_name(main_script(row))}."
+        return f"Most letters are {script_name(main_script(row))}."
     if code == "over_long":
         size = sum(len(text.encode()) for text in row_texts(row)) * LONG_TOKENS // LONG_BYTES
-        return f"About {size:,} tokens: what is marked stands behind the first {LONG_TOKENS:,}."
+        return f"About {size:,} tokens: the marked part is beyond the first {LONG_TOKENS:,}."
     if code == "out_of_order":
         return " ".join(
             _describe_misplaced(row, place) for place in misplaced_turns(row)[:_MAX_NAMED]
@@ -155,8 +155,8 @@ def _describe_matches(code: str, row: Row) -> str:
     found = [one for text in row_texts(row) for one in pattern.findall(text)]
     named = [_describe_match(code, one) for one in dict.fromkeys(found)][:_MAX_NAMED]
     if len(found) > 1 and len(named) == 1:
-        return f"It holds {named[0]} {len(found):,} times."
-    return f"It holds {', '.join(named)}."
+        return f"Contains {named[0]} {len(found):,} times."
+    return f"Contains {', '.join(named)}."
 
 
 def _describe_match(code: str, found: str) -> str:
@@ -170,8 +170,8 @@ def _describe_misplaced(row: Row, place: int) -> str:
     turns = [*row["messages"], *row.get("chosen", ())]
     role = turns[place]["role"]
     if role == "system":
-        return f"Turn {place + 1} is a system turn, which should be the first."
+        return f"Turn {place + 1} is a system turn, which must come first."
     spoken = [turn["role"] for turn in turns[:place] if turn["role"] != "system"]
     if not spoken:
-        return f"The first turn is of the role {role}, and should be the user's."
-    return f"Turn {place + 1} is the {role}'s, as the turn before it."
+        return f"The first turn has role {role}, but should be the user's."
+    return f"Turn {place + 1} has the same role as the turn before it: {role}."

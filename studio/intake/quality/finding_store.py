@@ -1,6 +1,6 @@
-"""The findings of a version, beside its rows: looked for once, and kept with all their numbers.
+"""The findings of a dataset version, stored beside its rows with all row numbers.
 
-A page names the first rows of a finding; whoever leaves them out needs all of them.
+A page lists the first rows of a finding; excluding them needs all.
 """
 
 import json
@@ -16,15 +16,15 @@ from studio.intake.rows.writer import NUMBER_BYTES, ROW_FILES, numbers_path
 
 FINDINGS_FILE = "findings.json"
 SHOWN_ROWS = 20
-"""How many rows of a finding are told; the file has up to `checks.KEPT`."""
+"""Rows of a finding that are reported; the file has up to `dataset_checks.MAX_LISTED_ROWS`."""
 
 
 def check_and_store(
     folder: Path, told: ProgressCallback = lambda _share: None, *, languages: bool = True
 ) -> list[Finding]:
-    """Look through the rows in a folder, and note there what was found. Return it, shortened.
+    """Check the rows in a folder, store the findings there, and return them shortened.
 
-    As to `languages` see `check_dataset`.
+    See `check_dataset` for `languages`.
     """
     validation = folder / ROW_FILES["validation"]
     held = validation if validation.exists() else None
@@ -38,9 +38,9 @@ def check_and_store(
 
 
 def rows_with_finding(folder: Path, code: str, part: Part) -> dict[int, int | None]:
-    """Return the numbers of a finding's rows within their part, with what each repeats, if any.
+    """Return the numbers of a finding's rows within their part, with the row each repeats, if any.
 
-    They are at most `checks.KEPT`.
+    At most `dataset_checks.MAX_LISTED_ROWS` are returned.
     """
     try:
         known: dict[str, list[list[int]]] = json.loads(
@@ -53,7 +53,7 @@ def rows_with_finding(folder: Path, code: str, part: Part) -> dict[int, int | No
 
 
 def original_row_numbers(folder: Path, part: Part, rows: Iterable[int]) -> list[int]:
-    """Return which rows of the original these are; those whose number is not known are missing."""
+    """Return the numbers of these rows in the original file, as far as they are known."""
     try:
         numbers = numbers_path(folder / ROW_FILES[part]).read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What may be wrong with one row that can be used: each suspicion looks at it alone."""
+"""Checks of single rows: possible problems of rows that can be used."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]"
 )
-"""Nothing that people type; the last of them turn the direction of writing around unseen."""
+"""Characters that people do not type; the last of them invisibly change the text direction."""
 
 _MISREAD = re.compile(
     r"Ã[\u0080-\u00bf\u0192\u2020\u2021\u02c6\u2030]"
@@ -22,7 +22,7 @@ _MISREAD = re.compile(
     r"|â€[\u0080-\u00bf\u2122\u0153\u0161\u02dc\u201c\u201d\u2018\u2019\u00a6]"
     r"|[ÐÑ][\u0080-\u00bf\u2018-\u201e\u0192\u2020]{1}[ÐÑ]"
 )
-"""UTF-8 that was read as Windows-1252: é becomes Ã©."""
+"""UTF-8 that was decoded as Windows-1252: é becomes Ã©."""
 
 _LOST = re.compile("\N{REPLACEMENT CHARACTER}")
 
@@ -32,20 +32,21 @@ _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 """A letter or digit of any script."""
 
 LONG_TOKENS = 1024
-"""Tokens: the longest example of a recipe that does not say otherwise, as a test sees to."""
+"""Default max length of a recipe in tokens; a test keeps them equal."""
 
 LONG_BYTES = 4 * LONG_TOKENS
-"""About as much text: in most languages and scripts a token is three to five bytes of UTF-8."""
+"""About the same length in bytes: in most languages and scripts, a token is three to five bytes of
+UTF-8."""
 
 _SAMPLED_LETTERS = 60
-"""Letters looked at to tell in which script a row is written."""
+"""Letters sampled to detect the script of a row."""
 
 _MERGED_SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK"}
-"""Scripts that are written in one sentence."""
+"""Scripts that are mixed within one sentence."""
 
 
 def row_texts(row: Row) -> Iterator[str]:
-    """Yield every text of a row that a model reads or learns."""
+    """Yield every text of a row that a model reads or is trained on."""
     if "text" in row:
         yield row["text"]
     for part in ("messages", "chosen", "rejected"):
@@ -54,13 +55,13 @@ def row_texts(row: Row) -> Iterator[str]:
 
 
 def last_answer(row: Row) -> str:
-    """Return the last text that is learnt; a running text has none."""
+    """Return the last answer; a plain text has none."""
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
     return str(turns[-1]["content"]) if turns else ""
 
 
 def has_empty_answer(row: Row) -> bool:
-    """Whether the answer has not one letter or digit."""
+    """Tell whether the answer has no letter or digit."""
     if _LETTER_OR_DIGIT.search(last_answer(row)):
         return False
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
@@ -72,9 +73,9 @@ def is_out_of_order(row: Row) -> bool:
 
 
 def misplaced_turns(row: Row) -> tuple[int, ...]:
-    """Return which turns follow others in a way that many chat templates refuse, from zero on.
+    """Return the turns, counted from 0, in an order that many chat templates reject.
 
-    Of a preference, the better answer's turns follow those that ask.
+    In a preference, the preferred answer's turns follow the prompt.
     """
     turns = row.get("messages", [])
     if "chosen" in row:
@@ -100,7 +101,7 @@ def is_over_long(row: Row) -> bool:
 
 
 def main_script(row: Row) -> str:
-    """Return the script most of a row's letters are of: LATIN, CJK, CYRILLIC; or nothing."""
+    """Return the script of most letters: LATIN, CJK, CYRILLIC and so on; "" without any."""
     counts: Counter[str] = Counter()
     for one in row_texts(row):
         for letter, times in Counter(one[: 4 * _SAMPLED_LETTERS]).items():
@@ -112,13 +113,13 @@ def main_script(row: Row) -> str:
 
 
 def ascii_script(row: Row) -> str:
-    """Return the same of a row in ASCII, sooner."""
+    """Return the main script of a row in ASCII; faster than `main_script`."""
     written = _LATIN.search(last_answer(row)) or any(map(_LATIN.search, row_texts(row)))
     return "LATIN" if written else ""
 
 
 def script_spans(text: str, wanted: str) -> Iterator[tuple[int, int]]:
-    """Yield where a text is written in a script: from where to where."""
+    """Yield the spans of a text in a script, as start and end."""
     start = None
     for place, letter in enumerate(text):
         own = _letter_script(letter)
@@ -145,30 +146,29 @@ def _letter_script(letter: str) -> str:
 
 TEXT_CHECKS: dict[str, tuple[str, re.Pattern[str]]] = {
     "control_characters": (
-        "Rows hold control characters or marks that cannot be seen",
+        "Rows contain control characters or invisible characters",
         _CONTROL,
     ),
     "misread": (
-        "Rows look misread: é stands as Ã©. They were written in UTF-8 and read as Windows-1252",
+        "Rows have garbled characters (Ã© for é): UTF-8 text was decoded as Windows-1252",
         _MISREAD,
     ),
     "lost_characters": (
-        "Rows hold the mark � where a character was lost before they were brought",
+        "Rows contain �: characters were lost before the upload",
         _LOST,
     ),
 }
-"""Suspicions of single texts: what each says of the rows it finds, and what is found in a text."""
+"""Checks of single texts: the message, and the pattern to find."""
 
 ROW_CHECKS: dict[str, tuple[str, Callable[[Row], bool]]] = {
-    "says_nothing": ("Answers have not one letter or digit", has_empty_answer),
+    "says_nothing": ("Answers have no letters or digits", has_empty_answer),
     "out_of_order": (
-        "Turns do not alternate, or a system turn comes late; some chat templates refuse that",
+        "Turns do not alternate, or a system turn is not first; some chat templates reject that",
         is_out_of_order,
     ),
 }
-"""Suspicions of whole rows."""
+"""Checks of whole rows."""
 
 OVER_LONG_MESSAGE = (
-    f"Rows are longer than about {LONG_TOKENS:,} tokens: a run whose longest example is no longer "
-    "cuts off their ends"
+    f"Rows are longer than about {LONG_TOKENS:,} tokens: a run with that max length truncates them"
 )
