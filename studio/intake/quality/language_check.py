@@ -1,9 +1,9 @@
-"""Which rows are in another language than the others, where both are written in one script.
+"""Find rows in another language than most, where both are written in the same script.
 
-What most rows are in is told from a sample. Then each row is screened by the words that are common
-in it, which is cheap; the few rows that have hardly any are told sentence by sentence. A row is
-named only if no sentence of it could be in the language of the others: an exercise in translation
-is not.
+The main language is detected from a sample. Each row is then screened, cheaply, by the most common
+words of that language; the few rows with hardly any of them are identified sentence by sentence. A
+row is reported only if no sentence of it could be in the main language, so translation exercises
+are not.
 """
 
 import json
@@ -71,9 +71,9 @@ LANGUAGE_NAMES = {
     "vi": "Vietnamese",
     "ar": "Arabic",
 }
-"""The languages that are told, in words; rows that look like any other are left alone.
+"""Names of the languages that are reported; rows in any other are left alone.
 
-Chinese and Japanese have no spaces between words, so nothing cheap could screen their rows.
+Chinese and Japanese have no spaces between words, so their rows cannot be screened cheaply.
 """
 
 _MERGED_LANGUAGES = {
@@ -84,56 +84,57 @@ _MERGED_LANGUAGES = {
     "pcm": "en",
     "uzs": "uz",
 }
-"""Languages too near to others to be told from them by a few sentences."""
+"""Languages too close to another to be distinguished by a few sentences."""
 
 _NO_LANGUAGE = "zxx"
-"""What the model calls that which is in no language."""
+"""The model's code for text in no language."""
 
 _SAMPLE_ROWS = 500
-"""Rows from which the language of most is told."""
+"""Rows sampled to detect the main language."""
 _MIN_SAMPLE = 20
-"""Of them, those that must be told for any to be the odd one out."""
+"""Sampled rows that must be identified before any row is reported."""
 _MAIN_SHARE = 0.8
-"""The share of them from which a language is the data set's own."""
+"""The share of identified rows that makes a language the main one."""
 _MIN_PROBABILITY = 0.9
-"""How sure the model must be of a row, from nothing to one."""
+"""Minimum probability of an identification, from 0 to 1."""
 _MIN_LETTERS = 60
-"""Letters below which a row is not told."""
+"""Rows with fewer letters are not identified."""
 _IDENTIFIED_CHARS = 300
-"""Characters of a row that tell its language."""
+"""Characters of a row used for identification."""
 _COMMON_WORDS = 80
-"""Words by which the rows of a language are known."""
+"""Common words used to screen rows."""
 _COMMON_WORD_SHARE = 0.15
-"""The share of such words in a row that is plainly in that language: in English about 0.4, in
-Finnish 0.2."""
+"""The share of common words from which a row is in the main language. Typical shares: English about
+0.4, Finnish 0.2."""
 _SCREENED_BYTES = 400
-"""Of a row, those that are screened."""
+"""Bytes of a row that are screened."""
 _END_CHARS = 2000
-"""Characters at either end of a text whose sentences are looked at one by one."""
+"""Characters at either end of a text whose sentences are checked one by one."""
 _MIN_SENTENCE_LETTERS = 12
-"""Letters below which a sentence could be in any language."""
+"""Shorter sentences could be in any language."""
 
 _NON_PROSE_CHARS = r"[\d_/\\{}\[\]=|$@]"
 _NON_PROSE = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]*`|<[^<>\n]{1,200}>"
-    # Begins where a word does and never goes back, or long words would take their length squared.
+    # Matches from the start of a word and never backtracks, or long words would take quadratic
+    # time.
     rf"|(?<![!-~])(?:(?!{_NON_PROSE_CHARS})[!-~])*+{_NON_PROSE_CHARS}[!-~]*",
     re.DOTALL,
 )
-"""Code, marks, addresses and numbers."""
+"""Code, markup, addresses and numbers."""
 _CODE_MARKS = re.compile(r"[{}\[\]()=<>_;#/\\*|@+$]")
 _CODE_SHARE = 0.03
-"""The share of such marks from which a row is no prose; comments in code are mostly English."""
+"""From this share of such characters, a row is code; comments in code are mostly English."""
 _SENTENCE_END = re.compile("[\n\t.!?:;\u3002\uff01\uff1f\uff1a\uff1b]+")
 _DECODER = json.JSONDecoder()
 
 
 class RowSample:
-    """Some rows of a part: the same whatever order they come in."""
+    """A sample of a part's rows that does not depend on their order."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, str]] = []
-        """The lowest hashes and their texts; negative, so that the highest is the first."""
+        """The rows with the lowest hashes; negated, so that the highest comes first in the heap."""
 
     def add(self, line: bytes, row: Row) -> None:
         mark = -crc32(line)
@@ -149,9 +150,9 @@ class RowSample:
 def find_other_languages(
     path: Path, sample: Iterable[str], wanted: str, most: int
 ) -> tuple[str, int, list[int]]:
-    """Find rows of a file in another language than most. Of those in another script, none.
+    """Find rows of a file in another language than most, ignoring rows in other scripts.
 
-    Return a sentence on them, how many they are, and the numbers of the first `most`.
+    Return a message, their number, and the numbers of the first `most`.
     """
     main, usual = _main_language(sample)
     counts: Counter[str] = Counter()
@@ -164,7 +165,7 @@ def find_other_languages(
 
 
 def _main_language(sample: Iterable[str]) -> tuple[str, frozenset[bytes]]:
-    """Return the language of most rows, and its common words. Nothing: none is that of most."""
+    """Return the main language and its common words, or empty values if there is none."""
     long = [text for text in sample if _is_long(text)]
     if len(long) < _MIN_SAMPLE:
         return "", frozenset()
@@ -186,8 +187,8 @@ def _describe(counts: Mapping[str, int], main: str) -> str:
         LANGUAGE_NAMES[main],
     )
     if len(counts) > 1:
-        return f"Rows seem to be in {language} or other languages, the others in {usual}"
-    return f"Rows seem to be in {language}, the others in {usual}"
+        return f"Some rows seem to be in {language} or other languages; the others are in {usual}"
+    return f"Some rows seem to be in {language}; the others are in {usual}"
 
 
 def _find_strays(
@@ -207,7 +208,7 @@ def _find_strays(
 
 
 def _row_language(row: Row, main: str) -> str:
-    """Return what a row is in; nothing where that is not sure, or a sentence may be in `main`."""
+    """Return a row's language; "" if uncertain, or if a sentence may be in `main`."""
     text = _prose_text(row)
     if not _is_long(text) or _is_code(row):
         return ""
@@ -250,7 +251,7 @@ def _most_likely(text: str) -> tuple[str, float]:
 
 @lru_cache(maxsize=1)
 def _load_identifier() -> "LanguageIdentifier":
-    """Load the model, which takes most of a second and 75 MB: once, and no sooner than needed."""
+    """Load the model once, when first needed: it takes most of a second and 75 MB."""
     with exempt_from_deadlines():
         from py3langid import langid  # noqa: PLC0415 -- heavy import
 
@@ -258,12 +259,12 @@ def _load_identifier() -> "LanguageIdentifier":
 
 
 def _most_common_words(found: Iterable[str]) -> frozenset[bytes]:
-    """Return the words of more than a letter that stand in most texts."""
+    """Return the words of two letters or more that occur in most texts."""
     counts: Counter[bytes] = Counter()
     for text in found:
         words = text.encode(errors="replace").lower().split()
         counts.update({word for word in words if len(word) > 1})
-    # Those that are equally common in an order that does not depend on the rows'.
+    # Break ties independently of the order of the rows.
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     return frozenset(ordered[:_COMMON_WORDS])
 

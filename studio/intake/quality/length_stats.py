@@ -1,8 +1,8 @@
-"""How long the rows of a data set are, in tokens: counted once, then asked of any cut.
+"""Token length statistics of a dataset: counted once, then evaluated for any max length.
 
-Lengths and places are counted by their very number as long as few are different: only where there
-are more than 10,000 different ones, those above 8,192 are counted by steps of 1,024, and then only
-what a cut at a multiple of 1,024 does is known exactly.
+Lengths and positions are counted exactly while there are few distinct ones. Beyond 10,000 distinct
+values, those above 8,192 are counted in buckets of 1,024, and then only the effect of truncating at
+a multiple of 1,024 is known exactly.
 """
 
 import math
@@ -16,34 +16,34 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 MAX_DISTINCT = 10_000
-"""How many different numbers a spread tells apart, at least; it never holds more."""
+"""Maximum number of distinct values held."""
 EXACT_UP_TO = 8_192
 BUCKET_SIZE = 1_024
 MAX_LENGTH = 1_048_576
-"""No example may be longer."""
+"""Maximum length of an example, in tokens."""
 MAX_LONGEST_ROWS = 100
-"""How many of the longest rows are told by number."""
+"""How many of the longest rows are listed."""
 MAX_SHORTEST_ROWS = 20
-"""How many of the shortest are, and of the rows that are refused for one reason."""
+"""How many of the shortest rows, and of the rows rejected for one reason, are listed."""
 MAX_REASONS = 20
 OTHER_REASONS = "other reasons"
 
 
 class TokenCountJob(BaseModel):
-    """What is to be counted, and as which model sees it."""
+    """What to count, and with which model's tokenizer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     about: str
-    """In words."""
+    """What the job is about, for display."""
     rows: str
-    """The hash of the rows."""
+    """Hash of the rows."""
     state: str
     """Changes with the model's tokenizer."""
     model: str
-    """A folder, or a name on the hub."""
+    """A folder, or a repository on Hugging Face."""
     code: str = ""
-    """The hash of the model's own code that was allowed to run; empty runs none."""
+    """Hash of the model's own code that was allowed to run; empty runs none."""
     chat_template: Literal["model", "chatml", "plain"]
     train: Path
     validation: Path | None
@@ -53,26 +53,26 @@ class TokenCountJob(BaseModel):
 class RowLength:
     tokens: int
     number: int
-    """Counted from one, in its part."""
+    """Counted from 1, within its part."""
 
 
 @dataclass(slots=True)
 class RefusedRows:
-    """Rows that the chat template will not write, for one reason."""
+    """Rows that the chat template rejects for one reason."""
 
     rows: int = 0
     numbers: list[int] = field(default_factory=list)
-    """Of the first of them."""
+    """Row numbers of the first of them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class NumberCounts:
-    """How often each of many whole numbers was counted."""
+    """Counts of whole numbers, bucketed above a limit."""
 
     times: Counter[int] = field(default_factory=Counter)
-    """By the number; where they are gathered, above 8,192 by the end of its step."""
+    """Count by number; if bucketed, numbers above 8,192 by the end of their bucket."""
     sums: Counter[int] = field(default_factory=Counter)
-    """Of the numbers that were gathered, by the end of their step."""
+    """Sum of the bucketed numbers, by the end of their bucket."""
     is_gathered: bool = False
 
     def add(self, number: int, times: int = 1) -> None:
@@ -85,16 +85,16 @@ class NumberCounts:
             self._bucket()
 
     def is_exact_at(self, at: int) -> bool:
-        """Tell whether what lies above this number is known exactly."""
+        """Tell whether counts above this number are exact."""
         return not self.is_gathered or at <= EXACT_UP_TO or at % BUCKET_SIZE == 0
 
     def count_above(self, at: int) -> int:
-        """Count the numbers above `at`, or above the nearest place below it that is known."""
+        """Count the numbers above `at`, or above the nearest lower number with an exact count."""
         near = self._nearest_known(at)
         return sum(times for number, times in self.times.items() if number > near)
 
     def sum_above(self, at: int) -> int:
-        """Add up by how much the numbers exceed `at`, or the nearest place below it."""
+        """Sum up the excess over `at`, or over the nearest lower number with an exact count."""
         near = self._nearest_known(at)
         return sum(
             self.sums.get(number, number * times) - near * times
@@ -116,31 +116,32 @@ class NumberCounts:
 
 @dataclass(slots=True, kw_only=True)
 class PartStats:
-    """The rows of one part of a data set, counted. It stays small however many there are."""
+    """Statistics of one part of a dataset; small however many rows there are."""
 
     rows: int = 0
-    """Those that could be written."""
+    """Rows that could be tokenised."""
     tokens: int = 0
     learnt: int = 0
     most_learnt: int = 0
-    """Of one row; nothing where it was counted before this was asked."""
+    """The most trained tokens in one row; 0 in statistics from before this was counted."""
     roles: Counter[str] = field(default_factory=Counter)
-    """Tokens by who says them; `text` of rows without turns, `template` of what is around."""
+    """Tokens by role; `text` for rows without turns, `template` for the chat template's own."""
     learnt_roles: Counter[str] = field(default_factory=Counter)
-    """Of those, the ones that are learnt."""
+    """Of those, the tokens trained on."""
     lengths: NumberCounts = field(default_factory=NumberCounts)
-    """Rows by their length in tokens."""
+    """Rows by length in tokens."""
     needs: NumberCounts = field(default_factory=NumberCounts)
-    """Rows by the least length of an example that leaves something to learn."""
+    """Rows by the smallest max length that leaves something to train on."""
     edges: NumberCounts = field(default_factory=NumberCounts)
-    """Where stretches of learnt tokens end, less where they begin: places of tokens from one, the
-    beginning one before. What they exceed a cut by, added up, is what is learnt behind it."""
+    """Ends of spans of trained tokens, minus their starts, as token positions from 1 (a start is
+    the position before). The sum by which they exceed a cut is the number of trained tokens behind
+    it."""
     unlearnt: int = 0
-    """Rows without anything to learn, however long an example may be."""
+    """Rows with nothing to train on, whatever the max length."""
     left_out: int = 0
-    """Rows whose answer was judged bad."""
+    """Rows whose answer was rated bad."""
     refused: dict[str, RefusedRows] = field(default_factory=dict)
-    """By the reason."""
+    """By reason."""
     longest: list[RowLength] = field(default_factory=list)
     shortest: list[RowLength] = field(default_factory=list)
 
@@ -149,7 +150,7 @@ class PartStats:
 class TokenStats:
     train: PartStats
     validation: PartStats | None = None
-    """None where each run holds a share of the rows back."""
+    """None if each run holds out a share of the rows."""
 
     @property
     def parts(self) -> dict[str, PartStats]:
@@ -162,36 +163,36 @@ TOKEN_STATS_ADAPTER = TypeAdapter(TokenStats)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """What is lost where examples may have no more than so many tokens."""
+    """What is lost by truncating examples to a max length."""
 
     at: int
     total_rows: int
-    """Rows there are."""
+    """Number of rows."""
     rows: int
-    """That are longer."""
+    """Rows that are longer."""
     tokens: int
-    """Behind the cut."""
+    """Tokens truncated."""
     learnt: int
-    """Of those, how many would have been learnt."""
+    """Of those, the tokens that would have been trained on."""
     emptied: int
-    """Rows that are cut before anything they teach."""
+    """Rows with nothing left to train on."""
     is_exact: bool
-    """Else figures may be those of the multiple of 1,024 below."""
+    """If not, figures may be those for the multiple of 1,024 below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramBar:
-    """Rows of about the same length."""
+    """Rows of similar length."""
 
     first: int
     last: int
     rows: int
     cut: int
-    """How many of them are longer than the cut."""
+    """How many of them are truncated."""
 
 
 def measure_truncation(parts: Sequence[PartStats], at: int) -> Truncation:
-    """Say what a longest example of `at` tokens would cost."""
+    """Return what a max sequence length of `at` tokens would truncate."""
     return Truncation(
         at=at,
         total_rows=sum(part.rows for part in parts),
@@ -218,9 +219,9 @@ def length_quantile(tally: PartStats, share: float) -> int:
 
 
 def build_bars(parts: Sequence[PartStats], at: int) -> list[list[HistogramBar]]:
-    """Gather lengths into histograms, four bars to a doubling, from the shortest to the longest.
+    """Build a histogram of lengths per part, with four bars per doubling.
 
-    Each part has the same bars, so that they can stand side by side.
+    All parts have the same bars, so that they can be shown side by side.
     """
     ends = list(_bar_ends())
     found = [_count_bars(part, ends, at) for part in parts]
@@ -248,7 +249,7 @@ def _count_bars(part: PartStats, ends: list[int], at: int) -> tuple[Counter[int]
 
 
 def _bar_ends() -> Iterator[int]:
-    """Yield the last length of each bar: 1 to 8 one by one, then 10, 12, 14, 16, 20, 24 and on."""
+    """Yield the last length of each bar: 1 to 8, then 10, 12, 14, 16, 20, 24 and so on."""
     yield from range(1, 8)
     size = 8
     while size <= MAX_LENGTH:

@@ -1,6 +1,6 @@
-"""Which hashes of 64 bits come again, and where first, in memory that stays near their own.
+"""Find repeated 64-bit hashes and their first places, with little extra memory.
 
-Arrow compares them outside Python, where each would be an object. Places are counted from one.
+Arrow compares them, because each would be an object in Python. Places are counted from 1.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from array import array
 
 _BLOCK_SIZE = 2**18
-"""Hashes that are sorted at once."""
+"""Hashes sorted at once."""
 
 
 def find_repeats(hashes: "array[int]", most: int) -> tuple[int, dict[int, int]]:
-    """Return how many stood before already, and of the first `most` where they stood first."""
+    """Return the number of repeats, and for the first `most` where each hash occurs first."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
@@ -29,7 +29,7 @@ def find_repeats(hashes: "array[int]", most: int) -> tuple[int, dict[int, int]]:
 
 
 def _shards(values: Any) -> Iterator[Any]:  # noqa: ANN401 -- an array of Arrow's
-    """Yield all places, those of equal values together, as many at a time as are soon sorted."""
+    """Yield all places, grouped so that equal values are together and each group sorts quickly."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
@@ -51,7 +51,7 @@ def _shards(values: Any) -> Iterator[Any]:  # noqa: ANN401 -- an array of Arrow'
 
 
 def _repeated_places(values: Any, places: Any) -> Any:  # noqa: ANN401 -- arrays of Arrow's
-    """Return those of some places whose value stands at one of them before."""
+    """Return the places whose value also occurs at an earlier one of them."""
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
     own = values.take(places)
@@ -63,18 +63,18 @@ def _repeated_places(values: Any, places: Any) -> Any:  # noqa: ANN401 -- arrays
 def find_common(
     hashes: "array[int]", others: "array[int]", most: int
 ) -> tuple[int, dict[int, int]]:
-    """Return how many stand among the others, too, and of the first `most` where first."""
+    """Return how many are among `others`, and where the first `most` occur first there."""
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
     values, known = _as_arrow(hashes), _as_arrow(others)
-    # The fewer ones are looked up: those that are held back, not those that are learnt.
+    # Look up the smaller set: the validation rows, not the training rows.
     shared = compute.unique(known.filter(compute.is_in(known, value_set=values)))
     both = compute.indices_nonzero(compute.is_in(values, value_set=shared))
     return len(both), _map_to_first(both[:most].to_pylist(), hashes, known)
 
 
 def _map_to_first(places: list[int], hashes: "array[int]", known: Any) -> dict[int, int]:  # noqa: ANN401 -- an array of Arrow's
-    """Return each place with the first place of its hash among those known, both from one on."""
+    """Return each place with the first place of its hash in `known`, both counted from 1."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
@@ -90,7 +90,7 @@ def _map_to_first(places: list[int], hashes: "array[int]", known: Any) -> dict[i
 
 
 def _as_arrow(hashes: "array[int]") -> Any:  # noqa: ANN401 -- an array of Arrow's
-    """Return the same memory as Arrow sees it."""
+    """Return an Arrow view of the same memory."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
 
     return pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
