@@ -1,1 +1,1 @@
-"""Which columns play which role: guessed from a file's first rows."""
+"""Detect which columns play which role, from a file's first rows."""

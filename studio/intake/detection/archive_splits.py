@@ -1,4 +1,4 @@
-"""Which rows of an archive are held back, where the names of its files say so."""
+"""Detect the validation split of an archive from its file names."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,15 +13,13 @@ _SHOWN_NAMES = 5
 
 
 def add_archive_splits(found: DetectedMapping, members: Sequence[Member]) -> DetectedMapping:
-    """Return what was detected, with the split that the names of the files say, if they do."""
+    """Return the detected mapping with the split that the file names give, if any."""
     told = assign_splits(members)
     if "validation" not in told.values():
         return found
-    evidence = [
-        f"Held back to measure progress, by name: {_names_assigned_to(told, 'validation')}."
-    ]
+    evidence = [f"Used for validation, by file name: {_names_assigned_to(told, 'validation')}."]
     if aside := _names_assigned_to(told, "aside"):
-        evidence.append(f"Left out, being for testing by name: {aside}.")
+        evidence.append(f"Left out as test data, by file name: {aside}.")
     return replace(
         found,
         mapping=_with_file_split(found.mapping),

@@ -1,4 +1,4 @@
-"""What the first rows hold, column by column: names, values, and what kind of values they are."""
+"""The columns of the first rows: names, values and value types."""
 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Mapping as Values
@@ -10,9 +10,9 @@ from studio.intake.mapping import MAX_COLUMN_NAME_CHARS
 from studio.intake.row_formats.cell_text import is_number, parse_json_cell, to_text
 
 _MAJORITY = 0.8
-"""The share of values that make a column what most of them are."""
+"""The share of values that decides the type of a column."""
 _MAX_LABELS = 100
-"""More different values than that are no labels."""
+"""A column with more distinct values does not hold labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class ColumnTable:
 
     rows: list[Values[str, Any]]
     columns: dict[str, list[Any]]
-    """By name, in the order of the file: the values that are not null."""
+    """Values that are not null by column name, in the order of the file."""
 
     def find_column(self, names: Iterable[str]) -> str | None:
-        """Return the column that goes by the first of these names that is there, in any case."""
+        """Return the column with the first of these names that exists. Case-insensitive."""
         by_habit = {name.strip().lower(): name for name in reversed(self.columns)}
         return next((by_habit[name] for name in names if name in by_habit), None)
 
     def text_columns(self) -> list[str]:
-        """Return the columns that hold words."""
+        """Return the columns that hold text."""
         return [name for name, values in self.columns.items() if is_text(values)]
 
 
@@ -61,7 +61,7 @@ def _is_numeric(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
 
 
 def is_boolean(values: Sequence[Any]) -> bool:
-    """Tell whether values say yes or no and nothing else."""
+    """Tell whether all values are true or false."""
     words = {"true", "false"}
     return bool(values) and all(
         isinstance(value, bool | str) and to_text(value).lower() in words for value in values
@@ -69,7 +69,7 @@ def is_boolean(values: Sequence[Any]) -> bool:
 
 
 def is_label(values: Sequence[Any]) -> bool:
-    """Tell whether there are few different values, each short."""
+    """Tell whether there are few distinct values, each of them short."""
     scalars = [to_text(value) for value in values if isinstance(value, str | int | float)]
     different = set(scalars)
     few = 0 < len(different) <= min(_MAX_LABELS, max(2, len(scalars) // 2))
@@ -82,12 +82,12 @@ def holds_message_lists(values: Sequence[Any], *keys: str) -> bool:
 
 
 def holds_answer_lists(values: Sequence[Any]) -> bool:
-    """Tell whether most values are lists of several answers: texts, or objects that hold one."""
+    """Tell whether most values are lists of several answers: texts, or objects with a text."""
     return _holds_for_most(values, lambda value: _is_answer_list(parse_json_cell(value)))
 
 
 def holds_squad_answers(values: Sequence[Any]) -> bool:
-    """Tell whether most values are answers as SQuAD has them: texts, and where they start."""
+    """Tell whether most values are SQuAD answers: texts and where they start."""
     return _holds_for_most(values, lambda value: _is_squad_answer(parse_json_cell(value)))
 
 

@@ -1,7 +1,7 @@
-"""Images, audio, video and files in rows: no training method reads them yet.
+"""Detect images, audio, video and files in rows: no training method reads them yet.
 
-They are known by a column and what it holds, by a content part of a turn, or by a placeholder such
-as `<image>` in a text. HTML and code write `<video>` as well, so a text that is about markup does
+They are recognised by a column's name and values, by a content part of a turn, or by a placeholder
+such as `<image>` in a text. HTML and code contain `<video>` as well, so a text about markup does
 not count.
 """
 
@@ -22,14 +22,14 @@ _MEDIA_NAME = re.compile(
 )
 _IMAGE_ID = re.compile(r"(?:image|img)_?ids?")
 _FILE_NAME = re.compile(r"(?:media|file|path|attachment|object)s?(?:_?(?:names?|paths?|urls?))?")
-"""Columns that may name any file: only what ends as images, audio or video do counts."""
+"""Columns that may name any file: only image, audio and video extensions count."""
 _MEDIA_EXTENSIONS = (
     r"\.(?:png|jpe?g|gif|webp|bmp|tiff?|svg|heic|avif|wav|mp3|flac|ogg|opus|m4a|aac|mp4|avi|mov|"
     r"mkv|webm|npy)"
 )
 _MEDIA_FILE = re.compile(rf"\S.*{_MEDIA_EXTENSIONS}(?:[?#]\S*)?", re.IGNORECASE)
 _REFERENCE = re.compile(r"(?=[^\s]*[\d./\\:_-])[^\s<>]{1,2000}")
-"""A path, an address or an id: a description has blanks, a class such as `cat` is a bare word."""
+"""A path, a URL or an id: a description has spaces, and a class such as `cat` is a bare word."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\r\n]{2000,}")
 _DATA_URL = re.compile(r"data:(?:image|audio|video|application)/[\w.+-]+[;,]", re.IGNORECASE)
 _MARKDOWN = re.compile(r"!\[[^\]]*\]\(data:(?:image|audio|video)/", re.IGNORECASE)
@@ -42,10 +42,10 @@ _CONTENT_KEYS = frozenset(
         *("user", "assistant"),
     }
 )
-"""Where content parts stand. Elsewhere, a `type` may be anything's."""
+"""Keys that hold content parts. Under other keys, `type` may mean anything."""
 _TURN_KEYS = frozenset({"role", "from", "content", "value", "messages"})
 _TOOL_KEYS = frozenset({"tools", "functions", "tool_calls", "function_call", "arguments"})
-"""Where a name such as `image_url` is a tool's argument."""
+"""Keys under which a name such as `image_url` is a tool's argument."""
 
 _PLACEHOLDER = re.compile(
     r"<\|?(?:image_pad|vision_start|vision_pad|video_pad|audio_pad|audio_bos|image_?placeholder|"
@@ -54,7 +54,7 @@ _PLACEHOLDER = re.compile(
     rf"|<(img|audio|video)>[^<\n]{{1,500}}{_MEDIA_EXTENSIONS}</\1>",
     re.IGNORECASE,
 )
-"""Placeholders that only multimodal models have."""
+"""Placeholders that only multimodal models use."""
 _PLACEHOLDER_TAG = re.compile(r"<(?:image|audio|video|speech)>", re.IGNORECASE)
 _IMAGE_EDGE = re.compile(r"^\s*<image>|<image>\s*$", re.IGNORECASE | re.MULTILINE)
 _CLOSING = re.compile(r"</(?:image|audio|video|speech)", re.IGNORECASE)
@@ -66,18 +66,18 @@ _MARKUP = re.compile(
 _MAX_DEPTH = 6
 
 _LEAVE_OUT_HINT = (
-    "Leave these rows out, or read their text alone: set `media` of the mapping to leave_out or "
+    "Leave these rows out, or use only their text: set `media` in the mapping to leave_out or "
     "ignore."
 )
 _TEXT_ONLY_HINT = (
-    "Bring rows of text. If all that counts is text, set `media` of the mapping to ignore."
+    "Use text-only rows. To use only the text of these rows, set `media` in the mapping to ignore."
 )
 
 
 def find_media(values: Values[str, Any]) -> str:
-    """Return the column, and the part of it, that is not text: `images`, `messages: image_url`.
+    """Return the column that holds media, and where in it: `images`, `messages: image_url`.
 
-    Nothing where all of the row is text.
+    Empty if the row is only text.
     """
     return next(
         (place for name, value in values.items() for place in _media_in_column(name, value)), ""
@@ -85,7 +85,7 @@ def find_media(values: Values[str, Any]) -> str:
 
 
 def media_columns(rows: Sequence[RawRow], columns: Sequence[str]) -> list[str]:
-    """Return the columns that hold media in these rows, or may by their names."""
+    """Return the columns that hold media in these rows, or may do so by their names."""
     return [
         name
         for name in columns
@@ -96,7 +96,7 @@ def media_columns(rows: Sequence[RawRow], columns: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MediaCount:
-    """How many of some rows hold media, and where the first of them does."""
+    """How many of the rows hold media, and where the first one does."""
 
     count: int
     rows: int
@@ -105,8 +105,8 @@ class MediaCount:
     @property
     def message(self) -> str:
         return (
-            f"{self.count:,} of {self.rows:,} rows hold an image, audio, video or file, which no "
-            f"training method reads yet; the first is in {self.place}."
+            f"{self.count:,} of {self.rows:,} rows contain an image, audio, video or file, which "
+            f"no training method supports yet; the first is in {self.place}."
         )
 
     def to_error(self) -> InvalidError:
@@ -171,7 +171,7 @@ def _is_media_reference(name: str, value: str) -> bool:
 
 
 def _media_parts(name: str, value: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
-    """Yield what is no text in what stands under a name: a text, a turn, or a list of either."""
+    """Yield the media in a value: in a text, a turn, or a list of either."""
     if depth > _MAX_DEPTH:
         return
     match value:
@@ -217,7 +217,7 @@ def _media_placeholders(text: str) -> Iterator[str]:
     found = _PLACEHOLDER_TAG.search(bare)
     if found is None or _CLOSING.search(bare):
         return
-    # Where an image's stands by itself, it is no word of a sentence about markup.
+    # An image tag on its own is not part of a sentence about markup.
     if _IMAGE_EDGE.search(bare) or not _MARKUP.search(bare):
         yield found.group()
 

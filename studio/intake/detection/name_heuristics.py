@@ -1,6 +1,6 @@
-"""The habits people have of naming columns: each finder looks for one in the first rows of a file.
+"""Match columns to shapes by conventional names, using the first rows of a file.
 
-A shape is a habit of many people, so each role lists the names it goes by, the likeliest first.
+Each role lists the names commonly used for it, likeliest first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ _SENTENCE_PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
 _LABELS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "label_text")
 _NUMBERS = ("score", "rating", "label", "stars", "value", "target", "number", "similarity")
 _SQUAD_QUESTION = (
-    "The first of several answers to a question is learnt; questions without an answer are left "
+    "If a question has several answers, the first is used; questions without an answer are left "
     "out. Is that right?"
 )
 _TOOLS = ("tools", "functions")
@@ -85,30 +85,30 @@ KNOWN_COLUMN_NAMES = frozenset(
         *(*_TOOLS, *(name for pair in _SENTENCE_PAIRS for name in pair)),
     }
 )
-"""Every name that is known: a line with one of them names columns."""
+"""All known names: a line with one of them is a header."""
 
 RoleColumns = str | list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeMatch:
-    """One way to read the rows, and what speaks for it."""
+    """A possible mapping of the rows, and the evidence for it."""
 
     shape: ShapeName
     roles: dict[str, list[str]]
     reason: str
     sureness: Sureness
     question: str = ""
-    """What a person should look at, in a sentence."""
+    """What the user should check, as a sentence."""
 
 
 def match_by_names(table: ColumnTable) -> Iterator[ShapeMatch]:
-    """Yield every way to read the rows by the names of their columns, the likeliest first."""
+    """Yield every match by column names, likeliest first."""
     yield from filter(None, (finder(table) for finder in _MATCHERS))
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Write names as a sentence has them: a, b and c."""
+    """Join names for a sentence: a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else ""
 
 
@@ -117,9 +117,9 @@ def _match_named(
 ) -> ShapeMatch:
     columns = [name for named in roles.values() for name in _as_list(named)]
     why = (
-        f"The columns {join_names(columns)} are named as {habit}."
+        f"Columns {join_names(columns)} match {habit}."
         if len(columns) > 1
-        else f"The column {join_names(columns)} is named as {habit}."
+        else f"Column {join_names(columns)} matches {habit}."
     )
     return build_match(shape, why, sureness, **roles)
 
@@ -134,7 +134,7 @@ def _as_list(columns: RoleColumns) -> list[str]:
 
 
 def _prompt_columns(table: ColumnTable) -> list[str] | None:
-    """Return the columns that ask: alpaca's instruction with its input, or one of another name."""
+    """Return the prompt columns: Alpaca's instruction and input, or one with another name."""
     instruction = table.find_column(["instruction"])
     if instruction is None:
         prompt = table.find_column(_PROMPTS)
@@ -153,7 +153,7 @@ def _match_preference(table: ColumnTable) -> ShapeMatch | None:
         if openai
         else _prompt_columns(table) or table.find_column(_TURNS)
     )
-    habit = "OpenAI names preferences" if openai else "preferences are: a better, a worse answer"
+    habit = "OpenAI's preference format" if openai else "a preference pair"
     return _match_named("preference", habit, prompt=prompt, chosen=chosen, rejected=rejected)
 
 
@@ -166,7 +166,7 @@ def _match_squad(table: ColumnTable) -> ShapeMatch | None:
         return None
     found = _match_named(
         "prompt_completion",
-        "SQuAD names them",
+        "the SQuAD format",
         "likely",
         context=context,
         prompt=question,
@@ -188,7 +188,7 @@ def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
         return None
     answers = table.find_column(lists)
     scores, ranks = table.find_column(_SCORES), table.find_column(_RANKS)
-    why = f"The column {answers} holds a list of answers to each {prompt[0]}."
+    why = f"Column {answers} holds a list of answers to each {prompt[0]}."
     sureness: Sureness = "likely" if scores is None and ranks is None else "sure"
     ranks = ranks if scores is None else None
     return build_match(
@@ -200,7 +200,7 @@ def _match_judged(table: ColumnTable) -> ShapeMatch | None:
     label = table.find_column(_VERDICTS)
     if label is None or not is_boolean(table.columns[label]):
         return None
-    why = f"The column {label} says of each answer whether it is good: true or false."
+    why = f"Column {label} rates each answer as good (true) or bad (false)."
     found = _match_messages(table)
     if found is not None:
         turns = found.roles.get("messages") or found.roles.get("conversations")
@@ -221,8 +221,8 @@ def _match_thread(table: ColumnTable) -> ShapeMatch | None:
     if roles is None or not inside:
         return None
     why = (
-        f"{inside} of {len(table.columns[parents])} values of the column {parents} are the {ids} "
-        "of another row: the rows are threads."
+        f"{inside} of {len(table.columns[parents])} values of column {parents} are the {ids} "
+        "of another row, so the rows form threads."
     )
     return build_match("thread", why, "sure", id=ids, parent=parents, **roles)
 
@@ -245,10 +245,10 @@ def _match_messages(table: ColumnTable) -> ShapeMatch | None:
         sureness: Sureness = "sure" if column in named else "likely"
         values = table.columns[column]
         if holds_message_lists(values, "role"):
-            why = f"The column {column} holds lists of turns with role and content."
+            why = f"Column {column} holds lists of turns with role and content."
             return build_match("messages", why, sureness, messages=column, tools=tools)
         if holds_message_lists(values, "from", "value"):
-            why = f"The column {column} holds lists of turns with from and value."
+            why = f"Column {column} holds lists of turns with from and value."
             return build_match("sharegpt", why, sureness, conversations=column, tools=tools)
     return None
 
@@ -259,7 +259,7 @@ def _match_alpaca(table: ColumnTable) -> ShapeMatch | None:
         return None
     return _match_named(
         "alpaca",
-        "alpaca names them",
+        "the Alpaca format",
         instruction=table.find_column(["instruction"]),
         input=table.find_column(_CONTEXTS),
         output=output,
@@ -273,7 +273,7 @@ def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
         return None
     return _match_named(
         "prompt_completion",
-        "questions and answers often are",
+        "a question and an answer",
         context=table.find_column(["context"]),
         prompt=prompt,
         completion=answer,
@@ -297,7 +297,7 @@ def _match_classification(table: ColumnTable) -> ShapeMatch | None:
     if not texts or label is None or label in texts or not is_label(table.columns[label]):
         return None
     different = len({str(value) for value in table.columns[label]})
-    why = f"The column {label} has {different} different values: labels of {join_names(texts)}."
+    why = f"Column {label} has {different} distinct values: labels for {join_names(texts)}."
     return ShapeMatch("classification", {"text": texts, "label": [label]}, why, "sure")
 
 
@@ -305,7 +305,7 @@ def _match_regression(table: ColumnTable) -> ShapeMatch | None:
     texts, number = _labelled_text_columns(table), table.find_column(_NUMBERS)
     if not texts or number is None or number in texts or not is_numeric(table.columns[number]):
         return None
-    why = f"The column {number} has a number for each {join_names(texts)}."
+    why = f"Column {number} holds a number for each {join_names(texts)}."
     return ShapeMatch("regression", {"text": texts, "number": [number]}, why, "likely")
 
 
@@ -314,7 +314,7 @@ def _match_text(table: ColumnTable) -> ShapeMatch | None:
     if text is None or not is_text(table.columns[text]):
         return None
     alone = len(table.text_columns()) == 1
-    return _match_named("text", "running text often is", "sure" if alone else "likely", text=text)
+    return _match_named("text", "plain text", "sure" if alone else "likely", text=text)
 
 
 _MATCHERS: tuple[Callable[[ColumnTable], ShapeMatch | None], ...] = (

@@ -1,6 +1,6 @@
-"""Which shape the first rows of a file have: the mapping to begin with, and how sure it is.
+"""Detect the shape of a file's first rows: an initial mapping, and how confident it is.
 
-What was seen is told in sentences, for a person to agree with or to choose otherwise.
+The evidence is given in sentences, so that the user can confirm or change the mapping.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,9 +24,9 @@ from studio.intake.row_formats.threads import ThreadJoiner
 
 _MAX_ALTERNATIVES = 4
 _SURE_SHARE, _LIKELY_SHARE = 0.9, 0.5
-"""Shares of the rows that must be usable for detection to be so sure."""
+"""Minimum share of usable rows for each confidence."""
 _VALUES_QUESTION = (
-    "The names of the columns do not say what they are: is the right one chosen for each role?"
+    "The column names do not show their roles. Is the right column selected for each role?"
 )
 _SPLIT_COLUMN_NAMES = ("split", "partition", "dataset_split")
 
@@ -41,7 +41,7 @@ SHAPE_TITLES: dict[ShapeName, str] = {
     "thread": "threads",
     "classification": "classification",
     "regression": "regression",
-    "text": "running text",
+    "text": "plain text",
 }
 KIND_NAMES: dict[RowKind, str] = {
     "conversation": "conversations",
@@ -52,11 +52,11 @@ KIND_NAMES: dict[RowKind, str] = {
 
 
 class UnrecognisedError(InvalidError):
-    """The rows can be read, but nothing says what their columns are. A person may know."""
+    """The rows can be read, but their columns are not recognised. The user may know them."""
 
 
 EXPECTED_COLUMNS = (
-    "instruction and output (input may be left out); prompt and completion, or question and "
+    "instruction and output (input is optional); prompt and completion, or question and "
     "answer; messages with role and content; conversations with from and value; chosen and "
     "rejected; text and label; or text alone"
 )
@@ -64,25 +64,25 @@ EXPECTED_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedMapping:
-    """What the first rows look like."""
+    """The mapping detected from the first rows."""
 
     mapping: Mapping
     kind: RowKind
     sureness: Sureness
     evidence: list[str]
-    """What speaks for it, in sentences."""
+    """Evidence, as sentences."""
     alternatives: list[Mapping]
-    """Other ways in which some of the rows could be used, the likeliest first."""
+    """Other mappings that fit some of the rows, likeliest first."""
     unused: list[str]
-    """Columns that play no role, and keys of turns that nothing is made of."""
+    """Columns without a role, and unused keys of turns."""
     questions: list[str] = field(default_factory=list)
-    """What a person should look at before the rows are used, in sentences."""
+    """What the user should check before using the rows, as sentences."""
     encodings: list[EncodingPreview] = field(default_factory=list)
-    """Of a text that is not UTF-8: how it reads as it is read, and in other encodings."""
+    """For text that is not UTF-8: samples in the chosen encoding and in others."""
     sheets: list[str] = field(default_factory=list)
-    """Of an Excel workbook: the names of its sheets."""
+    """For an Excel workbook: the names of its sheets."""
     media_rows: int = 0
-    """Of the rows looked at, those that hold images, audio, video or files."""
+    """Number of sampled rows that hold images, audio, video or files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,10 @@ class _TriedMatch:
 
 
 def detect_mapping(rows: Iterable[Values[str, Any]]) -> DetectedMapping:
-    """Return how the rows can be used, told from the first of them.
+    """Detect the mapping of rows from the first of them.
 
     Raises:
-        UnrecognisedError: no column can be learnt from.
+        UnrecognisedError: no column can be trained on.
 
     """
     seen = build_table(rows)
@@ -126,14 +126,14 @@ def _values_question(best: _TriedMatch) -> str:
 
 
 def find_unused_columns(seen: ColumnTable, mapping: Mapping) -> list[str]:
-    """Return the columns that a mapping does not read, and keys of turns, as `messages.key`."""
+    """Return the columns that a mapping does not use, and keys of turns as `messages.key`."""
     columns = [name for name in seen.columns if name not in mapping.columns]
     read = (name for name in mapping.columns if name in seen.columns)
     return columns + [f"{name}.{key}" for name in read for key in unused_keys(seen.columns[name])]
 
 
 def describe_shape(name: str, roles: Values[str, str | Sequence[str]]) -> str:
-    """Say which shape was seen, and in which columns."""
+    """Describe a detected shape and its columns."""
     columns = [
         column
         for names in roles.values()
@@ -145,7 +145,7 @@ def describe_shape(name: str, roles: Values[str, str | Sequence[str]]) -> str:
 
 
 def count_usable_rows(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:
-    """Return how many of the rows become something that can be learnt."""
+    """Return how many of the rows can be trained on."""
     if mapping.shape == "thread":
         return _count_in_threads(mapping, rows)
     return sum(1 for row in rows if _is_usable(mapping, row))
@@ -180,7 +180,7 @@ def _try_match(seen: ColumnTable, found: ShapeMatch, split: Split) -> _TriedMatc
 
 
 def _detect_split(seen: ColumnTable) -> Split:
-    """Return the split that a column tells, if one does."""
+    """Return the split that a column defines, if one does."""
     column = seen.find_column(_SPLIT_COLUMN_NAMES)
     words = Split()
     if column is None:
@@ -192,7 +192,7 @@ def _detect_split(seen: ColumnTable) -> Split:
 
 
 def _doubt_rank(one: _TriedMatch, rows: int) -> tuple[bool, bool]:
-    """Names are believed before values, and those of columns that most rows can be read by."""
+    """Rank name matches before guesses, and matches that can use most rows before others."""
     return one.match.sureness == "guess", one.usable < _LIKELY_SHARE * rows
 
 
@@ -204,9 +204,9 @@ def _sureness(best: _TriedMatch, rows: int) -> Sureness:
 
 def _evidence(best: _TriedMatch, rows: int) -> list[str]:
     become = KIND_NAMES[best.mapping.kind]
-    looked = f"{best.usable:,} of {rows:,} rows looked at can be used: they become {become}."
+    looked = f"{best.usable:,} of {rows:,} sampled rows are usable as {become}."
     split = best.mapping.split
-    held = f"The column {split.column} says which rows are for training and which for validation."
+    held = f"Column {split.column} marks rows for training and for validation."
     return [best.match.reason, looked, *([held] if split.kind == "column" else [])]
 
 
@@ -223,8 +223,8 @@ def _alternatives(best: _TriedMatch, others: Iterable[_TriedMatch]) -> list[Mapp
 
 def _no_column_error(columns: list[str]) -> UnrecognisedError:
     return UnrecognisedError(
-        f"No column can be learnt from. The file has {_describe_columns(columns)}.",
-        hint=f"Expected are: {EXPECTED_COLUMNS}.",
+        f"No column can be trained on. The file has {_describe_columns(columns)}.",
+        hint=f"Expected: {EXPECTED_COLUMNS}.",
         param="file",
     )
 

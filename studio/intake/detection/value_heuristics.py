@@ -1,4 +1,4 @@
-"""How rows could be read whose columns have names of their own: guessed from the values alone."""
+"""Match columns with unknown names to shapes, by their values alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,19 +7,19 @@ from studio.intake.detection.column_types import ColumnTable, is_label, is_numer
 from studio.intake.detection.name_heuristics import ShapeMatch, build_match
 
 _MIN_LABEL_ROWS, _MAX_LABEL_VALUES = 20, 10
-"""Rows, and different values in them, that make a column a label."""
+"""Minimum number of rows, and maximum number of distinct values, for a label column."""
 _MAX_CLASS_WORDS = 3
-"""A class has no more words than that."""
+"""Maximum number of words in a class."""
 
 
 def match_by_values(table: ColumnTable) -> Iterator[ShapeMatch]:
-    """Yield every way to read the rows by what their columns hold, the likeliest first."""
+    """Yield every match by column values, likeliest first."""
     yield from filter(None, (finder(table) for finder in _MATCHERS))
 
 
 def _match_classification(table: ColumnTable) -> ShapeMatch | None:
-    """Guess a label by its values alone: few words, in many rows."""
-    # Canned answers repeat as labels do, but are sentences.
+    """Guess a label column by its values: few words, in many rows."""
+    # Canned answers repeat like labels, but are sentences.
     texts = [name for name in table.text_columns() if not _is_class(table.columns[name])]
     labels = [
         name
@@ -29,11 +29,11 @@ def _match_classification(table: ColumnTable) -> ShapeMatch | None:
         and 1 < len(set(map(str, values))) <= _MAX_LABEL_VALUES
         and is_label(values)
     ]
-    # A number may count anything, so it is a label only where no column of words is.
+    # A number may count anything, so it is a label only if no text column is one.
     labels = [name for name in labels if not is_numeric(table.columns[name])] or labels
     if len(texts) != 1 or len(labels) != 1:
         return None
-    why = f"The column {labels[0]} has few different values, which may be labels of {texts[0]}."
+    why = f"Column {labels[0]} has few distinct values, which may be labels for {texts[0]}."
     return build_match("classification", why, "guess", text=texts[0], label=labels[0])
 
 
@@ -47,7 +47,7 @@ def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
         return None
     prompt, *others = texts
     answer = max(others, key=lambda name: sum(map(len, map(str, table.columns[name]))))
-    why = f"The columns {prompt} and {answer} hold texts; that the first asks is a guess."
+    why = f"Columns {prompt} and {answer} hold text; the first one may be the question."
     return build_match("prompt_completion", why, "guess", prompt=prompt, completion=answer)
 
 
@@ -55,7 +55,7 @@ def _match_text(table: ColumnTable) -> ShapeMatch | None:
     texts = table.text_columns()
     if len(texts) != 1:
         return None
-    why = f"The column {texts[0]} is the only one that holds text."
+    why = f"Column {texts[0]} is the only text column."
     return build_match("text", why, "guess", text=texts[0])
 
 
