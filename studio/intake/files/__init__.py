@@ -1,4 +1,4 @@
-"""Files as they were uploaded.
+"""Uploaded files.
 
-Format, compression, archives, encoding, and what reading one may cost.
+Their format, compression, archives, encoding, and the limits for reading them.
 """

@@ -1,7 +1,7 @@
-"""Zip archives: which files in them are data, and none that could do harm.
+"""Zip archives: find the data files in them, and refuse harmful archives.
 
-Nothing is ever unpacked to where a member's name says. An archive that tries it is refused all the
-same, for whoever made it meant no good.
+Nothing is ever unpacked to a path that a member names. An archive that tries this is refused
+anyway, because it is malicious.
 """
 
 import io
@@ -29,17 +29,17 @@ _MAX_MEMBERS = 10_000
 _MAX_DIRECTORY_BYTES = 4 * 2**20
 _ENCRYPTED_FLAG = 0x1
 _MEMBER_TYPES = {0, stat.S_IFREG, stat.S_IFDIR}
-"""What a member may be: systems without kinds of files say nothing."""
+"""Permitted file types of members; 0 is written by systems without file types."""
 _ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error)
-"""What Python raises for one archive or another that is not whole."""
+"""What Python raises for damaged archives."""
 _COMPRESSION_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-"""What is read in bounded memory; others may ask for gigabytes of it by one number."""
+"""Methods that need bounded memory; others may request gigabytes of it with one number."""
 _IGNORED_NAMES = re.compile(
     r"(^|/)(__MACOSX/|\.(?!/)|Thumbs\.db$|desktop\.ini$"
     r"|(README|LICEN[CS]E|NOTICE|COPYING|CHANGELOG|CITATION)(\.[^/]*)?$)",
     re.IGNORECASE,
 )
-"""What systems and people put beside the data."""
+"""Files that systems and people put beside the data."""
 _UNSAFE_PATH = re.compile(r"(^|[/\\])\.\.([/\\]|$)|^[/\\]|^[A-Za-z]:")
 _SPLIT_PATTERNS: tuple[tuple[NamedSplit, re.Pattern[str]], ...] = (
     ("validation", re.compile(r"(?<![a-z])(validation|valid|val|evaluation|eval|dev)(?![a-z])")),
@@ -59,22 +59,22 @@ class Member:
 
     name: str
     bytes: int
-    """Unpacked, as the archive says."""
+    """Unpacked size, as declared in the archive."""
     split: NamedSplit
-    """What its name says it is for, or nothing."""
+    """The split its name indicates, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
     file: zipfile.ZipFile
     members: list[Member]
-    """In the order of their names."""
+    """Sorted by name."""
     ignored: list[str]
-    """Files that hold no rows, and are not read."""
+    """Files without rows, which are not read."""
 
     @property
     def assigned_splits(self) -> dict[str, AssignedSplit]:
-        """What the rows of each member are for."""
+        """The split of each member's rows."""
         return assign_splits(self.members)
 
     def open(self, name: str, meter: Meter) -> io.BufferedReader:
@@ -82,11 +82,11 @@ class Archive:
 
 
 def assign_splits(members: Iterable[Member]) -> dict[str, AssignedSplit]:
-    """Return what each file is for, as all of their names say.
+    """Return the split of each file, as given by all of their names.
 
-    Rows for testing stand in for those for validation where there are none; beside them they are
-    left out: what is tested on may be neither learnt nor chosen by. Where nothing else would be
-    left to learn from, names do not count.
+    Test rows are used for validation if there are no validation rows; otherwise they are left out,
+    because test data must be neither trained on nor used for choosing. If nothing else would be
+    left to train on, names are ignored.
     """
     splits = {member.name: member.split for member in members}
     if not {"train", ""} & set(splits.values()):
@@ -96,10 +96,10 @@ def assign_splits(members: Iterable[Member]) -> dict[str, AssignedSplit]:
 
 
 def list_members(path: Path) -> list[Member]:
-    """Return the files that hold rows; none if this is no archive.
+    """Return the files that hold rows; none if this is not an archive.
 
     Raises:
-        InvalidError: the archive is damaged, encrypted, too large or means harm.
+        InvalidError: the archive is damaged, encrypted, too large or malicious.
 
     """
     if not is_archive(path):
@@ -109,7 +109,7 @@ def list_members(path: Path) -> list[Member]:
 
 
 def is_archive(path: Path) -> bool:
-    """Tell whether a file is a zip archive; an Excel workbook is one of another kind."""
+    """Tell whether a file is a zip archive and not an Excel workbook."""
     return is_zip(path) and document_type(path) != WORKBOOK
 
 
@@ -120,7 +120,7 @@ def is_zip(path: Path) -> bool:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Open an archive that may be read.
+    """Open an archive after checking it.
 
     Raises:
         InvalidError: see `list_members`.
@@ -136,7 +136,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
 
 def document_type(path: Path) -> str:
-    """Name the document that an archive really is; return nothing where it is none, or damaged."""
+    """Return the type of document that an archive really is, or ""."""
     try:
         with _open_zip(path) as file:
             return _document_type(file)
@@ -158,7 +158,7 @@ def _document_type(file: zipfile.ZipFile) -> str:
 
 
 class _BoundedReader(io.BufferedReader):
-    """A file of which no more is read at once than the directory of an archive may take."""
+    """A file that refuses reads larger than the directory of an archive may be."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:
@@ -178,7 +178,7 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def error_in_member(name: str, error: InvalidError) -> InvalidError:
-    """Say of an error which file of an archive it is about."""
+    """Add to an error which file of an archive it is about."""
     message = f"{name} in the zip archive: {error.message}"
     return InvalidError(message, hint=error.hint, param=error.param)
 
@@ -188,30 +188,30 @@ def _check_members(found: list[zipfile.ZipInfo]) -> None:
         raise _too_many_members()
     names = [info.filename for info in found]
     if len(set(names)) < len(names):
-        raise _archive_error("holds two files of one name", "Pack it anew.")
+        raise _archive_error("contains two files with the same name", "Create it again.")
     if "" in names:
-        raise _archive_error("holds a file without a name", "Pack it anew.")
+        raise _archive_error("contains a file without a name", "Create it again.")
     for info in found:
         _check_member(info)
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
-    hint, kind = "Pack only the files with rows.", stat.S_IFMT(info.external_attr >> 16)
+    hint, kind = "Include only the files with rows.", stat.S_IFMT(info.external_attr >> 16)
     if _UNSAFE_PATH.search(info.orig_filename) or kind == stat.S_IFLNK:
-        raise _archive_error("holds a file that points outside of it", hint)
+        raise _archive_error("contains a file that points outside the archive", hint)
     if kind not in _MEMBER_TYPES:
-        raise _archive_error("holds what is no file", hint)
+        raise _archive_error("contains something that is not a regular file", hint)
     if info.flag_bits & _ENCRYPTED_FLAG:
-        raise _archive_error("is encrypted", "Pack the files without a password.")
+        raise _archive_error("is encrypted", "Create it without a password.")
     if extension(info.filename) == ARCHIVE_EXTENSION and not _IGNORED_NAMES.search(info.filename):
-        raise _archive_error(f"holds another, {info.filename}", "Unpack that one first.")
+        raise _archive_error(f"contains another archive, {info.filename}", "Unpack that one first.")
     if info.compress_type not in _COMPRESSION_METHODS:
-        raise _archive_error("is packed by a method that is not read", "Choose Deflate, or none.")
+        raise _archive_error("uses an unsupported compression", "Use Deflate, or none.")
 
 
 def _too_many_members() -> InvalidError:
     return _archive_error(
-        f"holds more than {_MAX_MEMBERS:,} files", "Join the rows in fewer files."
+        f"contains more than {_MAX_MEMBERS:,} files", "Combine the rows in fewer files."
     )
 
 
@@ -230,7 +230,7 @@ def _to_member(info: zipfile.ZipInfo) -> Member:
 
 
 def split_from_name(name: str) -> NamedSplit:
-    """Return what a file's name says it is for; a folder's name where its own says nothing."""
+    """Return the split that a file's name indicates, or else the name of its folder."""
     for part in reversed(PurePosixPath(name.lower()).parts):
         for split, pattern in _SPLIT_PATTERNS:
             if pattern.search(part):

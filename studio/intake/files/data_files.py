@@ -1,4 +1,4 @@
-"""What in a file holds rows: itself, or each file in an archive; unpacked as it is read."""
+"""The parts of a file that hold rows: itself, or the files in an archive, unpacked on reading."""
 
 import io
 import os
@@ -21,24 +21,24 @@ _SPLIT_ORDER: tuple[AssignedSplit, ...] = ("train", "validation", "aside")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """Content that can be opened again and again."""
+    """Content that can be opened repeatedly."""
 
     name: str
-    """The member's own; nothing for the file itself."""
+    """The member's name; "" for the file itself."""
     open_packed: Callable[[Meter], io.BufferedReader]
     folder: Path
-    """Where there is room for it, unpacked."""
+    """A folder with room for the unpacked content."""
     split: AssignedSplit = "train"
 
     @contextmanager
     def open(self, meter: Meter) -> Iterator[io.BufferedReader]:
-        """Open it from its beginning, unpacked; forwards only if it was packed."""
+        """Open it from the start, unpacked; seekable only if it was not packed."""
         with self.open_packed(meter) as file, decompressed(file, meter) as content:
             yield content
 
     @contextmanager
     def open_seekable(self, meter: Meter) -> Iterator[BinaryIO]:
-        """Open it so that one may go back in it: a packed one is unpacked to a nameless file."""
+        """Open it for seeking: packed content is unpacked to an unnamed temporary file."""
         with self.open(meter) as file:
             if file.seekable():
                 yield file
@@ -50,7 +50,7 @@ class DataFile:
                 yield whole
 
     def read_head(self, *, as_packed: bool = False) -> bytes:
-        """Return the first bytes, unpacked or as they are."""
+        """Return the first bytes, unpacked or as stored."""
         meter = Meter(Limits())
         with self.open_packed(meter) if as_packed else self.open(meter) as file:
             return file.read(HEAD_BYTES)
@@ -60,12 +60,12 @@ class DataFile:
 class DataFiles:
     files: list[DataFile]
     ignored: list[str]
-    """Files of an archive that are not read."""
+    """Files in an archive that are not read."""
 
 
 @contextmanager
 def open_data_files(path: Path) -> Iterator[DataFiles]:
-    """Open a file's parts; of an archive all files that hold rows: first those to learn from.
+    """Open a file's parts; in an archive, all files that hold rows, training files first.
 
     Raises:
         InvalidError: an archive cannot be read.

@@ -1,4 +1,4 @@
-"""Content packed with gzip or zstandard, a piece at a time and never beyond a limit."""
+"""Decompress gzip and zstandard in pieces, never beyond a limit."""
 
 import gzip
 import io
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 2**16
 _ZSTD_CHUNK_BYTES = 512
-"""So little, because each four bytes can stand for a block of 128 KB, given back at once."""
+"""Small, because every four bytes can expand to a block of 128 KB, returned at once."""
 
 
 def decompressed(file: io.BufferedReader, meter: Meter) -> io.BufferedReader:
-    """Return the content of a packed file; a file that is not packed as it is."""
+    """Return the content of a packed file; other files are returned as they are."""
     unpack = _DECOMPRESSORS.get(bytes(file.peek(4)[:2]))
     return file if unpack is None else chunks_as_file(meter.count_chunks(unpack(file)))
 
 
 def chunks_as_file(pieces: Iterator[bytes]) -> io.BufferedReader:
-    """Return pieces as a file that can be read once, from its beginning to its end."""
+    """Return pieces as a file that can be read once, from start to end."""
     return io.BufferedReader(_ChunkReader(pieces), CHUNK_BYTES)
 
 
 def damaged_error(what: str, error: Exception) -> InvalidError:
     return InvalidError(
-        f"The {what} is damaged and cannot be unpacked to its end ({error}).",
-        hint="Was it copied whole? Pack it anew, or bring the file as it is.",
+        f"The {what} is damaged and cannot be fully unpacked ({error}).",
+        hint="It may be incomplete. Compress it again, or upload it uncompressed.",
         param="file",
     )
 
@@ -69,7 +69,7 @@ def _read_gzip(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _read_zstandard(file: BinaryIO) -> Iterator[bytes]:
-    # Not its stream reader: that takes a file which is cut off for one that ends there.
+    # Not its stream reader: that treats a truncated file as complete.
     packed = zstandard.ZstdDecompressor()
     frame = packed.decompressobj()
     begun = False

@@ -1,9 +1,9 @@
-"""Which encoding a text is in, and any of them read as UTF-8.
+"""Detect the encoding of a text, and read it as UTF-8.
 
-Marks, NUL bytes and valid UTF-8 say it for certain. What else there is must be guessed, by two
-detectors: over 138 samples in 46 languages and encodings chardet was right in 132 and
-charset-normalizer in 94, and where both meant the same text, in 93 of 94. So chardet ranks the
-encodings, and a guess is only called likely where charset-normalizer agrees. None is ever sure.
+Byte order marks, NUL bytes and valid UTF-8 are certain. Other encodings must be guessed, by two
+detectors: over 138 samples in 46 languages and encodings, chardet was right in 132 and
+charset-normalizer in 94, and where both read the same text, in 93 of 94. So chardet ranks the
+encodings, and a guess is only likely if charset-normalizer agrees. A guess is never certain.
 """
 
 import codecs
@@ -68,7 +68,7 @@ ENCODINGS: dict[str, str] = {
     "utf-32-le": "UTF-32, little endian",
     "utf-32-be": "UTF-32, big endian",
 }
-"""Python's name of each encoding that is read, and what people call it."""
+"""Supported encodings: Python's name, and a label for users."""
 
 _SUPERSETS = {
     "gb2312": "gb18030",
@@ -85,11 +85,11 @@ _SUPERSETS = {
     "utf-16": "utf-16-le",
     "utf-32": "utf-32-le",
 }
-"""Encodings that are a part of another, which reads what programs of today add to them."""
+"""Encodings replaced by a superset, which also reads what current programs add to them."""
 
 _BYTE_ORDER_MARKS: tuple[tuple[bytes, str], ...] = (
     (UTF8_BOM, UTF8),
-    # Before UTF-16, whose mark it begins with.
+    # Before UTF-16, because its mark starts with UTF-16's.
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -97,29 +97,30 @@ _BYTE_ORDER_MARKS: tuple[tuple[bytes, str], ...] = (
 )
 _WIDE_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 CERTAIN_ENCODINGS = frozenset({UTF8, *_WIDE_ENCODINGS})
-"""Encodings that a file says for certain."""
+"""Encodings that can be detected with certainty."""
 _MIN_PRINTABLE_SHARE = 0.95
-"""The share of characters that can be printed in a text; other bytes read as UTF-16 have less."""
+"""Minimum share of printable characters in a text; other bytes read as UTF-16 have less."""
 _ISO_2022_ESCAPE = re.compile(rb"\x1b(?:\$[@B]|\([IJ])")
-"""How ISO-2022-JP begins what is no ASCII: it has no byte beyond."""
+"""The escape that starts non-ASCII text in ISO-2022-JP, which has only 7-bit bytes."""
 _SAFE_CUTS = (b"\n", b"\r", b" ", b'"')
-"""Bytes that are no half of a character in any encoding above, so that a text may be cut there."""
+"""Bytes that are never part of another character in these encodings, so the text can be cut
+there."""
 _MAX_CUT_BYTES = 3
-"""So many bytes of a character may be missing at the end of what was looked at."""
+"""Bytes of a character that may be missing at the end of a sample."""
 _SCAN_BYTES = 16 * 2**20
-"""So far a file is searched for what is not ASCII; what lies behind is taken for UTF-8."""
+"""Bytes searched for non-ASCII text; the rest is assumed to be UTF-8."""
 _SAMPLE_BYTES = 2**15
 _PREVIEW_CHARS = 160
-"""Characters of a sample that a person sees."""
+"""Characters of a sample shown to the user."""
 _MAX_PREVIEWS = 5
 _SPARSE_RUNS = 4
 _TYPOGRAPHIC_MARKS = "‘’“”„‚«»–—…•€£§°´¿¡©®™\xa0"  # noqa: RUF001 -- typographic marks
-"""What stands among Latin letters."""
+"""Typographic characters that occur among Latin letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingPreview:
-    """A text as one encoding reads it."""
+    """A text sample read in an encoding."""
 
     encoding: str
     label: str
@@ -128,21 +129,21 @@ class EncodingPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingGuess:
-    """Which encoding a text is taken to be in."""
+    """The detected encoding of a text."""
 
     encoding: str
     is_guessed: bool = False
-    """Whether nothing in the file says so for certain."""
+    """Whether it is a guess and not certain."""
     is_likely: bool = True
     readings: list[EncodingPreview] = field(default_factory=list)
-    """Of a guess: how it reads, and how the encodings read that came next."""
+    """For a guess: a sample in it, and in the next candidates."""
 
 
 def normalise_encoding(name: str) -> str:
-    """Return Python's name of an encoding that people may write in many ways; "" is kept.
+    """Return Python's name of an encoding with many spellings; "" stays "".
 
     Raises:
-        LookupError: it is unknown, or no encoding of text that is read here.
+        LookupError: it is unknown, or not supported here.
 
     """
     if not name.strip():
@@ -155,13 +156,13 @@ def normalise_encoding(name: str) -> str:
 
 
 def detect_certain(head: bytes) -> str:
-    """Return the encoding that the first bytes of a text say for certain, or nothing."""
+    """Return the encoding that the first bytes show with certainty, or ""."""
     name = next((name for mark, name in _BYTE_ORDER_MARKS if head.startswith(mark)), "")
     return name or _detect_wide(head)
 
 
 def guess_encoding(file: io.BufferedReader) -> EncodingGuess:
-    """Return the encoding of a text that is read from its beginning."""
+    """Guess the encoding of a text, reading it from the start."""
     head = file.peek(CHUNK_BYTES)[:CHUNK_BYTES]
     certain = detect_certain(head)
     if certain:
@@ -173,7 +174,7 @@ def guess_encoding(file: io.BufferedReader) -> EncodingGuess:
 
 
 def preview_encodings(file: io.BufferedReader, chosen: str) -> list[EncodingPreview]:
-    """Return how a text reads in an encoding that was chosen, then in those it may be in."""
+    """Return samples of a text in a chosen encoding, then in likely ones."""
     sample = file.read(_SAMPLE_BYTES) if chosen in _WIDE_ENCODINGS else _non_ascii_sample(file)
     if not sample:
         return []
@@ -184,7 +185,7 @@ def preview_encodings(file: io.BufferedReader, chosen: str) -> list[EncodingPrev
 
 
 def as_utf8(file: io.BufferedReader, name: str) -> io.BufferedReader:
-    """Return a text as UTF-8 without a mark. What is no character stays what no UTF-8 can be."""
+    """Return a text as UTF-8 without a byte order mark. Invalid bytes stay invalid UTF-8."""
     start = file.peek(4)[:4]
     mark = next(
         (mark for mark, named in _BYTE_ORDER_MARKS if named == name and start.startswith(mark)), b""
@@ -194,9 +195,9 @@ def as_utf8(file: io.BufferedReader, name: str) -> io.BufferedReader:
 
 
 def normalise_newlines(file: io.BufferedReader, head: bytes) -> io.BufferedReader:
-    """Return a text with its lines ended as everywhere, if they end as on old Macintoshes."""
+    """Convert the line endings of old Macintoshes, CR alone, to LF."""
     beginning = head_as_utf8(head)
-    # What stands last may be the first half of another ending.
+    # The last byte may be the first half of CRLF.
     if b"\n" in beginning or b"\r" not in beginning[:-1]:
         return file
     pieces = iter(partial(file.read, CHUNK_BYTES), b"")
@@ -204,7 +205,7 @@ def normalise_newlines(file: io.BufferedReader, head: bytes) -> io.BufferedReade
 
 
 def head_as_utf8(head: bytes) -> bytes:
-    """Return the beginning of a file as UTF-8 if it is UTF-16 or UTF-32, else as it is."""
+    """Return the head of a file as UTF-8 if it is UTF-16 or UTF-32, else unchanged."""
     name = detect_certain(head)
     if name in {"", UTF8}:
         return head
@@ -213,11 +214,11 @@ def head_as_utf8(head: bytes) -> bytes:
 
 
 def _detect_wide(head: bytes) -> str:
-    """Return which of UTF-16 and UTF-32 a text without a mark is in, if any."""
+    """Return which of UTF-16 and UTF-32 a text without a mark is in, or ""."""
     if b"\0" not in head:
         return ""
     texts = {name: text for name in _WIDE_ENCODINGS if (text := _decode_wide(head, name))}
-    # Latin letters read with their bytes exchanged are Chinese ones; a text has some of its own.
+    # With swapped bytes, Latin letters become Chinese ones; every text has some ASCII.
     best = max(texts, key=lambda name: sum(letter < "\x80" for letter in texts[name]), default="")
     return best if any(letter < "\x80" for letter in texts.get(best, "")) else ""
 
@@ -232,12 +233,12 @@ def _decode_wide(head: bytes, name: str) -> str:
 
 
 def _non_ascii_sample(file: io.BufferedReader) -> bytes:
-    """Return the first lines, or parts of them, that are not ASCII."""
+    """Return the first lines, or parts of lines, that are not ASCII."""
     kept, rest, seen = bytearray(), b"", 0
     while seen < _SCAN_BYTES and len(kept) < _SAMPLE_BYTES and (read := file.read(CHUNK_BYTES)):
         seen += len(read)
         piece = rest + read
-        # A last piece may end in the middle of a character, of which nothing follows.
+        # The last piece may end in the middle of a character.
         cut = max(piece.rfind(mark) for mark in _SAFE_CUTS) + 1 or len(piece)
         rest = piece[cut:]
         kept += _non_ascii_lines(piece[:cut])
@@ -252,14 +253,14 @@ def _non_ascii_lines(piece: bytes) -> bytes:
 
 
 def _is_utf8(sample: bytes) -> bool:
-    """Tell whether a sample is UTF-8; some broken bytes among many characters do not matter."""
+    """Tell whether a sample is UTF-8; a few invalid bytes among many characters are allowed."""
     if _ISO_2022_ESCAPE.search(sample) and sample.isascii():
         return False
     text = sample.decode("utf-8", "surrogateescape")
     bad = sum("\udc80" <= letter <= "\udcff" for letter in text)
     cut = sum("\udc80" <= letter <= "\udcff" for letter in text[-_MAX_CUT_BYTES:])
     good = sum(letter > "\x7f" for letter in text) - bad
-    # A character that was cut in two is no fault; but three bytes may well be all a file has.
+    # A character cut at the end of the sample is fine; but three bytes may be all a file has.
     return bad - (cut if len(sample) >= _SAMPLE_BYTES else 0) <= good
 
 
@@ -277,7 +278,7 @@ def _guess_from_sample(sample: bytes) -> EncodingGuess:
 
 
 def preview_encoding(name: str, sample: bytes) -> EncodingPreview:
-    """Return how an encoding reads the beginning of a sample."""
+    """Return the start of a sample in an encoding."""
     text = " ".join(sample.decode(name, "replace").split())
     first = next((i for i, letter in enumerate(text) if letter > "\x7f"), 0)
     start = max(0, first - _PREVIEW_CHARS // 4)
@@ -287,7 +288,7 @@ def preview_encoding(name: str, sample: bytes) -> EncodingPreview:
 
 
 def _rank_encodings(sample: bytes) -> list[str]:
-    """Return the encodings that a sample may be in, the likeliest first; never none."""
+    """Return the possible encodings of a sample, likeliest first; at least one."""
     import chardet  # noqa: PLC0415 -- heavy import
 
     names: dict[str, None] = {}
@@ -296,7 +297,7 @@ def _rank_encodings(sample: bytes) -> list[str]:
             name = normalise_encoding(found["encoding"] or "")
         except LookupError:
             continue
-        # Its bytes 80 to 9F, which ISO-8859-1 has no letters for, are quotes and dashes of Windows.
+        # Bytes 80 to 9F, undefined in ISO-8859-1, are quotes and dashes in Windows-1252.
         names[{"iso8859-1": "cp1252", "": "cp1252"}.get(name, name)] = None
     names.pop(UTF8, None)
     whole = [name for name in names if _decodes(sample, name)] or list(names) or ["cp1252"]
@@ -307,13 +308,13 @@ def _rank_encodings(sample: bytes) -> list[str]:
 
 
 def _is_sparse(sample: bytes) -> bool:
-    """Tell whether too little is beyond ASCII for statistics: single letters, as of café."""
+    """Tell whether there is too little non-ASCII for statistics: single letters, as in café."""
     runs = re.findall(rb"[\x80-\xff]+", sample)
     return 0 < len(runs) <= _SPARSE_RUNS and all(len(run) == 1 for run in runs)
 
 
 def _is_latin(text: str) -> bool:
-    """Tell whether all that is not ASCII are Latin letters, or marks that stand among them."""
+    """Tell whether all non-ASCII characters are Latin letters or typographic characters."""
     beyond = (letter for letter in text if letter > "\x7f" and letter not in _TYPOGRAPHIC_MARKS)
     return all(unicodedata.name(letter, "").startswith("LATIN") for letter in beyond)
 
@@ -327,7 +328,7 @@ def _decodes(sample: bytes, name: str) -> bool:
 
 
 def _charset_normalizer_text(sample: bytes) -> str:
-    """Return the text as another detector would read it."""
+    """Return the text as charset-normalizer would read it."""
     import charset_normalizer  # noqa: PLC0415 -- heavy import
 
     best = charset_normalizer.from_bytes(sample).best()
@@ -335,7 +336,7 @@ def _charset_normalizer_text(sample: bytes) -> str:
 
 
 def _recode(file: io.BufferedReader, name: str) -> Iterator[bytes]:
-    # Both handlers pass on what is no character as half of a surrogate pair: its row is left out.
+    # Both handlers pass on invalid bytes as lone surrogates: that row is left out later.
     errors = "surrogatepass" if name in _WIDE_ENCODINGS else "surrogateescape"
     decoder = codecs.getincrementaldecoder(name)(errors)
     while read := file.read(CHUNK_BYTES):
@@ -344,7 +345,7 @@ def _recode(file: io.BufferedReader, name: str) -> Iterator[bytes]:
 
 
 def _flush_decoder(decoder: codecs.IncrementalDecoder) -> bytes:
-    """Return what is left of a character that the file ends in the middle of."""
+    """Return the rest of the text, or an invalid byte if the file ends within a character."""
     try:
         return decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""What a file is: told by its first bytes, and held against what its name says.
+"""Detect a file's format from its first bytes, and check it against the file name.
 
-A packed file is what is in it; an archive is what all of its files are. How a file is packed is
-told by its bytes wherever it is read, so that a format need not say it.
+A packed file has the format of its content; an archive, that of all of its files. Compression is
+detected from the bytes whenever a file is read, so a format does not mention it.
 """
 
 import re
@@ -37,20 +37,20 @@ from studio.intake.files.magic_bytes import (
     describe_content,
 )
 
-_SUPPORTED_HINT = f"Can be read: {SUPPORTED_FORMATS}."
+_SUPPORTED_HINT = f"Supported formats: {SUPPORTED_FORMATS}."
 _JSON_OBJECT_START = re.compile(rb'\s*(?:\[\s*)?\{\s*"')
 _HTML_COMMENT = re.compile(rb"\s*<!--")
 _TEXT_TYPES = {TEXT, JSON, HTML, XML, BINARY}
-"""What text in any encoding may look like before it is decoded."""
+"""How text in any encoding may look before it is decoded."""
 _EXTENSION_OF_CONTENT = {JSON: ".jsonl", PARQUET: ".parquet", ARROW: ".arrow"}
-"""What a packed file may be whose name does not say it: `rows.gz`."""
+"""The format of a packed file whose name does not give it: `rows.gz`."""
 
 
 def detect_format(path: Path, filename: str) -> Format:
     """Return the format of a file, or of all files in an archive.
 
     Raises:
-        InvalidError: it is empty, of a kind we do not read, or not what its name says.
+        InvalidError: it is empty, not supported, or does not match its name.
 
     """
     if archives.is_zip(path):
@@ -75,14 +75,14 @@ def _detect_part(part: DataFile, filename: str) -> Format:
     )
     inside = describe_content(head)
     if inside == TEXT and not head.strip() and len(head) < HEAD_BYTES - len(UTF8_BOM):
-        raise InvalidError("The file is empty.", hint="Choose a file with rows.", param="file")
+        raise InvalidError("The file is empty.", hint="Choose a file that has rows.", param="file")
     if named in COMPRESSIONS:
         named = extension(without_compression(filename)) or _EXTENSION_OF_CONTENT.get(inside, "")
     return _match_extension(named, inside, head)
 
 
 def _match_extension(named: str, inside: str, head: bytes) -> Format:
-    """Return the format that an ending stands for, if the first bytes agree."""
+    """Return the format of an extension, if the first bytes agree."""
     if named not in EXTENSIONS:
         raise _unsupported_error(named, inside)
     kind = EXTENSIONS[named]
@@ -90,7 +90,7 @@ def _match_extension(named: str, inside: str, head: bytes) -> Format:
         raise _mismatch_error(named, inside)
     if kind not in {"json", "jsonl"}:
         return kind
-    # Both endings are used for both: a list, or a row on each line.
+    # Both extensions are used for both: a list, or one row per line.
     return "json" if JSON_LIST_START.match(head) else "jsonl"
 
 
@@ -112,12 +112,12 @@ def _detect_members(found: DataFiles) -> Format:
         formats.setdefault(_detect_member(part), part.name)
     if not formats:
         listed = f", only {', '.join(found.ignored[:5])}" if found.ignored else ""
-        message = f"The zip archive holds no file with rows{listed}."
+        message = f"The zip archive contains no data files{listed}."
         raise InvalidError(message, hint=_SUPPORTED_HINT, param="file")
     if len(formats) > 1:
         raise InvalidError(
-            f"The zip archive holds files of several formats: {', '.join(formats.values())}.",
-            hint="Pack only files of one format together.",
+            f"The zip archive contains files of several formats: {', '.join(formats.values())}.",
+            hint="Include only files of one format.",
             param="file",
         )
     return next(iter(formats))
@@ -131,7 +131,7 @@ def _detect_member(part: DataFile) -> Format:
 
 
 def _is_text(inside: str, head: bytes) -> bool:
-    # Running text may well begin with a bracket; rows of JSON begin with an object's first key.
+    # Plain text may start with a bracket; JSON rows start with an object's first key.
     return inside == TEXT or (inside == JSON and not _JSON_OBJECT_START.match(head))
 
 
@@ -140,7 +140,7 @@ def _is_markdown(inside: str, head: bytes) -> bool:
 
 
 def _is_json(inside: str, head: bytes) -> bool:
-    # A broken first line does not make it another kind of file; a row is told by its brace.
+    # A broken first line does not change the format; a row starts with a brace.
     return inside == JSON or (inside == TEXT and (b"\n{" in head or not head.strip()))
 
 
@@ -150,7 +150,7 @@ _CONTENT_CHECKS: dict[Format, Callable[[str, bytes], bool]] = {
     "csv": lambda inside, _head: inside == TEXT,
     "parquet": lambda inside, _head: inside == PARQUET,
     "arrow": lambda inside, _head: inside == ARROW,
-    # Its reader tells a workbook from another archive.
+    # Its reader distinguishes a workbook from other archives.
     "xlsx": lambda inside, _head: inside == ZIP,
     "text": _is_text,
     "markdown": _is_markdown,
@@ -158,16 +158,16 @@ _CONTENT_CHECKS: dict[Format, Callable[[str, bytes], bool]] = {
 
 
 def _mismatch_error(named: str, inside: str) -> InvalidError:
-    message = f"The name ends in {named}, but the file is {inside}."
+    message = f"The file has the extension {named}, but its content is {inside}."
     if inside == TEXT and named.startswith((".json", ".nd")):
-        message = f"The name ends in {named}, but the file is text that is not JSON."
+        message = f"The file has the extension {named}, but its content is not JSON."
     return InvalidError(message, hint=HINTS.get(inside, _SUPPORTED_HINT), param="file")
 
 
 def _unsupported_error(named: str, inside: str) -> InvalidError:
-    what = f"a file ending in {named}" if named else "a file whose name has no ending"
+    what = f"{named} files" if named else "files without an extension"
     return InvalidError(
-        f"The studio does not read {what}; it seems to be {inside}.",
+        f"Mantissa Studio does not support {what}; this seems to be {inside}.",
         hint=HINTS.get(inside, _SUPPORTED_HINT),
         param="file",
     )

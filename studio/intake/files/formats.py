@@ -1,4 +1,4 @@
-"""The formats that are read, and the endings of names that stand for them."""
+"""Supported formats and their file extensions."""
 
 from pathlib import PurePosixPath
 from typing import Literal
@@ -21,14 +21,14 @@ EXTENSIONS: dict[str, Format] = {
     ".markdown": "markdown",
 }
 COMPRESSIONS = {".gz": "a gzip archive", ".zst": "a zstandard archive"}
-"""What may stand behind any of these endings, and what the bytes of such a file are."""
+"""Extensions that may follow any of these, and the type of such a file."""
 ARCHIVE_EXTENSION = ".zip"
 
 ACCEPTED_EXTENSIONS = ",".join([*EXTENSIONS, *COMPRESSIONS, ARCHIVE_EXTENSION])
-"""All endings, as the file chooser of a browser wants them."""
+"""All extensions, in the format of a browser's file picker."""
 SUPPORTED_FORMATS = (
-    "JSON lines, JSON, CSV, TSV, Excel (.xlsx), Parquet, Arrow, plain text or Markdown, "
-    "as they are, packed as .gz or .zst, or in a zip archive"
+    "JSON Lines, JSON, CSV, TSV, Excel (.xlsx), Parquet, Arrow, plain text or Markdown, "
+    "uncompressed, compressed as .gz or .zst, or in a zip archive"
 )
 
 
@@ -37,18 +37,18 @@ def extension(filename: str) -> str:
 
 
 def without_compression(filename: str) -> str:
-    """Return a name without the ending that says how it is packed."""
+    """Return a name without its compression extension."""
     return (
         filename[: -len(extension(filename))] if extension(filename) in COMPRESSIONS else filename
     )
 
 
 def full_extension(filename: str) -> str:
-    """Return what of a name says a file's format, and how it is packed."""
+    """Return the extensions for format and compression."""
     packing = extension(filename) if extension(filename) in COMPRESSIONS else ""
     return extension(without_compression(filename)) + packing
 
 
 def stem(filename: str) -> str:
-    """Return a file's name without the endings that say its format."""
+    """Return a file's name without these extensions."""
     return PurePosixPath(without_compression(filename)).stem

@@ -1,6 +1,6 @@
-"""What reading a file may cost: the one table of limits, and the meter that counts against them.
+"""Limits for reading a file, and the meter that enforces them.
 
-A small file can become a very large one. Each refusal says the number and the limit.
+A small file can unpack to a very large one. Each error names the value and the limit.
 """
 
 import threading
@@ -15,29 +15,29 @@ from studio.errors import TooLargeError
 MAX_ROW_BYTES = 10 * 2**20
 MAX_TOTAL_BYTES = 4 * 2**30
 MAX_EXPANSION = 1_000
-"""How many times its own size a file may unpack to; plain text reaches 3 to 100."""
+"""Maximum ratio of unpacked to packed size; plain text reaches 3 to 100."""
 ALWAYS_ALLOWED_BYTES = 256 * 2**20
-"""What any file may unpack to, however small it is."""
+"""The unpacked size that any file may have, however small it is."""
 MAX_COLUMNS = 1_000
-"""More than a table of texts has; each page and each check costs time by the column."""
+"""More than a table of texts has; every page and check takes time per column."""
 MAX_CELLS = 100_000_000
 """Rows times columns. An empty row counts as one cell."""
 MAX_BLANK_LINES = 1_100_000
-"""On end. Spreadsheets pad a table with up to 1,048,576 of them."""
+"""Consecutive blank lines. Spreadsheets pad a table with up to 1,048,576 of them."""
 MAX_REQUEST_BYTES = 8 * 2**20
 MAX_REQUEST_SECONDS = 1.0
-"""A file beyond either is read by a process of its own, which has `MAX_CHILD_SECONDS`."""
+"""A file beyond either limit is read in a child process, limited by `MAX_CHILD_SECONDS`."""
 MAX_CHILD_SECONDS = 3_600.0
 MAX_CHILD_MEMORY = 4 * 2**30
 
 
 class SlowReadingError(TooLargeError):
-    """Reading the file took more processor time than it may."""
+    """Reading the file took more CPU time than allowed."""
 
 
 class _ExemptTime(threading.local):
     seconds = 0.0
-    """Processor time of this thread that no file is charged."""
+    """CPU time of this thread that is charged to no file."""
 
 
 _EXEMPT_TIME = _ExemptTime()
@@ -45,7 +45,7 @@ _EXEMPT_TIME = _ExemptTime()
 
 @contextmanager
 def exempt_from_deadlines() -> Iterator[None]:
-    """Leave out of every deadline what is loaded once and serves all files."""
+    """Exclude from every deadline what is loaded once for all files."""
     begun = time.thread_time()
     try:
         yield
@@ -59,7 +59,10 @@ def _charged_seconds() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """Processor time of the thread that made it: on a busy machine no file becomes a slow one."""
+    """A limit on the CPU time of the thread that created it.
+
+    CPU time, so that a busy machine does not make a file slow.
+    """
 
     seconds: float
     end: float
@@ -71,35 +74,35 @@ class Deadline:
     def check(self) -> None:
         if _charged_seconds() > self.end:
             raise SlowReadingError(
-                f"Reading the file takes more than {self.seconds:.3g} seconds of processor time.",
-                hint="Split it, or leave rows out.",
+                f"Reading the file takes more than {self.seconds:.3g} seconds of CPU time.",
+                hint="Split the file, or remove rows.",
                 param="file",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a file may cost: a row beyond its limit is left out, a file beyond its own refused."""
+    """Limits of a file: a row beyond its limit is left out, a file beyond its own is refused."""
 
     row_bytes: int = MAX_ROW_BYTES
     total_bytes: int = MAX_TOTAL_BYTES
-    """All that is unpacked, and all conversations."""
+    """Everything that is unpacked, and all converted rows."""
     free_bytes: int = ALWAYS_ALLOWED_BYTES
     cells: int = MAX_CELLS
     at_once_seconds: float = MAX_REQUEST_SECONDS
     deadline: Deadline | None = None
 
     def for_request(self) -> Self:
-        """Return the same limits for a reading that an answer waits for."""
+        """Return the same limits for reading within a request."""
         return self.within(self.at_once_seconds)
 
     def within(self, seconds: float) -> Self:
-        """Return the same limits, for so much processor time of this thread from now on."""
+        """Return the same limits, with this much CPU time of this thread from now on."""
         return replace(self, deadline=Deadline.after(seconds))
 
 
 class Meter:
-    """Counts what reading one file costs, all of its parts together, and ends it at a limit."""
+    """Measures the cost of reading one file, all parts together, and stops at a limit."""
 
     def __init__(self, limits: Limits, file_bytes: int = 0) -> None:
         self._limits, self._file_bytes = limits, file_bytes
@@ -111,10 +114,10 @@ class Meter:
             yield piece
 
     def add_bytes(self, size: int) -> None:
-        """Count what was unpacked.
+        """Count unpacked bytes.
 
         Raises:
-            TooLargeError: it is too much, or too much for the size of the file.
+            TooLargeError: the total is too large, or too large for the size of the file.
 
         """
         self.check_time()
@@ -133,7 +136,7 @@ class Meter:
         """Count the cells of a row.
 
         Raises:
-            TooLargeError: the row has too many, or all rows have.
+            TooLargeError: the row has too many, or all rows together.
 
         """
         self.check_time()
@@ -153,25 +156,25 @@ def check_column_count(count: int) -> None:
     """Refuse a table with too many columns.
 
     Raises:
-        TooLargeError: it has.
+        TooLargeError: the table has too many columns.
 
     """
     if count > MAX_COLUMNS:
         raise TooLargeError(
             f"The file has {count:,} columns; the limit is {MAX_COLUMNS:,}.",
-            hint="Keep only the columns to learn from.",
+            hint="Keep only the columns to train on.",
             param="file",
         )
 
 
 def blank_lines_error(number: int, limit: int) -> TooLargeError:
-    """Return what to say of a file whose line `number` is one blank line too many."""
+    """Return the error for a file whose line `number` is one blank line too many."""
     return TooLargeError(
-        f"The file has more than {limit:,} blank lines on end, up to line {number:,}.",
+        f"The file has more than {limit:,} consecutive blank lines, up to line {number:,}.",
         hint="Remove the blank lines.",
         param="file",
     )
 
 
 def _too_large_error(sentence: str) -> TooLargeError:
-    return TooLargeError(sentence, hint="Split it, or leave rows out.", param="file")
+    return TooLargeError(sentence, hint="Split the file, or remove rows.", param="file")

@@ -1,21 +1,21 @@
-"""How far a file has been read, told while its rows go by, whatever reads it and unpacks it."""
+"""Report how far a file has been read, whatever reads and unpacks it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path, PosixPath
 from typing import IO, Any, TypeVar
 
 ProgressCallback = Callable[[float], None]
-"""Is told which share of the work is done, from 0 to 1."""
+"""Receives the share of the work that is done, from 0 to 1."""
 
 _REPORT_INTERVAL = 200
-"""Rows between two looks."""
+"""Rows between two progress checks."""
 _MIN_STEP = 0.005
 
 T = TypeVar("T")
 
 
 class TrackedPath(PosixPath):
-    """A path that remembers what was opened there: readers know files, and nothing of progress."""
+    """A path that records the files opened through it, because readers do not report progress."""
 
     opened: list[IO[Any]]
 
@@ -26,7 +26,7 @@ class TrackedPath(PosixPath):
 
     @property
     def share_read(self) -> float:
-        """Return how far the file that was opened last has been read, packed as it is."""
+        """Share of the last opened file that has been read, measured on the packed file."""
         self.opened = [file for file in self.opened if not file.closed]
         size = self.stat().st_size
         return min(1.0, self.opened[-1].tell() / size) if self.opened and size else 0.0
@@ -39,7 +39,7 @@ def track_path(path: Path) -> TrackedPath:
 
 
 def report_progress(rows: Iterator[T], path: TrackedPath, told: ProgressCallback) -> Iterator[T]:
-    """Yield the rows, telling now and then how far they have come."""
+    """Yield the rows and report progress from time to time."""
     last = 0.0
     for i, row in enumerate(rows):
         if i % _REPORT_INTERVAL == 0 and (share := path.share_read) >= last + _MIN_STEP:
