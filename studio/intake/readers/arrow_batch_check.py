@@ -1,6 +1,6 @@
-"""The batches of an Arrow stream by their own headers, looked at before any is unpacked.
+"""Check the batches of an Arrow stream by their headers, before any is unpacked.
 
-A message is a length, a table of FlatBuffers and a body:
+A message is a length, a FlatBuffers table and a body:
 https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format
 """
 
@@ -11,7 +11,7 @@ from mmap import mmap
 from studio.errors import InvalidError
 
 MAX_BATCH_BYTES = 128 * 2**20
-"""So much one batch may unpack to; a batch that is not compressed stays on the disk."""
+"""Maximum unpacked size of a batch; a batch that is not compressed stays on disk."""
 
 _CONTINUATION_MARKER = 0xFFFFFFFF
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
@@ -19,7 +19,7 @@ _BITS_PER_BYTE = 8
 
 
 def check_batches(view: mmap, start: int) -> None:
-    """Refuse batches that cannot be unpacked in bounded memory, or claim rows they do not hold.
+    """Refuse batches that need too much memory, or claim rows they do not hold.
 
     Raises:
         InvalidError: see above, or the stream is damaged.
@@ -33,14 +33,14 @@ def check_batches(view: mmap, start: int) -> None:
             _check_batch(view, batch, body)
     except (struct.error, IndexError, ValueError) as error:
         raise InvalidError(
-            "The Arrow file is damaged and cannot be read to its end.",
-            hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",
+            "The Arrow file is damaged and cannot be fully read.",
+            hint="It may be incomplete. Export it again, or upload the rows as JSON Lines.",
             param="file",
         ) from error
 
 
 def _read_messages(view: mmap, place: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Yield of each message what it is, where its table is, and its body's place and length."""
+    """Yield each message's header type, table position, and body position and length."""
     while place + 4 <= len(view):
         (length,) = struct.unpack_from("<I", view, place)
         place += 4
@@ -67,7 +67,7 @@ def _check_batch(view: mmap, batch: int, body: tuple[int, int]) -> None:
         if size > MAX_BATCH_BYTES:
             raise InvalidError(
                 f"A batch of the Arrow file unpacks to more than {MAX_BATCH_BYTES / 2**20:.3g} MB.",
-                hint="Write it in smaller batches, or without compression.",
+                hint="Export it in smaller batches, or without compression.",
                 param="file",
             )
     if not 0 <= rows <= size * _BITS_PER_BYTE:
@@ -75,7 +75,7 @@ def _check_batch(view: mmap, batch: int, body: tuple[int, int]) -> None:
 
 
 def _uncompressed_sizes(view: mmap, batch: int, body: tuple[int, int]) -> Iterator[int]:
-    """Yield what each buffer of a compressed batch says it unpacks to."""
+    """Yield the declared unpacked size of each buffer of a compressed batch."""
     vector = _table_position(view, batch, 2)
     start, size = body
     for i in range(_unpack_int(view, "<I", vector)):
@@ -84,12 +84,12 @@ def _uncompressed_sizes(view: mmap, batch: int, body: tuple[int, int]) -> Iterat
             raise ValueError
         if length:
             told = _unpack_int(view, "<q", start + offset)
-            # A buffer that would not have become smaller says -1, and is as it is.
+            # -1 marks a buffer that is stored uncompressed.
             yield told if told >= 0 else length
 
 
 def _table_position(view: mmap, table: int, field: int) -> int:
-    """Return where the table or vector is that a field refers to."""
+    """Return the position of the table or vector that a field refers to."""
     place = _field_position(view, table, field)
     if not place:
         raise ValueError
@@ -102,7 +102,7 @@ def _field_value(view: mmap, form: str, table: int, field: int) -> int:
 
 
 def _field_position(view: mmap, table: int, field: int) -> int:
-    """Return where a field of a table is; 0 if it is left out."""
+    """Return the position of a table's field; 0 if it is omitted."""
     fields = table - _unpack_int(view, "<i", table)
     size, slot = _unpack_int(view, "<H", fields), 4 + 2 * field
     offset = _unpack_int(view, "<H", fields + slot) if slot < size else 0

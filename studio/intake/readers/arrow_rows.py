@@ -1,7 +1,7 @@
-"""Rows of an Arrow file or stream, a few at a time.
+"""Read the rows of an Arrow file or stream, a few at a time.
 
-A file is a stream between two marks, so one reader does for both. Batches stay on the disk and are
-seen through the page cache; what was seen is given back, however large a batch is.
+A file is a stream between two marks, so one reader handles both. Batches stay on disk and are read
+through the page cache; pages already read are released, however large a batch is.
 """
 
 import mmap
@@ -17,7 +17,7 @@ from studio.intake.readers.column_names import unique_names
 from studio.intake.readers.record_batches import BatchReader
 
 _SLICE_ROWS = 16
-"""Few, because each may hold as much as a row may."""
+"""Few, because each row may be as large as the row limit."""
 _RELEASE_AFTER_BYTES = 32 * 2**20
 
 
@@ -25,7 +25,7 @@ def rows_in_arrow(source: BinaryIO, limits: Limits, columns: Collection[str] | N
     """Yield the rows, with all columns or only those named.
 
     Raises:
-        InvalidError: the file is damaged, or packed in batches too large to unpack.
+        InvalidError: the file is damaged, or its batches are too large to unpack.
         TooLargeError: it has too many columns, or its rows become too large.
 
     """
@@ -70,7 +70,10 @@ def _read_batches(
 
 
 def _check_dictionaries(batch: Any) -> list[int]:  # noqa: ANN401 -- pyarrow is untyped
-    """Return the columns without a dictionary. One is whole behind each row, so seen once only."""
+    """Check a batch's dictionaries, and return the indices of columns without one.
+
+    Each row of a column refers to the whole dictionary, so its size counts only once.
+    """
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
 
     plain = []
@@ -91,7 +94,7 @@ def _release_pages(view: mmap.mmap) -> None:
 
 def _damaged_error() -> InvalidError:
     return InvalidError(
-        "The Arrow file is damaged and cannot be read to its end.",
-        hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",
+        "The Arrow file is damaged and cannot be fully read.",
+        hint="It may be incomplete. Export it again, or upload the rows as JSON Lines.",
         param="file",
     )

@@ -1,6 +1,6 @@
-"""How many bytes the values of Arrow columns become, measured before any of them is made.
+"""Measure the size of Arrow columns as plain values, before any value is created.
 
-A dictionary's value, a run or an overlapping view is stored once and becomes a value in each row.
+A dictionary value, a run or an overlapping view is stored once, but becomes a value in each row.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,9 @@ _VIEW_BYTES = 16
 
 
 def unpacked_bytes(array: Any) -> int:  # noqa: ANN401 -- pyarrow is untyped
-    """Return how many bytes the values of an array hold as plain values, at most.
+    """Return the maximum size of an array's values as plain values, in bytes.
 
-    A value without bytes of its own, such as a null, counts as one.
+    A value without bytes, such as a null, counts as one byte.
     """
     from pyarrow import types  # noqa: PLC0415 -- heavy import
 
@@ -34,7 +34,7 @@ def _in_dictionary(array: Any) -> int:  # noqa: ANN401 -- pyarrow is untyped
 
 
 def _in_views(array: Any) -> int:  # noqa: ANN401 -- pyarrow is untyped
-    """Return the bytes of each view: its length is its first four bytes."""
+    """Sum up the lengths of the views: the first four bytes of each."""
     views = memoryview(array.buffers()[1]).cast("i")
     start, step = array.offset * _VIEW_BYTES // 4, _VIEW_BYTES // 4
     return sum(views[start : start + len(array) * step : step])

@@ -1,4 +1,4 @@
-"""The names of a table's columns, each made its own: a row has one value by a name."""
+"""Make the column names of a table unique, because a row has one value per name."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from studio.intake.raw_rows import FileNote
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
     unique: list[str]
-    """One for each column, in order."""
+    """One name per column, in order."""
     renamed: list[str]
-    """Those of them that are not in the file."""
+    """Of these, the names that are not in the file."""
 
     def notes(self) -> Iterator[FileNote]:
-        """Say so, if names were made up."""
+        """Yield a note if columns were renamed."""
         if self.renamed:
             yield FileNote(ProblemCode.RENAMED_COLUMNS, ", ".join(self.renamed)[:500])
 
     def positions(self, columns: Collection[str] | None) -> list[int]:
-        """Return where these columns are; where all are, without."""
+        """Return the positions of these columns, or of all columns for None."""
         return [i for i, name in enumerate(self.unique) if columns is None or name in columns]
 
 
 def unique_names(written: Sequence[str]) -> ColumnNames:
-    """Tell columns of one name apart by numbers; the first of them keeps it.
+    """Make names unique by numbering repeated ones; the first of them stays unchanged.
 
     Raises:
-        TooLargeError: they are too many.
+        TooLargeError: there are too many columns.
 
     """
     check_column_count(len(written))

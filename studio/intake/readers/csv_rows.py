@@ -1,4 +1,4 @@
-"""Rows of a table written as text. The first line names the columns, unless said otherwise."""
+"""Read the rows of a CSV table. The first line holds column names unless options say otherwise."""
 
 import csv
 from collections.abc import Iterator
@@ -13,20 +13,19 @@ from studio.intake.raw_rows import RawRow, RowStream, UnreadableRow
 from studio.intake.readers.column_names import ColumnNames, unique_names
 from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_error
 
-# The csv module's own limit is one for the whole process, and for a cell; `_CsvLines` bounds the
-# row.
+# The csv module's limit applies to the whole process, and to a cell; `_CsvLines` limits the row.
 csv.field_size_limit(2**31 - 1)
 
 SEPARATORS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t", "|": "|", "^": "^"}
-"""By the name of each separator, as options have it: what stands between two cells."""
+"""The separator between two cells, by its name in the options."""
 
 
 def rows_in_csv(file: BinaryIO, limit: int, options: FileOptions = DETECT_ALL) -> RowStream:
     """Yield the rows of a table.
 
     Raises:
-        InvalidError: a row is too long, so that it is unknown where the next begins; or the first
-            line is no row of a table.
+        InvalidError: a row is too long, so that the start of the next is unknown; or the first
+            line is not valid CSV.
 
     """
     columns: list[str] = []
@@ -45,12 +44,12 @@ def rows_in_csv(file: BinaryIO, limit: int, options: FileOptions = DETECT_ALL) -
         elif len(row) > len(columns):
             yield UnreadableRow(number, ProblemCode.EXTRA_CELLS)
         elif row:
-            # Cells may be left away at the end of a line.
+            # Cells may be omitted at the end of a line.
             yield RawRow(number, dict.fromkeys(columns) | dict(zip(columns, row, strict=False)))
 
 
 def most_frequent_separator(line: str) -> str:
-    """Return the separator that stands most often in a line."""
+    """Return the most frequent separator in a line."""
     return max(SEPARATORS.values(), key=line.count)
 
 
@@ -58,7 +57,7 @@ def _column_names(row: list[str] | str, *, is_header: bool) -> ColumnNames:
     if isinstance(row, str):
         raise InvalidError(
             f"The first line, which names the columns, is not valid CSV ({row}).",
-            hint="Mend it and upload the file again.",
+            hint="Fix it and upload the file again.",
             param="file",
         )
     return unique_names(
@@ -67,14 +66,14 @@ def _column_names(row: list[str] | str, *, is_header: bool) -> ColumnNames:
 
 
 class _CsvLines:
-    """The lines of a table as text, refused when too many make one row."""
+    """Decodes the lines of a table; raises an error if a row gets too long."""
 
     def __init__(self, file: BinaryIO, limit: int, delimiter: str) -> None:
         self.limit = limit
         self.first_line = 1
         self.size = 0
         self.unreadable: UnreadableRow | None = None
-        """What is no text in the row that is being read."""
+        """The decoding error of the current row."""
         found = read_lines(file, limit)
         first = next(found, (1, b""))
         self.lines = chain([first], found)
@@ -86,8 +85,8 @@ class _CsvLines:
         for number, line in self.lines:
             self.size += len(line) if line is not None else self.limit + 1
             if line is None or self.size > self.limit:
-                place = f"The row that begins on line {self.first_line}"
-                raise too_long_error(place, self.limit, "A quote may have been left open there.")
+                place = f"The row that starts on line {self.first_line}"
+                raise too_long_error(place, self.limit, "A quote there may be unclosed.")
             yield self._decode(number, line)
 
     def next_row(self, first_line: int) -> None:
@@ -104,7 +103,7 @@ class _CsvLines:
 
 
 def _read_cells(source: _CsvLines) -> Iterator[tuple[int, list[str] | str]]:
-    """Yield each row of cells, or what is wrong with it, with the line it begins on."""
+    """Yield each row's first line, and its cells or what is wrong with it."""
     cells = csv.reader(source, delimiter=source.delimiter, strict=True)
     while True:
         first_line = cells.line_num + 1

@@ -1,8 +1,7 @@
-"""Rows of an Excel workbook: those of one sheet, read forwards.
+"""Read the rows of one sheet of an Excel workbook, as a stream.
 
-https://ecma-international.org/publications-and-standards/standards/ecma-376/ (SpreadsheetML).
-Each cell has the value that was saved with it, a formula its last result. A cell in error, such as
-#N/A, is empty.
+https://ecma-international.org/publications-and-standards/standards/ecma-376/ (SpreadsheetML). Each
+cell has its saved value; a formula, its last result. A cell with an error, such as #N/A, is empty.
 """
 
 import struct
@@ -32,7 +31,7 @@ from studio.intake.readers.text_lines import too_long_row
 MAX_SHEET_ROWS = 1_048_576
 """Excel's own limit."""
 HEADER_SEARCH_ROWS = 50
-"""Rows in which the names of the columns are looked for."""
+"""Rows searched for the column names."""
 _WORKBOOK_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -47,11 +46,11 @@ _WORKBOOK_ERRORS = (
     OSError,
     NotImplementedError,
 )
-"""What openpyxl raises for one workbook or another that is not whole."""
+"""What openpyxl raises for damaged workbooks."""
 _MAX_PART_BYTES = 2**25
-"""Of a part that is read at once: styles and lists of sheets, not cells and texts."""
+"""Limit for parts that are read at once: styles and lists of sheets, not cells and texts."""
 _STRICT_NAMESPACE = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
-"""Of a workbook saved as Strict Open XML."""
+"""The namespace of a workbook saved as Strict Open XML."""
 _STRING_TAG = f"{{{SHEET_MAIN_NS}}}si"
 
 CellValues = list[Any]
@@ -63,7 +62,7 @@ class Sheet:
         self._reader, self._place = reader, place
 
     def rows(self, meter: Meter) -> Iterator[tuple[int, CellValues]]:
-        """Yield the number and the cells of each row that is not empty."""
+        """Yield the number and cells of each row that is not empty."""
         before = 0
         with self._reader.archive.open_timed(self._place) as source:
             for number, cells in self._reader.build_parser(source).parse():
@@ -81,11 +80,11 @@ class Sheet:
 
 @contextmanager
 def open_sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
-    """Open the sheets of a workbook that are shown, in their order; all if none is.
+    """Open the visible sheets of a workbook in order, or all if none is visible.
 
     Raises:
-        InvalidError: it is damaged, or no workbook; also within the context, if a row is.
-        TooLargeError: it unpacks to more than it may.
+        InvalidError: it is damaged, or not a workbook; also raised within the context for a row.
+        TooLargeError: it unpacks to more than the limit.
 
     """
     try:
@@ -95,24 +94,24 @@ def open_sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
             yield reader.sheets
     except _WORKBOOK_ERRORS as error:
         raise InvalidError(
-            "The Excel workbook cannot be read to its end: it is damaged, or of an unusual kind.",
-            hint="Open it in Excel or LibreOffice, and save it again as .xlsx or CSV.",
+            "The Excel workbook cannot be fully read: it is damaged, or of an unusual type.",
+            hint="Open it in Excel or LibreOffice and save it again as .xlsx or CSV.",
             param="file",
         ) from error
 
 
 def choose_sheet(found: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
-    """Return the sheet of a name, or the first that has rows.
+    """Return the sheet with this name, or the first that has rows.
 
     Raises:
-        InvalidError: there is none of that name, or none at all.
+        InvalidError: no sheet has this name, or none has cells.
 
     """
     names = ", ".join(sheet.name for sheet in found)
     if name:
         chosen = next((sheet for sheet in found if sheet.name == name), None)
         if chosen is None:
-            message = f"The workbook has no sheet {name}; it has: {names}."
+            message = f"Sheet not found: {name}. Available sheets: {names}."
             raise InvalidError(message, param="sheet")
         return chosen
     filled = (sheet for sheet in found if next(sheet.rows(meter), None))
@@ -123,7 +122,7 @@ def choose_sheet(found: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
 
 
 def first_sheet_rows(sheet: Sheet, meter: Meter) -> list[tuple[int, CellValues]]:
-    """Return the first rows of a sheet, without a title that stands above the names of columns."""
+    """Return the first rows of a sheet, without a title above the column names."""
     rows = list(islice(sheet.rows(meter), HEADER_SEARCH_ROWS))
     widest = max((_count_filled(cells) for _, cells in rows), default=0)
     start = next((i for i, (_, cells) in enumerate(rows) if _count_filled(cells) * 2 >= widest), 0)
@@ -133,11 +132,11 @@ def first_sheet_rows(sheet: Sheet, meter: Meter) -> list[tuple[int, CellValues]]
 def rows_in_excel(
     file: BinaryIO, limit: int, meter: Meter, options: FileOptions = DETECT_ALL
 ) -> RowStream:
-    """Yield the rows of the sheet that options name, or of the first; numbered as Excel does.
+    """Yield the rows of the chosen or first sheet, numbered as in Excel.
 
     Raises:
         InvalidError: see `open_sheets` and `choose_sheet`.
-        TooLargeError: it has too many columns, or unpacks to more than it may.
+        TooLargeError: it has too many columns, or unpacks to more than the limit.
 
     """
     with open_sheets(file, meter) as found:
@@ -169,7 +168,7 @@ def _count_filled(cells: CellValues) -> int:
 
 
 def _cell_value(cell: dict[str, Any]) -> Any:  # noqa: ANN401 -- a value from a user's file
-    """Return what a cell holds; nothing, as an empty text, if it is empty or in error."""
+    """Return a cell's value; "" if it is empty or has an error."""
     match cell["value"]:
         case _ if cell["data_type"] == "e":
             return ""
@@ -178,7 +177,7 @@ def _cell_value(cell: dict[str, Any]) -> Any:  # noqa: ANN401 -- a value from a 
         case str() as text:
             return unescape(text)
         case datetime() as moment if moment.time() == time():
-            # A day is kept as its midnight.
+            # A date is stored as midnight of its day.
             return moment.date()
         case timedelta() as duration:
             return str(duration)
@@ -187,7 +186,7 @@ def _cell_value(cell: dict[str, Any]) -> Any:  # noqa: ANN401 -- a value from a 
 
 
 class _TimedArchive(zipfile.ZipFile):
-    """Reads no large part at once, and none longer than there is time."""
+    """Refuses to read large parts at once, and stops at the deadline."""
 
     def __init__(self, file: BinaryIO, meter: Meter) -> None:
         super().__init__(file)
@@ -200,7 +199,7 @@ class _TimedArchive(zipfile.ZipFile):
             raise ValueError(info.file_size)
         content = super().read(name, pwd)
         if _STRICT_NAMESPACE in content:
-            # Openpyxl would find no rows in it, and say nothing.
+            # openpyxl would find no rows in it and raise no error.
             raise ValueError(_STRICT_NAMESPACE)
         return content
 
@@ -221,7 +220,7 @@ class _TimedSource:
 
 
 class _WorkbookReader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
-    """Reads of a workbook only what the rows that are read need."""
+    """Reads only those parts of a workbook that its rows need."""
 
     def __init__(self, archive: _TimedArchive) -> None:
         super().__init__(archive.fp, read_only=True, data_only=True, keep_links=False)
@@ -249,13 +248,13 @@ class _WorkbookReader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
             self.shared_strings,
             data_only=True,
             epoch=self.wb.epoch,
-            date_formats=self.wb._date_formats,  # noqa: SLF001 -- told nowhere else
-            timedelta_formats=self.wb._timedelta_formats,  # noqa: SLF001 -- told nowhere else
+            date_formats=self.wb._date_formats,  # noqa: SLF001 -- no public API
+            timedelta_formats=self.wb._timedelta_formats,  # noqa: SLF001 -- no public API
         )
 
 
 class _SharedStrings:
-    """The texts of a workbook, in the order in which its sheets first use them."""
+    """The shared strings of a workbook, loaded lazily in the order of their first use."""
 
     def __init__(self, source: AbstractContextManager[_TimedSource]) -> None:
         self._coming = _read_shared_strings(source)
@@ -273,5 +272,5 @@ def _read_shared_strings(opened: AbstractContextManager[_TimedSource]) -> Iterat
             if node.tag == _STRING_TAG:
                 yield Text.from_tree(node).content
                 node.clear()
-    # A cell refers to a text that is not there.
+    # A cell refers to a missing string.
     raise LookupError

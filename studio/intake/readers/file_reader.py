@@ -1,4 +1,4 @@
-"""Which reader reads which format, and every part of a file one after the other."""
+"""Choose the reader of a format, and read all parts of a file in turn."""
 
 from collections.abc import Callable, Collection, Generator
 from dataclasses import replace
@@ -53,14 +53,14 @@ def read_rows(
     columns: Collection[str] | None = None,
     options: FileOptions = DETECT_ALL,
 ) -> RowStream:
-    """Read a file row by row, or all files in an archive, numbered through.
+    """Read a file, or all files in an archive, row by row with continuous numbers.
 
-    An encoding that the options leave empty is detected for each file. Naming the columns spares
-    Parquet and Arrow the reading of others.
+    If the options give no encoding, it is detected for each file. `columns` lets Parquet and Arrow
+    skip the other columns.
 
     Raises:
-        InvalidError: what cannot be stepped over is damaged.
-        TooLargeError: it costs more than the limits allow.
+        InvalidError: the file is damaged in a part that cannot be skipped.
+        TooLargeError: it exceeds the limits.
 
     """
     meter = Meter(limits, path.stat().st_size)
@@ -124,7 +124,7 @@ def _read_text(
 def _number_member_rows(
     found: RowStream, part: DataFile, before: int
 ) -> Generator[RawRow | UnreadableRow | FileNote, None, int]:
-    """Yield what is in a file of an archive, and return the number of its last row."""
+    """Yield the rows of a file in an archive, and return the number of its last row."""
     last = before
     try:
         for one in found:

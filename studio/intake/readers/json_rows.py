@@ -1,4 +1,4 @@
-"""Rows of JSON: one a line, or in one list, which is cut into rows without being loaded."""
+"""Read rows of JSON: one per line, or in a list, which is split without loading it."""
 
 import json
 import re
@@ -13,14 +13,14 @@ from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_
 
 _CHUNK_BYTES = 2**20
 _HEAD_BYTES = 2**16
-_UNCLOSED_HINT = "A quote or a bracket may have been left open there."
+_UNCLOSED_HINT = "A quote or bracket there may be unclosed."
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
-"""A whole string, or a mark outside of strings; a lone quote opens a string that goes on."""
+"""A complete string, or punctuation outside strings; a lone quote opens a string that continues."""
 _STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 class _InvalidValueError(ValueError):
-    """JSON by its grammar, and yet nobody knows what is meant."""
+    """Valid JSON whose value is ambiguous or cannot be stored."""
 
     def __init__(self, code: ProblemCode, detail: str = "") -> None:
         super().__init__(detail)
@@ -39,7 +39,7 @@ def rows_in_json_list(file: BinaryIO, limit: int, chunk: int = _CHUNK_BYTES) -> 
     """Yield the rows of a list.
 
     Raises:
-        InvalidError: a row is too long, so that it is unknown where the next begins.
+        InvalidError: a row is too long, so that the start of the next is unknown.
 
     """
     for number, piece in _ListSplitter(limit).split(_read_chunks(file, chunk)):
@@ -51,7 +51,7 @@ def rows_in_json_list(file: BinaryIO, limit: int, chunk: int = _CHUNK_BYTES) -> 
 
 
 def _read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield what is in the list and behind it, so much at once."""
+    """Yield the content of the list and what follows it, in chunks."""
     head = file.read(_HEAD_BYTES)
     start = JSON_LIST_START.match(head)
     inside = head[start.end() if start else 0 :]
@@ -92,7 +92,7 @@ def _refuse_constant(_constant: str) -> NoReturn:
 
 
 def _parse_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; other readers would keep the last of two values, and say nothing."""
+    """Return an object; raise an error for repeated keys, which other parsers drop silently."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _value in pairs]
@@ -102,7 +102,7 @@ def _parse_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-# Made once: the module's own functions would make another for each row.
+# Created once: the module's functions would create one per row.
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_parse_unique_keys,
     parse_float=_parse_finite_float,
@@ -111,7 +111,7 @@ _DECODER = json.JSONDecoder(
 
 
 class _ListSplitter:
-    """Cuts the text of a JSON list into its rows, seeing only quotes, brackets and commas."""
+    """Splits the text of a JSON list into rows by quotes, brackets and commas alone."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -123,11 +123,11 @@ class _ListSplitter:
         self.rest = b""
 
     def split(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | ProblemCode]]:
-        """Yield each row's own text, or what is wrong with it, with the row's number."""
+        """Yield each row's number, and its text or what is wrong with it."""
         rest = b""
         for read in chunks:
             chunk = rest + read
-            # An escape is never cut in two: its backslash waits for the next chunk.
+            # An escape is never split: its backslash waits for the next chunk.
             rest = b"\\" if _ends_in_escape(chunk) else b""
             yield from self._cut(chunk[: len(chunk) - len(rest)])
             if self.ended:
@@ -136,7 +136,7 @@ class _ListSplitter:
         if not self.ended:
             yield self.number + 1, ProblemCode.CUT_OFF
         elif behind.lstrip().startswith((b"[", b"{")):
-            # Only another list or row is a loss; what wraps the list may say more of itself.
+            # Only another list or row is a loss; the object around the list may have more keys.
             yield self.number + 1, ProblemCode.AFTER_END
 
     def _cut(self, chunk: bytes) -> Iterator[tuple[int, bytes | ProblemCode]]:
@@ -178,7 +178,7 @@ class _ListSplitter:
         self._keep(piece)
         row = bytes(self.kept).strip()
         self.kept.clear()
-        # Nothing between two commas is a fault; nothing before the end is a comma too many.
+        # An empty item between two commas is an error; before the end, it is a trailing comma.
         if row or mark == b",":
             self.number += 1
             yield self.number, row

@@ -1,4 +1,4 @@
-"""Rows of Markdown: its sections, begun by headings of the first two levels."""
+"""Read Markdown as rows: its sections, started by level 1 and 2 headings."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,14 +13,14 @@ from studio.intake.readers.text_rows import TextBlock
 _HEADING = re.compile(rb" {0,3}##?([ \t]|\r?\n?$)")
 _UNDERLINE = re.compile(rb" {0,3}(=+|-{2,})[ \t]*\r?\n?$")
 _NO_TITLE = re.compile(rb"\s*($|[-*+>#|<`~]|\d+[.)]\s)")
-"""What is not made a heading by the line below it: a list's item, a quote, a table, code …"""
+"""Lines that an underline does not make a heading: list items, quotes, tables, code and so on."""
 _FENCE = re.compile(rb" {0,3}(`{3,}(?=[^`]*$)|~{3,})\s*(.*)", re.DOTALL)
 
 _Line = tuple[int, bytes | None]
 
 
 def rows_in_markdown(file: BinaryIO, limit: int) -> RowStream:
-    """Yield sections with their headings; a heading without text goes with the section below it."""
+    """Yield sections with their headings; a heading without text joins the section below it."""
     yield FileNote(ProblemCode.BY_HEADING)
     block, said, fence = TextBlock(limit), False, b""
     for before, (number, line), after in _with_neighbours(read_lines(file, limit)):
@@ -44,7 +44,7 @@ def _with_neighbours(found: Iterable[_Line]) -> Iterator[tuple[bytes, _Line, byt
 
 
 def _is_heading(before: bytes, line: bytes, after: bytes) -> bool:
-    """Whether a line is a heading: marked, or a paragraph of one line that is underlined."""
+    """Tell whether a line is a heading: marked with #, or underlined after a blank line."""
     if _HEADING.match(line):
         return True
     alone = not before.strip() and not _NO_TITLE.match(line)
@@ -58,7 +58,7 @@ def _has_text(line: bytes | None, *, heading: bool) -> bool:
 
 
 def _open_fence(fence: bytes, line: bytes) -> bytes:
-    """Return the marks that a block of code is open with behind this line, or nothing."""
+    """Return the fence of the code block that is open after this line, or b""."""
     found = _FENCE.match(line)
     if found is None:
         return fence

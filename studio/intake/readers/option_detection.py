@@ -1,6 +1,6 @@
-"""How a file itself is read, before anything is known of its rows: its encoding and layout.
+"""Detect how to read a file, before its rows: its encoding and table layout.
 
-What nothing in the file says for certain is a guess, told as a question with a sample.
+What is uncertain becomes a question with a sample.
 """
 
 from dataclasses import dataclass, field
@@ -22,32 +22,32 @@ from studio.intake.readers.table_layout import detect_header, detect_layout
 from studio.intake.row_formats.cell_text import to_text
 
 TEXT_FORMATS: frozenset[Format] = frozenset({"jsonl", "json", "csv", "text", "markdown"})
-"""Formats that are text, and so in some encoding."""
+"""Text formats, which have an encoding."""
 _TABLE_HEAD_BYTES = 2**15
-"""So much of a table is looked at to see how it is laid out."""
+"""Bytes of a table read to detect its layout."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DetectedOptions:
     options: FileOptions
     questions: list[str] = field(default_factory=list)
-    """What a person should look at, in sentences."""
+    """What the user should check, as sentences."""
     is_likely: bool = True
-    """Whether what was guessed is probably right."""
+    """Whether the guesses are probably right."""
     encodings: list[EncodingPreview] = field(default_factory=list)
-    """How the text reads in the encoding that was guessed, and in those that came next."""
+    """Samples of the text in the guessed encoding, and in the next candidates."""
     sheets: list[str] = field(default_factory=list)
-    """Of an Excel workbook: the names of its sheets."""
+    """For an Excel workbook: the names of its sheets."""
 
 
 def detect_options(
     path: Path, kind: Format, limits: Limits, options: FileOptions
 ) -> DetectedOptions:
-    """Return how to read a file; what `options` say already stays as it is.
+    """Detect how to read a file; `options` that are set stay as they are.
 
     Raises:
         InvalidError: an archive cannot be read.
-        SlowReadingError: there is no time left for it.
+        SlowReadingError: the deadline has passed.
 
     """
     found = DetectedOptions(options=options)
@@ -81,8 +81,8 @@ def _detect_encoding(found: DetectedOptions, opened: list[DataFile], limits: Lim
     found.encodings = guessed[0].readings
     first = guessed[0].readings[0]
     found.questions.append(
-        f"The text is not UTF-8. It is read as {first.label}, which is a guess: are these "
-        f"characters right? {first.sample}"
+        f"The text is not UTF-8. The encoding may be {first.label}: do these characters look "
+        f"right? {first.sample}"
     )
 
 
@@ -95,7 +95,7 @@ def _detect_table(found: DetectedOptions, part: DataFile, limits: Limits) -> Non
             .decode(errors="replace")
         )
     lines = head.splitlines(keepends=True)
-    # The last line may be cut in two.
+    # The last line may be cut off.
     table = detect_layout(lines[:-1] if len(head) == _TABLE_HEAD_BYTES else lines, found.options)
     found.options = table.options
     found.questions += table.questions
@@ -112,11 +112,11 @@ def _detect_sheet(found: DetectedOptions, opened: list[DataFile], limits: Limits
         found.sheets = [sheet.name for sheet in sheets]
     if len(found.sheets) > 1 and not found.options.sheet:
         others = ", ".join(name for name in found.sheets if name != chosen.name)
-        found.questions.append(f"The sheet {chosen.name} is read. Is that right? Others: {others}.")
+        found.questions.append(f"Sheet {chosen.name} is used. Is that right? Others: {others}.")
         if len(opened) == 1:
             found.options = found.options.model_copy(update={"sheet": chosen.name})
     if rows and rows[0][0] > 1:
-        found.questions.append(f"Everything above row {rows[0][0]} is left out. Is that right?")
+        found.questions.append(f"Everything above row {rows[0][0]} is skipped. Is that right?")
     header = detect_header([[to_text(cell) for cell in cells] for _, cells in rows], found.options)
     found.options = header.options
     found.questions += header.questions
@@ -126,7 +126,7 @@ def _detect_sheet(found: DetectedOptions, opened: list[DataFile], limits: Limits
 def _encoding_previews(
     opened: list[DataFile], limits: Limits, chosen: str
 ) -> list[EncodingPreview]:
-    """Return how the text reads in the encoding that was chosen, and in others."""
+    """Return samples of the text in the chosen encoding, and in others."""
     for part in opened:
         with part.open(Meter(limits)) as file:
             read = preview_encodings(file, chosen)

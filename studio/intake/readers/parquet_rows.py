@@ -1,4 +1,4 @@
-"""Rows of a Parquet file, a few at a time: a small file may unpack to a very large one."""
+"""Read the rows of a Parquet file, a few at a time: a small file may unpack to a large one."""
 
 import os
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from studio.intake.readers.record_batches import BatchReader
 from studio.intake.readers.text_lines import too_long_error
 
 _BATCH_ROWS = 16
-"""Few, because each may hold as much as a row may."""
+"""Few, because each row may be as large as the row limit."""
 _BUFFER_BYTES = 2**20
 
 
@@ -20,7 +20,7 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
     """Yield the rows, with all columns or only those named.
 
     Raises:
-        InvalidError: the file is damaged, or its rows are longer than one may be.
+        InvalidError: the file is damaged, or a row exceeds the row limit.
         TooLargeError: it has too many columns, or its rows become too large.
 
     """
@@ -28,7 +28,7 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
     from pyarrow import parquet  # noqa: PLC0415 -- heavy import
 
     try:
-        # Fetched ahead, whole groups of rows would be held: often all of the file.
+        # With pre_buffer, whole row groups would be in memory: often the entire file.
         with parquet.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             names = unique_names(file.schema_arrow.names)
             yield from names.notes()
@@ -39,8 +39,8 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidError(
-            "The Parquet file is damaged and cannot be read to its end.",
-            hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",
+            "The Parquet file is damaged and cannot be fully read.",
+            hint="It may be incomplete. Export it again, or upload the rows as JSON Lines.",
             param="file",
         ) from error
 
@@ -54,7 +54,7 @@ def _read_batches(
     written = file.schema_arrow.names
     number = 0
     for batch in file.iter_batches(_BATCH_ROWS, columns=[written[i] for i in wanted]):
-        # Who asks by a name gets all columns of that name, and of those it is the beginning of.
+        # Selecting by name returns all columns with that name, and nested ones with it as a prefix.
         got = set(batch.schema.names)
         own = [mine for mine, name in zip(names.unique, written, strict=True) if name in got]
         chosen = batch.rename_columns(own)
@@ -67,8 +67,8 @@ def _file_size(source: BinaryIO) -> int:
 
 
 def _check_row_sizes(metadata: Any, limit: int) -> None:  # noqa: ANN401 -- pyarrow is untyped
-    """Refuse rows that would fill the memory before they could be measured."""
-    # Of groups and not of columns: asking for a broken column's size ends the whole process.
+    """Refuse rows that would exhaust memory before they could be measured."""
+    # By group and not by column: asking for a broken column's size crashes the process.
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         if group.total_byte_size > limit * max(group.num_rows, 1):
-            raise too_long_error("A row of the file", limit, "Leave such long rows out.")
+            raise too_long_error("A row of the file", limit, "Remove such long rows.")

@@ -1,4 +1,4 @@
-"""Rows of column-wise formats, one after another: all at once would be many times larger."""
+"""Convert column-wise batches to rows one by one: all at once would be many times larger."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,18 +11,18 @@ from studio.intake.readers.text_lines import not_utf8_row, too_long_row
 
 
 class BatchReader:
-    """Makes the rows of one file's batches, measured before they are made."""
+    """Converts the batches of one file to rows, measured before they are created."""
 
     def __init__(self, limits: Limits, file_bytes: int) -> None:
         self._limit = limits.row_bytes
-        # Its own: what a packed file unpacks to is counted elsewhere, and not twice.
+        # A separate meter: the bytes a packed file unpacks to are counted elsewhere.
         self._meter = Meter(limits, file_bytes)
 
     def rows(self, batch: Any, number: int) -> Iterator[RawRow | UnreadableRow]:  # noqa: ANN401 -- pyarrow is untyped
-        """Yield the rows of a batch, the first of them with the number behind `number`.
+        """Yield the rows of a batch, numbered from `number` + 1.
 
         Raises:
-            TooLargeError: all rows so far become too large.
+            TooLargeError: all rows so far exceed the limit.
 
         """
         columns = list(zip(batch.schema.names, batch.columns, strict=True))
@@ -49,10 +49,10 @@ def _read_row(columns: list[tuple[str, Any]], i: int, number: int) -> RawRow | U
             number, {name: column[i].as_py(maps_as_pydicts="strict") for name, column in columns}
         )
     except KeyError:
-        # A map may say a name twice.
+        # A map may repeat a key.
         return UnreadableRow(number, ProblemCode.REPEATED_NAME)
     except UnicodeDecodeError as error:
         return not_utf8_row(number, error)
     except (ValueError, OverflowError, NotImplementedError) as error:
-        # Such as a date that Python has no number for.
+        # For example a date outside Python's range.
         return UnreadableRow(number, ProblemCode.BROKEN_VALUE, str(error)[:200])

@@ -1,4 +1,4 @@
-"""Questions of SQuAD's nested JSON, a row each: articles hold paragraphs, and these questions."""
+"""Flatten SQuAD's nested JSON to one row per question: articles hold paragraphs with questions."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from studio.intake.raw_rows import FileNote, RawRow, RowStream
 def flatten_articles(rows: RowStream) -> RowStream:
     """Yield each question of an article as a row, and all other rows as they are.
 
-    From the second article on, rows get new numbers: one article holds many.
+    Rows are renumbered from the first article on, because one article holds many.
     """
     number = 0
     for row in rows:
@@ -43,7 +43,7 @@ def _questions(article: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _answer_spans(answers: Any) -> dict[str, Any]:  # noqa: ANN401 -- from a user's file
-    """Return the answers to a question as rows of the hub have them."""
+    """Return the answers to a question in the format of SQuAD on Hugging Face."""
     match answers:
         case [*spans] if all(isinstance(span, dict) for span in spans):
             names = ("text", "answer_start")

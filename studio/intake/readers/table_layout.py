@@ -1,6 +1,7 @@
-"""How a table of text is laid out: what separates its cells, and whether its first line names them.
+"""Detect the layout of a CSV table: its separator, and whether the first line is a header.
 
-What the first lines leave open is a question. The guess is kept in the options, to be chosen again.
+What stays uncertain becomes a question. The guess is put in the options, so that the user can
+change it.
 """
 
 import csv
@@ -14,7 +15,7 @@ from studio.intake.readers.csv_rows import SEPARATORS, most_frequent_separator
 from studio.intake.row_formats.cell_text import is_number
 
 _MIN_REGULAR_SHARE = 0.9
-"""The share of lines that must have as many cells as the first."""
+"""Minimum share of lines that must have as many cells as the first."""
 _UNUSUAL_SEPARATORS = ("|", "^")
 _MAX_NAME_CHARS = 60
 _SHOWN_CHARS = 160
@@ -30,17 +31,14 @@ class TableLayout:
 
 
 def detect_layout(lines: Sequence[str], options: FileOptions) -> TableLayout:
-    """Return how the first lines of a table are laid out; what the options say is kept."""
+    """Detect the layout from the first lines of a table; options that are set are kept."""
     questions = []
     candidates = [] if options.separator else _candidate_separators(lines)
     chosen = options.separator or next(iter(candidates), "")
     is_asked = len(candidates) > 1 or (bool(candidates) and chosen in _UNUSUAL_SEPARATORS)
     shown = " ".join("".join(lines[:1]).split())[:_SHOWN_CHARS]
     if is_asked:
-        questions.append(
-            f"The separator of the cells seems to be {chosen} here. Is that right? "
-            f"The first line is: {shown}"
-        )
+        questions.append(f"The separator seems to be {chosen}. Is that right? First line: {shown}")
     is_default = SEPARATORS.get(chosen) == most_frequent_separator("".join(lines[:1]))
     separator = chosen if is_asked or options.separator or not is_default else ""
     found = options.model_copy(update={"separator": separator})
@@ -52,25 +50,24 @@ def detect_layout(lines: Sequence[str], options: FileOptions) -> TableLayout:
 def detect_header(
     rows: Sequence[Sequence[str]], options: FileOptions, shown: str = ""
 ) -> TableLayout:
-    """Return whether the first of some rows names the columns; what the options say is kept."""
+    """Detect whether the first row holds column names; options that are set are kept."""
     if options.header or not _starts_with_row(rows):
         return TableLayout(options, [])
     shown = shown or " | ".join(rows[0])[:_SHOWN_CHARS]
     question = (
-        "The first line seems to be a row, not the names of the columns. Is that right? "
-        f"It is: {shown}"
+        f"The first line seems to be data, not column names. Is that right? First line: {shown}"
     )
     return TableLayout(options.model_copy(update={"header": "no"}), [question], is_likely=False)
 
 
 def _candidate_separators(lines: Sequence[str]) -> list[Separator]:
-    """Return the separators that most lines agree on, the one that makes most cells first."""
+    """Return the separators that fit most lines, the one with the most cells first."""
     regular = [name for name in SEPARATORS if _is_regular(_parse_cells(lines, name))]
     return sorted(regular, key=lambda name: _separator_rank(_parse_cells(lines, name)))
 
 
 def _separator_rank(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    # A comma within a sentence has a space behind it.
+    # A comma within a sentence is followed by a space.
     spaces = sum(cell.startswith(" ") for row in rows for cell in row[1:])
     return -len(rows[0]), spaces
 
@@ -91,7 +88,7 @@ def _is_regular(rows: Sequence[Sequence[str]]) -> bool:
 
 def _starts_with_row(rows: Sequence[Sequence[str]]) -> bool:
     """Tell whether the first row holds values rather than names."""
-    if len(rows) < 2:  # noqa: PLR2004 -- nothing stands below it
+    if len(rows) < 2:  # noqa: PLR2004 -- no row below it
         return False
     first = [cell.strip() for cell in rows[0]]
     if any(cell.lower() in KNOWN_COLUMN_NAMES for cell in first):
@@ -104,7 +101,7 @@ def _starts_with_row(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_value(cell: str) -> bool:
-    # A name may ask one word: "toxic?".
+    # A column name may be one word with a question mark: "toxic?".
     is_sentence = cell.endswith(_SENTENCE_ENDS) or (
         cell.endswith(_QUESTION_MARKS) and len(cell.split()) > 1
     )

@@ -1,4 +1,4 @@
-"""Lines of a text, none of them held in memory beyond a limit."""
+"""Read the lines of a text without holding a line beyond a limit in memory."""
 
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -14,10 +14,10 @@ _SKIP_BYTES = 2**20
 def read_lines(
     file: BinaryIO, limit: int, blank_lines: int = MAX_BLANK_LINES
 ) -> Iterator[tuple[int, bytes | None]]:
-    """Yield each line with its number; None in place of one that is too long.
+    """Yield each line with its number; None replaces a line that is too long.
 
     Raises:
-        TooLargeError: there are more than `blank_lines` on end without anything in them.
+        TooLargeError: more than `blank_lines` consecutive lines are blank.
 
     """
     number = last = 0
@@ -37,7 +37,7 @@ def read_lines(
 
 
 def not_utf8_row(number: int, error: UnicodeDecodeError) -> UnreadableRow:
-    """Tell of a row that is left out for its bytes."""
+    """Return the entry for a row that is not valid UTF-8."""
     byte = error.object[error.start]
     return UnreadableRow(
         number, ProblemCode.NOT_UTF8, f"byte {byte:#04x} at position {error.start + 1}"
@@ -49,10 +49,10 @@ def too_long_row(number: int, limit: int) -> UnreadableRow:
 
 
 def row_limit_text(limit: int) -> str:
-    """Say what a row is longer than."""
+    """Format the row limit."""
     return f"the limit is {limit / 2**20:.3g} MB"
 
 
 def too_long_error(place: str, limit: int, hint: str) -> InvalidError:
-    """Refuse a file for a row that cannot be stepped over."""
+    """Return the error for a file with a row too long to skip."""
     return InvalidError(f"{place} is longer than {limit / 2**20:.3g} MB.", hint=hint, param="file")

@@ -1,4 +1,4 @@
-"""Rows of running text: its paragraphs; or its lines, where nothing parts paragraphs."""
+"""Read plain text as rows: its paragraphs, or its lines if no blank line separates paragraphs."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -9,7 +9,7 @@ from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_row
 
 _HEAD_BYTES = 2**20
-"""A text without a blank line in so many bytes is one of lines."""
+"""A text without a blank line in this many bytes is read by line."""
 
 
 def rows_in_text(file: BinaryIO, limit: int) -> RowStream:
@@ -28,12 +28,12 @@ def rows_in_text(file: BinaryIO, limit: int) -> RowStream:
 
 
 class TextBlock:
-    """Lines that make one row, which grows no longer than a row may."""
+    """Collects the lines of one row, without growing beyond the row limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._first = self._size = 0
-        """Of which line on, and how many bytes, kept or not."""
+        """Its first line, and its size in bytes, including lines that were dropped."""
         self._kept = bytearray()
 
     def add(self, number: int, line: bytes | None) -> None:
@@ -43,7 +43,7 @@ class TextBlock:
             self._kept += line
 
     def flush(self) -> Iterator[RawRow | UnreadableRow]:
-        """Yield the row, if there is one, and begin anew."""
+        """Yield the row, if any, and reset."""
         number, size, written = self._first, self._size, bytes(self._kept)
         self._first = self._size = 0
         self._kept.clear()
@@ -71,6 +71,6 @@ def _read_head(found: Iterator[tuple[int, bytes | None]]) -> Iterator[tuple[int,
 
 
 def _has_paragraphs(first: Iterable[tuple[int, bytes | None]]) -> bool:
-    """Whether a blank line stands between two that are not."""
+    """Tell whether there is a blank line between two others."""
     text = ["x" if line is None or line.strip() else " " for _number, line in first]
     return " " in "".join(text).strip()
