@@ -1,4 +1,4 @@
 """Canonical rows.
 
-Their schema, and how alpaca, ShareGPT, OpenAI, preference and thread rows become one.
+Their schema, and how Alpaca, ShareGPT, OpenAI, preference and thread rows are converted.
 """

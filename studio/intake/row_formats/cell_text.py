@@ -1,4 +1,4 @@
-"""Values of a row as text: what counts as one, and how the texts of several columns are joined."""
+"""Convert values of a row to text, and join the texts of several columns."""
 
 import json
 import math
@@ -15,20 +15,20 @@ from studio.intake.row_formats.schema import UnusableRowError
 MEDIA_PART_TYPE = re.compile(
     r"(?:input_?)?(?:image|img|audio|video|file|document|media)(?:_?(?:url|file|data|asset))?s?"
 )
-"""The types of content parts that are no text: OpenAI's, Anthropic's, and those of processors."""
+"""Types of content parts that are not text: OpenAI's, Anthropic's, and those of processors."""
 _TEXT_PART_TYPES = frozenset({"text", "input_text", "output_text", "refusal"})
 _REASONING_PART_TYPES = frozenset({"thinking", "reasoning"})
 
 
 class MappedRow:
-    """One row as its mapping sees it: by role, with the values that are to be shown instead."""
+    """A row as its mapping sees it: values by role, with replacements applied."""
 
     def __init__(self, mapping: Mapping, values: Values[str, Any]) -> None:
         self._mapping = mapping
         self._values = values
 
     def value(self, role: str) -> Any:  # noqa: ANN401 -- a value from a user's file
-        """Return what stands in the role's only column, or None."""
+        """Return the value of the role's first column, or None."""
         columns = self._mapping.roles.get(role, [])
         return self._mapped_value(columns[0]) if columns else None
 
@@ -36,7 +36,7 @@ class MappedRow:
         """Return the texts of the role's columns, joined.
 
         Raises:
-            UnusableRowError: a value is no text.
+            UnusableRowError: a value is not text.
 
         """
         return self.join(*map(self._mapped_value, self._mapping.roles.get(role, [])))
@@ -54,7 +54,7 @@ def require_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     """Return a value as text.
 
     Raises:
-        UnusableRowError: it is none.
+        UnusableRowError: it is not text.
 
     """
     match value:
@@ -65,18 +65,18 @@ def require_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
         case bool():
             raise UnusableRowError(ProblemCode.NOT_TEXT)
         case int() | float():
-            # Tables write a missing number as NaN.
+            # Tables store a missing number as NaN.
             return "" if value != value else str(value)  # noqa: PLR0124 -- only NaN differs from itself
         case Decimal() | date() | time():
             return str(value)
-        # SQuAD has the answers of several people; a question without one has none.
+        # SQuAD has answers of several people; an unanswerable question has none.
         case {"text": [*answers], "answer_start": _}:
             return require_text(answers[0]) if answers else ""
     raise UnusableRowError(ProblemCode.NOT_TEXT)
 
 
 def to_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
-    """Return how a value is written in a mapping: what filters and value maps compare."""
+    """Return a value as text, as filters and replacements in a mapping compare it."""
     match value:
         case str():
             return value
@@ -96,12 +96,12 @@ def _dump_json(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     except RecursionError as error:
         raise UnusableRowError(ProblemCode.TOO_DEEP) from error
     except TypeError:
-        # Maps of column-wise formats have keys of any kind.
+        # Maps in column-wise formats may have keys of any type.
         return str(value)
 
 
 def is_number(written: str) -> bool:
-    """Tell whether a text is a number that is finite."""
+    """Tell whether a text is a finite number."""
     try:
         return math.isfinite(float(written))
     except ValueError:
@@ -109,12 +109,12 @@ def is_number(written: str) -> bool:
 
 
 def content_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
-    """Return a turn's text, which may be written in parts.
+    """Return the text of a turn's content, which may consist of parts.
 
-    Parts of media are passed over: a row that has any only comes here if its text alone is wanted.
+    Media parts are skipped: a row with media gets here only if just its text is used.
 
     Raises:
-        UnusableRowError: a part is neither text nor media; its type is named.
+        UnusableRowError: a part is neither text nor media; the detail names its type.
 
     """
     if not isinstance(value, list):
@@ -152,8 +152,8 @@ def _part_text(part: Any) -> str:  # noqa: ANN401 -- from a user's file
     raise UnusableRowError(ProblemCode.NOT_TEXT)
 
 
-def parse_json_cell(cell: Any) -> Any:  # noqa: ANN401 -- whatever JSON a cell holds
-    """Return the list or object that a cell of a table holds as JSON; anything else as it is."""
+def parse_json_cell(cell: Any) -> Any:  # noqa: ANN401 -- from a user's file
+    """Return the list or object in a cell that holds JSON; other values unchanged."""
     if not (isinstance(cell, str) and cell.lstrip()[:1] in {"[", "{"}):
         return cell
     try:

@@ -1,4 +1,4 @@
-"""Rows that are conversations, or become ones: pairs, lists of turns, labels and numbers."""
+"""Convert rows to conversations: pairs, lists of turns, labels and numbers."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def _build_answered(cells: MappedRow, system: str, answer: str) -> ConversationR
 
 
 def thread_turns(cells: MappedRow) -> list[Turn]:
-    """Return what one row of a thread adds to it: one turn, or a question and its answer."""
+    """Return the turns that a row adds to its thread: one turn, or a question and its answer."""
     speaker = cells.value("speaker")
     if speaker is not None:
         return parse_turns([{"role": speaker, "content": cells.text("text")}])
@@ -105,19 +105,19 @@ def thread_turns(cells: MappedRow) -> list[Turn]:
 
 
 def system_turns(cells: MappedRow, system: str) -> list[Turn]:
-    """Return the system turn: what the row says, else what all rows are told."""
+    """Return the system turn: the row's own prompt, or else the mapping's."""
     content = cells.text("system")
     content = content if content.strip() else system
     return [make_turn("system", content)] if content.strip() else []
 
 
 def add_system_turn(cells: MappedRow, system: str, found: list[Turn]) -> list[Turn]:
-    """Put the system turn before turns that do not bring their own."""
+    """Add the system turn to turns without one."""
     own = any(turn["role"] == "system" and turn["content"].strip() for turn in found)
     return [*system_turns(cells, "" if own else system), *found]
 
 
 def with_tools(cells: MappedRow, messages: list[Turn]) -> ConversationRow:
-    """Return a conversation with the row's tools, if it brings any."""
+    """Return a conversation with the row's tools, if any."""
     given = parse_tools(cells.value("tools"))
     return {"messages": messages, "tools": given} if given else {"messages": messages}

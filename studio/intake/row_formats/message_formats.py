@@ -1,4 +1,4 @@
-"""Turns as others write them, read as ours: OpenAI's, sharegpt's, or a text by one speaker."""
+"""Parse turns in other formats: OpenAI's, ShareGPT's, or text by one speaker."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -23,9 +23,9 @@ from studio.intake.row_formats.tool_calls import parse_tool_calls
 
 _TRANSCRIPT_START = re.compile(r"\s*Human: ")
 _TRANSCRIPT_SPEAKER = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):")
-"""How Anthropic's preferences write turns down."""
+"""Turns in the transcripts of Anthropic's preference data."""
 _WEIGHT_KEYS = ("weight", "loss_weight", "train", "training", "loss")
-"""Keys that say whether an answer is learnt: OpenAI's, and those of other trainers."""
+"""Keys that control whether an answer is trained on: OpenAI's and those of other trainers."""
 _WEIGHT_VALUES = {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _TURN_KEYS = frozenset({"role", "content", "from", "value", "name", "tool_call_id"})
@@ -33,10 +33,10 @@ _ANSWER_KEYS = frozenset({*_WEIGHT_KEYS, *_REASONING_KEYS, "tool_calls", "functi
 
 
 def parse_turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
-    """Return a list of turns; a cell of a table may hold it as JSON.
+    """Parse a list of turns; a table cell may hold it as JSON.
 
     Raises:
-        UnusableRowError: it is none, or a turn in it cannot be read.
+        UnusableRowError: it is not a list, or a turn in it cannot be read.
 
     """
     match parse_json_cell(value):
@@ -46,7 +46,7 @@ def parse_turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
 
 
 def parse_turns_or_text(value: Any, role: MessageRole) -> list[Turn]:  # noqa: ANN401 -- from a user's file
-    """Return turns that may be written as a list, as one turn, or as a text of that role."""
+    """Parse turns written as a list, as one turn, or as text with this role."""
     if not holds_turns(value):
         return [make_turn(role, require_text(value))]
     match parse_json_cell(value):
@@ -57,7 +57,7 @@ def parse_turns_or_text(value: Any, role: MessageRole) -> list[Turn]:  # noqa: A
 
 
 def holds_turns(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
-    """Tell turns from text, which may be JSON as well: an answer in JSON is an answer."""
+    """Tell whether a value holds turns; JSON alone may be an answer in JSON."""
     match value:
         case {"content": _} | {"value": _} | {"tool_calls": _} | [{}, *_]:
             return True
@@ -69,7 +69,7 @@ def holds_turns(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
 
 
 def parse_transcript(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
-    """Return the turns of a text that writes a whole conversation down; none if it is another."""
+    """Return the turns of a transcript; none if the text is not a transcript."""
     if not (isinstance(value, str) and _TRANSCRIPT_START.match(value)):
         return []
     _, *pieces = _TRANSCRIPT_SPEAKER.split(value)
@@ -87,7 +87,7 @@ def _is_turn(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
 def _parse_turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
     if not isinstance(turn, dict):
         raise UnusableRowError(ProblemCode.NO_TURNS)
-    # A null key is what Parquet makes of one that other turns have.
+    # Parquet stores a key that only other turns have as null.
     named = turn.get("from") if turn.get("role") is None else turn["role"]
     written = turn.get("value") if turn.get("content") is None else turn["content"]
     name = to_text(named).strip().lower()
@@ -104,7 +104,7 @@ def _parse_turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
 
 
 def _optional_fields(turn: dict[str, Any], role: MessageRole) -> Turn:
-    """Return what only some turns have: calls, weights and reasoning of answers, names of tools."""
+    """Return the optional fields of a turn: tool calls, weights, reasoning, names of tools."""
     more: dict[str, Any] = {}
     if role == "assistant":
         more["tool_calls"] = parse_tool_calls(turn.get("tool_calls")) or parse_tool_calls(
@@ -115,7 +115,7 @@ def _optional_fields(turn: dict[str, Any], role: MessageRole) -> Turn:
     elif role == "tool":
         more["tool_call_id"] = to_text(turn.get("tool_call_id"))
     more["name"] = to_text(turn.get("name"))
-    # Left away where there is nothing to say; a weight of 1 is what an answer has anyway.
+    # Omit empty values, and a weight of 1, which is the default.
     return cast("Turn", {key: value for key, value in more.items() if value not in ("", [], 1)})
 
 
@@ -125,7 +125,7 @@ def _parse_reasoning(turn: dict[str, Any]) -> str:
 
 
 def _parse_weight(turn: dict[str, Any]) -> int:
-    """Return whether an answer is learnt, 0 or 1, under whichever name its turn says so."""
+    """Return whether an answer is trained on, 0 or 1, from whichever key its turn has."""
     given = {key: to_text(turn[key]).strip() for key in _WEIGHT_KEYS if turn.get(key) is not None}
     weights = {_WEIGHT_VALUES.get(written.lower()) for written in given.values()}
     if None in weights or len(weights) > 1:
@@ -135,7 +135,7 @@ def _parse_weight(turn: dict[str, Any]) -> int:
 
 
 def unused_keys(values: Iterable[Any]) -> list[str]:
-    """Return the keys of turns that nothing is made of, in the order in which they are met."""
+    """Return the unused keys of turns, in order of first occurrence."""
     found: dict[str, None] = {}
     for value in filter(holds_turns, values):
         listed = parse_json_cell(value)
@@ -150,6 +150,6 @@ def _unused_turn_keys(turn: dict[Any, Any]) -> Iterator[str]:
     for key, value in turn.items():
         is_read = key in _TURN_KEYS or (answers and key in _ANSWER_KEYS)
         is_read = is_read and (key not in _REASONING_KEYS or isinstance(value, str))
-        # A flag that says a question is not learnt says what is so anyway.
+        # A flag that excludes a question from training states the default.
         if not is_read and value not in (None, "", [], {}, False, 0):
             yield str(key)

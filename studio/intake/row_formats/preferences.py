@@ -1,4 +1,4 @@
-"""Rows that say which answer is better, or whether one is good."""
+"""Convert rows that compare or rate answers."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def build_preference(cells: MappedRow, system: str) -> PreferenceRow:
         cells.value("rejected"), "assistant"
     )
     if chosen[0]["role"] != "assistant" or rejected[0]["role"] != "assistant":
-        # The prompt stands inside both: what they share, up to where the answers begin.
+        # Both contain the prompt: their common prefix, up to where the answers start.
         shared = _shared_prefix_length(chosen, rejected)
         asking, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
     row = _build_pair(add_system_turn(cells, system, asking), chosen, rejected)
@@ -54,7 +54,7 @@ def build_preference(cells: MappedRow, system: str) -> PreferenceRow:
 
 
 def _parse_prompt(cells: MappedRow) -> tuple[list[Turn], list[dict[str, Any]]]:
-    """Return the prompt, and the tools that OpenAI keeps beside its turns."""
+    """Return the prompt, and the tools that OpenAI stores with its turns."""
     raw = cells.value("prompt")
     match parse_json_cell(raw):
         case {"messages": [*messages], **rest}:
@@ -77,7 +77,7 @@ def _build_pair(asking: list[Turn], chosen: list[Turn], rejected: list[Turn]) ->
 
 
 def build_ranked(cells: MappedRow, system: str) -> PreferenceRow:
-    """Return the best and the worst of a list of answers, which is best first where unscored."""
+    """Return the best and worst of several answers; unscored lists are sorted best first."""
     answers = parse_json_cell(cells.value("answers"))
     if not isinstance(answers, list) or len(answers) < _MIN_ANSWERS:
         raise UnusableRowError(ProblemCode.FEW_ANSWERS)
@@ -96,7 +96,7 @@ def _parse_answer(answer: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's f
 
 
 def _score_answers(cells: MappedRow, answers: list[Any]) -> list[float]:
-    """Return how good each answer is; more is better."""
+    """Return the score of each answer; higher is better."""
     scores, ranks = parse_json_cell(cells.value("scores")), parse_json_cell(cells.value("ranks"))
     if scores is None and ranks is None:
         scores, ranks = (
@@ -112,7 +112,7 @@ def _score_answers(cells: MappedRow, answers: list[Any]) -> list[float]:
 
 
 def _scores_in_answers(answers: list[Any], keys: tuple[str, ...]) -> list[Any] | None:
-    """Return the scores that stand in the answers themselves."""
+    """Return the scores inside the answers themselves."""
     for key in keys:
         if all(isinstance(answer, dict) and answer.get(key) is not None for answer in answers):
             return [answer[key] for answer in answers]

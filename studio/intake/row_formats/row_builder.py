@@ -1,4 +1,4 @@
-"""One row as it is kept: a conversation, a text, a preference or a judged answer."""
+"""Build and encode a canonical row: a conversation, text, preference or rated answer."""
 
 import json
 from collections.abc import Callable
@@ -26,10 +26,10 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def build_row(mapping: Mapping, values: Values[str, Any]) -> CanonicalRow:
-    """Return a row as it is kept. The rows of threads are joined by `threads`, not here.
+    """Return a canonical row. Rows of threads are joined in `threads`, not here.
 
     Raises:
-        UnusableRowError: something is missing in it, or is not what it should be.
+        UnusableRowError: a value is missing or has the wrong type.
 
     """
     cells = MappedRow(mapping, values)
@@ -39,10 +39,10 @@ def build_row(mapping: Mapping, values: Values[str, Any]) -> CanonicalRow:
 
 
 def encode_row(row: CanonicalRow) -> bytes:
-    """Return the line that is kept: the same row always makes the same line.
+    """Return the line of JSON to store: the same row always gives the same line.
 
     Raises:
-        UnusableRowError: it holds what JSON or UTF-8 cannot.
+        UnusableRowError: a value cannot be represented in JSON or UTF-8.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""Rows as they are kept: what a turn is, and the four kinds of rows made of turns or text."""
+"""The schema of canonical rows: turns, and the four kinds of rows."""
 
 from typing import Any, Literal, NotRequired, TypedDict, final
 
@@ -22,13 +22,13 @@ MESSAGE_ROLES: dict[str, MessageRole] = {
     "function": "tool",
     "observation": "tool",
 }
-"""What the roles are called elsewhere, and what they are here."""
+"""Role names in other formats, and the roles they map to."""
 
 
 class ToolFunction(TypedDict):
     name: str
     arguments: str
-    """The text of a JSON object, as OpenAI writes it. `lessons` hands it on as an object."""
+    """A JSON object as text, as in OpenAI's format. `sft_view` converts it to an object."""
 
 
 class ToolCall(TypedDict):
@@ -40,11 +40,11 @@ class ToolCall(TypedDict):
 class Turn(TypedDict):
     role: MessageRole
     content: str
-    """Empty only beside tool calls, and in what a tool gave back."""
+    """Empty only with tool calls, and in tool results."""
     weight: NotRequired[Literal[0, 1]]
-    """0: this answer is read, not learnt. Left away means 1."""
+    """0: this answer is context and not trained on. Defaults to 1."""
     reasoning_content: NotRequired[str]
-    """What the answer was thought out by; learnt where the model's chat template writes it."""
+    """The reasoning before the answer; trained on if the model's chat template includes it."""
     tool_calls: NotRequired[list[ToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
@@ -78,11 +78,11 @@ class JudgedRow(TypedDict):
 
 
 CanonicalRow = ConversationRow | TextRow | PreferenceRow | JudgedRow
-"""One line of train.jsonl or validation.jsonl; all lines of a data set are of one kind."""
+"""One line of train.jsonl or validation.jsonl; all lines of a dataset have the same kind."""
 
 
 class UnusableRowError(Exception):
-    """A row that cannot be learnt from. It is counted, told and left out."""
+    """A row that cannot be trained on. It is counted, reported and left out."""
 
     def __init__(self, code: ProblemCode, detail: str = "") -> None:
         super().__init__(code)
@@ -95,10 +95,10 @@ def make_turn(role: MessageRole, content: str) -> Turn:
 
 
 def validate_conversation(turns: list[Turn]) -> list[Turn]:
-    """Return the turns that say something, the last of them an answer.
+    """Return the turns without empty system turns; the last one must be an answer.
 
     Raises:
-        UnusableRowError: the conversation has a gap, or no answer in it is to be learnt.
+        UnusableRowError: a turn is empty, or no answer is trained on.
 
     """
     turns = validate_prompt(turns)
@@ -110,7 +110,7 @@ def validate_conversation(turns: list[Turn]) -> list[Turn]:
 
 
 def validate_prompt(turns: list[Turn]) -> list[Turn]:
-    """Return the turns that say something, refusing them where a question is missing."""
+    """Return the turns without empty system turns; refuse an empty question, or none."""
     turns = [turn for turn in turns if turn["content"].strip() or turn["role"] != "system"]
     asking = [turn for turn in turns if turn["role"] == "user"]
     if not asking or not all(turn["content"].strip() for turn in asking):
@@ -119,7 +119,7 @@ def validate_prompt(turns: list[Turn]) -> list[Turn]:
 
 
 def validate_answers(turns: list[Turn]) -> list[Turn]:
-    """Return the turns, refusing them where an answer is empty or they do not end in one."""
+    """Return the turns; refuse an empty answer, or turns that do not end with an answer."""
     if not turns or turns[-1]["role"] != "assistant" or any(map(_is_empty_answer, turns)):
         raise UnusableRowError(ProblemCode.MISSING_ANSWER)
     return turns

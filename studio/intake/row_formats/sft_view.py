@@ -1,4 +1,4 @@
-"""What a row teaches a model that learns to answer: a conversation, or a running text."""
+"""Convert canonical rows to SFT examples: conversations or plain text."""
 
 import json
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from studio.intake.row_formats.schema import Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SFTExample:
-    """What is learnt of a row: either turns or a text."""
+    """The SFT example of a row: either turns or a text."""
 
     messages: list[Turn] = field(default_factory=list)
-    """Every assistant turn is learnt unless its weight is 0. The arguments of tool calls are
-    objects here, as chat templates read them; in the file they are text, as OpenAI writes them."""
+    """Every assistant turn is trained on unless its weight is 0. Tool call arguments are objects
+    here, as chat templates expect; in the file they are text, as in OpenAI's format."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     text: str = ""
-    """Every token of it is learnt."""
+    """Every token of it is trained on."""
 
 
 def to_sft_example(row: Mapping[str, Any]) -> SFTExample | None:
-    """Return what a canonical row teaches, or None: a bad example teaches nothing by itself."""
+    """Return the SFT example of a canonical row, or None if its answer is rated bad."""
     if "text" in row:
         return SFTExample(text=row["text"])
     if row.get("label") is False:
@@ -34,7 +34,7 @@ def to_sft_example(row: Mapping[str, Any]) -> SFTExample | None:
 
 def _to_template_turn(turn: Turn) -> Turn:
     if "reasoning_content" in turn:
-        # Qwen's and GLM's templates read it by our name, those of gpt-oss and Gemma by these.
+        # Templates of Qwen and GLM use our key; those of gpt-oss and Gemma use these.
         thought = turn["reasoning_content"]
         turn = cast("Turn", {**turn, "thinking": thought, "reasoning": thought})
     if "tool_calls" not in turn:
@@ -46,5 +46,5 @@ def _to_template_turn(turn: Turn) -> Turn:
     return cast("Turn", {**turn, "tool_calls": calls})
 
 
-def _parse_arguments(function: Mapping[str, Any]) -> Any:  # noqa: ANN401 -- what a tool is called with
+def _parse_arguments(function: Mapping[str, Any]) -> Any:  # noqa: ANN401 -- from a user's file
     return json.loads(function["arguments"])

@@ -1,7 +1,7 @@
-"""Threads: rows that name the row before them, joined into conversations from root to leaf.
+"""Join threads, whose rows refer to their parent row, into conversations from root to leaf.
 
-Any row may follow any other, so all of them must be known before one conversation is whole. What
-is held is bounded, and a file beyond the bound is refused in words.
+Rows may come in any order, so all must be read before a conversation is complete. The memory used
+is bounded; a larger file is refused.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from studio.intake.row_formats.schema import (
 )
 
 MAX_THREAD_BYTES = 128 * 2**20
-"""The most that the rows of threads may come to: their characters, and what each row costs."""
+"""Maximum size of the rows of threads: their characters plus an overhead per row."""
 _ROW_BYTES = 1000
 
 
@@ -44,13 +44,13 @@ class Thread:
     rows: list[int]
     """The numbers of all of its rows."""
     root: str
-    """The id of its first row: branches of one tree have it in common."""
+    """The id of its first row, which all branches of a tree share."""
     row: ConversationRow | UnusableRowError
 
 
 @dataclass(slots=True)
 class ThreadJoiner:
-    """Rows of a file, taken one by one and given back as conversations."""
+    """Collects rows one by one and yields them as conversations."""
 
     mapping: Mapping
     held_bytes: int = MAX_THREAD_BYTES
@@ -58,11 +58,11 @@ class ThreadJoiner:
     _size: int = 0
 
     def add(self, row: RawRow) -> None:
-        """Take a row.
+        """Add a row.
 
         Raises:
-            UnusableRowError: it cannot be part of a thread.
-            TooLargeError: there are more rows than can be held.
+            UnusableRowError: the row cannot be part of a thread.
+            TooLargeError: the rows exceed the memory limit.
 
         """
         cells = MappedRow(self.mapping, row.values)
@@ -76,7 +76,7 @@ class ThreadJoiner:
         self._nodes[name] = _Node(row.number, row_id(cells.value("parent")), turns, system)
 
     def __iter__(self) -> Iterator[Thread]:
-        """Yield every conversation, and every row that is part of none with the reason."""
+        """Yield every conversation, and every row that belongs to none with the reason."""
         fates = self._chain_problems()
         unanswered = self._unanswered()
         inner = {found.parent for name, found in self._nodes.items() if name not in unanswered}
@@ -89,7 +89,7 @@ class ThreadJoiner:
                 yield self._thread(name)
 
     def _chain_problems(self) -> dict[str, ProblemCode | None]:
-        """Tell of each row whether going up from it ends at a beginning, or why not."""
+        """Return for each row why its chain of parents has no start, or None."""
         fates: dict[str, ProblemCode | None] = {}
         for start in self._nodes:
             path: dict[str, None] = {}
@@ -103,7 +103,7 @@ class ThreadJoiner:
         return fates
 
     def _unanswered(self) -> set[str]:
-        """Return the rows that ask and that no answer follows, nor any row with one."""
+        """Return the questions that no answer follows, directly or further down."""
         children = Counter(found.parent for found in self._nodes.values())
         found: set[str] = set()
         for leaf in [name for name in self._nodes if not children[name]]:
@@ -133,7 +133,7 @@ class ThreadJoiner:
 
 
 def row_id(value: Any) -> str:  # noqa: ANN401 -- from a user's file
-    """Return an id as text. A column with gaps makes 7.0 of a whole number."""
+    """Return an id as text. A column with gaps turns the integer 7 into 7.0."""
     name = to_text(value).strip()
     whole_number = name.removesuffix(".0")
     return whole_number if whole_number.isdecimal() else name
@@ -141,8 +141,8 @@ def row_id(value: Any) -> str:  # noqa: ANN401 -- from a user's file
 
 def _too_large_error(limit: int) -> TooLargeError:
     return TooLargeError(
-        f"The threads come to more than {limit / 2**20:.3g} MB, and all of their rows must be "
-        "known before one conversation is whole.",
-        hint="Split the file by whole threads, or join the turns of each beforehand.",
+        f"The threads exceed {limit / 2**20:.3g} MB, and all of their rows must be loaded to "
+        "build conversations.",
+        hint="Split the file without splitting threads, or convert each thread to messages first.",
         param="file",
     )

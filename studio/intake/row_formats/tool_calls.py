@@ -1,4 +1,4 @@
-"""Tools a model may call, and its calls, in OpenAI's form whichever way they were written."""
+"""Parse tools and tool calls of any format into OpenAI's format."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ def parse_tools(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401 -- from a u
     """Return the tools of a row, each as {"type": "function", "function": {"name": …}}.
 
     Raises:
-        UnusableRowError: something there is no tool.
+        UnusableRowError: an entry is not a tool.
 
     """
     match parse_json_cell(value):
@@ -38,7 +38,7 @@ def parse_tool_calls(value: Any) -> list[ToolCall]:  # noqa: ANN401 -- from a us
     """Return the calls of a turn.
 
     Raises:
-        UnusableRowError: one of them names no tool, or its arguments are no JSON object.
+        UnusableRowError: a call has no name, or its arguments are not a JSON object.
 
     """
     found = parse_json_cell(value)
