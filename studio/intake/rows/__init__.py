@@ -1,4 +1,4 @@
-"""Rows on their way to train.jsonl.
+"""Process rows into train.jsonl.
 
-Filtered, deduplicated, sampled, written, and read back by page.
+Filter, deduplicate, sample and write them, and read them back by page.
 """

@@ -1,4 +1,4 @@
-"""Which rows have been seen before, in memory that stays small for tens of millions of them."""
+"""Detect duplicate rows, in memory that stays small for tens of millions of them."""
 
 from array import array
 from hashlib import blake2b
@@ -6,28 +6,29 @@ from hashlib import blake2b
 from studio.intake.row_formats.schema import CanonicalRow
 
 _SHARD_COUNT = 256
-"""Each grows by itself, so that never all of the memory is held twice."""
+"""Each shard grows separately, so the whole set is never in memory twice."""
 _INITIAL_SLOTS = 64
 _MAX_LOAD = 0.8
 
 
 class SeenHashes:
-    """A set of hashes of 64 bits, eleven bytes each on average.
+    """A set of 64-bit hashes, eleven bytes each on average.
 
-    Among ten million different rows, two are taken for the same with a chance of 1 in 350,000.
+    Among ten million distinct rows, two are mistaken for duplicates with a probability of 1 in
+    350,000.
     """
 
     def __init__(self) -> None:
         self._shards = [_Shard() for _ in range(_SHARD_COUNT)]
 
     def add(self, content: bytes) -> bool:
-        """Note a content, and tell whether it had not been noted before."""
+        """Add content, and tell whether it is new."""
         digest = fingerprint(content)
         return self._shards[digest % _SHARD_COUNT].add(digest // _SHARD_COUNT)
 
 
 class _Shard:
-    """Open addressing; zero marks a free place."""
+    """A hash table with open addressing; zero marks a free slot."""
 
     def __init__(self) -> None:
         self.slots = array("Q", bytes(8 * _INITIAL_SLOTS))
@@ -52,7 +53,7 @@ class _Shard:
 
     def _grow(self) -> None:
         kept = self.slots
-        # An odd length spreads the digests however they end.
+        # An odd length spreads the digests even if their low bits are equal.
         self.slots = array("Q", bytes(8 * (len(kept) * 5 // 4 | 1)))
         for value in kept:
             if value:
@@ -60,13 +61,13 @@ class _Shard:
 
 
 def fingerprint(content: bytes, seed: int = 0) -> int:
-    """Return a hash of 64 bits that is the same everywhere and always."""
+    """Return a 64-bit hash that is stable across processes and machines."""
     salt = seed.to_bytes(8, "big")
     return int.from_bytes(blake2b(content, digest_size=8, salt=salt).digest(), "big")
 
 
 def question_key(row: CanonicalRow) -> bytes:
-    """Return what a row asks: what is said to the model, without what it answers."""
+    """Return the question of a row: its system and user turns, without the answers."""
     if "text" in row:
         return row["text"].strip().encode()
     asked = [turn for turn in row["messages"] if turn["role"] in {"system", "user"}]

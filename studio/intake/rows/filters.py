@@ -1,4 +1,4 @@
-"""Which rows of a file are left out on purpose, before they are made into anything."""
+"""Filter the rows of a file before they are converted."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -20,7 +20,7 @@ _OPERATORS: dict[FilterOp, Callable[[str, str], bool]] = {
 
 
 class RowFilter:
-    """What a mapping says of which rows to take."""
+    """The row filters of a mapping."""
 
     def __init__(self, mapping: Mapping) -> None:
         self._keep = mapping.keep
@@ -33,7 +33,7 @@ class RowFilter:
         }
 
     def exclusion_reason(self, row: RawRow) -> "ExclusionReason | None":
-        """Return why the row is not taken, or None."""
+        """Return why the row is excluded, or None."""
         if row.number in self._excluded:
             return "excluded"
         if not all(_matches(condition, row) for condition in self._keep):
@@ -41,7 +41,7 @@ class RowFilter:
         return "other_part" if self._is_in_other_part(row) else None
 
     def assigned_part(self, row: RawRow) -> Part | None:
-        """Return which part its split column or its file names, if that is what says it."""
+        """Return the part given by the split column or the file, or None."""
         if self._kind == "file":
             return None if row.split == "aside" else row.split
         if self._kind != "column":
@@ -57,14 +57,14 @@ class RowFilter:
 ExclusionReason = Literal["excluded", "filtered", "other_part", "media", "duplicate", "not_drawn"]
 
 EXCLUSION_REASONS: dict[ExclusionReason, str] = {
-    "excluded": "Excluded by its number",
-    "filtered": "A filter leaves it out",
-    "other_part": "Its part is neither training nor validation",
-    "media": "Holds an image, audio, video or file",
-    "duplicate": "A row before it is the same",
-    "not_drawn": "Not drawn into the sample",
+    "excluded": "Excluded by row number",
+    "filtered": "Excluded by a filter",
+    "other_part": "Its split is neither training nor validation",
+    "media": "Contains an image, audio, video or file",
+    "duplicate": "Duplicate of an earlier row",
+    "not_drawn": "Not in the sample",
 }
-"""Why a row that could be used is not: a choice, not a problem."""
+"""Why a usable row is excluded: by choice, not because of a problem."""
 
 
 def _matches(condition: Condition, row: RawRow) -> bool:

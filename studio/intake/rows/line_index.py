@@ -1,4 +1,4 @@
-"""One row of a long file, found by its number without reading all that stand before it."""
+"""Read a row of a long file by number, without reading all rows before it."""
 
 import json
 from functools import lru_cache
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 _STRIDE = 512
-"""Of how many rows one has its place noted."""
+"""One row offset is indexed for this many rows."""
 
 
 def read_row(path: Path, number: int) -> dict[str, Any]:
-    """Return a row of a file of JSON lines, counted from one.
+    """Return a row of a JSON Lines file, counted from 1.
 
     Raises:
         LookupError: the file has fewer rows.
@@ -27,7 +27,7 @@ def read_row(path: Path, number: int) -> dict[str, Any]:
 
 
 def row_offset(path: Path, number: int) -> int:
-    """Return where in a file a row begins, in bytes; its end, where it has not as many.
+    """Return the byte offset of a row; past the last row, the end of the file.
 
     Raises:
         LookupError: the file has far fewer rows.

@@ -1,4 +1,4 @@
-"""Rows of a converted file: a page at a time, by number, or those that hold some words."""
+"""Read rows of a converted file: by page, by number, or by search."""
 
 import json
 import time
@@ -11,22 +11,22 @@ from typing import Any
 from studio.intake.rows.writer import NUMBER_BYTES, numbers_path
 
 PAGE_BYTES = 4 * 2**20
-"""A page of very long rows ends early, so that it can be sent and drawn."""
+"""A page of very long rows ends early, so that it stays fast to send and render."""
 SEARCH_SECONDS = 0.3
-"""How long to look for words before saying how far one got."""
+"""How long to search before returning the position reached."""
 
 _BACKWARD_BLOCK = 500
-"""How many rows before a row are looked through at first."""
+"""Rows in the first block of a backward search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedRow:
     number: int
-    """Its place among the rows, counted from one."""
+    """Its row number, counted from 1."""
     row: dict[str, Any]
     """A canonical row: see `studio.intake.row_formats.schema`."""
     source: int | None = None
-    """Its number as the file that was brought counts rows, if that is known."""
+    """Its row number in the original file, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Page:
     rows: list[NumberedRow]
     has_more: bool
     looked_to: int | None = None
-    """The last row that was looked at, where a search ended before it had found enough."""
+    """The last row searched, if time ran out or the page was full."""
 
     @property
     def next_after(self) -> int | None:
@@ -44,12 +44,12 @@ class Page:
 
 
 def read_page(path: Path, *, after: int, limit: int) -> Page:
-    """Return the rows behind number `after`."""
+    """Return the rows after number `after`."""
     return _build_page(path, islice(_numbered_lines(path), after, None), limit)
 
 
 def read_rows(path: Path, numbers: Collection[int], *, after: int, limit: int) -> Page:
-    """Return the rows with these numbers that stand behind number `after`."""
+    """Return the rows with these numbers after number `after`."""
     wanted = sorted(number for number in numbers if number > after)
     now = frozenset(wanted[:limit])
     lines = (pair for pair in islice(_numbered_lines(path), max(now, default=0)) if pair[0] in now)
@@ -58,7 +58,7 @@ def read_rows(path: Path, numbers: Collection[int], *, after: int, limit: int) -
 
 
 def search_rows(path: Path, words: str, *, after: int, limit: int) -> Page:
-    """Return rows behind number `after` that hold these words, in any case."""
+    """Return the rows after number `after` that contain these words. Case-insensitive."""
     found: list[NumberedRow] = []
     until = time.monotonic() + SEARCH_SECONDS
     for number, line in islice(_numbered_lines(path), after, None):
@@ -69,9 +69,10 @@ def search_rows(path: Path, words: str, *, after: int, limit: int) -> Page:
 
 
 def search_rows_backward(path: Path, words: str, *, before: int) -> Page:
-    """Return the nearest row before number `before` that holds these words, in any case.
+    """Return the nearest row before number `before` that contains these words.
 
-    A file is read forwards: so a few hundred rows are looked through, then twice as many before.
+    Case-insensitive. A file is read forwards, so this searches a few hundred rows, then twice as
+    many before them, and so on.
     """
     until, size = time.monotonic() + SEARCH_SECONDS, _BACKWARD_BLOCK
     first = before
@@ -122,7 +123,7 @@ def _source_number(path: Path, number: int) -> int | None:
         return None
 
 
-def _row_texts(value: Any) -> Iterator[str]:  # noqa: ANN401 -- whatever a row is made of
+def _row_texts(value: Any) -> Iterator[str]:  # noqa: ANN401 -- any JSON value
     match value:
         case str():
             yield value

@@ -1,4 +1,4 @@
-"""Rows of a file on their way to being kept: chosen, made canonical, told once, given a part."""
+"""The row pipeline: filter rows, convert them, drop duplicates and assign a part."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from studio.intake.rows.sampling import is_held_out
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row that can be kept."""
+    """A row that can be stored."""
 
     number: int
     part: Part
@@ -42,7 +42,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedRow:
-    """A row that could perhaps be used, and is not to be."""
+    """A row excluded by choice."""
 
     number: int
     reason: ExclusionReason
@@ -53,20 +53,20 @@ class ExcludedRow:
 
 
 _REASONING_KEY = b'"reasoning_content": "'
-"""What the line of a row has if a turn of it is thought out; a text would escape its quotes."""
+"""Occurs in a row's line if a turn has reasoning; in text, the quotes would be escaped."""
 
 RowOutcome = Candidate | RefusedRow | ExcludedRow
 
 
 @dataclass(slots=True)
 class DropCounts:
-    """What became of the rows that were not kept."""
+    """Counts of the rows that were not kept, by reason."""
 
     tally: ProblemTally = field(default_factory=ProblemTally)
     removed: Counter[ExclusionReason] = field(default_factory=Counter)
 
     def keep_usable(self, found: Iterable[RowOutcome]) -> Iterator[Candidate]:
-        """Yield the rows that can be kept, and count the others."""
+        """Yield the rows that can be stored, and count the others."""
         for one in found:
             match one:
                 case Candidate():
@@ -82,7 +82,7 @@ class DropCounts:
 def build_candidates(
     rows: Iterable[RawRow], mapping: Mapping, row_bytes: int
 ) -> Iterator[RowOutcome]:
-    """Yield each row as it would be kept, or why it is left out, in the order of the file."""
+    """Yield each row as it would be stored, or why it is left out, in file order."""
     made = _from_threads if mapping.shape == "thread" else _from_single_rows
     return _exclude_duplicates(_refuse_long_rows(made(rows, mapping), row_bytes), mapping)
 
@@ -127,7 +127,7 @@ def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutco
         except UnusableRowError as error:
             yield RefusedRow(thread.number, error.code, error.detail)
         else:
-            # Branches of one tree share its beginning: they stay on one side.
+            # Branches of one tree share its start, so they stay in the same part.
             part = parts.get(thread.number) or _assign_part(
                 mapping, thread.root.encode(errors="replace")
             )
@@ -135,7 +135,7 @@ def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutco
 
 
 def _refusal(row: RawRow, choice: RowFilter, mapping: Mapping) -> RefusedRow | ExcludedRow | None:
-    """Return why a row is not read, before anything is made of it."""
+    """Return why a row is not converted, or None."""
     reason = choice.exclusion_reason(row)
     if reason is not None:
         return ExcludedRow(row.number, reason)

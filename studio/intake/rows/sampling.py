@@ -1,4 +1,4 @@
-"""Chance that can be repeated: a sample of exact size, and a share held back to validate on."""
+"""Reproducible sampling: a sample of exact size, and a validation share."""
 
 import random
 import tempfile
@@ -11,17 +11,17 @@ _HASH_RANGE = 2**64
 
 
 def is_held_out(group: bytes, share: float, seed: int) -> bool:
-    """Tell whether a row is for validation: by its content, so that equal rows stay together.
+    """Tell whether a row is for validation, by its content, so that equal rows stay together.
 
-    A row added or taken away moves no other.
+    Adding or removing a row does not move any other.
     """
     return fingerprint(group, seed) < share * _HASH_RANGE
 
 
 def sample_lines(lines: Iterator[bytes], count: int, seed: int, folder: Path) -> Iterator[bytes]:
-    """Yield so many of the lines in their order, each with the same chance.
+    """Yield `count` of the lines in order, each with equal probability.
 
-    How many there are is known at their end only: until then they lie on disk, in `folder`.
+    The total is known only at the end; until then the lines are stored on disk, in `folder`.
     """
     with tempfile.TemporaryFile(dir=folder) as spool:
         rows = 0
@@ -32,7 +32,7 @@ def sample_lines(lines: Iterator[bytes], count: int, seed: int, folder: Path) ->
         chance = random.Random(seed)  # noqa: S311 -- no secret
         wanted = min(count, rows)
         for left, line in zip(range(rows, 0, -1), spool, strict=True):
-            # Selection sampling (Knuth, TAOCP 2, 3.4.2 S): nothing is held but two counts.
+            # Selection sampling (Knuth, TAOCP 2, 3.4.2 S): it needs only two counts in memory.
             if chance.random() * left < wanted:
                 wanted -= 1
                 yield line

@@ -1,4 +1,4 @@
-"""Rows written to disk: the two files of a data set, a sample drawn, a share held back."""
+"""Write the two files of a dataset, with sampling and the validation split."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ ROW_FILES: dict[Part, str] = {"train": "train.jsonl", "validation": "validation.
 NUMBER_BYTES = 8
 _PART_MARKS: dict[Part, str] = {"train": "t", "validation": "v"}
 _PREFIX_CHARS = 17
-"""Characters before a line on its way: its part, and its number in hexadecimal."""
+"""Characters before a line in transit: its part, and its number in hexadecimal."""
 
 
 @dataclass(slots=True)
 class WriteCounts:
-    """How many rows went where."""
+    """Counts of the rows written and not sampled."""
 
     train: int = 0
     validation: int = 0
@@ -31,10 +31,10 @@ class WriteCounts:
 def write_rows(
     found: Iterator[Candidate], mapping: Mapping, folder: Path, limit: int
 ) -> WriteCounts:
-    """Write rows to the two files in `folder`; one without rows is not there.
+    """Write rows to the two files in `folder`; a file without rows is removed.
 
     Raises:
-        TooLargeError: they come to more than `limit` bytes.
+        TooLargeError: they exceed `limit` bytes.
 
     """
     counted = WriteCounts()
@@ -50,7 +50,7 @@ def write_rows(
 
 
 def numbers_path(path: Path) -> Path:
-    """Return where it is written which row of the original each row was, eight bytes a row."""
+    """Return the file with the original number of each row, eight bytes per row."""
     return path.with_suffix(".numbers")
 
 
@@ -88,7 +88,7 @@ def _write_lines(lines: Iterator[bytes], folder: Path, counted: WriteCounts) -> 
 
 
 class _RowFile:
-    """A file of rows, and beside it the number that each had in the original."""
+    """A file of rows, and beside it a file with their numbers in the original."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -119,14 +119,14 @@ def _limit_bytes(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
         if size > limit:
             raise TooLargeError(
                 f"The rows unpack to more than {limit / 1e9:.3g} GB.",
-                hint="Split the file, or leave rows out.",
+                hint="Split the file, or remove rows.",
                 param="file",
             )
         yield line
 
 
 def _ensure_both_parts(folder: Path, seed: int, counted: WriteCounts) -> None:
-    """Give a part that chance left empty the row that came nearest to it, with all its equals."""
+    """If one part is empty by chance, move the nearest row, with its duplicates, to it."""
     rows = counted.train + counted.validation
     if counted.train and not counted.validation:
         counted.validation = _move_one_row(
@@ -141,7 +141,7 @@ def _ensure_both_parts(folder: Path, seed: int, counted: WriteCounts) -> None:
 
 
 def _move_all_to_train(folder: Path, counted: WriteCounts) -> None:
-    """Train on rows that cannot be parted: equal ones, or one tree of threads."""
+    """Train on all rows if they cannot be split: equal rows, or one tree of threads."""
     if counted.validation:
         rows, target = folder / ROW_FILES["validation"], folder / ROW_FILES["train"]
         rows.replace(target)
@@ -150,7 +150,7 @@ def _move_all_to_train(folder: Path, counted: WriteCounts) -> None:
 
 
 def _move_one_row(full: Path, empty: Path, seed: int) -> int:
-    """Move one row and its equals to an empty file, unless there are no others; say how many."""
+    """Move one row and its duplicates to an empty file, unless all are equal; return how many."""
     nearest, farthest = _hash_extremes(full, seed)
     if nearest == farthest:
         return 0
