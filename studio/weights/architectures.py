@@ -1,9 +1,9 @@
-"""Which kind of model each family is: what a training method can or cannot train.
+"""The kind of model each family is, and so whether a training method can train it.
 
-The families are those of the installed transformers, by `model_type`. Sorted by its own mappings
-of tasks, and by a probe of each family that it loads as a causal language model: whether later
-tokens change what is predicted from earlier ones. `tests/training/models/test_architectures.py`
-repeats both. A family that is not listed is judged when it is loaded.
+The families are those of the installed transformers, by `model_type`. They are sorted by its own
+task mappings, and by a probe of each family that loads as a causal language model: whether later
+tokens change the predictions of earlier ones. `tests/training/models/test_architectures.py` repeats
+both. A family that is not listed is checked when it is loaded.
 """
 
 import re
@@ -173,7 +173,7 @@ _FAMILIES: dict[ModelKind, str] = {
 FAMILY_KINDS: dict[str, ModelKind] = {
     family: kind for kind, families in _FAMILIES.items() for family in families.split()
 }
-"""The kind of each family, as its files usually are."""
+"""The usual kind of each family."""
 
 _DECODABLE = """
     bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert
@@ -181,7 +181,7 @@ _DECODABLE = """
     xlm-roberta-xl xmod
 """
 DECODABLE = frozenset(_DECODABLE.split())
-"""Encoders that are causal where the config sets `is_decoder`."""
+"""Encoders that are causal if the config sets `is_decoder`."""
 
 _LAYER_NORMS = """
 biogpt bloom codegen ctrl falcon fuyu git gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox
@@ -189,9 +189,9 @@ gpt_neox_japanese
 gptj jais2 mpt openai-gpt opt phi starcoder2
 """
 LAYER_NORMS = frozenset(_LAYER_NORMS.split())
-"""Families whose layer norms a processor cannot compute on weights of the other 16-bit format.
+"""Families whose layer norms a CPU cannot compute if weights are in the other 16-bit format.
 
-Autocast casts what such a norm reads and not its weights. A GPU computes it in float32.
+Autocast casts the input of such a norm, but not its weights. A GPU computes it in float32.
 """
 
 _CAUSAL_HEAD = re.compile(
@@ -203,10 +203,10 @@ _LABEL_HEAD = re.compile(
 
 
 def kind_of(config: Mapping[str, Any]) -> ModelKind | None:
-    """Return the kind of model a config describes; None for a family that is not listed."""
+    """Return the kind of model a config describes, or None for a family that is not listed."""
     kind = FAMILY_KINDS.get(str(config.get("model_type")))
     if kind == "encoder_decoder" and config.get("is_encoder_decoder") is False:
-        # Its decoder was saved alone, as with BartForCausalLM.
+        # The decoder was saved alone, as with BartForCausalLM.
         return "causal"
     if kind == "causal" and config.get("is_encoder_decoder") is True:
         return "encoder_decoder"
@@ -216,7 +216,7 @@ def kind_of(config: Mapping[str, Any]) -> ModelKind | None:
 
 
 def _kind_by_head(config: Mapping[str, Any]) -> ModelKind:
-    """Tell a causal model by the head that was saved with it: another's would start at random."""
+    """Return the kind of a causal family by its saved head: a missing one would be random."""
     told = config.get("architectures")
     heads = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
     if not heads or any(map(_CAUSAL_HEAD.search, heads)):
@@ -224,5 +224,5 @@ def _kind_by_head(config: Mapping[str, Any]) -> ModelKind:
     if any(map(_LABEL_HEAD.search, heads)):
         return "classifier"
     is_bare = all(one.endswith("Model") for one in heads)
-    # Tied to the embeddings, the head is there even so.
+    # A head tied to the embeddings exists anyway.
     return "embedding" if is_bare and config.get("tie_word_embeddings") is False else "causal"

@@ -1,4 +1,4 @@
-"""What loading weights in another format changes of them, measured on a sample of their values."""
+"""Measure on a sample how loading weights in another dtype changes them."""
 
 import math
 import struct
@@ -19,28 +19,28 @@ _EXACT_DTYPES: Mapping[str, frozenset[str]] = {
     "bfloat16": frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"}),
     "float16": frozenset({"float16", "float8_e4m3fn", "float8_e5m2"}),
 }
-"""The stored formats whose every value a format holds."""
+"""The stored dtypes that each dtype represents exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastRounding:
-    """Weights loaded in a format that cannot hold all their values."""
+    """The effect of loading weights in a dtype that cannot represent all of their values."""
 
     to: DType
     stored: tuple[str, ...]
-    """The formats they are stored in."""
+    """The dtypes they are stored in."""
     weights: int
     sampled: int
     changed: float
-    """Share of the sample that is not the same afterwards."""
+    """Share of the sample that changes."""
     max_relative_change: float
-    """Of the sample: |after - before| / |before|; 1 for a weight that becomes zero."""
+    """Maximum over the sample of |after - before| / |before|; 1 for a weight that becomes zero."""
     mean_relative_change: float
-    """Over the sample, unchanged weights included."""
+    """Mean over the sample, including unchanged weights."""
 
 
 def measure_casts(tensors: Sequence[TensorInfo]) -> dict[DType, CastRounding]:
-    """Return what loading in each format would round, without those that round nothing."""
+    """Return the rounding of loading in each dtype, without dtypes that change nothing."""
     measured = ((to, _measure_cast(tensors, to)) for to in get_args(DType))
     return {to: cast for to, cast in measured if cast is not None}
 
@@ -64,14 +64,14 @@ def _measure_cast(tensors: Sequence[TensorInfo], to: DType) -> CastRounding | No
 
 
 def _relative_changes(tensor: TensorInfo, to: DType) -> Iterator[float]:
-    """Return the relative change of each sampled weight. NaN and infinity are counted elsewhere."""
+    """Yield the relative change of each sampled weight. NaN and infinity are counted elsewhere."""
     before = [
         value
         for value in weight_samples.read_values(tensor, VALUES_PER_TENSOR)
         if math.isfinite(value)
     ]
     for was, now in zip(before, _round_values(before, to), strict=True):
-        # A weight beyond the format's range becomes infinite: no relative change describes it.
+        # A weight beyond the range becomes infinite: it has no relative change.
         if math.isfinite(now):
             yield abs((now - was) / was) if was else 0.0
 
@@ -98,7 +98,7 @@ def _to_float16(value: float) -> float:
 
 
 def _to_bfloat16(values: Sequence[float]) -> tuple[float, ...]:
-    """Round float32 values to the nearest bfloat16, ties to even: the upper half of their bits."""
+    """Round float32 values to the nearest bfloat16, ties to even: keep the upper 16 bits."""
     bits = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
     kept = ((one + 0x7FFF + ((one >> 16) & 1)) & 0xFFFF0000 for one in bits)
     return struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}I", *kept))

@@ -1,7 +1,7 @@
-"""How large the numbers of a model's config may be. A stranger wrote it, and loaders believe it.
+"""Limits for the numbers in a model's config, which is untrusted but believed by loaders.
 
 A billion layers keep a loader busy until it is killed; a negative width fails deep inside. The
-limits are some ten times those of the largest models there are.
+limits are about ten times those of the largest existing models.
 """
 
 import re
@@ -40,7 +40,7 @@ MAX_VALUES: dict[str, int] = {
     "max_position_embeddings": 2**30,
     "n_positions": 2**30,
 }
-"""By the names that families use, at the top of a config or in one of its parts."""
+"""Maximum by config key, at the top of a config or in a nested part."""
 
 POSITIVE_FIELDS = frozenset(
     {
@@ -49,40 +49,40 @@ POSITIVE_FIELDS = frozenset(
         *("hidden_size", "d_model", "n_embd", "head_dim", "vocab_size"),
     }
 )
-"""Sizes that are divided by, or without which nothing is left of a model."""
+"""Sizes that are divisors, or that no model can lack."""
 
 MIN_VALUES = {"max_position_embeddings": -1, "n_positions": -1}
-"""Families without a longest text say so with -1."""
+"""Families without a maximum length use -1."""
 
 MAX_PART_DEPTH = 4
-"""How deep parts of parts are looked into: text_config is one deep."""
+"""Levels of nested parts that are checked: text_config is level 1."""
 
 MAX_NESTING = 32
-"""How deep anything may lie in anything."""
+"""Maximum nesting of the whole config."""
 
 FAMILY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
-"""What a model_type may be. Programs have been known to make code of it."""
+"""The permitted form of a model_type. Some programs turn it into code."""
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Refuse a config whose numbers no model can have.
+    """Refuse a config with impossible numbers.
 
     Raises:
-        InvalidError: one is no number, below zero, or absurdly large; or a family's name is none;
-            or it is nested absurdly.
+        InvalidError: a value is not a number, negative or far too large; or the model_type is
+            invalid; or the nesting is too deep.
 
     """
     _refuse_deep(config)
     _refuse_unnamed(config, MAX_PART_DEPTH)
     for name, value in _sizes(config, MAX_PART_DEPTH):
-        # Families with a number for each layer or each part list them: left to the loader.
+        # Some families list a number per layer or part: the loader checks those.
         if isinstance(value, list | dict | None):
             continue
         smallest = 1 if name in POSITIVE_FIELDS else MIN_VALUES.get(name, 0)
-        # Booleans are numbers to Python, and not here.
+        # In Python, booleans are ints; here they are invalid.
         if type(value) not in {int, float} or not smallest <= value <= MAX_VALUES[name]:
-            said = f"config.json says {name} is {str(value)[:40]}"
-            raise _config_error(f"{said}, which no model can have.")
+            said = f"config.json has an invalid {name} of {str(value)[:40]}"
+            raise _config_error(f"{said}.")
 
 
 def _sizes(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
@@ -96,7 +96,7 @@ def _sizes(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
 def _refuse_deep(config: Mapping[str, Any]) -> None:
     level: list[Any] = [config]
     for _ in range(MAX_NESTING):
-        # Level by level, so that no depth is too deep for this to end.
+        # Level by level and not recursive, so that deep nesting cannot overflow the stack.
         level = [
             inner
             for one in level
@@ -105,13 +105,13 @@ def _refuse_deep(config: Mapping[str, Any]) -> None:
         ]
         if not level:
             return
-    raise _config_error("config.json is nested absurdly.")
+    raise _config_error("config.json is nested too deeply.")
 
 
 def _refuse_unnamed(config: Mapping[str, Any], depth: int) -> None:
     family = config.get("model_type") or "unnamed"
     if not isinstance(family, str) or not FAMILY_NAME.fullmatch(family):
-        raise _config_error("config.json names a family as none is called (model_type).")
+        raise _config_error("config.json has an invalid model_type.")
     for part in config.values():
         if isinstance(part, Mapping) and depth:
             _refuse_unnamed(part, depth - 1)
@@ -119,5 +119,5 @@ def _refuse_unnamed(config: Mapping[str, Any], depth: int) -> None:
 
 def _config_error(what: str) -> InvalidError:
     return InvalidError(
-        what, hint="Fetch the model again, from a source you trust.", param="base_model"
+        what, hint="Download the model again from a source you trust.", param="base_model"
     )

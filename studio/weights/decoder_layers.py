@@ -1,7 +1,7 @@
-"""How the layers of a family are made, as far as its config does not say.
+"""The structure of each family's decoder layers, as far as its config does not give it.
 
-Seen in the families' own code in transformers 5.23, and counted by
-`tests/training/memory/test_memory.py`. Names are those of `model_type` in a model's config.
+Taken from the families' code in transformers 5.23, and verified by
+`tests/training/memory/test_memory.py`. Keys are the `model_type` in a model's config.
 """
 
 from collections.abc import Mapping
@@ -11,28 +11,30 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderLayers:
-    """A decoder's layers: attention, then an inner network, each beside a residual."""
+    """A decoder's layers: attention, then an MLP, each with a residual connection."""
 
     norm: Literal["root", "wide", "layer"] = "root"
-    """By the root of the mean square, scaled once it is narrow again, or before; or torch's."""
+    """"root": RMSNorm scaled after casting back to the narrow dtype; "wide": scaled before;
+    "layer": torch's LayerNorm."""
     pre_norm: bool = True
     post_norm: bool = False
-    """Of what attention and the inner network put out."""
+    """Norms the outputs of attention and the MLP."""
     qk_norm: Literal["", "each", "all"] = ""
-    """Whether queries and keys are normed: each head by itself, or all as one."""
+    """Whether queries and keys are normed: each head separately, or all together."""
     fused_qkv: bool = False
-    """Whether one product gives queries, keys and values."""
+    """Whether a single matmul gives queries, keys and values."""
     gated_mlp: bool = True
     fused_gate_up: bool = False
-    """Whether one product gives the gate and what it lets through."""
+    """Whether a single matmul gives the gate and up projections."""
     copies_rotated_heads: bool = False
-    """Whether positions turn a part of each head, so that heads are put together anew."""
+    """Whether rotary embeddings apply to part of each head, so that heads are concatenated
+    again."""
     eager_attention: bool = False
-    """Whether attention is written out: no fused kernel caps its scores."""
+    """Whether attention is eager: no fused kernel supports its softcapping."""
 
     @property
     def readers(self) -> tuple[int, int]:
-        """How many linear layers read what goes into attention, and into the inner network."""
+        """How many linear layers read the input of attention, and the input of the MLP."""
         inner = 2 if self.gated_mlp and not self.fused_gate_up else 1
         return (1 if self.fused_qkv else 3, inner)
 
@@ -56,4 +58,4 @@ FAMILY_LAYERS: Mapping[str, DecoderLayers] = {
     ),
     "gpt2": DecoderLayers(norm="layer", fused_qkv=True, gated_mlp=False),
 }
-"""Families whose layers were counted."""
+"""Families with verified layers."""

@@ -1,7 +1,7 @@
-"""Which files of a model are fetched: what training reads, and nothing that could run.
+"""Choose which files of a model to download: what training reads, and nothing executable.
 
-Weights are safetensors alone. What pickle wrote runs whatever its writer liked as soon as it is
-read, and is neither fetched nor loaded.
+Only safetensors weights are accepted. Reading a pickle runs whatever code its author put in it, so
+pickles are neither downloaded nor loaded.
 """
 
 import re
@@ -36,7 +36,7 @@ MAX_FILE_BYTES: dict[str, int] = {
     "LICENSE.md": 2**20,
     INDEX_FILE: 32 * 2**20,
 }
-"""Bytes: how large each file beside the weights may be; the largest known are a tenth of it."""
+"""Maximum size in bytes of each file beside the weights; the largest known are a tenth of it."""
 
 MAX_CODE_BYTES = 4 * 2**20
 _SHARD_NAME = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -59,7 +59,7 @@ def is_code(name: str) -> bool:
 
 
 def has_weights(names: Collection[str]) -> bool:
-    """Whether there are weights as transformers looks for them."""
+    """Tell whether there are weights where transformers looks for them."""
     return WEIGHTS_FILE in names or (
         INDEX_FILE in names and any(_SHARD_NAME.fullmatch(one) for one in names)
     )
@@ -70,7 +70,7 @@ def is_pickled(names: Iterable[str]) -> bool:
 
 
 def files_to_download(names: Collection[str]) -> list[str]:
-    """Return the files to fetch: small ones first, for what they say may end it all."""
+    """Return the files to download: small ones first, as they may already rule the model out."""
     beside = [
         name
         for name in MAX_FILE_BYTES
@@ -83,40 +83,38 @@ def files_to_download(names: Collection[str]) -> list[str]:
 
 
 def check_hub_files(name: str, names: Collection[str]) -> None:
-    """Refuse a model on the hub whose weights could not be loaded.
+    """Refuse a model on Hugging Face whose weights cannot be loaded.
 
     Raises:
-        InvalidError: it has none, or only such as pickle wrote.
+        InvalidError: it has no weights, or only pickled ones.
 
     """
     if CONFIG_FILE in names and has_weights(names):
         return
     if is_pickled(names):
         raise InvalidError(
-            f"{name} has no safetensors: its weights are pickled, and reading those can run code.",
-            hint=f"Have them converted at {CONVERTER_URL}, which makes a pull request; "
-            "then download its revision, as in refs/pr/1.",
+            f"{name} has no safetensors: its weights are pickled, and loading them can run code.",
+            hint=f"Convert them at {CONVERTER_URL}, which opens a pull request; "
+            "then download its revision, such as refs/pr/1.",
             param="source.id",
         )
     raise InvalidError(
-        f"{name} has no weights that can be trained: no {CONFIG_FILE} "
-        f"with {WEIGHTS_FILE} or shards of it.",
-        hint="Look for the model in transformers' own format, often named -hf.",
+        f"{name} has no trainable weights: no {CONFIG_FILE} with {WEIGHTS_FILE} or its shards.",
+        hint="Look for the model in Transformers format; its name often ends in -hf.",
         param="source.id",
     )
 
 
 def check_folder_files(folder: str, names: Collection[str]) -> None:
-    """Refuse a folder whose weights only pickle can read.
+    """Refuse a folder with pickled weights only.
 
     Raises:
-        InvalidError: there are such weights and no safetensors.
+        InvalidError: there are pickled weights and no safetensors.
 
     """
     if is_pickled(names) and not any(name.endswith(".safetensors") for name in names):
         raise InvalidError(
-            f"{folder} has no safetensors: its weights are pickled, and reading those can run "
-            "code.",
-            hint=f"If you trust who made them, convert them once: {_CONVERT_COMMAND}",
+            f"{folder} has no safetensors: its weights are pickled, and loading them can run code.",
+            hint=f"If you trust their source, convert them once: {_CONVERT_COMMAND}",
             param="base_model",
         )

@@ -1,6 +1,6 @@
-"""What is known of families of models beyond their files: which overflow float16, and who says so.
+"""Known limits of model families that their files do not state, with sources.
 
-Names are those of `model_type` in a model's config.
+Keys are the `model_type` in a model's config.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ class Float16Overflow:
     reason: str
     source: str
     is_certain: bool = True
-    """Whether it happens at ordinary lengths and data. Refused if so, else a warning."""
+    """Whether it happens at ordinary lengths and data: then float16 is refused, else there is a
+    warning."""
 
 
 _T5 = Float16Overflow(
@@ -29,7 +30,7 @@ _QWEN2 = Float16Overflow(
     "QwenLM/Qwen3#868, #826",
     is_certain=False,
 )
-_EXPERTS = Float16Overflow("gradients were seen to become NaN in float16", "unslothai/unsloth#6865")
+_EXPERTS = Float16Overflow("gradients became NaN in float16", "unslothai/unsloth#6865")
 
 FLOAT16_OVERFLOWS: dict[str, Float16Overflow] = {
     "t5": _T5,
@@ -38,7 +39,7 @@ FLOAT16_OVERFLOWS: dict[str, Float16Overflow] = {
     "longt5": _T5,
     "gemma": Float16Overflow("its activations overflow float16", "google/gemma_pytorch#24"),
     "gemma2": Float16Overflow(
-        "it was trained in bfloat16, as its elder that overflows",
+        "it was trained in bfloat16, like its predecessor, which overflows",
         "google/gemma_pytorch#24",
         is_certain=False,
     ),
@@ -72,14 +73,14 @@ FLOAT16_OVERFLOWS: dict[str, Float16Overflow] = {
         "padding gave NaN in float16", "huggingface/transformers#17433", is_certain=False
     ),
 }
-"""Families that float16 does not suit."""
+"""Families that may overflow in float16."""
 
 FLOAT32_PARAMETERS: dict[str, str] = {
     "mamba": "state-spaces/mamba#6",
     "mamba2": "state-spaces/mamba#6",
     "falcon_mamba": "state-spaces/mamba#6",
 }
-"""Families whose recurrence diverges when its parameters are held in 16 bits, and who says so."""
+"""Families whose recurrence diverges with parameters in 16 bits, and the source."""
 
 NO_ADAPTER_LAYERS: dict[str, tuple[str, ...]] = {
     "mamba": ("dt_proj", "out_proj", "x_proj"),
@@ -88,29 +89,29 @@ NO_ADAPTER_LAYERS: dict[str, tuple[str, ...]] = {
     "falcon_h1": ("out_proj",),
     "nemotron_h": ("out_proj",),
 }
-"""Layers whose weights a family's kernels read past the layer: an adapter there would never learn.
+"""Layers whose weights a family's kernels read directly: an adapter there would never train.
 
-peft refuses `out_proj`; the others are seen in the families' own code in transformers.
+peft refuses `out_proj`; the others are from the families' code in transformers.
 """
 
 MIXED_16BIT_UNSAFE: dict[str, str] = {
     "rwkv": "BlinkDL/RWKV-LM#155",
-    "hy_v4": "tried with torch 2.13",
-    "inkling2_text": "tried with torch 2.13",
+    "hy_v4": "tested with torch 2.13",
+    "inkling2_text": "tested with torch 2.13",
 }
-"""Families that cannot compute in one 16-bit format on weights of the other, even frozen ones."""
+"""Families that cannot compute in one 16-bit format with weights in the other, even frozen ones."""
 
 
 def warnings_for(family: str, *, has_experts: bool) -> Iterator[str]:
-    """Say what to mind with a family, and who says so: a sentence for each thing."""
+    """Yield a warning for each known limit of a family, with its source."""
     if known := FLOAT16_OVERFLOWS.get(family):
         verb = "does not train" if known.is_certain else "may fail"
         yield f"It {verb} in float16: {known.reason} ({known.source})."
     if source := FLOAT32_PARAMETERS.get(family):
-        yield f"Its parameters want to be held in float32 ({source})."
+        yield f"Its parameters should be kept in float32 ({source})."
     if source := MIXED_16BIT_UNSAFE.get(family):
-        yield f"It cannot compute in one 16-bit format on weights of the other ({source})."
+        yield f"It cannot compute in one 16-bit format with weights in the other ({source})."
     if layers := NO_ADAPTER_LAYERS.get(family):
-        yield f"Adapters leave out {', '.join(layers)}: its kernels read past those layers."
+        yield f"Adapters skip {', '.join(layers)}: its kernels bypass those layers."
     if has_experts:
-        yield "It is a mixture of experts: those are no layers, and no adapter reaches them."
+        yield "It is a mixture of experts: adapters do not cover the experts."

@@ -1,4 +1,4 @@
-"""Code that a model brings along: found, and known by its hash. Nothing here runs any of it."""
+"""Find a model's custom code and hash it. Nothing here runs it."""
 
 import hashlib
 import json
@@ -13,37 +13,37 @@ from studio.weights import download_filter
 _CONFIG_FILES = (download_filter.CONFIG_FILE, download_filter.TOKENIZER_CONFIG_FILE)
 _AUTO_MAP = "auto_map"
 _REPO_SEPARATOR = "--"
-"""Parts the name of another repository from what is wanted of it."""
+"""Separates the name of another repository from the class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCode:
-    """What a model's files ask to be run."""
+    """The code a model's files request to run."""
 
     wanted: tuple[str, ...] = ()
-    """As `modeling_own.OwnForCausalLM`; nothing where a model is content with known families."""
+    """Class references such as `modeling_own.OwnForCausalLM`; empty for known families."""
     files: tuple[str, ...] = ()
-    """Those that lie beside the weights."""
+    """Python files beside the weights."""
     sha256: str = ""
-    """Of all these files: whoever changes one of them makes other code of it."""
+    """Hash of all these files, so that a change to any of them changes it."""
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """What is in other repositories, which nobody has looked at here."""
+        """References to other repositories, whose code is not hashed here."""
         return tuple(one for one in self.wanted if _REPO_SEPARATOR in one)
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The files that are asked for and not there."""
+        """The requested files that are missing."""
         asked = {f"{one.partition('.')[0]}.py" for one in self.wanted if _REPO_SEPARATOR not in one}
         return tuple(sorted(asked - set(self.files)))
 
 
 def read(folder: Path) -> ModelCode:
-    """Return what a folder's configs ask to be run.
+    """Return the code that a folder's configs request to run.
 
     Raises:
-        InvalidError: one of them is unreadable or absurdly large.
+        InvalidError: a config is unreadable or too large.
 
     """
     wanted = tuple(
@@ -64,10 +64,10 @@ def _requested_classes(path: Path) -> Iterator[str]:
 
 
 def read_small_json(path: Path) -> Mapping[str, Any]:
-    """Return what a JSON file beside the weights says; nothing where there is none.
+    """Return the content of a JSON file beside the weights; {} if it does not exist.
 
     Raises:
-        InvalidError: it is absurdly large, nested or unreadable, or no object.
+        InvalidError: it is too large, nested too deeply, unreadable, or not an object.
 
     """
     if not path.is_file():
@@ -76,9 +76,9 @@ def read_small_json(path: Path) -> Mapping[str, Any]:
         is_small = path.stat().st_size <= download_filter.MAX_FILE_BYTES[path.name]
         told = json.loads(path.read_bytes()) if is_small else None
     except (ValueError, RecursionError) as error:
-        raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
+        raise InvalidError(f"{path.name} is not valid JSON.", param="base_model") from error
     if not isinstance(told, dict):
-        raise InvalidError(f"{path.name} is not what it should be.", param="base_model")
+        raise InvalidError(f"{path.name} is too large or not a JSON object.", param="base_model")
     return told
 
 

@@ -1,4 +1,4 @@
-"""Everything the studio knows of a model before it is loaded."""
+"""Everything Mantissa Studio knows about a model before loading it."""
 
 import json
 import re
@@ -31,56 +31,57 @@ from studio.weights.weight_samples import WeightStats
 
 MAX_CONFIG_BYTES = 4 * 2**20
 _EXPERT_LAYER = re.compile(r"\.(gate|router|experts)\.")
-"""In the names of experts, and of what chooses among them: no linear layers once loaded."""
+"""Occurs in the names of experts and routers, which are not linear layers once loaded."""
 
 _MATRIX_DIMENSIONS = 2
 FLOAT8_MULTIPLE = 16
-"""Products of 8 bits take matrices whose sides are multiples of this (`torch._scaled_mm`)."""
+"""8-bit matmuls need matrices whose sides are multiples of this (`torch._scaled_mm`)."""
 _TRAINABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """A model, as its config and its weights describe it. What its files do not say stays empty."""
+    """A model, as described by its config and weights. Unknown facts stay empty."""
 
     family: str = ""
     kind: ModelKind | None = None
-    """What a method must train to train it; None where that shows only once it is loaded."""
+    """The kind that a method must support to train it; None if only loading shows it."""
     declared: str = ""
-    """The format its config names."""
+    """The dtype its config names."""
     quantised: str = ""
-    """How it was quantised, if its config says so."""
+    """Its quantisation method, if its config names one."""
     parameters: int = 0
     stored: Mapping[str, float] = field(default_factory=dict)
-    """Share of the parameters by the format they are stored in."""
+    """Share of the parameters by stored dtype."""
     load_dtypes: Mapping[DType, int] = field(default_factory=dict)
-    """Parameters by the format they are loaded in when each keeps its own."""
+    """Parameters by the dtype they are loaded in when each keeps its own."""
     linear_load_dtypes: Mapping[DType, int] = field(default_factory=dict)
-    """Those of linear layers."""
+    """The same for linear layers."""
     embedding_dtype: DType | None = None
-    """The format the table of tokens is loaded in then: what goes from layer to layer has it."""
+    """The dtype the token embedding is loaded in then, which is also that of hidden states."""
     casts: Mapping[DType, CastRounding] = field(default_factory=dict)
-    """By format: what loading all weights in it would round."""
+    """The rounding of loading all weights in a dtype, by dtype."""
     unquantised_casts: Mapping[DType, CastRounding] = field(default_factory=dict)
-    """The same of what is never quantised: all but the linear layers."""
+    """The same for what is never quantised: all but the linear layers."""
     packed_layers: tuple[str, ...] = ()
-    """Matrices stored in 8 bits or fewer, or as whole numbers."""
+    """Matrices stored in 8 bits or fewer, or as integers."""
     float64_layers: tuple[str, ...] = ()
     float8_unfit_layers: tuple[str, ...] = ()
-    """The linear layers, but for the output, with a side that products of 8 bits cannot take."""
+    """The linear layers, except the output, with a side that 8-bit matmuls cannot use."""
     linear_features: int = 0
-    """Inputs and outputs of the layers that get an adapter: it has `r` of each."""
+    """Sum of inputs and outputs of the layers that get an adapter: an adapter has `r` parameters
+    for each."""
     linear_parameters: int = 0
     linear_rows: int = 0
-    """Outputs of all linear layers but the output."""
+    """Sum of outputs of all linear layers except the output."""
     expert_parameters: int = 0
-    """Of a mixture of experts: what is loaded as stacks of matrices, which are no layers."""
+    """Parameters of experts, which are loaded as stacked matrices and not as layers."""
     shape: ModelShape | None = None
-    """None where the config does not say, or says what cannot be."""
+    """None if the config does not give it, or gives impossible values."""
     stats: WeightStats = field(default_factory=WeightStats)
     broken: WeightDefects = field(default_factory=WeightDefects)
     quantisation_errors: Mapping[str, float] = field(default_factory=dict)
-    """What a quantised format would change of the linear layers, relative to their size."""
+    """Relative error of the linear layers in each quantised format."""
 
     @property
     def has_weights(self) -> bool:
@@ -88,35 +89,35 @@ class ModelFacts:
 
     @property
     def native(self) -> str:
-        """The format most parameters are stored in, or what the config says of a model unseen."""
+        """The dtype of most parameters, or the config's if there are no weights."""
         return max(self.stored, key=lambda name: self.stored[name], default=self.declared)
 
     @property
     def disagrees(self) -> bool:
-        """Whether config and weights name different formats; the weights are to be believed."""
+        """Whether config and weights have different dtypes; the weights are right."""
         return bool(self.declared and self.stored) and self.declared != self.native
 
     @property
     def mixed_float64(self) -> tuple[str, ...]:
-        """The layers that alone are stored in float64, in a model that otherwise is not."""
+        """The float64 layers of a model that also has other dtypes."""
         return self.float64_layers if len(self.stored) > 1 else ()
 
     def rounding_to(
         self, to: DType, *, keeps_own: bool = False, is_quantised: bool = False
     ) -> CastRounding | None:
-        """Return what loading in a format rounds, but for what is quantised of it.
+        """Return the rounding of loading in a dtype, without layers that are quantised.
 
-        Where each weight keeps its own format, only one that no run can hold is rounded: float64.
+        If each weight keeps its dtype, only float64 is rounded, because no run supports it.
         """
         if keeps_own:
             return self.casts.get("float32")
         return (self.unquantised_casts if is_quantised else self.casts).get(to)
 
     def stalled_share(self, learning_rate: float) -> float:
-        """Return the share of weights that bfloat16 would leave where they are.
+        """Return the share of weights that bfloat16 updates would not change.
 
-        Adam's first updates are about as long as the learning rate. A weight that steps by less
-        than half the distance to its neighbour is rounded back to where it was.
+        Adam's first updates are about as large as the learning rate. A weight that changes by less
+        than half the distance to its neighbour is rounded back.
         """
         return sum(
             share
@@ -126,10 +127,10 @@ class ModelFacts:
 
 
 def read(folder: Path) -> ModelFacts:
-    """Read what a folder says of its model. A folder without weights leaves what they would say.
+    """Read the facts of the model in a folder; without weights, those they give stay empty.
 
     Raises:
-        InvalidError: a file in it is unreadable, cut short, or says what cannot be.
+        InvalidError: a file in it is unreadable, truncated, or has impossible values.
 
     """
     said = read_config(folder / "config.json")
@@ -167,21 +168,21 @@ def read(folder: Path) -> ModelFacts:
 
 
 def from_config(folder: Path) -> ModelFacts:
-    """Read what the config alone says."""
+    """Read the facts that the config alone gives."""
     return _facts_from_config(read_config(folder / "config.json"))
 
 
 def source_files(folder: Path) -> list[Path]:
-    """Return the files that facts are read from, of those that are there."""
+    """Return the existing files that facts are read from."""
     named = [folder / "config.json", folder / safetensors_headers.INDEX_FILE]
     return [one for one in (*named, *safetensors_headers.weight_files(folder)) if one.is_file()]
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return what a model's config says, or nothing where there is none.
+    """Return a model's config; {} if it does not exist.
 
     Raises:
-        InvalidError: it is unreadable, or says what no model can be.
+        InvalidError: it is unreadable, or has impossible values.
 
     """
     if not path.is_file():
@@ -189,9 +190,9 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_bytes()) if path.stat().st_size <= MAX_CONFIG_BYTES else None
     except (ValueError, RecursionError) as error:
-        raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
+        raise InvalidError(f"{path.name} is not valid JSON.", param="base_model") from error
     if not isinstance(told, dict):
-        raise InvalidError(f"{path.name} is no model's config.", param="base_model")
+        raise InvalidError(f"{path.name} is not a model config.", param="base_model")
     config_limits.check(told)
     return told
 
@@ -240,7 +241,7 @@ def _gets_adapter(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
 
 
 def _is_linear(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
-    """Whether it is a matrix between layers: not the tokens' or the positions' own."""
+    """Tell whether it is a linear layer's matrix, and not a token or position embedding."""
     tables = {config.get("vocab_size"), *_position_rows(tensor, config)}
     return (
         len(tensor.shape) == _MATRIX_DIMENSIONS
@@ -250,7 +251,7 @@ def _is_linear(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
 
 
 def _is_embedding(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
-    """Whether it is the table of tokens; the output may be another, and is named for its head."""
+    """Tell whether it is the token embedding, and not an output head."""
     is_matrix = len(tensor.shape) == _MATRIX_DIMENSIONS and tensor.shape[0] == config.get(
         "vocab_size"
     )
@@ -268,7 +269,7 @@ def _has_odd_side(tensor: TensorInfo) -> bool:
 
 
 def _position_rows(tensor: TensorInfo, config: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return how many rows a table of positions has, if the tensor may be one."""
+    """Return the possible row counts of a position embedding, if the tensor may be one."""
     if "wpe" not in tensor.name and "position" not in tensor.name:
         return ()
     return (config.get("max_position_embeddings"), config.get("n_positions"))

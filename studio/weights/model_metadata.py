@@ -1,6 +1,6 @@
-"""What stands beside a model's weights: its licence, its longest text, whether it has a template.
+"""Metadata beside a model's weights: its licence, context length and chat template.
 
-All of it was written by strangers, so all of it is bounded, and shown as plain text only.
+All of it is untrusted, so it is limited in size and shown as plain text only.
 """
 
 import re
@@ -17,29 +17,29 @@ from studio.weights.model_code import read_small_json
 
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.{0,100000}?)\n---\s*(?:\n|\Z)", re.DOTALL)
 _CARD_BYTES = 200_000
-"""Bytes of a card that are looked at: what is looked for stands at its very top."""
+"""Bytes of a model card that are read: the front matter is at its top."""
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "context_length", "n_ctx", "seq_length")
 _PLAIN_NAME = re.compile(r"[\w .,+()/:-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
-    """What a model's files say of it beside its weights."""
+    """Metadata of a model beside its weights."""
 
     licence: str = ""
     context: int | None = None
-    """Tokens of the longest text it knows; None where its config does not say."""
+    """Context length in tokens; None if its config does not give it."""
     template: str = ""
-    """The file that has its chat template, or nothing."""
+    """The file with its chat template, or ""."""
     bytes: int = 0
-    """Of all files in its folder."""
+    """Total size of the files in its folder."""
 
 
 def read(folder: Path) -> ModelMetadata:
-    """Return what a folder says of its model beside the weights.
+    """Return the metadata of the model in a folder.
 
     Raises:
-        InvalidError: a file is unreadable, or absurdly large or deep.
+        InvalidError: a file is unreadable, too large or nested too deeply.
 
     """
     return ModelMetadata(
@@ -51,13 +51,13 @@ def read(folder: Path) -> ModelMetadata:
 
 
 def _read_licence(path: Path) -> str:
-    """Return the licence of a card's front matter, or nothing."""
+    """Return the licence in a model card's front matter, or ""."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
         front = _FRONT_MATTER.match(file.read(_CARD_BYTES).decode("utf-8", "replace"))
     try:
-        # Only scalars and collections; aliases could make a small card a huge one.
+        # Only scalars and collections; aliases could expand a small card to a huge one.
         said = yaml.load(front[1], _NoAliasLoader) if front else None  # noqa: S506 -- a safe loader  # nosec B506
     except (yaml.YAMLError, RecursionError, ValueError):
         return ""
@@ -89,7 +89,7 @@ def _context_length(config: Mapping[str, Any]) -> int | None:
 
 
 def _template_file(folder: Path) -> str:
-    """Return the file with the template that transformers would take, without reading it all."""
+    """Return the file with the chat template transformers would use, without reading it all."""
     for name in (download_filter.TEMPLATE_FILE, "chat_template.json"):
         if (folder / name).is_file():
             return name
@@ -98,17 +98,17 @@ def _template_file(folder: Path) -> str:
 
 
 def check_file_sizes(folder: Path) -> None:
-    """Refuse a folder with a file beside the weights that no model has so large.
+    """Refuse a folder with an unusually large file beside the weights.
 
     Raises:
-        InvalidError: there is one.
+        InvalidError: a file exceeds its limit.
 
     """
     for name, most in download_filter.MAX_FILE_BYTES.items():
         path = folder / name
         if path.is_file() and path.stat().st_size > most:
             raise InvalidError(
-                f"{name} is absurdly large: {path.stat().st_size / 2**20:,.0f} MB.",
-                hint="Fetch the model again, from a source you trust.",
+                f"{name} is unusually large: {path.stat().st_size / 2**20:,.0f} MB.",
+                hint="Download the model again from a source you trust.",
                 param="base_model",
             )

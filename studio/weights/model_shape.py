@@ -1,4 +1,4 @@
-"""How wide and how deep a model is, as its config says. A stranger wrote it: all is bounded."""
+"""The dimensions of a model from its config, which is untrusted, so all values are bounded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,35 +14,35 @@ _GPT2_NAMES = {
     "n_head": "num_attention_heads",
     "n_inner": "intermediate_size",
 }
-"""What GPT-2 called what all others call otherwise."""
+"""GPT-2's names of keys that other families name alike."""
 
 _DROPOUT_KEYS = ("resid_pdrop", "residual_dropout", "hidden_dropout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The numbers that say how much a decoder keeps of each token."""
+    """The dimensions that determine a decoder's activation memory per token."""
 
     layers: int
     hidden_size: int
     intermediate: int
     heads: int
     kv_heads: int
-    """Heads of keys and values; fewer than `heads` where queries share them."""
+    """Key-value heads; fewer than `heads` if queries share them."""
     head_size: int
     vocab_size: int
     tied_embeddings: bool
-    """Whether the output is the table of the input."""
+    """Whether the output layer shares the input embedding."""
     activation: str = ""
     parallel_residual: bool = False
-    """Whether attention and the inner network read the same numbers."""
+    """Whether attention and the MLP read the same input."""
     attn_softcapping: bool = False
-    """Whether the scores of attention are."""
+    """Whether attention scores are softcapped."""
     logit_softcapping: bool = False
-    """Whether those of words are."""
+    """Whether logits are softcapped."""
     attention_dropout: bool = False
     residual_dropout: bool = False
-    """Of attention and of the inner network."""
+    """Dropout on the outputs of attention and the MLP."""
 
     @property
     def query_width(self) -> int:
@@ -63,11 +63,11 @@ UNKNOWN_SHAPE = ModelShape(
     vocab_size=0,
     tied_embeddings=False,
 )
-"""Of a model whose config does not say."""
+"""The shape of a model whose config does not give one."""
 
 
 def read(config: Mapping[str, Any]) -> ModelShape | None:
-    """Return a config's shape, or None unless every number is there and within reason."""
+    """Return the shape in a config, or None if a number is missing or out of bounds."""
     config = {new: config[old] for old, new in _GPT2_NAMES.items() if old in config} | dict(config)
     hidden = _bounded_int(config.get("hidden_size"), _MAX_WIDTH)
     heads = _bounded_int(config.get("num_attention_heads"), _MAX_WIDTH)
@@ -84,7 +84,7 @@ def read(config: Mapping[str, Any]) -> ModelShape | None:
         vocab_size=_bounded_int(config.get("vocab_size"), _MAX_VOCABULARY),
         tied_embeddings=config.get("tie_word_embeddings") is True,
         activation=str(config.get("activation_function") or config.get("hidden_act") or "")[:64],
-        # GPT-NeoX does so unless told otherwise, and alone knows the word.
+        # GPT-NeoX does so by default, and only its config has this key.
         parallel_residual=config.get("use_parallel_residual") is True,
         attn_softcapping=bool(config.get("attn_logit_softcapping")),
         logit_softcapping=bool(config.get("final_logit_softcapping")),
@@ -96,10 +96,10 @@ def read(config: Mapping[str, Any]) -> ModelShape | None:
 
 
 def _or_default(told: object, otherwise: int) -> object:
-    """Return what a config leaves to be worked out."""
+    """Return the default for a value the config lacks."""
     return otherwise if told is None else told
 
 
 def _bounded_int(told: object, most: int) -> int:
-    """Return a whole number from one to `most`, or nothing."""
+    """Return an integer from 1 to `most`, or 0 for anything else."""
     return told if isinstance(told, int) and not isinstance(told, bool) and 0 < told <= most else 0
