@@ -1,1 +1,1 @@
-"""What a model's files say of it: read in milliseconds, without torch and without its weights."""
+"""Read facts about a model from its files, in milliseconds, without torch or loading weights."""

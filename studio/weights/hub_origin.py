@@ -1,4 +1,4 @@
-"""Where a model was fetched from: one document beside its weights, written when it is whole."""
+"""The Hugging Face origin of a model, written beside its weights after a complete download."""
 
 from pathlib import Path
 
@@ -8,23 +8,23 @@ ORIGIN_FILE = "origin.json"
 
 
 class HubOrigin(BaseModel):
-    """A commit of a repository on the hub."""
+    """A commit of a repository on Hugging Face."""
 
     model_config = ConfigDict(frozen=True)
 
     repo: str
     commit: str
     files: dict[str, str]
-    """Each file that was fetched, and the hash it was checked by."""
+    """The downloaded files, and the hash that each was verified with."""
 
 
 def folder_name(repo: str, commit: str) -> str:
-    """Return what the folder of a model is called: one for each commit."""
+    """Return the name of a model's folder: one per commit."""
     return f"{repo.replace('/', '--')}-{commit[:12]}"
 
 
 def read(folder: Path) -> HubOrigin | None:
-    """Return where a folder's model is from; None unless it was fetched, and whole."""
+    """Return a folder's origin, or None if the model was not completely downloaded."""
     try:
         return HubOrigin.model_validate_json((folder / ORIGIN_FILE).read_bytes())
     except (OSError, ValidationError):

@@ -1,8 +1,8 @@
-"""The formats that weights are kept in when a model is loaded as it was saved.
+"""The dtypes of weights when a model is loaded as it was saved.
 
-Each weight keeps the format its file has it in, whatever the config says. Two exceptions change no
-value: formats that no run can hold become float32, and so do the vectors of a model that mixes
-formats, because a norm does not take its input in one format and its weights in a narrower one.
+Each weight keeps its stored dtype, whatever the config says. Two exceptions change no value: dtypes
+that no run supports become float32, and so do the vectors of a model with mixed dtypes, because a
+norm does not accept input in one dtype and weights in a narrower one.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from studio.weights.safetensors_headers import TensorInfo
 
 DType = Literal["float32", "bfloat16", "float16"]
-"""What a number may be kept in."""
+"""The dtypes that weights may be loaded in."""
 
 FALLBACK_DTYPE: DType = "float32"
 _DTYPES: tuple[DType, ...] = get_args(DType)
@@ -20,14 +20,14 @@ _MATRIX_DIMENSIONS = 2
 
 
 def load_dtypes(tensors: Sequence[TensorInfo]) -> dict[str, DType]:
-    """Return the format each weight is loaded in, by its name in the file."""
+    """Return the dtype each weight is loaded in, by tensor name."""
     weights = [tensor for tensor in tensors if tensor.is_float]
     is_mixed = len({_loadable_dtype(tensor.dtype) for tensor in weights}) > 1
     return {tensor.name: _load_dtype(tensor, is_mixed=is_mixed) for tensor in weights}
 
 
 def count_by_dtype(tensors: Sequence[TensorInfo], chosen: Mapping[str, DType]) -> dict[DType, int]:
-    """Return how many weights are loaded in each format, the most common first."""
+    """Return how many weights are loaded in each dtype, most common first."""
     counted: Counter[DType] = Counter()
     for tensor in tensors:
         if tensor.name in chosen:

@@ -1,4 +1,4 @@
-"""What quantising would change of a model's weights, found by quantising a sample of them."""
+"""Measure the quantisation error of a model's weights on a sample."""
 
 import math
 from bisect import bisect
@@ -9,7 +9,7 @@ from studio.weights import weight_samples
 from studio.weights.safetensors_headers import TensorInfo
 
 MAX_TENSORS = 32
-"""Tensors looked at, evenly spread over the model."""
+"""Tensors sampled, evenly spread over the model."""
 
 _VALUES_PER_TENSOR = 2048
 _NF4_BLOCK = 64
@@ -19,15 +19,15 @@ _NF4_LEVELS = (
     -1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0,
     0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
 )  # fmt: skip
-"""The sixteen numbers of NF4: quantiles of a normal distribution (arXiv 2305.14314, appendix E)."""
+"""The sixteen levels of NF4: quantiles of a normal distribution (arXiv 2305.14314, appendix E)."""
 
 _NF4_MIDPOINTS = tuple((low + high) / 2 for low, high in pairwise(_NF4_LEVELS))
 
 
 def measure_errors(tensors: Sequence[TensorInfo]) -> Mapping[str, float]:
-    """Return by format how far weights are moved: root mean squares, of the change to the weights.
+    """Return the relative error by format: RMS of the change divided by RMS of the weights.
 
-    A scale of int8 is that of a row, or of as much of a long row as is looked at.
+    int8 has one scale per row, here per sampled part of a long row.
     """
     readable = [one for one in tensors if one.size and weight_samples.is_readable(one)]
     chosen = readable[:: -(-len(readable) // MAX_TENSORS) or 1]

@@ -1,7 +1,7 @@
-"""What tensors a folder of safetensors files holds. Reads headers only, and believes none of them.
+"""List the tensors in safetensors files. Reads headers only, and validates them.
 
-A file begins with eight bytes that say how long the header is; the header is JSON that says of
-each tensor its format, its shape and where its bytes stand.
+A file starts with the length of the header in eight bytes; the JSON header gives each tensor's
+dtype, shape and position.
 """
 
 import json
@@ -17,7 +17,7 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 MAX_HEADER_BYTES = 32 * 2**20
-"""Bytes. 36,000 tensors, more than any model at hand has, take 5 MB."""
+"""In bytes. 36,000 tensors, more than any known model has, take 5 MB."""
 MAX_INDEX_BYTES = 32 * 2**20
 MAX_SHARDS = 2000
 MAX_DIMENSIONS = 8
@@ -45,19 +45,19 @@ DTYPES: dict[str, tuple[str, int]] = {
     "U8": ("uint8", 8),
     "BOOL": ("bool", 8),
 }
-"""Safetensors' names, with torch's names and the bits of one value."""
+"""Safetensors dtypes, with torch's names and the bits per value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """One tensor: what it is, and where its bytes stand."""
+    """A tensor: its dtype and shape, and the position of its bytes."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     file: Path
     start: int
-    """Where in the file its first byte is."""
+    """Offset of its first byte in the file."""
 
     @property
     def size(self) -> int:
@@ -69,10 +69,10 @@ class TensorInfo:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold a model's weights, as transformers would choose them.
+    """Return the files with a model's weights, as transformers would choose them.
 
     Raises:
-        InvalidError: the index is unreadable, or names what is no file beside it.
+        InvalidError: the index is unreadable, or names a file that is missing.
 
     """
     if (folder / WEIGHTS_FILE).is_file():
@@ -84,7 +84,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise _file_error(folder / INDEX_FILE, f"names {len(names)} files")
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
-            raise _file_error(folder / INDEX_FILE, f"names {name[:100]}, which is not beside it")
+            raise _file_error(folder / INDEX_FILE, f"names {name[:100]}, which is missing")
     return [folder / name for name in names]
 
 
@@ -92,7 +92,7 @@ def read_tensors(file: Path) -> list[TensorInfo]:
     """Return the tensors of one file.
 
     Raises:
-        InvalidError: the header lies, or the file is cut short.
+        InvalidError: the header is wrong, or the file is truncated.
 
     """
     size = file.stat().st_size
@@ -106,7 +106,7 @@ def read_tensors(file: Path) -> list[TensorInfo]:
 
 def _index_files(path: Path) -> Iterator[str]:
     if path.stat().st_size > MAX_INDEX_BYTES:
-        raise _file_error(path, "is absurdly long")
+        raise _file_error(path, "is too large")
     told = _parse_json(path, path.read_bytes()).get("weight_map")
     if not isinstance(told, dict):
         raise _file_error(path, "has no weight_map")
@@ -114,13 +114,13 @@ def _index_files(path: Path) -> Iterator[str]:
 
 
 def _read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
-    """Return the header, and where the data begins after it."""
+    """Return the header, and the offset of the data after it."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
         if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
-            raise _file_error(file, "is cut short, or is no safetensors file")
+            raise _file_error(file, "is incomplete, or not a safetensors file")
         if length > MAX_HEADER_BYTES:
-            raise _file_error(file, "has an absurdly long header")
+            raise _file_error(file, "has a header that is too long")
         return _parse_json(file, opened.read(length)), LENGTH_BYTES + length
 
 
@@ -128,26 +128,26 @@ def _parse_json(path: Path, content: bytes) -> dict[str, Any]:
     try:
         told = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise _file_error(path, "has a header that is not readable JSON") from error
+        raise _file_error(path, "has a header that is not valid JSON") from error
     if not isinstance(told, dict):
-        raise _file_error(path, "has a header that says nothing")
+        raise _file_error(path, "has a header that is not a JSON object")
     return told
 
 
-def _build_tensor(file: Path, start: int, size: int, name: str, told: Any) -> TensorInfo:  # noqa: ANN401 -- whatever the file says
+def _build_tensor(file: Path, start: int, size: int, name: str, told: Any) -> TensorInfo:  # noqa: ANN401 -- from an untrusted file
     match told:
         case {"dtype": str(code), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
             pass
         case _:
-            raise _file_error(file, f"does not say where {name[:100]} stands")
+            raise _file_error(file, f"does not give the position of {name[:100]}")
     if not _is_shape(shape) or not 0 <= first <= last:
-        raise _file_error(file, f"says impossible things of {name[:100]}")
+        raise _file_error(file, f"gives an impossible shape or position for {name[:100]}")
     if start + last > size:
-        raise _file_error(file, "is cut short")
+        raise _file_error(file, "is incomplete")
     dtype, bits = DTYPES.get(code, (code[:20].lower(), 0))
-    # A format unknown here has no known width, so only its place can be checked.
+    # The width of an unknown dtype is unknown, so only its position can be checked.
     if bits and (last - first) * 8 != -(-math.prod(shape) * bits // 8) * 8:
-        raise _file_error(file, f"gives {name[:100]} more or fewer bytes than its shape has")
+        raise _file_error(file, f"gives {name[:100]} a size that does not match its shape")
     return TensorInfo(name=name, dtype=dtype, shape=tuple(shape), file=file, start=start + first)
 
 
@@ -160,6 +160,6 @@ def _is_shape(shape: list[Any]) -> bool:
 def _file_error(path: Path, what: str) -> InvalidError:
     return InvalidError(
         f"{path.name} {what}.",
-        hint="Fetch the model again; a file may have been cut while it was copied.",
+        hint="Download the model again; a file may be incomplete.",
         param="base_model",
     )

@@ -1,7 +1,7 @@
-"""NaN, infinity and blanks in a model's files: found without torch, before anything is loaded.
+"""Find NaN, infinity and blank matrices in a model's files, without torch.
 
-A model of up to 64 MB is read whole. Of a larger one as much is read, an equal share of each tensor
-from its middle; the run itself looks at every weight before its first step.
+A model of up to 64 MB is read in full. Of a larger one, 64 MB are read, an equal share from the
+middle of each tensor; the run itself checks every weight before its first step.
 """
 
 import math
@@ -20,18 +20,18 @@ _MATRIX_DIMENSIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightDefects:
-    """What no sound model holds. Counts are of what was read."""
+    """Defects of a model's weights. Counts cover what was read."""
 
     not_finite: Mapping[str, int] = field(default_factory=dict)
     """Weights that are NaN or infinite, by tensor."""
     blank: tuple[str, ...] = ()
-    """Matrices that are all zeros, as a file that was never written to its end has them."""
+    """Matrices that are all zeros, as in a file that was not completely written."""
     is_complete: bool = True
     """Whether every weight was read."""
 
 
 def scan(tensors: Sequence[TensorInfo], most: int = MAX_SCANNED_BYTES) -> WeightDefects:
-    """Look for NaN, infinity and blank matrices."""
+    """Find NaN, infinity and blank matrices."""
     known = [tensor for tensor in tensors if tensor.dtype in _COUNTERS and tensor.size]
     total = sum(map(_tensor_bytes, known))
     share = min(1.0, most / max(total, 1))
@@ -62,7 +62,7 @@ def _read_chunks(opened: BinaryIO, left: int) -> Iterator[bytes]:
     while left > 0:
         piece = opened.read(min(left, _CHUNK_BYTES))
         yield piece
-        # A file that shrinks meanwhile has nothing more to give.
+        # Stop if the file shrinks meanwhile.
         left -= len(piece) or left
 
 
@@ -71,7 +71,7 @@ def _tensor_bytes(tensor: TensorInfo) -> int:
 
 
 def _count_float16(piece: bytes) -> int:
-    """Count numbers whose five bits of exponent are all set: those of the higher byte."""
+    """Count numbers whose five exponent bits are all set; they are in the high byte."""
     high = piece[1::2]
     return len(high) - len(high.translate(None, _FULL_EXPONENT_BYTES))
 
@@ -93,7 +93,7 @@ def _count_float64(piece: bytes) -> int:
 
 
 def _count_by_high_byte(piece: bytes, width: int, values: Callable[[], Sequence[float]]) -> int:
-    """Count what is not finite; only where a highest byte allows it are numbers made of bytes."""
+    """Count values that are not finite; decode the values only if a high byte allows one."""
     high = piece[width - 1 :: width]
     if not high.count(0x7F) and not high.count(0xFF):
         return 0
@@ -113,4 +113,4 @@ _COUNTERS: Mapping[str, tuple[int, Callable[[bytes], int]]] = {
     "float16": (2, _count_float16),
     "bfloat16": (2, _count_bfloat16),
 }
-"""By format: bytes of a number, and what counts those that are not finite."""
+"""By dtype: bytes per value, and the function that counts values that are not finite."""

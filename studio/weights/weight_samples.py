@@ -1,7 +1,7 @@
-"""A few thousand weights of each tensor, read by seek: how large they are, and how small.
+"""Read a few thousand weights of each tensor, to measure their magnitudes.
 
-From the middle of a tensor, because its ends may be padding. Plain Python: numpy is no dependency
-of the studio, and the slices below run in C.
+They are from the middle of a tensor, because its ends may be padding. Plain Python: numpy is not a
+dependency of Mantissa Studio, and the slices below run in C.
 """
 
 import struct
@@ -15,13 +15,14 @@ from studio.weights.safetensors_headers import TensorInfo
 
 VALUES_PER_TENSOR = 4096
 MAX_VALUES = 2**20
-"""Values read of one model, however many tensors it has: half a second of work at most."""
+"""Maximum number of values read per model: half a second of work at most."""
 MIN_VALUES_PER_TENSOR = 64
-"""Values of a tensor; of a model with too many tensors even for that, only some are looked at."""
+"""Minimum number of values per tensor; if a model has too many tensors for that, only some are
+read."""
 
 FLOAT16_MAX = 65504.0
 FLOAT16_MIN_EXPONENT = -24
-"""The smallest number above zero that float16 holds, as a power of two."""
+"""The smallest positive number that float16 represents, as a power of two."""
 
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -31,12 +32,12 @@ _NONFINITE_EXPONENT = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightStats:
-    """How a model's weights are spread, estimated from a sample; counts are of the sample."""
+    """The distribution of a model's weights, estimated from a sample; counts are of the sample."""
 
     sampled: int = 0
     largest: float | None = None
     over_float16: int = 0
-    """How many lie beyond float16's range."""
+    """How many are beyond float16's range."""
     not_finite: int = 0
     exponent_shares: Mapping[int, float] = field(default_factory=dict)
     """Share of all weights by power of two: 0.25 at -6 means a quarter lie in [2**-6, 2**-5)."""
@@ -59,7 +60,7 @@ class _StatsAccumulator:
     powers: Counter[int] = field(default_factory=Counter)
 
     def add(self, size: int, raw: bytes) -> None:
-        """Count a tensor's sample in: little-endian float32, standing for `size` weights."""
+        """Add a tensor's sample: little-endian float32, representing `size` weights."""
         count = len(raw) // 4
         values = struct.unpack(f"<{count}f", raw)
         exponents = _count_exponents(raw, count)
@@ -72,13 +73,13 @@ class _StatsAccumulator:
         self.not_finite += lost
         self.sampled += count
         self.weights += size
-        exponents.pop(0, None)  # zeros: they can always move
+        exponents.pop(0, None)  # zeros can always change
         for exponent, found in exponents.items():
             self.powers[exponent - _EXPONENT_BIAS] += round(found / count * size)
 
 
 def collect_stats(tensors: Sequence[TensorInfo]) -> WeightStats:
-    """Look at a sample of each tensor of floating-point weights."""
+    """Collect statistics from a sample of each floating-point tensor."""
     chosen = _choose_tensors([one for one in tensors if one.dtype in _DTYPE_BYTES and one.size])
     if not chosen:
         return WeightStats()
@@ -100,12 +101,12 @@ def collect_stats(tensors: Sequence[TensorInfo]) -> WeightStats:
 
 
 def is_readable(tensor: TensorInfo) -> bool:
-    """Whether the values of a tensor can be read: formats of 8 bits and fewer are left out."""
+    """Tell whether the values of a tensor can be read: not in formats of 8 bits or fewer."""
     return tensor.dtype in _DTYPE_BYTES
 
 
 def read_values(tensor: TensorInfo, most: int) -> tuple[float, ...]:
-    """Return some neighbouring weights from the middle of a tensor."""
+    """Return adjacent weights from the middle of a tensor."""
     with tensor.file.open("rb") as opened:
         raw = _read_bytes(opened, tensor, most)
     if tensor.dtype == "float64":
@@ -115,7 +116,7 @@ def read_values(tensor: TensorInfo, most: int) -> tuple[float, ...]:
 
 
 def _choose_tensors(tensors: list[TensorInfo]) -> list[TensorInfo]:
-    """Return all tensors, or evenly spread ones where there are too many to look at."""
+    """Return all tensors, or evenly spread ones if there are too many."""
     stride = -(-len(tensors) * MIN_VALUES_PER_TENSOR // MAX_VALUES)
     return tensors[:: max(1, stride)]
 
@@ -141,7 +142,7 @@ def _as_float32(dtype: str, raw: bytes) -> bytes:
 
 
 def _clamp_to_float32(value: float) -> float:
-    """Hold a float64 within float32's range; NaN and infinity stay what they are."""
+    """Clamp a float64 to float32's range; NaN and infinity are unchanged."""
     if value - value == 0:
         return max(-_FLOAT32_MAX, min(_FLOAT32_MAX, value))
     return value
@@ -150,8 +151,8 @@ def _clamp_to_float32(value: float) -> float:
 def _count_exponents(raw: bytes, count: int) -> Counter[int]:
     """Count each exponent, as float32 stores it: the eight bits below the sign.
 
-    Shifted up by one bit, each exponent fills the highest byte of its number, and bytes are
-    counted seven times as fast as numbers.
+    Shifted left by one bit, each exponent fills the high byte of its number, and bytes are counted
+    seven times as fast as numbers.
     """
     shifted = (int.from_bytes(raw, "little") << 1).to_bytes(4 * count + 1, "little")
     exponents = shifted[3 : 4 * count : 4]
