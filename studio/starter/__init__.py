@@ -1,1 +1,1 @@
-"""The studio's own first material: words, prose and instruction rows, made from templates."""
+"""The included sample data: vocabulary, prose and instruction rows, generated from templates."""

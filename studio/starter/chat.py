@@ -1,4 +1,4 @@
-"""The shape of a conversation: what one row of an instruction data set holds."""
+"""The format of a conversation: one row of an instruction dataset."""
 
 from typing import Literal, TypedDict
 
@@ -13,7 +13,7 @@ class Row(TypedDict):
 
 
 def conversation(*turns: str, system: str = "") -> Row:
-    """Read turns as user, assistant, user, ... after the system's word, if there is one."""
+    """Build a conversation from alternating user and assistant turns, after any system prompt."""
     opening: list[Message] = [{"role": "system", "content": system}] if system else []
     spoken: list[Message] = [
         {"role": "assistant" if i % 2 else "user", "content": turn} for i, turn in enumerate(turns)

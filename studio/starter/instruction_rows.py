@@ -1,4 +1,4 @@
-"""The starter's instruction rows: 16 kinds of task, split so that no question is in both parts."""
+"""The starter's instruction rows: 16 tasks, split so that no question is in both parts."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -30,14 +30,14 @@ TASK_COUNTS: dict[RowMaker, int] = {
     multi_turn.next_detail: 180,
     multi_turn.remembered_name: 120,
 }
-"""How many rows there are of each kind of task, both splits together."""
+"""Rows per task, over both splits."""
 
 _HELD_OUT = 11
 """One row in this many is for validation."""
 
 
 def generate_rows(split: Split) -> Iterator[Row]:
-    """Yield the rows of a split, mixed, the same ones every time."""
+    """Yield the rows of a split, shuffled and deterministic."""
     rng = Random(20)  # noqa: S311 -- chooses examples, guards nothing
     mixed = _generate_distinct(rng)
     rng.shuffle(mixed)
@@ -53,7 +53,7 @@ def write_files(folder: Path) -> None:
 
 
 def _generate_distinct(rng: Random) -> list[Row]:
-    """Make every kind's rows, no two of which end in the same question and answer."""
+    """Generate the rows of all tasks, without repeating a question and answer."""
     found: dict[tuple[str, str], Row] = {}
     for make, count in TASK_COUNTS.items():
         goal = len(found) + count

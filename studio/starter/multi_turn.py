@@ -1,4 +1,4 @@
-"""Conversations of two and three questions, where a later one leans on what came before."""
+"""Conversations of two and three questions, where later ones depend on earlier turns."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ _FOLLOW_UPS = (
 
 
 def next_fact(rng: Random) -> Row:
-    """Ask for the same kind of fact again, without saying which kind."""
+    """Ask for the same kind of fact again, without naming the kind."""
     kind, table = rng.choice(
         (
             ("capital", vocabulary.CAPITALS),
@@ -40,7 +40,7 @@ def next_fact(rng: Random) -> Row:
 
 
 def next_detail(rng: Random) -> Row:
-    """Tell of a person, ask about one detail, then about another."""
+    """Introduce a person, ask about one detail, then about another."""
     who = random_person(rng)
     story = f"{who.name} is a {who.job} from {who.town} and has a {who.item}."
     first, second = rng.sample(_details(who), 2)
@@ -48,7 +48,7 @@ def next_detail(rng: Random) -> Row:
 
 
 def remembered_name(rng: Random) -> Row:
-    """Introduce yourself, and ask later whether it was heard."""
+    """Introduce the user, and later ask for the name."""
     who = random_person(rng)
     hello = rng.choice(("My name is {}.", "I am {}.", "Hello, {} here.")).format(who.name)
     more = rng.choice(

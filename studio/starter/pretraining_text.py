@@ -1,7 +1,7 @@
-"""What the base model reads before anyone teaches it: plain prose, and a little small talk.
+"""Pretraining text of the base model: plain prose and some small talk.
 
-It tells the facts and uses the words that the instruction rows will ask for, but never asks and
-answers as they do: how to follow an instruction is left for fine-tuning to teach.
+It contains the facts and words that the instruction rows ask for, but never in their
+question-and-answer form: following instructions is left for fine-tuning to teach.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ _NOTES = (
 
 
 def paragraphs(rng: Random) -> Iterator[str]:
-    """Yield plain prose without end."""
+    """Yield plain prose endlessly."""
     makers: tuple[Callable[[Random], str], ...] = (
         _country, _pair, _noun, _numbers, _diary, _portrait, _portrait, _errand, _errand,
         _journey, _review, _record, _request, _note,
@@ -44,7 +44,7 @@ def paragraphs(rng: Random) -> Iterator[str]:
 
 
 def small_talk(rng: Random) -> Iterator[Row]:
-    """Yield chats without end: the shape of a conversation, with nothing in it worth knowing."""
+    """Yield chats endlessly: the format of a conversation, without any facts."""
     while True:
         who = random_person(rng)
         hello = rng.choice(("Hello!", "Good morning!", "Hi there.", "Good evening."))
@@ -225,7 +225,7 @@ def _request(rng: Random) -> str:
 
 
 def _roll(rng: Random) -> str:
-    """Read a list out twice: the shortest way to learn to look back and copy."""
+    """Repeat a list: the quickest way to learn to look back and copy."""
     words_of = rng.choice(
         (
             vocabulary.PEOPLE,
@@ -241,7 +241,7 @@ def _roll(rng: Random) -> str:
 
 
 def _bag(rng: Random) -> str:
-    """Play the memory game in which everyone says the whole list and adds to it."""
+    """Play the memory game: each player repeats the list and adds an item."""
     who = random_person(rng)
     first, second, third = (f"a {random_person(rng).item}" for _ in range(3))
     return (

@@ -87,7 +87,7 @@ def with_article(noun: str) -> str:
 
 
 def _ask(rng: Random, asks: Sequence[str], subject: str, full: str, short: str) -> Row:
-    """Put the question, now and then under a system prompt that says how long to answer."""
+    """Ask the question, sometimes with a system prompt for the answer's length."""
     question = rng.choice(asks).format(subject)
     if rng.random() < SYSTEM_SHARE:
         return conversation(question, short, system=rng.choice(SHORT_ANSWERS))

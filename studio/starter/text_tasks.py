@@ -1,4 +1,4 @@
-"""Work on a given text: find what it says, judge it, shorten it, rewrite it, put it in a form."""
+"""Tasks on a given text: extract, judge, summarise, rewrite, and convert to a format."""
 
 from dataclasses import dataclass
 from random import Random

@@ -1,4 +1,4 @@
-"""The vocabulary that prose and instruction rows share, so that one prepares for the other."""
+"""The vocabulary shared by prose and instruction rows, so that one prepares for the other."""
 
 
 def _split_words(text: str) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ NUMBERS = _split_words(
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty thirty"
 )
-"""From small to large."""
+"""Sorted from small to large."""
 
 COLOURS = ("red", "blue", "green", "yellow", "white", "black", "brown", "purple", "grey", "pink")
 THINGS = _split_words(
