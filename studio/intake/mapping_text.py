@@ -104,7 +104,7 @@ def _file_changes(old: FileOptions, new: FileOptions) -> Iterator[str]:
     if old != new:
         chosen = new.model_dump(exclude_defaults=True)
         told = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        yield f"File options: {told or 'detected'}."
+        yield f"File reading options: {told or 'detected'}."
 
 
 def _shape_changes(old: Mapping, new: Mapping) -> Iterator[str]:

@@ -81,8 +81,8 @@ def check(config: Mapping[str, Any]) -> None:
         smallest = 1 if name in POSITIVE_FIELDS else MIN_VALUES.get(name, 0)
         # In Python, booleans are ints; here they are invalid.
         if type(value) not in {int, float} or not smallest <= value <= MAX_VALUES[name]:
-            said = f"config.json has an invalid {name} of {str(value)[:40]}"
-            raise _config_error(f"{said}.")
+            said = f"config.json sets {name} to {str(value)[:40]}"
+            raise _config_error(f"{said}, which is not valid.")
 
 
 def _sizes(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:

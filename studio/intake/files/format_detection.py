@@ -165,7 +165,7 @@ def _mismatch_error(named: str, inside: str) -> InvalidError:
 
 
 def _unsupported_error(named: str, inside: str) -> InvalidError:
-    what = f"{named} files" if named else "files without an extension"
+    what = f"files with the extension {named}" if named else "files without an extension"
     return InvalidError(
         f"Mantissa Studio does not support {what}; this seems to be {inside}.",
         hint=HINTS.get(inside, _SUPPORTED_HINT),

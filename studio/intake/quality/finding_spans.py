@@ -155,8 +155,8 @@ def _describe_matches(code: str, row: Row) -> str:
     found = [one for text in row_texts(row) for one in pattern.findall(text)]
     named = [_describe_match(code, one) for one in dict.fromkeys(found)][:_MAX_NAMED]
     if len(found) > 1 and len(named) == 1:
-        return f"Contains {named[0]} {len(found):,} times."
-    return f"Contains {', '.join(named)}."
+        return f"It contains {named[0]} {len(found):,} times."
+    return f"It contains {', '.join(named)}."
 
 
 def _describe_match(code: str, found: str) -> str:
