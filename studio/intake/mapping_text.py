@@ -15,10 +15,10 @@ from studio.intake.mapping import (
 )
 
 SHAPE_LABELS: dict[ShapeName, str] = {
-    "alpaca": "Instruction and answer (alpaca)",
+    "alpaca": "Instruction and answer (Alpaca)",
     "prompt_completion": "Prompt and answer",
     "messages": "Conversations with role and content (OpenAI)",
-    "sharegpt": "Conversations with from and value (sharegpt)",
+    "sharegpt": "Conversations with from and value (ShareGPT)",
     "preference": "Preferred and rejected answer",
     "ranked": "Several answers, ranked",
     "judged": "Answers rated good or bad (KTO)",

@@ -27,8 +27,7 @@ class DecoderLayers:
     fused_gate_up: bool = False
     """Whether a single matmul gives the gate and up projections."""
     copies_rotated_heads: bool = False
-    """Whether rotary embeddings apply to part of each head, so that heads are concatenated
-    again."""
+    """Whether rotary embeddings apply to part of each head, so that heads are joined again."""
     eager_attention: bool = False
     """Whether attention is eager: no fused kernel supports its softcapping."""
 

@@ -37,7 +37,7 @@ SHAPE_TITLES: dict[ShapeName, str] = {
     "sharegpt": "sharegpt",
     "preference": "preferences",
     "ranked": "ranked answers",
-    "judged": "judged answers",
+    "judged": "rated answers",
     "thread": "threads",
     "classification": "classification",
     "regression": "regression",
@@ -47,7 +47,7 @@ KIND_NAMES: dict[RowKind, str] = {
     "conversation": "conversations",
     "text": "texts",
     "preference": "preferences",
-    "judged": "judged answers",
+    "judged": "rated answers",
 }
 
 

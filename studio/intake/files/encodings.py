@@ -2,7 +2,7 @@
 
 Byte order marks, NUL bytes and valid UTF-8 are certain. Other encodings must be guessed, by two
 detectors: over 138 samples in 46 languages and encodings, chardet was right in 132 and
-charset-normalizer in 94, and where both read the same text, in 93 of 94. So chardet ranks the
+charset-normalizer in 94; where both agreed, they were right in 93 of 94. So chardet ranks the
 encodings, and a guess is only likely if charset-normalizer agrees. A guess is never certain.
 """
 
