@@ -1,15 +1,15 @@
-// What parallel coordinates and a scatter have in common: axes, places on them, and a brush on any
-// of them that says which runs are shown.
+// Shared by parallel coordinates and scatter plots: axes, positions on them, and a brush per axis
+// that selects the runs shown.
 import { short } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
 import { put } from "../pages/comparison_url.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-/** Room at both ends of an axis, so that no mark lies on the frame. */
+/** Padding at both ends of an axis, so that no mark touches the frame. */
 export const ROOM = 0.04;
 
 export class Relation {
-  /** @param {HTMLElement} section @param page what shows runs and hides them */
+  /** @param {HTMLElement} section @param page shows and hides runs */
   constructor(section, page) {
     Object.assign(this, { section, page, runs: page.runs, brushes: new Map() });
     this.host = section.querySelector("[data-relation]");
@@ -19,7 +19,7 @@ export class Relation {
   }
 
   start() {
-    if (this.axes.length < 2) this.host.textContent = phrase("These runs differ in too little to be drawn against it.");
+    if (this.axes.length < 2) this.host.textContent = phrase("These runs differ too little to plot.");
     else this.draw();
     if (this.brushes.size) this.apply();
   }
@@ -28,7 +28,7 @@ export class Relation {
     this.host.replaceChildren();
   }
 
-  /** The axes that the address names, else those that come first. */
+  /** The axes named in the URL, or else the first ones. */
   chosen(most) {
     const named = this.section.dataset.axes.split(",").filter(Boolean);
     const found = named.map((key) => this.axes.find((axis) => axis.key === key)).filter(Boolean);
@@ -47,7 +47,7 @@ export class Relation {
     this.draw();
   }
 
-  /** Set or lift the brush of an axis; a brush is from one share of the axis to another. */
+  /** Set or clear the brush of an axis: a range from 0 to 1 of its length. */
   brush(axis, range) {
     if (range) this.brushes.set(axis.key, [Math.min(...range), Math.max(...range)]);
     else this.brushes.delete(axis.key);
@@ -74,7 +74,7 @@ export class Relation {
     this.#tellFiltered(out);
   }
 
-  /** Show of each table and list only the runs inside the brush. */
+  /** Show only the runs inside the brush in each table and list. */
   #tellFiltered(out) {
     const { root, runs } = this.page;
     put(root, "brush", this.section.dataset.brush);
@@ -104,14 +104,14 @@ export class Relation {
   }
 }
 
-/** An axis from 0 to 1: numbers to scale, names evenly apart. */
+/** An axis from 0 to 1: numbers to scale, categories evenly spaced. */
 class Axis {
   constructor({ key, label, isNumber, values }) {
     Object.assign(this, { key, label, isNumber, values });
     const known = values.filter((value) => value !== null);
     this.names = [...new Set(known.map(String))].sort();
     [this.low, this.high] = isNumber ? [Math.min(...known), Math.max(...known)] : [0, this.names.length - 1];
-    // What is spread over decades, as learning rates are, is drawn so.
+    // Use a log scale for values spread over decades, such as learning rates.
     this.isLog = isNumber && this.low > 0 && this.high / this.low > 50;
   }
 
@@ -131,7 +131,7 @@ class Axis {
     return this.low + part * (this.high - this.low);
   }
 
-  /** Where words stand beside it: shares and what they say. */
+  /** The axis labels: their positions from 0 to 1, and their texts. */
   get ticks() {
     if (!this.isNumber) return this.names.map((name, i) => [this.share(i), name]);
     return [0, 0.25, 0.5, 0.75, 1].map((part) => {

@@ -1,4 +1,4 @@
-// Reading a chart: the values at a place in words, by pointer and by keyboard.
+// The chart cursor: the values at a position as text, by pointer and by keyboard.
 import { place as written, short } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
 
@@ -11,9 +11,9 @@ const KEYS = {
   End: Infinity,
 };
 const TURNS = { ArrowUp: -1, ArrowDown: 1 };
-/** What stands before a place whose axis is no thing that is counted. */
+/** The word before a position on each axis. */
 const NAMED = { seconds: phrase("after"), wall: phrase("at"), step: phrase("step"), epoch: phrase("epoch"), tokens: phrase("tokens") };
-/** More values than these are not said at once. */
+/** List at most this many values at once. */
 const MOST_SAID = 3;
 
 export class Reading {
@@ -28,13 +28,13 @@ export class Reading {
     host.setAttribute("aria-roledescription", phrase("line chart"));
     host.setAttribute("aria-label", phrase("{title}. Left and right arrow keys read its values{choice}.", { title, choice }));
     host.addEventListener("keydown", (event) => this.#onKey(event), { signal });
-    // Cursors move together: only the chart that is read by keyboard speaks.
+    // Cursors are synchronised: only the chart read by keyboard announces values.
     const speak = (how) => () => this.words?.setAttribute("aria-live", how);
     host.addEventListener("focus", speak("polite"), { signal });
     host.addEventListener("blur", speak("off"), { signal });
   }
 
-  /** The place that is read, where somebody reads by keyboard. */
+  /** The index being read by keyboard, if any. */
   get place() {
     const { plot, host } = this.chart;
     return document.activeElement === host ? plot.data[0][plot.cursor.idx] : undefined;
@@ -45,7 +45,7 @@ export class Reading {
     plot.setCursor({ left: plot.valToPos(place, "x"), top: plot.height / 4 });
   }
 
-  /** Tell what is under the cursor, in words and to whoever listens. */
+  /** Show the values under the cursor as text, and emit them as an event. */
   point({ cursor, data }) {
     const place = data[0][cursor.idx];
     if (place !== undefined) this.#say(place);
@@ -86,7 +86,7 @@ export class Reading {
     this.#say(x[to]);
   }
 
-  /** Choose the line above or below the one that is read. */
+  /** Select the line above or below the current one. */
   #choose(place, turn) {
     const values = this.chart.valuesAt(place);
     const at = values.findIndex(({ key }) => key === this.chosen);

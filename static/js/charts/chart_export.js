@@ -1,10 +1,10 @@
-// A chart in other forms: as a table to read, as a picture to keep.
+// Chart export: as a table, as a picture.
 import { place as written, short } from "../i18n/formatting.js";
 
 const ROWS = 50;
 const SCALE = 2;
 
-/** Show a chart as a table, or as a chart again. */
+/** Switch between chart and table. */
 export function toggleTable(card, chart, button) {
   const spot = card.querySelector(".as-table");
   const isShown = spot.hidden;
@@ -13,7 +13,7 @@ export function toggleTable(card, chart, button) {
   spot.replaceChildren(...(isShown ? [table(chart)] : []));
 }
 
-/** Let the server draw what is shown, and keep it as PNG. */
+/** Let the server draw the current view as SVG, and save it as PNG. */
 export async function savePicture(card) {
   const link = card.querySelector("a[download]");
   const image = new Image();

@@ -1,10 +1,10 @@
-// What charts are drawn with: colours of the theme, lines, bands, axes, and marks.
+// Chart styling: theme colours, lines, bands, axes, and marks.
 import { place as written, tick } from "../i18n/formatting.js";
 
 const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 const probe = document.createElement("span");
 
-/** Resolve a custom property to a colour that a canvas understands. */
+/** Resolve a CSS custom property to a colour for the canvas. */
 export function colour(name) {
   if (!probe.isConnected) document.body.append(probe);
   probe.hidden = true;
@@ -17,7 +17,7 @@ function faint(stroke, alpha) {
   return parts ? `rgb(${parts.replaceAll(",", "")} / ${alpha})` : stroke;
 }
 
-/** A series is four lines: least, greatest, raw, and smoothed over it; without bands the last two. */
+/** A series is four lines: minimum, maximum, raw, and smoothed; without bands only the last two. */
 export function lines({ hue, dash }, { isBehind, hasBands, isShown }) {
   const stroke = colour(`--series-${hue}`);
   const common = { points: { show: false }, spanGaps: true, show: isShown };
@@ -25,8 +25,8 @@ export function lines({ hue, dash }, { isBehind, hasBands, isShown }) {
   const line = { ...common, stroke, width: 1.5, dash: DASHES[dash] };
   const points = { show: (plot) => plot.data[0].length < 40, size: 5, fill: stroke };
   const behind = { ...line, stroke: faint(stroke, hasBands ? 0.3 : 0.18), width: 1 };
-  // One point makes no line: without a mark, a run's first step would not be seen. Where nothing
-  // is smoothed, the upper line is empty and marks nothing.
+  // One point makes no line: without a mark, a run's first step would be invisible. Without
+  // smoothing, the upper line is empty and has no marks.
   const marked = { ...line, points };
   const drawn = [isBehind ? behind : marked, marked];
   return hasBands ? [bound, bound, ...drawn] : drawn;
@@ -39,7 +39,7 @@ export function bands(series) {
   }));
 }
 
-/** The axes of a plot; `up` is bytes where that is what is drawn. */
+/** The axes of a plot; `up` is bytes if the metric is. */
 export function axes(unit, up) {
   const axis = {
     stroke: colour("--ink-2"),
@@ -55,7 +55,7 @@ export function axes(unit, up) {
   return [below, { ...axis, size: 52, values: told((one) => tick(one, up)) }];
 }
 
-/** Red triangles on the upper edge: here a number was not finite. */
+/** Red triangles on the upper edge where a value was NaN or infinite. */
 export function mark({ ctx, bbox, valToPos }, places, fill) {
   ctx.save();
   ctx.fillStyle = fill;

@@ -1,4 +1,4 @@
-// The points of a chart: one x axis, and for each series its means, extremes and broken places.
+// The data of a chart: one x axis, and the means, extremes and non-finite positions of each series.
 
 /** @typedef {{mean: number[], min: number[], max: number[], non_finite: number[]}} Series */
 
@@ -10,7 +10,7 @@ export class Curves {
     this.series = names.map(() => ({ mean: [], min: [], max: [], non_finite: [] }));
   }
 
-  /** Take whole curves at once, as the server cut them. A missing series stays empty. */
+  /** Set all curves, as downsampled by the server. A missing series stays empty. */
   load(x, byName) {
     this.x = [...x];
     this.series = this.names.map((name) => {
@@ -22,10 +22,10 @@ export class Curves {
     });
   }
 
-  /** Take a part of the axis anew, in finer buckets; what lies outside stays as it was. */
+  /** Replace a range of the axis by finer buckets; the rest stays. */
   refine({ min, max }, x, byName) {
     if (!x.length) return;
-    // What was told since they were asked for stays, too.
+    // Points that arrived since the request stay, too.
     const end = Math.min(max, x.at(-1));
     const before = this.x.findIndex((place) => place >= min);
     const after = this.x.findLastIndex((place) => place <= end) + 1;
@@ -41,10 +41,10 @@ export class Curves {
     this.x = lay(this.x, x);
   }
 
-  /** Add what was told at one place; numbers for a place already known join it. */
+  /** Add the values at one x; values for an existing x join it. */
   push(place, values) {
     if (!this.names.some((name) => name in values)) return;
-    // A run that begins anew tells its first step again: what was told before is gone.
+    // A restarted run reports its first step again: drop the earlier points.
     if (this.x.length > 1 && place <= this.x[0]) this.load([], {});
     if (this.x.at(-1) !== place) {
       this.x.push(place);
@@ -63,7 +63,7 @@ export class Curves {
     });
   }
 
-  /** Add what one series told at a place, wherever that lies: several runs share the axis. */
+  /** Add a value of one series at any x: several runs share the axis. */
   insert(place, k, value, step) {
     if (!Number.isFinite(place)) return;
     let i = this.x.length;
@@ -82,7 +82,7 @@ export class Curves {
     }
   }
 
-  /** Places where a number was not finite, each once. */
+  /** Return the x positions of NaN or infinite values, each once. */
   get broken() {
     return [...new Set(this.series.flatMap((one) => one.non_finite))].sort((a, b) => a - b);
   }
@@ -91,7 +91,7 @@ export class Curves {
     return this.series.every((one) => !one.non_finite.length && one.mean.every((v) => v === null));
   }
 
-  /** The value of a series at an index, or the nearest one before it. */
+  /** Return the value of a series at an index, or the nearest one before it. */
   at(k, i) {
     const { mean } = this.series[k];
     for (let j = i; j >= 0; j -= 1) if (mean[j] !== null) return mean[j];

@@ -1,5 +1,5 @@
-// A line chart on uPlot: smoothing over the raw line, the band between extremes, marks where
-// numbers broke, a group's zoom and cursor, reading by keyboard.
+// A line chart on uPlot: a smoothed over a raw line, a band between extremes, marks for NaN or
+// infinite values, zoom and cursor shared by a group, and keyboard access.
 import { Curves } from "./curve_data.js";
 import * as ink from "./chart_style.js";
 import { inner, short, smooth, thin } from "../i18n/formatting.js";
@@ -9,13 +9,13 @@ import uPlot from "./uplot.js";
 
 const HEIGHT = 220;
 const REDRAW_MS = 1000;
-/** With more lines than these, the bands between extremes only hide each other. */
+/** Above this number of lines, draw no bands: they would hide each other. */
 const MOST_BANDS = 4;
-/** Of so many the plot itself draws no more than pixels can show. */
+/** From this number of points on, uPlot itself draws no more than pixels can show. */
 const LEAST_THINNED = 2000;
-/** Of more lines than these it is not told where they broke. */
+/** Link the first NaN or infinite value of at most this many lines. */
 const MOST_LINKS = 3;
-/** Charts that zoom together, by group. */
+/** Charts that share a zoom, by group. */
 const groups = new Map();
 
 export class Chart {
@@ -27,7 +27,7 @@ export class Chart {
    *          zoom?: {min: number, max: number} | null,
    *          look?: {isLog?: boolean, isXLog?: boolean, isClipped?: boolean},
    *          brokenAt?: (key: string, step: number) => string}} options noisy series are smoothed;
-   *   `brokenAt` tells where a step is explained at which a number was not finite
+   *   `brokenAt` returns the URL that explains a step with a NaN or infinite value
    */
   constructor(host, { title, group, unit = "step", series, zoom = null, look = {}, brokenAt }) {
     Object.assign(this, { host, title, group, unit, series, zoom, look, brokenAt });
@@ -48,7 +48,7 @@ export class Chart {
     this.refresh();
   }
 
-  /** Show more of what is zoomed to, unless the zoom has changed; the line stays till then. */
+  /** Show finer data of the zoomed range, unless the zoom has changed. */
   refine(range, x, byName) {
     if (this.zoom?.min !== range.min || this.zoom.max !== range.max) return;
     this.curves.refine(range, x, byName);
@@ -61,7 +61,7 @@ export class Chart {
     this.refresh();
   }
 
-  /** Add what one series told, at its place among what the others told. */
+  /** Add a point of one series at its position among those of the others. */
   insert(place, key, value, step) {
     this.curves.insert(place, this.curves.names.indexOf(key), value, step);
     this.refresh();
@@ -79,13 +79,13 @@ export class Chart {
     this.remake();
   }
 
-  /** Draw all but some series. */
+  /** Hide some series. */
   hide(keys) {
     this.hidden = keys;
     this.remake();
   }
 
-  /** Let one series stand out, or none. */
+  /** Highlight one series, or none. */
   focusOn(key) {
     const k = this.curves.names.indexOf(key);
     this.plot?.setSeries(k < 0 ? null : (k + 1) * this.width, { focus: true });
@@ -96,7 +96,7 @@ export class Chart {
     if (this.plot) this.#make();
   }
 
-  /** Draw at once, whether or not it was drawn just now. */
+  /** Draw immediately, ignoring the throttle. */
   draw() {
     clearTimeout(this.waiting);
     this.#draw();
@@ -143,7 +143,7 @@ export class Chart {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", remake, { signal });
     document.addEventListener("themechange", remake, { signal });
-    // On paper all of the page is seen, in ink.
+    // In print, draw all charts, in print colours.
     matchMedia("print").addEventListener("change", ({ matches }) => this.#print(matches), { signal });
     this.reading = new Reading(this, signal);
     this.host.addEventListener("dblclick", () => this.zoomAll(null), { signal });
@@ -165,7 +165,7 @@ export class Chart {
     this.plot.setData(this.#data(), !this.zoom);
     if (this.zoom) this.plot.setScale("x", this.zoom);
     this.#tellDrawn();
-    // Who reads by keyboard stays at the point read.
+    // Keep the position of the keyboard cursor.
     if (read !== undefined) this.reading.goTo(read);
   }
 
@@ -217,7 +217,7 @@ export class Chart {
     return positive(thin([x, ...columns], LEAST_THINNED), this.look);
   }
 
-  /** The part of the y axis that holds all but the few values far out. */
+  /** Return the range of the y axis without outliers. */
   #inner() {
     const { min, max } = this.zoom ?? { min: -Infinity, max: Infinity };
     const inside = (place) => place >= min && place <= max;
@@ -244,7 +244,7 @@ export class Chart {
     this.host.dispatchEvent(new CustomEvent("chart-zoom", { bubbles: true, detail: range }));
   }
 
-  /** A click beside a mark leads to what is known of it. */
+  /** Open the explanation of a mark on a click near it. */
   #onClick(event) {
     const bad = event.offsetY < 20 && this.plot && this.brokenAt;
     if (!bad) return;
@@ -266,9 +266,9 @@ export class Chart {
     const places = this.curves.broken;
     if (!this.count || !places.length) return;
     const first = `${this.unit} ${short(places[0])}`;
-    this.count.textContent = phrase("▼ {count} not finite, first at {first}", { count: places.length, first });
+    this.count.textContent = phrase("▼ {count} NaN or infinite, first at {first}", { count: places.length, first });
     if (!this.brokenAt) return;
-    this.count.textContent = phrase("▼ {count} not finite:", { count: places.length });
+    this.count.textContent = phrase("▼ {count} NaN or infinite:", { count: places.length });
     const broken = this.curves.series.map((one, k) => ({ ...one, ...this.series[k] }));
     const links = broken.filter((one) => typeof one.first_broken === "number").slice(0, MOST_LINKS);
     for (const { first_broken: step, broken_run: run, key, label } of links) {
@@ -279,7 +279,7 @@ export class Chart {
     }
   }
 
-  /** What every shown series has at a place, greatest first. */
+  /** Return the values of all shown series at a position, largest first. */
   valuesAt(place) {
     const known = this.curves.x.findLastIndex((one) => one <= place);
     return this.series
@@ -289,7 +289,7 @@ export class Chart {
   }
 }
 
-/** Leave out what a logarithm has no place for. */
+/** Drop values that a logarithmic axis cannot show. */
 function positive(data, { isLog, isXLog }) {
   const kept = data[0].map((place) => !isXLog || place > 0);
   const fits = (value) => (isLog && value <= 0 ? null : value);

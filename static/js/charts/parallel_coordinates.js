@@ -1,4 +1,4 @@
-// Parallel coordinates: a line a run through what was set and what came of it.
+// Parallel coordinates: one line per run through its settings and results.
 import { phrase } from "../i18n/translations.js";
 import { Relation, shape } from "./axis_plot.js";
 
@@ -59,7 +59,7 @@ export default class Parallel extends Relation {
     const reach = shape("rect", { class: "reach", x: -16, width: 32, y: TOP, height: HEIGHT - TOP - BOTTOM });
     group.append(shape("path", { class: "rule", d: `M0 ${TOP}V${HEIGHT - BOTTOM}` }), brush, reach);
     group.append(shape("text", { y: 16, class: "name" }, axis.label.length > 18 ? `${axis.label.slice(0, 17)}…` : axis.label));
-    group.append(shape("title", {}, phrase("{key}: drag to brush, click to lift the brush", axis)));
+    group.append(shape("title", {}, phrase("{key}: drag to brush, click to clear the brush", axis)));
     for (const [share, words] of axis.ticks) {
       group.append(shape("text", { x: 6, y: y(share) + 4, class: "tick" }, words));
     }
@@ -79,7 +79,7 @@ export default class Parallel extends Relation {
     group.setAttribute("aria-valuemax", "1");
     group.setAttribute("aria-valuenow", ((low + high) / 2).toFixed(2));
     group.setAttribute("aria-valuetext", range ? axis.said(range).replace("..", " – ") : phrase("all"));
-    group.setAttribute("aria-label", phrase("Brush on {label}: up and down move it, plus and minus change its size, Delete lifts it", axis));
+    group.setAttribute("aria-label", phrase("Brush on {label}: Up and Down move it, plus and minus resize it, Delete clears it", axis));
   }
 
   #drag(group, axis, show) {
@@ -119,7 +119,7 @@ export default class Parallel extends Relation {
     show();
   }
 
-  /** Let a person choose the axes. */
+  /** Controls to choose the axes. */
   #choice(axes) {
     const box = document.createElement("details");
     box.className = "menu";

@@ -1,4 +1,4 @@
-// A scatter: one mark a run, one setting or number against another; a rectangle brushes both.
+// A scatter plot: one mark per run, one setting or metric vs. another; a rectangle brushes both.
 import { phrase } from "../i18n/translations.js";
 import { Relation, ROOM, shape } from "./axis_plot.js";
 
@@ -11,7 +11,7 @@ const RIGHT = 16;
 export default class Scatter extends Relation {
   draw() {
     const [first, second] = this.chosen(0);
-    // What was set against what came of it, where nothing is said.
+    // By default, a setting vs. a result.
     this.across = first ?? this.axes[0];
     this.up = second ?? this.axes.find(({ key }) => /loss/.test(key)) ?? this.axes.at(-1);
     this.width = Math.max(300, Math.min(760, this.host.clientWidth));
@@ -21,7 +21,7 @@ export default class Scatter extends Relation {
       width: this.width,
       height: HEIGHT,
       role: "img",
-      "aria-label": phrase("Scatter of {count} runs: {up} against {across}. The sliders above it brush.", { count: this.runs.length, up: this.up.label, across: this.across.label }),
+      "aria-label": phrase("Scatter plot of {count} runs: {up} vs. {across}. Use the sliders above it to brush.", { count: this.runs.length, up: this.up.label, across: this.across.label }),
     });
     this.box = shape("rect", { class: "brush", width: 0, height: 0 });
     svg.append(...this.#axes(), this.box, ...this.runs.map((run, i) => this.#mark(run, i)));
@@ -101,11 +101,11 @@ export default class Scatter extends Relation {
     for (const [name, value] of Object.entries(size)) this.box.setAttribute(name, value);
   }
 
-  /** Let a person choose both axes. */
+  /** Controls to choose both axes. */
   #choice() {
     const box = document.createElement("div");
     box.className = "bar";
-    for (const [words, name] of [[phrase("Across"), "across"], [phrase("Up"), "up"]]) {
+    for (const [words, name] of [[phrase("X axis"), "across"], [phrase("Y axis"), "up"]]) {
       const label = document.createElement("label");
       label.className = "bar";
       const select = document.createElement("select");
@@ -121,7 +121,7 @@ export default class Scatter extends Relation {
     return box;
   }
 
-  /** The ends of the brush on an axis, for those who do not draw it with a pointer. */
+  /** Sliders for the ends of the brush on an axis, as an alternative to the pointer. */
   #ends(axis) {
     const words = [phrase("from"), phrase("to")];
     const ends = words.map((word, i) => {

@@ -1,4 +1,4 @@
-// The one place that knows where uPlot is. Its small build is a plain script that leaves a global.
+// Loads uPlot. Its small build is a plain script that defines a global.
 const script = document.createElement("script");
 script.src = new URL("../../vendor/uPlot.iife.min.js", import.meta.url);
 const loaded = new Promise((resolve, reject) => {

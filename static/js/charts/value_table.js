@@ -1,7 +1,7 @@
-// The table beside the pointer: what every line of a chart has there, greatest first.
+// The table next to the pointer: the value of every line there, largest first.
 import { place as written, short } from "../i18n/formatting.js";
 
-/** Show the values at a place of a chart; nothing hides them. */
+/** Show the values at a position of a chart; without values, hide the table. */
 export function show(chart, at) {
   const box = chart.host.parentElement.querySelector(".values");
   if (!at || at.top < 0) return box?.remove();
@@ -20,7 +20,7 @@ export function show(chart, at) {
 function made(chart) {
   const box = document.createElement("div");
   box.className = "values";
-  // Who cannot see it hears the line above the chart, or reads its table.
+  // Screen readers use the line above the chart or its table instead.
   box.setAttribute("aria-hidden", "true");
   chart.host.parentElement.append(box);
   chart.host.addEventListener("pointerleave", () => box.remove(), { once: true });
