@@ -1,10 +1,10 @@
-// Numbers for screens: how they are written, smoothed, and thinned to what pixels can show.
+// Numbers for display: formatting, smoothing, and downsampling to the pixels available.
 
 import { LANGUAGE, phrase } from "./translations.js";
 
 const IS_ENGLISH = LANGUAGE === "en";
 
-/** Write a number with few digits; what is missing is a dash and never zero. */
+/** Format a number with few digits; a missing value is a dash, never zero. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value;
@@ -14,12 +14,12 @@ export function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** Write a number below a thousandth as Python does, so that pages and scripts agree. */
+/** Format a number below 0.001 as Python does, so that pages and scripts agree. */
 function small(value) {
   return Math.abs(value) >= 1e-4 ? String(value) : value.toExponential().replace(/-(\d)$/, "-0$1");
 }
 
-/** Write a metric's value with the unit its name says, as the server does. */
+/** Format a metric's value with the unit of its name, as the server does. */
 export function measure(value, name) {
   if (typeof value === "string") return value === "NaN" ? value : phrase("infinite");
   if (value === null || value === undefined) return "–";
@@ -28,7 +28,7 @@ export function measure(value, name) {
   return name === "train_seconds" ? span(value) : short(value);
 }
 
-/** Write hundredths that are already rounded. */
+/** Format hundredths that are already rounded. */
 export function percent(hundredths) {
   return `${hundredths}${IS_ENGLISH ? " " : ""}%`;
 }
@@ -36,12 +36,12 @@ export function percent(hundredths) {
 function bytes(value) {
   const units = ["B", "KB", "MB", "GB", "TB"];
   let rank = 0;
-  // What rounds to 1000 of a unit is one of the next.
+  // A value that rounds to 1000 of a unit becomes 1 of the next.
   for (; Math.abs(value) >= 999.5 && rank < 4; rank += 1) value /= 1000;
   return `${Number(value.toPrecision(3))} ${units[rank]}`;
 }
 
-/** Write a whole number with its thousands apart. */
+/** Format an integer with thousands separators. */
 function grouped(value) {
   return IS_ENGLISH ? value.toLocaleString("en").replaceAll(",", "\u202f") : value.toLocaleString(LANGUAGE);
 }
@@ -49,7 +49,7 @@ function grouped(value) {
 const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [0, "B"]];
 const LARGE = [[1e12, "T"], [1e9, "G"], [1e6, "M"]];
 
-/** Write a number beside an axis, where there is room for a few signs. */
+/** Format an axis label, which has room for few characters. */
 export function tick(value, unit) {
   const size = Math.abs(value);
   const [by, sign] = (unit === "bytes" ? SIZES : LARGE).find(([least]) => size >= least) ?? [];
@@ -60,7 +60,7 @@ const DAY = 86_400;
 const UNITS = [[DAY, "day", 3600, "hour"], [3600, "hour", 60, "minute"], [60, "minute", 1, "second"]];
 const SIGNS = { day: "d", hour: "h", minute: "min", second: "s" };
 
-/** Write seconds with the two units that matter, as the server does. */
+/** Format seconds with the two largest units, as the server does. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 10) return amount(seconds.toFixed(1), "second");
@@ -74,13 +74,13 @@ function amount(number, unit) {
   return new Intl.NumberFormat(LANGUAGE, { style: "unit", unit, unitDisplay: "short" }).format(Number(number));
 }
 
-/** Write a place on an axis. */
+/** Format a position on an axis. */
 export function place(value, unit) {
   if (unit === "wall") return new Date(value * 1000).toLocaleString(IS_ENGLISH ? "en-GB" : LANGUAGE, { hour12: false });
   return unit === "seconds" && value >= 0 ? span(value) : short(value);
 }
 
-/** The range that holds all but the outermost fiftieth at each end. */
+/** Return the range without the outermost 2 % at each end. */
 export function inner(values, isLog) {
   if (!values.length) return [isLog ? 1 : 0, 10];
   const sorted = values.toSorted((a, b) => a - b);
@@ -91,7 +91,7 @@ export function inner(values, isLog) {
   return [low - room, high + room];
 }
 
-/** Exponential moving average, corrected for its start; gaps stay gaps. */
+/** Exponential moving average with bias correction; gaps stay gaps. */
 export function smooth(values, weight) {
   if (!weight) return values;
   let mean = 0;
@@ -104,7 +104,7 @@ export function smooth(values, weight) {
   });
 }
 
-/** Thin columns that share an x, keeping the least and greatest of every bucket: spikes survive. */
+/** Downsample columns that share an x, keeping each bucket's minimum and maximum: spikes survive. */
 export function thin(columns, buckets) {
   const size = columns[0].length;
   if (size <= buckets * 4) return columns;

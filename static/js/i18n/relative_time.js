@@ -1,10 +1,10 @@
-// How long ago something was goes on while a page is open.
+// Keeps relative times up to date while a page is open.
 
 const MINUTE = 60;
-/** As the server calls them in English. Other languages have their own words. */
+/** Units as the server writes them in English. Other languages use Intl. */
 const UNITS = [["day", 86400, "d"], ["hour", 3600, "h"], ["minute", MINUTE, "min"]];
 
-/** Write anew, once a minute, how far off each moment is; hidden pages wait until they are seen. */
+/** Update each relative time once a minute; hidden pages wait until they are visible. */
 export function tick() {
   setInterval(write, MINUTE * 1000);
   document.addEventListener("visibilitychange", write);
@@ -14,12 +14,12 @@ function write() {
   if (document.hidden) return;
   for (const spot of document.querySelectorAll("time[datetime]")) {
     const told = far((Date.parse(spot.dateTime) - Date.now()) / 1000);
-    // Below a minute it stays as the server wrote it: just now.
+    // Below a minute, keep the server's text: just now.
     if (told && spot.textContent !== told) spot.textContent = told;
   }
 }
 
-/** Write how far off a moment is that lies so many seconds ahead. */
+/** Format the time that is so many seconds in the future. */
 function far(away) {
   const found = UNITS.find(([, span]) => Math.abs(away) >= span);
   if (!found) return "";
