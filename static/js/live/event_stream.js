@@ -1,17 +1,17 @@
-// One EventSource for all that is live on a page. It is closed while the tab is hidden, for a
-// browser allows six connections to a studio, and goes on by id where it stopped. It stays open
-// where somebody waits to be told.
+// One EventSource for everything live on a page. It is closed while the tab is hidden, because a
+// browser allows six connections per host, and resumes by event id. It stays open while a
+// notification is requested.
 
 import { check, heard } from "../shell/connection.js";
 import { phrase } from "../i18n/translations.js";
 
 const HIDDEN_GRACE_MS = 5_000;
-const SILENCE_MS = 45_000; // three heartbeats missed: the connection is dead and nobody said so
+const SILENCE_MS = 45_000; // three heartbeats missed: the connection died without an error
 const MOST_WAIT_MS = 30_000;
 
 const WORDS = { live: phrase("Live"), reconnecting: phrase("Reconnecting"), paused: phrase("Paused"), off: "" };
 
-/** Show the state of the connection beside the menu. */
+/** Show the connection state next to the menu. */
 function show(state) {
   document.documentElement.dataset.live = state;
   const words = document.getElementById("connection");
@@ -21,9 +21,9 @@ function show(state) {
 /**
  * Follow a stream of events until the returned function is called.
  * @param {string} url
- * @param {Record<string, (data: any) => void>} handlers by the event's name
+ * @param {Record<string, (data: any) => void>} handlers by event name
  * @param {string} after the id of the last event already known
- * @param {() => boolean} stays whether to go on while nobody looks
+ * @param {() => boolean} stays whether to stay open while the tab is hidden
  */
 export function follow(url, handlers, after = "", stays = () => false) {
   let source = null;
@@ -50,7 +50,7 @@ export function follow(url, handlers, after = "", stays = () => false) {
     }, SILENCE_MS);
   }
 
-  /** EventSource retries a cut line itself, but gives up for good on an answer like 503. */
+  /** EventSource retries lost connections itself, but gives up on a response such as 503. */
   function retry() {
     check();
     if (source?.readyState !== EventSource.CLOSED) return show("reconnecting");
@@ -90,7 +90,7 @@ export function follow(url, handlers, after = "", stays = () => false) {
     timers.hidden = setTimeout(() => source && !stays() && close("paused"), HIDDEN_GRACE_MS);
   }
 
-  /** The studio answers again: do not wait for the next try. */
+  /** The studio responds again: reconnect without waiting for the next attempt. */
   function onBack() {
     if (source && source.readyState !== EventSource.CLOSED) return;
     tries = 0;

@@ -1,9 +1,9 @@
-// The figures of a run, written as the server writes them: see `studio/web/rendering/live_figures.py`.
+// The figures of a run, formatted as on the server: see `studio/web/rendering/live_figures.py`.
 
 import { measure, percent, short, span } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
 
-/** Figures that are no metrics. */
+/** Figures that are not metrics. */
 const FIGURES = {
   step: (run) => short(run.step),
   total: (run) => (run.total_steps ? short(run.total_steps) : "…"),
@@ -15,7 +15,7 @@ const FIGURES = {
   phase: (run) => (run.phase ? phrase(run.phase) : ""),
 };
 
-/** Write every figure of a run within an element; tiles that waited for a value appear. */
+/** Update all figures of a run within an element, and show tiles that now have a value. */
 export function fill(place, run) {
   const bar = place.querySelector("progress");
   if (bar && run.progress !== null) bar.value = run.progress;

@@ -1,9 +1,9 @@
-// The tail of a run's log: the last lines only, as text and nothing else.
+// The tail of a run's log: the last lines, as plain text.
 
 const MOST_LINES = 500;
 
 export class Log {
-  /** @param {HTMLElement} panel with a `pre` and a checkbox that says whether to follow */
+  /** @param {HTMLElement} panel with a `pre` and a "Follow" checkbox */
   constructor(panel) {
     this.view = panel.querySelector("pre");
     this.follows = panel.querySelector("input[type=checkbox]");
@@ -24,14 +24,14 @@ export class Log {
     if (this.follows.checked) this.view.scrollTop = this.view.scrollHeight;
   }
 
-  /** Who scrolls up wants to read; who scrolls to the end wants to follow. */
+  /** Scrolling up stops following; scrolling to the end resumes it. */
   #onScroll() {
     const { scrollTop, clientHeight, scrollHeight } = this.view;
     this.follows.checked = scrollTop + clientHeight > scrollHeight - 24;
   }
 }
 
-/** What a line that was written over, as progress bars do, shows in the end. */
+/** Return the final text of a line that was overwritten, as progress bars do. */
 function settled(line) {
   return line.replace(/\r+$/, "").split("\r").at(-1);
 }

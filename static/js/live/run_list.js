@@ -1,12 +1,12 @@
-// Lists of runs: bars and figures move as events come; a change of status redraws what shows it.
+// Lists of runs: events update progress and figures; a status change redraws the affected parts.
 import { fill } from "./live_figures.js";
 import { follow } from "./event_stream.js";
 
 export default function start(root) {
-  /** What the stream told last of each run. Its first message only repeats what the page shows. */
+  /** The last message about each run. The first message only repeats what the page shows. */
   const known = new Map();
   const ended = new AbortController();
-  // A part that the server drew before the last message must not stay as it is.
+  // Update parts that the server rendered before the last message.
   const again = () => known.forEach((run) => places(root, run).forEach((place) => fill(place, run)));
   document.addEventListener("htmx:after:swap", again, { signal: ended.signal });
   const stop = follow(root.dataset.live, {

@@ -1,4 +1,4 @@
-// "Tell me when it ends": a notification of the browser's; where it is refused, the tab's title.
+// "Notify me": a browser notification or, if notifications are blocked, the tab title.
 
 import { phrase } from "../i18n/translations.js";
 
@@ -10,13 +10,13 @@ const ENDS = {
 };
 
 const WORDS = {
-  granted: phrase("You will be told by a notification. Leave this page open."),
-  denied: phrase("This browser shows no notifications from here, so the tab’s title will tell you. Leave this page open."),
-  default: phrase("Allow notifications, or the tab’s title will tell you. Leave this page open."),
+  granted: phrase("You will get a notification. Keep this page open."),
+  denied: phrase("Notifications are blocked in this browser, so the tab title will show the result. Keep this page open."),
+  default: phrase("Allow notifications, or watch the tab title. Keep this page open."),
 };
 
 export class Bell {
-  /** @param {HTMLElement} root the run's page */
+  /** @param {HTMLElement} root the run page */
   constructor(root) {
     this.root = root;
     this.key = `tell:${location.pathname}`;
@@ -26,7 +26,7 @@ export class Bell {
     this.draw();
   }
 
-  /** Whether somebody waits to be told, also after the page was loaded anew. */
+  /** Whether a notification is requested, also after a reload of the page. */
   get isOn() {
     return sessionStorage.getItem(this.key) !== null;
   }
@@ -48,7 +48,7 @@ export class Bell {
     this.say(this.isOn ? WORDS[permission()] : "");
   }
 
-  /** Tell of a run that has changed its status, once. */
+  /** Notify once when the run has changed its status. */
   ring(run) {
     if (!this.isOn || !(run.status in ENDS)) return;
     sessionStorage.removeItem(this.key);
@@ -71,7 +71,7 @@ function permission() {
   return "Notification" in window ? Notification.permission : "denied";
 }
 
-/** Put the sentence into the tab's title, over what htmx puts there, until people come back. */
+/** Show the sentence as the tab title, overriding htmx, until the user returns. */
 function entitle(sentence, left) {
   const before = document.title;
   const seen = new AbortController();
@@ -98,6 +98,6 @@ function show(sentence, body, tag) {
       note.close();
     };
   } catch {
-    // Some phones have the word but not the thing: there the title has told it.
+    // Some phones have `Notification` but cannot construct one: there the title is enough.
   }
 }
