@@ -1,5 +1,4 @@
-// Curves of several runs laid over each other, as they come; what is shown of them stands in the
-// address.
+// Live curves of several runs in one chart; the URL holds what is shown.
 import { Chart } from "../charts/line_chart.js";
 import { fill } from "../live/live_figures.js";
 import { phrase } from "../i18n/translations.js";
@@ -8,9 +7,9 @@ import { Finer, put, span } from "./comparison_url.js";
 
 const FIELDS = { relative_step: "step", wall: "seconds" };
 const AXES = new Set(["step", "relative_step", "epoch", "tokens", "seconds", "wall"]);
-/** Curves that have grown beyond this are cut anew by the server. */
+/** Curves with more points than this are downsampled again by the server. */
 const MOST_POINTS = 4000;
-/** Means of groups cannot be added to: they are asked for again, but not all the time. */
+/** Group means cannot be extended point by point: fetch them again at most this often. */
 const AGAIN_MS = 3000;
 
 export default function start(root) {
@@ -46,7 +45,7 @@ class Page {
     this.charts.forEach((chart) => chart.dispose());
   }
 
-  /** Fetch all curves, those on screen first, one metric at a time. */
+  /** Fetch all curves, one metric at a time, those on screen first. */
   async load(charts = this.charts) {
     const seen = (chart) => chart.host.getBoundingClientRect().top < innerHeight;
     for (const chart of charts.toSorted((a, b) => seen(b) - seen(a))) {
@@ -61,7 +60,7 @@ class Page {
     chart.waitingFor = missed;
     const { signal } = this.ended;
     const answer = await fetch(this.#address(key), { signal }).catch(() => null);
-    // Asked for again meanwhile: the newer answer counts.
+    // Requested again in the meantime: use the newer response.
     if (chart.waitingFor !== missed) return;
     if (!answer?.ok) chart.waitingFor = null;
     if (!answer?.ok) return;
@@ -77,12 +76,12 @@ class Page {
     missed.forEach((rows) => this.#add(chart, rows));
   }
 
-  /** A group is numbered by its first run; without that run it is the same group still. */
+  /** A group has the id of its first run; without that run it is still the same group. */
   #owned(curves = {}) {
     return Object.fromEntries(Object.entries(curves).map(([id, one]) => [this.owners[id] ?? id, one]));
   }
 
-  /** Show more of the part that a chart is zoomed to. */
+  /** Show finer curves of the range that a chart is zoomed to. */
   async #refine(chart, range) {
     const { key } = chart.host.dataset;
     const missed = [];
@@ -134,7 +133,7 @@ class Page {
   #onChange(field) {
     if (field.matches("[data-show]")) this.#hide(true);
     if (field.matches("[data-look]")) this.#look(field);
-    // A part of one axis means nothing on another.
+    // A range of one axis has no meaning on another.
     if (field.name === "x") put(this.root, "zoom", "");
   }
 
@@ -187,7 +186,7 @@ class Page {
     this.charts.forEach((chart) => chart.hide(without));
   }
 
-  /** Draw only the runs that a brush leaves. */
+  /** Draw only the runs selected by the brush. */
   filter(out) {
     this.filtered = out;
     this.#hide();
@@ -259,7 +258,7 @@ class Page {
     }, AGAIN_MS);
   }
 
-  /** Show how the runs stand; what a run told before it began anew is gone. */
+  /** Update the runs' statuses; a restarted run loses its earlier metrics. */
   #stand(runs) {
     for (const run of runs) {
       const { id, status, step } = run;

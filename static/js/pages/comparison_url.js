@@ -1,7 +1,7 @@
-// The state of a page of comparison: it stands in the address, and in every form and link that
-// leads back to the page.
+// The state of the comparison page: kept in the URL, and in every form and link that leads back
+// to the page.
 
-/** Put a value into the address; nothing where it is as it comes. */
+/** Write a value to the URL; remove it if it is the default. */
 export function put(root, name, value) {
   const address = new URL(location.href);
   set(address.searchParams, name, value);
@@ -27,18 +27,18 @@ function set(params, name, value) {
   else params.set(name, value);
 }
 
-/** Read a part of an axis, as `10..20`. */
+/** Parse a range of an axis, such as `10..20`. */
 export function span(words) {
   const [min, max] = words.split("..").map(Number);
   return words && Number.isFinite(min) && Number.isFinite(max) ? { min, max } : null;
 }
 
-/** How many buckets of a part of an axis are asked for: as many as there are pixels. */
+/** The number of buckets to request for a range of an axis: about one per pixel. */
 const FINE = 800;
-/** Of a part that is being chosen still, nothing is asked. */
+/** Wait this long for the zoom to settle before requesting. */
 const SETTLED_MS = 250;
 
-/** Ask for finer curves of what charts are zoomed to, once it stays so; `whole` when it is lifted. */
+/** Request finer curves once a zoom has settled; call `whole` when the zoom is reset. */
 export class Finer {
   constructor(signal, { whole = () => {}, part }) {
     Object.assign(this, { signal, whole, part });
@@ -50,7 +50,7 @@ export class Finer {
     this.waiting = setTimeout(() => (range ? this.part(range) : this.whole()), SETTLED_MS);
   }
 
-  /** Fetch an address for a part of its axis. */
+  /** Fetch a URL for a range of its axis. */
   async fetch(address, { min, max }) {
     const part = new URL(address, location.href);
     for (const [name, value] of [["from", min], ["to", max], ["buckets", FINE]]) part.searchParams.set(name, value);

@@ -1,13 +1,13 @@
-// Upload a data set: drop or choose a file, see how far it is, and keep the form when it is refused.
-// Without this module the form works too, but a browser then forgets the file it refuses.
+// Dataset upload: drop or choose a file, follow the progress, and keep the form if it is rejected.
+// The form also works without this module, but then the browser forgets the rejected file.
 
 import * as parts from "./resumable_upload.js";
 import { phrase } from "../i18n/translations.js";
 
 const UNREACHED = {
-  error: { message: phrase("The studio could not be reached."), hint: phrase("Is it still running? Try again.") },
+  error: { message: phrase("The studio could not be reached."), hint: phrase("Check that it is running, then try again.") },
 };
-const LARGE = 16 * 2 ** 20; // bytes; what is larger is sent in parts, and goes on after a cut
+const LARGE = 16 * 2 ** 20; // bytes; larger files are sent in parts and can resume
 
 /** @param {HTMLFormElement} form */
 export default function start(form) {
@@ -22,7 +22,7 @@ export default function start(form) {
   /** @type {AbortController | null} */
   let stopping = null;
 
-  /** Show how far it is; no words, no upload. */
+  /** Show the progress; without words, no upload is running. */
   function show(words, share = 0) {
     told.textContent = words;
     submit.disabled = words !== "";
@@ -35,21 +35,21 @@ export default function start(form) {
     event.preventDefault();
     forget(form);
     if (form.file.files[0].size > Number(form.dataset.limit)) {
-      tell(form, { message: phrase("The file is larger than is taken here."), hint: phrase("Split it.") });
+      tell(form, { message: phrase("The file is too large."), hint: phrase("Split it into smaller files.") });
       return;
     }
     if (form.file.files[0].size > LARGE && !form.validation_file.files.length) {
       sendInParts(form.file.files[0]);
       return;
     }
-    // fetch cannot tell how much has been sent.
+    // fetch does not report upload progress.
     request = new XMLHttpRequest();
     request.upload.addEventListener("progress", ({ loaded, total }) => {
-      show(phrase("Sending: {share} %", { share: Math.floor((100 * loaded) / total) }), loaded / total);
+      show(phrase("Uploading: {share} %", { share: Math.floor((100 * loaded) / total) }), loaded / total);
     });
     request.upload.addEventListener("load", () => {
       show(phrase("Reading the rows…"), null);
-      // All has been sent; the studio goes on reading, whether or not we listen.
+      // Everything is sent; the studio keeps processing even if this page closes.
       stop.hidden = true;
     });
     request.addEventListener("load", ({ target: { status, response } }) => {
@@ -61,14 +61,14 @@ export default function start(form) {
     request.open("POST", form.dataset.api);
     request.responseType = "json";
     request.send(new FormData(form));
-    show(phrase("Sending…"));
+    show(phrase("Uploading…"));
   }
 
   async function sendInParts(file) {
     const sending = new AbortController();
     stopping = sending;
     try {
-      show(phrase("Sending…"));
+      show(phrase("Uploading…"));
       const upload = await parts.send(file, { signal: sending.signal, show });
       const answer = await fetch("/api/v1/datasets", {
         method: "POST",
@@ -86,7 +86,7 @@ export default function start(form) {
     }
   }
 
-  /** A person has thought better of it; a page that is left may come back. */
+  /** The user cancelled the upload; leaving the page does not, so that it can resume. */
   function halt() {
     request?.abort();
     if (stopping === null) return;
@@ -113,13 +113,13 @@ export default function start(form) {
   };
 }
 
-/** Take away what was said of an earlier try. */
+/** Clear the errors of an earlier attempt. */
 function forget(form) {
   for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
   for (const error of form.querySelectorAll(".error")) error.hidden = true;
 }
 
-/** Say what is wrong beside the field that it is about. */
+/** Show an error next to the field it belongs to. */
 function tell(form, { param, message, hint }) {
   const field = form.elements.namedItem(param ?? "file") ?? form.file;
   const error = form.querySelector(`#${field.id}-problem`);

@@ -1,4 +1,4 @@
-// Completion of what is typed into the search box: the server offers, here one offer is taken.
+// Completion for the search box: the server suggests, this module applies a suggestion.
 
 const WAIT_MS = 80;
 
@@ -49,7 +49,7 @@ class Completion {
     const address = `${this.field.dataset.completions}?${new URLSearchParams({ q: value, at })}`;
     const answer = await fetch(address, { signal: this.ended.signal }).catch(() => null);
     const html = answer?.ok ? await answer.text() : "";
-    // Typed on, or gone, meanwhile: an offer for what stood there before is none.
+    // The text has changed, or the field is gone: drop the stale suggestions.
     if (this.field.value !== value || document.activeElement !== this.field) return;
     this.list.outerHTML = html || this.list.outerHTML;
     this.isOpen = this.list.childElementCount > 0;
@@ -74,7 +74,7 @@ class Completion {
     offer?.scrollIntoView({ block: "nearest" });
   }
 
-  /** Before and after all offers is the text as it was typed. */
+  /** Moving beyond either end of the list restores the typed text. */
   move(by) {
     const all = [null, ...this.offers];
     this.choose(all.at((all.indexOf(this.chosen ?? null) + by) % all.length));

@@ -1,8 +1,8 @@
-// The form of a recipe: mark what differs from where it began, and find settings by typing.
+// The recipe form: marks changed settings, and searches settings.
 
 import { phrase } from "../i18n/translations.js";
 
-/** @param {HTMLElement} page Around the form: a form's own properties give way to its fields. */
+/** @param {HTMLElement} page The element around the form: a form's own properties are shadowed by its fields. */
 export default function start(page) {
   const form = page.querySelector("#form");
   const find = form.querySelector("#find");
@@ -12,7 +12,7 @@ export default function start(page) {
   on(form, "input", () => mark(form));
   on(form, "change", () => mark(form));
   on(form, "click", (event) => lead(form, event));
-  // What is sought is no setting: nothing is asked of the studio, and Enter starts nothing.
+  // The search box is not a setting: it sends no request, and Enter submits nothing.
   on(find, "input", () => (found.textContent = seek(form, find.value)));
   on(find, "change", (event) => event.stopPropagation());
   on(find, "keydown", (event) => event.key === "Enter" && event.preventDefault());
@@ -32,13 +32,13 @@ function valueOf(knob) {
   return control.type === "radio" ? knob.querySelector("[type=radio]:checked")?.value : control.value;
 }
 
-/** Whether two texts mean the same: 2e-4 is 0.0002. */
+/** Whether two texts have the same value: 2e-4 equals 0.0002. */
 function same(one = "", other = "") {
   const [a, b] = [one.trim(), other.trim()];
   return a === b || (a !== "" && b !== "" && Number(a) === Number(b));
 }
 
-/** Show the settings that have all words in their label, name, help or section. */
+/** Show the settings whose label, name, help or section contains all words. */
 function seek(form, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const has = (...texts) => words.every((word) => texts.join(" ").toLowerCase().includes(word));
@@ -56,11 +56,11 @@ function seek(form, text) {
   }
   if (!words.length) return "";
   const shown = [...form.querySelectorAll(".recipe .field")].filter((knob) => knob.offsetParent).length;
-  if (!shown) return phrase("No setting says that.");
+  if (!shown) return phrase("No matching settings.");
   return shown > 1 ? phrase("{shown} settings", { shown }) : phrase("1 setting");
 }
 
-/** Follow a link to a setting, wherever it hides. */
+/** Follow a link to a setting, showing it if it is hidden. */
 function lead(form, event) {
   const id = event.target.closest('a[href^="#"]')?.getAttribute("href").slice(1);
   const target = id && document.getElementById(id);

@@ -1,4 +1,4 @@
-// Send a large file in parts. After a cut it goes on where it was, also when the page was loaded anew.
+// Uploads a large file in parts. An interrupted upload resumes, also after a reload of the page.
 
 import { phrase } from "../i18n/translations.js";
 
@@ -8,7 +8,7 @@ const LONGEST_PAUSE = 30_000;
 /**
  * @param {File} file
  * @param {{ signal: AbortSignal, show: (words: string, share: number) => void }} how
- * @returns {Promise<string>} the number of the upload, once all of it is there
+ * @returns {Promise<string>} the upload's id, once it is complete
  */
 export async function send(file, { signal, show }) {
   const key = `upload:${file.name}:${file.size}:${file.lastModified}`;
@@ -22,14 +22,14 @@ export async function send(file, { signal, show }) {
         localStorage.setItem(key, upload);
         offset = 0;
       }
-      show(phrase("Sending: {share} %", { share: Math.floor((100 * offset) / file.size) }), offset / file.size);
+      show(phrase("Uploading: {share} %", { share: Math.floor((100 * offset) / file.size) }), offset / file.size);
       offset = await part(upload, file, offset, signal);
       failures = 0;
     } catch (error) {
-      // What the studio refuses in words, and what a person stops, is not tried again.
+      // Do not retry what the studio rejects or the user stops.
       if (signal.aborted || error.told) throw error;
       failures += 1;
-      show(phrase("The connection is lost. Trying again…"), (offset ?? 0) / file.size);
+      show(phrase("Connection lost. Retrying…"), (offset ?? 0) / file.size);
       await pause(Math.min(1000 * 2 ** failures, LONGEST_PAUSE), signal);
       if (upload) offset = await reached(upload, signal, offset);
     }
@@ -38,7 +38,7 @@ export async function send(file, { signal, show }) {
   return upload;
 }
 
-/** Forget what has come of a file, here and there. */
+/** Forget an unfinished upload, in the browser and on the server. */
 export async function drop(file) {
   const key = `upload:${file.name}:${file.size}:${file.lastModified}`;
   const upload = localStorage.getItem(key);
@@ -68,7 +68,7 @@ async function part(upload, file, offset, signal) {
   return Number(answer.headers.get("Upload-Offset"));
 }
 
-/** Return how far it has come: null if it is forgotten, `otherwise` if nobody answers. */
+/** Return the offset reached: null if the server has forgotten it, `otherwise` without a response. */
 async function reached(upload, signal, otherwise = null) {
   try {
     const answer = await fetch(`/api/v1/uploads/${upload}`, { method: "HEAD", signal });
@@ -80,12 +80,12 @@ async function reached(upload, signal, otherwise = null) {
   }
 }
 
-/** Return what an answer tells, or throw what it refuses. */
+/** Return the data of a response, or throw its error. */
 async function told(answer) {
   const body = await answer.json().catch(() => ({}));
   if (answer.ok) return body;
   const error = new Error(body.error?.message ?? answer.statusText);
-  // What may work later is no refusal.
+  // What may succeed later is not a rejection.
   if (answer.status < 500 || answer.status === 507) error.told = body.error;
   throw error;
 }

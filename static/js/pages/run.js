@@ -1,4 +1,4 @@
-// A run's page: its charts, its log, and the parts that the server draws anew when they change.
+// The run page: its charts, its log, and the parts that the server redraws when they change.
 import { Bell } from "../live/run_notification.js";
 import { Chart } from "../charts/line_chart.js";
 import { fill } from "../live/live_figures.js";
@@ -18,7 +18,7 @@ export default function start(root) {
   const ended = new AbortController();
   const finer = new Finer(ended.signal, { part: (range) => refine(root, charts, finer, range) });
   root.addEventListener("chart-zoom", ({ detail }) => finer.zoomed(detail), { signal: ended.signal });
-  /** What the stream told last: a head that the server drew before that must not stay. */
+  /** The last message from the stream, to update a header that the server rendered before it. */
   const newest = {};
   const again = () => newest.run && fill(root.querySelector("#head"), newest.run);
   document.addEventListener("htmx:after:swap", again, { signal: ended.signal });
@@ -51,10 +51,10 @@ function draw(host) {
   return new Chart(host, { title: host.dataset.title, group: "run", series, brokenAt });
 }
 
-/** Fetch the curves so far. Return the id after which live numbers go on. */
+/** Fetch the curves so far. Return the event id to continue from. */
 async function load(root, charts) {
   const answer = await fetch(root.dataset.metrics).catch(() => null);
-  // Without them the stream tells all numbers from the first.
+  // Without them, the stream sends all metrics from the first.
   if (!answer?.ok) return "";
   const { x, series, last_id: last } = await answer.json();
   charts.forEach((chart) => chart.load(x, series));
@@ -62,7 +62,7 @@ async function load(root, charts) {
   return String(last);
 }
 
-/** Show more of the part that the charts are zoomed to. */
+/** Show finer curves of the range that the charts are zoomed to. */
 async function refine(root, charts, finer, range) {
   const told = await finer.fetch(root.dataset.metrics, range);
   if (told) charts.forEach((chart) => chart.refine(range, told.x, told.series));
@@ -90,14 +90,14 @@ function listen(root, { charts, log, bell, newest }, last) {
   );
 }
 
-/** Charts of numbers that not every run tells appear with their first one. */
+/** Charts of metrics that not every run reports appear with the first value. */
 function reveal(charts) {
   for (const { host, curves } of charts) {
     if (host.closest(".chart").hidden && !curves.isEmpty) host.closest(".chart").hidden = false;
   }
 }
 
-/** Show where the run is; where its status changed, let the server draw what depends on it. */
+/** Update the run's progress; if its status changed, let the server redraw what depends on it. */
 function tell(root, bell, run) {
   fill(root.querySelector("#head"), run);
   if (root.dataset.status === run.status) return;

@@ -1,4 +1,4 @@
-// The table of runs: ticking rows, keys, and what stands for many rows at once.
+// The run table: row selection, keyboard shortcuts, and bulk actions.
 
 import { LANGUAGE, phrase } from "../i18n/translations.js";
 
@@ -29,7 +29,7 @@ class Table {
     this.last = null;
   }
 
-  /** Offer what can be typed, from the first time on that somebody goes to the search. */
+  /** Attach completion when the search is focused for the first time. */
   async help(field) {
     if (!field.dataset.completions || this.completion) return;
     const { start } = await import("./query_completion.js");
@@ -40,7 +40,7 @@ class Table {
     return [...this.root.querySelectorAll(TICK)];
   }
 
-  /** Show what can be done with the ticked rows, while there are any. */
+  /** Show the bulk actions while any row is selected. */
   count() {
     const ticks = this.ticks;
     const ticked = ticks.filter((one) => one.checked).length;
@@ -59,7 +59,7 @@ class Table {
     all.indeterminate = ticked > 0 && ticked < ticks.length;
   }
 
-  /** Rows have come: where all that match are chosen, so are they. */
+  /** Rows were added: select them, too, if all matching rows are selected. */
   grow() {
     const { total, q } = this.root.querySelector("[data-total]").dataset;
     const { matching, q: asked } = this.bar.elements;
@@ -67,13 +67,13 @@ class Table {
     else this.count();
   }
 
-  /** Offer all that match, where these are more than are shown. Return how many if they are chosen. */
+  /** Offer to select all matching rows if not all are shown. Return their number if selected. */
   match(shown, ticked) {
     const { total, q } = this.root.querySelector("[data-total]").dataset;
     const label = this.bar.querySelector("[data-matching]");
-    if (!label) return null; // Whoever only looks compares what is ticked.
+    if (!label) return null; // Viewers can only compare the selected rows.
     const box = label.querySelector("input");
-    // What was chosen were the runs of another search, or no longer all of them.
+    // The selection belongs to another search, or no longer covers all rows.
     if (ticked < shown || box.value !== total || this.bar.elements.q.value !== q) box.checked = false;
     label.hidden = Number(total) <= ticked;
     label.querySelector("span").textContent = Number(total).toLocaleString(LANGUAGE);
@@ -101,7 +101,7 @@ class Table {
     if (chip) document.getElementById("q").value = new URL(chip.href).searchParams.get("q") ?? "";
   }
 
-  /** With Shift, all rows between the last one clicked and this one become as this one is. */
+  /** With Shift, set all rows between the last clicked one and this one to this one's state. */
   range(target, isRange) {
     const ticks = this.ticks;
     const [from, to] = [ticks.indexOf(this.last), ticks.indexOf(target)].sort((a, b) => a - b);
@@ -147,7 +147,7 @@ class Table {
   }
 }
 
-/** A menu closes when something else is clicked. */
+/** Close menus on a click outside. */
 function closeMenus(root, target) {
   for (const menu of root.querySelectorAll("details.menu[open]")) {
     if (!menu.contains(target) && target.isConnected) menu.removeAttribute("open");

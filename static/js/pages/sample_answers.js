@@ -1,7 +1,7 @@
-// Answers: rated by keyboard, filtered through the address, and drawn anew while runs train.
+// Sample answers: rated by keyboard, filtered by URL, and redrawn while runs train.
 import { put } from "./comparison_url.js";
 
-/** Answers come some time after the numbers that announce them. */
+/** Answers arrive some time after the metrics that announce them. */
 const SETTLED_MS = 1500;
 
 export default function start(root) {
@@ -10,7 +10,7 @@ export default function start(root) {
   root.dataset.hearsKeys = "";
   const page = root.closest("[data-live]");
   const news = later(() => refresh(["answers", "finals"]), SETTLED_MS, signal);
-  /** Where the last key leads: "on" to the next answer, "back" to the one undone. */
+  /** Where the last key moves focus: "on" to the next answer, "back" to the undone one. */
   let leads = "";
   root.addEventListener("keydown", (event) => (leads = pressed(event) || leads), { signal });
   root.addEventListener("click", (event) => {
@@ -20,19 +20,19 @@ export default function start(root) {
     if (target.matches("[data-filter-answers]")) tidy(page, target);
     const rated = target.closest(".rate");
     if (!rated) return;
-    // A morph leaves what a person has chosen; what the server keeps is what counts.
+    // A morph keeps the user's input; reset it to the value the server stores.
     for (const one of rated.querySelectorAll("[type=radio]")) one.checked = one.defaultChecked;
     if (leads === "on") next(root, rated)?.focus();
     if (leads === "back") spot(rated).focus();
     leads = "";
-    // A blind page must not tell by its other tables whose answer was rated.
+    // While rating blind, other tables must not reveal whose answer was rated.
     if (page && !rated.elements.blind) refresh(["finals"]);
   }, { signal });
   page?.addEventListener("runs-news", news, { signal });
   return () => ended.abort();
 }
 
-/** Follow a key on an answer. Return where it leads. */
+/** Handle a key on an answer. Return where it moves focus. */
 function pressed(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return "";
   const form = event.target.closest(".rate");
@@ -52,7 +52,7 @@ function buttonOf(form, key) {
   return [form?.querySelector(`[type=radio][value="${CSS.escape(key)}"]:not(:checked)`), "on"];
 }
 
-/** Return where to rate the next answer that has no rating, after a form; else that form's own. */
+/** Return the next form without a rating after a form, or else that form itself. */
 function next(root, after) {
   const forms = [...root.querySelectorAll(".rate")].filter((form) => form.checkVisibility());
   const place = forms.indexOf(after);
@@ -66,13 +66,13 @@ function spot(form) {
   return form.querySelector(":checked") ?? form.querySelector("[type=radio]");
 }
 
-/** Say in the address, and in all forms and links that keep it, which answers are shown. */
+/** Write the answer filter to the URL and to all forms and links that carry it. */
 function tidy(page, form) {
   put(page, "differs", form.elements.differs.checked ? "1" : "");
   put(page, "find", form.elements.find.value);
 }
 
-/** Let the server draw parts of this page anew; what is being rated stays under the finger. */
+/** Let the server redraw parts of this page; the answer being rated keeps the focus. */
 async function refresh(ids) {
   const answer = await fetch(location.href).catch(() => null);
   if (!answer?.ok) return;

@@ -1,4 +1,4 @@
-// A precision study while its runs train: its gaps, and the parts that the server draws anew.
+// A precision study while its runs train: its gap charts, and the parts that the server redraws.
 import { Chart } from "../charts/line_chart.js";
 import { follow } from "../live/event_stream.js";
 
@@ -40,7 +40,7 @@ function draw(host, lines) {
   return new Chart(host, { title: host.dataset.title, group: "study", series: lines });
 }
 
-/** Give a chart the modes that are to be drawn; bands only to those that it names. */
+/** Set the modes a chart draws, with bands only for those it names. */
 function lay(chart, { x, series }, drawn) {
   const banded = chart.host.dataset.banded.split(",");
   const shown = Object.entries(series)
@@ -52,7 +52,7 @@ function lay(chart, { x, series }, drawn) {
   chart.load(x, Object.fromEntries(shown));
 }
 
-/** Whether a run of this study has another status than shown, or has been validated again. */
+/** Whether a run of this study has a new status or a new validation. */
 function isNews(root, run, told) {
   const row = root.querySelector(`[data-run="${run.id}"]`);
   if (!row) return false;

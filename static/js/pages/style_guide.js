@@ -1,4 +1,4 @@
-// The chart of the style page, drawn from numbers that stand in the page.
+// The chart of the style page, drawn from data in the page.
 import { Chart } from "../charts/line_chart.js";
 
 export default function start(root) {

@@ -1,4 +1,4 @@
-// A sweep while its runs train: the server draws it anew when one of them stands otherwise.
+// A sweep while its runs train: the server redraws it when a run changes.
 import { follow } from "../live/event_stream.js";
 
 export default function start(root) {
