@@ -1,10 +1,10 @@
-// The command palette. The server finds; here one line of what it found is chosen and taken.
+// The command palette. The server searches; this module selects and activates a result.
 
 const found = () => document.getElementById("palette-found");
 const field = () => document.getElementById("palette-q");
 const lines = () => [...found().querySelectorAll("[role=option]:not([aria-disabled])")];
 
-/** Open it with an empty field, or close it. */
+/** Open the palette with an empty field, or close it. */
 export function open() {
   const dialog = document.getElementById("palette");
   if (dialog.open) return dialog.close();
@@ -22,7 +22,7 @@ function choose(line) {
   line?.scrollIntoView({ block: "nearest" });
 }
 
-/** Move the choice by a number of lines; beyond the last comes the first. */
+/** Move the selection by a number of lines, wrapping around at the ends. */
 function move(by) {
   const all = lines();
   const now = all.findIndex((one) => one.getAttribute("aria-selected") === "true");
@@ -40,7 +40,7 @@ function press(event) {
 
 document.addEventListener("keydown", press);
 document.addEventListener("click", (event) => {
-  // Before what the line does: it may open a dialog of its own.
+  // Close before running the action: it may open another dialog.
   if (event.target.closest("#palette [role=option]")) document.getElementById("palette").close();
 }, { capture: true });
 document.addEventListener("htmx:after:swap", () => document.getElementById("palette").open && choose(lines()[0]));

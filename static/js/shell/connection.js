@@ -1,5 +1,5 @@
-// Whether the studio answers. While it does not, a notice says so and actions are disabled. A slow
-// answer is seen to be waited for.
+// Monitors the connection to the studio. While it is lost, a notice says so and actions are
+// disabled. Slow responses show a progress bar.
 
 import { span } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
@@ -11,12 +11,12 @@ const timers = {};
 let heardAt = 0;
 let checking;
 
-/** Note that the event stream has brought something. */
+/** Record that the event stream delivered something. */
 export function heard() {
   heardAt = Date.now();
 }
 
-/** Ask whether the studio answers; while it does not, ask again. */
+/** Check whether the studio responds, and repeat until it does. */
 export function check() {
   clearTimeout(timers.again);
   checking ??= fetch("/api/v1/health", { cache: "no-store", signal: AbortSignal.timeout(5000) })
@@ -29,7 +29,7 @@ export function check() {
     });
 }
 
-/** Whether a proxy answered for a studio that it cannot reach: the studio's own answers have an id. */
+/** Whether a proxy responded for an unreachable studio: the studio's own responses have an id. */
 function isGateway({ status, headers }) {
   return status >= 502 && status <= 504 && !headers.has("X-Request-ID");
 }
@@ -43,11 +43,11 @@ function turn(isAway) {
   if (isAway) {
     dataset.away = "";
     timers.age = setInterval(age, 1000);
-    if (!notice().matches(":popover-open")) tell(phrase("The studio does not answer. Actions are disabled until it does."));
+    if (!notice().matches(":popover-open")) tell(phrase("The studio is not responding. Actions are disabled until it does."));
     return age();
   }
   delete dataset.away;
-  tell(phrase("The studio answers again."));
+  tell(phrase("The studio is back online."));
   document.dispatchEvent(new Event("studio-back"));
 }
 
@@ -55,7 +55,7 @@ function notice() {
   return document.getElementById("notice");
 }
 
-/** Say something for some seconds, above dialogs, too; while the studio is away, it stays. */
+/** Show a notice for some seconds, also above dialogs; it stays while the studio is unreachable. */
 function tell(words) {
   const box = notice();
   if (box.matches(":popover-open")) box.hidePopover();
@@ -66,20 +66,20 @@ function tell(words) {
   timers.hide = setTimeout(() => box.hidePopover(), 8000);
 }
 
-/** Say how old the figures of a live page are. */
+/** Show how old the figures of a live page are. */
 function age() {
   if (dataset.live !== "reconnecting" || !heardAt) return;
   const time = span(Math.round((Date.now() - heardAt) / 1000)).replace(".0", "");
   notice().lastChild.textContent = phrase("Last update {time} ago", { time });
 }
 
-/** Tell who pressed that no answer came; what a page asks by itself is only checked on. */
+/** Report a user's request that got no response; for a page's own requests only check the connection. */
 function miss({ request, sourceEvent }, mayStillWork) {
   check();
   if (!sourceEvent?.isTrusted) return;
-  if (mayStillWork) tell(phrase("No answer yet. The studio may still be working on it: reload the page before you try again."));
-  else if (request.method === "GET") tell(phrase("The studio does not answer. Try again."));
-  else tell(phrase("The studio does not answer. Nothing was saved; try again."));
+  if (mayStillWork) tell(phrase("No response yet. The studio may still be working on it: reload the page before you retry."));
+  else if (request.method === "GET") tell(phrase("The studio is not responding. Try again."));
+  else tell(phrase("The studio is not responding. Nothing was saved; try again."));
 }
 
 function begin({ detail: { ctx } }) {

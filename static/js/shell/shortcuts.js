@@ -1,5 +1,5 @@
-// Keys that lead somewhere. Those of a single key can be switched off, for they may be pressed by
-// chance (WCAG 2.1.4); the switch is kept in this browser.
+// Keyboard shortcuts. Single-key ones can be turned off, because they may be pressed by accident
+// (WCAG 2.1.4); the choice is stored in this browser.
 
 import { open } from "./command_palette.js";
 
@@ -8,7 +8,7 @@ const TYPES = ":is(input:not([type=checkbox], [type=radio], [type=range]), texta
 
 let began = -Infinity; // when g was pressed
 
-/** Listen on the document, which stays while pages come and go. */
+/** Listen on the document, which stays across boosted navigations. */
 export function listen() {
   document.addEventListener("keydown", press);
   document.addEventListener("click", click);
@@ -28,11 +28,11 @@ function press(event) {
 
 function mayAct(event) {
   if (localStorage.singleKeys === "off" || event.ctrlKey || event.metaKey || event.altKey) return false;
-  // The field of a dialog just closed keeps the focus for a moment; nobody types into it.
+  // The field of a dialog that just closed keeps the focus for a moment: ignore it.
   return !event.target.closest?.(TYPES)?.checkVisibility() && !document.querySelector("dialog:modal");
 }
 
-/** Do what a key is for. Return whether it is for anything. */
+/** Run the action of a key. Return whether it has one. */
 function act(key, now) {
   const place = now - began < SEQUENCE_MS && document.querySelector(`nav [data-key="${CSS.escape(key)}"]`);
   began = key === "g" && !place ? now : -Infinity;
@@ -43,7 +43,7 @@ function act(key, now) {
   return true;
 }
 
-/** Go to the field that searches on this page, or else search everything. */
+/** Focus the search field of this page, or else open the palette. */
 function find() {
   const field = document.querySelector("main input[type=search]");
   if (!field) return open();
@@ -76,7 +76,7 @@ function keep(event) {
   show();
 }
 
-/** Set each switch on the page as it is kept. */
+/** Set each switch on the page to the stored choice. */
 function show() {
   for (const one of document.querySelectorAll("[data-single-keys]")) {
     one.checked = localStorage.singleKeys !== "off";

@@ -1,6 +1,6 @@
-// A tour in four steps, each beside the part of the menu it speaks of. It is shown once.
+// A tour in four steps, each next to its menu entry. It is shown once.
 
-/** Begin the tour on the page that is open. */
+/** Start the tour on the current page. */
 export async function start() {
   const answer = await fetch("/help/tour");
   if (!answer.ok) return;
