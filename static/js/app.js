@@ -1,5 +1,5 @@
-// What every page needs: the theme button, page modules, and focus after navigation.
-// A page module exports `default(element)` and returns a function that ends what it began.
+// Needed on every page: the theme button, page modules, and focus after navigation.
+// A page module exports `default(element)`, which returns a cleanup function.
 
 import { tick } from "./i18n/relative_time.js";
 import { check, watch } from "./shell/connection.js";
@@ -9,7 +9,7 @@ import { listen } from "./shell/shortcuts.js";
 /** @type {Map<Element, () => void>} */
 const running = new Map();
 
-/** Start the module of each element that names one and has none yet. */
+/** Start the module of each element that names one and has not started it yet. */
 async function boot() {
   const here = document.querySelector("nav [aria-current]");
   here?.scrollIntoView({ block: "nearest", inline: "center" });
@@ -17,7 +17,7 @@ async function boot() {
   for (const element of document.querySelectorAll("[data-module]:not([data-booted])")) {
     element.dataset.booted = "";
     await load(element).catch(() => {
-      // It is loaded once the studio answers again.
+      // Loaded when the studio responds again.
       delete element.dataset.booted;
       check();
     });
@@ -30,14 +30,14 @@ async function load(element) {
   element.dataset.booted = "done";
 }
 
-/** Show a newcomer around, once. */
+/** Start the tour on a first visit. */
 async function guide() {
   if (localStorage.tour || !document.querySelector("[data-first-run]")) return;
   const { start } = await import("./shell/tour.js");
   start();
 }
 
-/** End the modules whose elements have left the page. */
+/** Clean up modules whose elements have left the page. */
 function sweep() {
   for (const [element, dispose] of running) {
     if (element.isConnected) continue;
@@ -46,7 +46,7 @@ function sweep() {
   }
 }
 
-/** After a boosted navigation, read the new page from its heading or its problem on. */
+/** After a boosted navigation, move focus to the heading or the problem of the new page. */
 function settle(event) {
   const { ctx } = event.detail;
   if (ctx?.target !== document.body || ctx.request.anchor) return;
@@ -70,7 +70,7 @@ function submitAtOnce(event) {
   if (event.target.matches("[data-instant]")) event.target.form.requestSubmit();
 }
 
-/** Change the fields that a `data-repair` button names, and show the last of them. */
+/** Set the fields that a `data-repair` button names, and scroll to the last one. */
 function repair(event) {
   const button = event.target.closest("[data-repair]");
   const form = button?.closest("form");
@@ -90,7 +90,7 @@ function repair(event) {
   last?.focus();
 }
 
-/** Copy the text that a `data-copy` button names; where the browser forbids it, show it selected. */
+/** Copy the text that a `data-copy` button names; if the browser forbids it, select the text. */
 async function copy(event) {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
@@ -106,7 +106,7 @@ async function copy(event) {
   }
 }
 
-/** Keep the address of a form that was refused: the place it was sent to is no page. */
+/** Keep the URL of a rejected form: the URL it was posted to is not a page. */
 function stayOnRefusal(event) {
   if (event.detail.response?.status >= 400) event.preventDefault();
 }

@@ -1,2 +1,2 @@
-// Runs before the first paint, so that the page never flashes in the wrong theme.
+// Runs before the first paint, so that the page does not flash in the wrong theme.
 if (localStorage.theme) document.documentElement.dataset.theme = localStorage.theme;
