@@ -1,4 +1,4 @@
-"""The training methods. To add one: a folder beside these, and its name in each place below."""
+"""The training methods. To add one, create a folder here and list it in each place below."""
 
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ def _upgrade_values(values: Any) -> Any:  # noqa: ANN401 -- whatever was stored 
     return upgrade(values) if isinstance(values, dict) else values
 
 
-# The second method makes this a union: `SFTRecipe | DPORecipe`, discriminated by `method`.
+# Adding a second method makes this a union: `SFTRecipe | DPORecipe`, discriminated by `method`.
 AnyRecipe = SFTRecipe
 StoredRecipe = Annotated[AnyRecipe, BeforeValidator(_upgrade_values)]
 RECIPE_ADAPTER = TypeAdapter[AnyRecipe](StoredRecipe)

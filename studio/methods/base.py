@@ -1,4 +1,4 @@
-"""What the studio needs to know of a training method before any GPU is touched."""
+"""What the studio knows about a training method without loading torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from studio.weights.model_kinds import ModelKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A good starting point: values laid over the recipe's defaults."""
+    """A starting point: values merged over the recipe's defaults."""
 
     name: str
     title: str
     summary: str
     values: Mapping[str, Any] = field(default_factory=dict)
     is_study: bool = False
-    """Whether it is to be tried in several precisions, which are chosen next."""
+    """Whether the recipe runs in several precisions, which the user selects next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,6 @@ class Method:
     summary: str
     recipe: type[Recipe]
     presets: tuple[Preset, ...]
-    """The first is what a new form opens with."""
+    """A new form opens with the first one."""
     trainable_kinds: frozenset[ModelKind] = frozenset({"causal"})
-    """The kinds of model that it can train; others are refused when they are chosen."""
+    """The model kinds this method can train; others are refused when they are selected."""

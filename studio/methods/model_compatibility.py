@@ -1,4 +1,4 @@
-"""Which models a training method can train, and what to say of those that it cannot."""
+"""Check which models the training methods can train, and explain why others are refused."""
 
 from collections.abc import Collection
 
@@ -11,9 +11,9 @@ from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS, Mod
 def untrainable_reason(
     kind: ModelKind | None, family: str, methods: Collection[Method] = tuple(METHODS.values())
 ) -> str:
-    """Return why none of these methods can train a model, in sentences; nothing if one can.
+    """Return why none of these methods can train a model, as sentences, or "" if one can.
 
-    A kind of None is not known before the model is loaded, and nothing speaks against it.
+    A kind of None is unknown until the model is loaded, so it is not refused.
     """
     if kind is None or any(kind in method.trainable_kinds for method in methods):
         return ""
@@ -23,10 +23,10 @@ def untrainable_reason(
 
 
 def refuse_untrainable(kind: ModelKind | None, family: str, param: str) -> None:
-    """Refuse a model that no method here can train.
+    """Refuse a model that no method can train.
 
     Raises:
-        InvalidError: it is of a kind that none of them trains.
+        InvalidError: no method trains models of this kind.
 
     """
     if message := untrainable_reason(kind, family):

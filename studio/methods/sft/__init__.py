@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the model learns to write the answers it is shown."""
+"""Supervised fine-tuning: the model learns to write the answers in its examples."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from studio.recipe.base import Recipe
 
 
 class SFTRecipe(Recipe):
-    """Teach by example: the model reads conversations and learns the assistant's answers."""
+    """Train by example: the model reads conversations and learns the assistant's answers."""
 
     method: Literal["sft"] = "sft"
 
@@ -15,13 +15,13 @@ class SFTRecipe(Recipe):
 SFT = Method(
     name="sft",
     title="Supervised",
-    summary="Teach by example: show prompts with the answers you want.",
+    summary="Train by example: provide prompts with the answers you want.",
     recipe=SFTRecipe,
     presets=(
         Preset(
             name="quick",
-            title="Quick try",
-            summary="The starter model on the starter data: about a minute, to see it all work.",
+            title="Quick start",
+            summary="The starter model on the starter dataset: tries every step in about a minute.",
             values={
                 "base_model": "starter",
                 "dataset": "starter",
@@ -44,7 +44,7 @@ SFT = Method(
         Preset(
             name="full",
             title="Full fine-tune",
-            summary="Every weight is trained: learns most, needs most memory.",
+            summary="Trains every weight: learns the most, needs the most memory.",
             values={
                 "base_model": "starter",
                 "dataset": "starter",
@@ -55,7 +55,8 @@ SFT = Method(
         Preset(
             name="study",
             title="Precision study",
-            summary="One recipe in several precisions, with several seeds: to see what each costs.",
+            summary="One recipe in several precisions with several seeds: compare what each "
+            "precision costs.",
             is_study=True,
             values={
                 "base_model": "starter",

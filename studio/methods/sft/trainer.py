@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on the torch side: a loss over the answers, and nothing computed twice."""
+"""The torch side of supervised fine-tuning: a trainer that computes the loss on answers only."""
 
 from contextlib import nullcontext
 from typing import Any, ClassVar
@@ -22,11 +22,11 @@ from studio.training.precision import fsdp, optimizers
 from studio.training.precision.verification import PrecisionTrainerMixin
 
 CPU_LOGIT_COLUMNS = 4096
-"""Words of the vocabulary that a processor scores at once."""
+"""Vocabulary columns whose logits a CPU computes at once."""
 
 
 def build(recipe: SFTRecipe, job: TrainingJob) -> "StudioSFTTrainer":
-    """Build the trainer of one run."""
+    """Build the trainer of a run."""
     args = SFTConfig(
         output_dir=str(job.run_dir.checkpoints),
         **recipe.optimisation.model_dump(exclude_none=True),
@@ -52,13 +52,13 @@ class StudioSFTTrainer(
     ResumableTrainerMixin,
     SFTTrainer,  # type: ignore[misc] # upstream is untyped
 ):
-    """TRL's trainer, counting on the device and reading the counts once a logging step."""
+    """TRL's SFT trainer; it counts on the device and reads the counters once per logging step."""
 
     loss_is_scaled_for_ga = True
 
     def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         self.mode = job.mode
-        # An adapter begins at random, and upstream sets the seed only once it has the model.
+        # Adapter weights are initialised at random, and upstream sets the seed only after this.
         set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
         with loader.keep_trained_float32(model) if job.adapter else nullcontext():
@@ -72,10 +72,10 @@ class StudioSFTTrainer(
                 callbacks=callbacks,
                 optimizer_cls_and_kwargs=optimizers.choose_optimizer(job.mode, args),
             )
-        # Upstream counts the answers' tokens only for models that take the count themselves.
+        # Upstream counts answer tokens only for models that accept the count as an argument.
         self.model_accepts_loss_kwargs = True
         _compute_answer_logits_only(self.model.get_base_model() if job.adapter else self.model)
-        # Upstream insists on its own kind of data set, but reading that costs more than a batch.
+        # Upstream requires its own dataset type, but reading it costs more than a batch.
         self.train_dataset: Any = packed_dataset.example_tensors(job.train)
         self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
         self._losses = LossAccumulator(self.args.device)
@@ -88,7 +88,7 @@ class StudioSFTTrainer(
         return_outputs: bool = False,  # noqa: FBT001, FBT002, ARG002 -- upstream's signature
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Return the mean loss over the answers' tokens of the whole accumulated batch."""
+        """Return the mean loss over the answer tokens of the whole accumulated batch."""
         tokens = inputs.pop("tokens", inputs.get("attention_mask"))
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
         learnt = outputs.label_mask.sum()
@@ -97,7 +97,7 @@ class StudioSFTTrainer(
         count = learnt if num_items_in_batch is None else num_items_in_batch
         mean: Tensor = loss / count.clamp(min=1)
         if outputs.aux_loss is not None and self.model.training:
-            # A mixture of experts is also told to use all of them, once a micro-batch.
+            # A mixture of experts adds a load-balancing loss once per micro-batch.
             share = self.router_aux_loss_coef / self.current_gradient_accumulation_steps
             mean = mean + share * outputs.aux_loss
         return mean
@@ -108,7 +108,7 @@ class StudioSFTTrainer(
         super().log(logs, start_time)
 
     def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
-        """Weigh every token alike, so that the result does not hang on the batch size."""
+        """Weight every token equally, so that the result does not depend on the batch size."""
         training, self._losses = self._losses, LossAccumulator(self.args.device)
         try:
             output = super().evaluation_loop(*args, **kwargs)
@@ -120,28 +120,28 @@ class StudioSFTTrainer(
         return output
 
     def floating_point_ops(self, _inputs: dict[str, Any]) -> int:
-        """Count nothing: upstream walks all parameters at every batch, and nobody reads it."""
+        """Return 0: upstream walks all parameters for every batch, and the result is never used."""
         return 0
 
     def _send_telemetry(self) -> None:
-        """Tell nobody."""
+        """Disable telemetry."""
 
 
 def _compute_answer_logits_only(model: nn.Module) -> None:
-    """Put the vocabulary's logits, the widest thing a small model computes, on answers alone.
+    """Compute vocabulary logits for answer tokens only: the widest tensor of a small model.
 
-    Upstream does so only where it has Triton, for fear of compiling anew for every shape; eager
-    torch compiles nothing. Nor do we want the entropy that it would compute beside the loss.
+    Upstream does so only with Triton, to avoid recompiling for every shape; eager torch compiles
+    nothing. This also skips the entropy, which upstream would compute next to the loss.
     """
-    upstream._use_triton = lambda _device: True  # noqa: SLF001 -- asked there for this alone
+    upstream._use_triton = lambda _device: True  # noqa: SLF001 -- upstream checks it only here
     if not torch.cuda.is_available():
-        # Without Triton a tile costs eight times its own size while it is worked on.
-        upstream._CHUNKED_LOGPROB_CHUNK_SIZE = CPU_LOGIT_COLUMNS  # noqa: SLF001 -- no public door
+        # Without Triton, a tile needs eight times its own size while it is processed.
+        upstream._CHUNKED_LOGPROB_CHUNK_SIZE = CPU_LOGIT_COLUMNS  # noqa: SLF001 -- no public setting
     upstream.add_fused_lm_head(model, outputs=("log_probs", "is_top1"))
 
 
 class LossAccumulator:
-    """Sums kept on the device, so that a training step waits for none of them."""
+    """Sums kept on the device, so that no training step waits for them."""
 
     SAVED_AS: ClassVar[str] = "Tally"
     STATE_ATTRIBUTES: ClassVar[tuple[str, ...]] = ("_counts", "_loss", "_streak", "_nonfinite")
@@ -160,7 +160,7 @@ class LossAccumulator:
         self._nonfinite += ~loss.isfinite()
 
     def read(self) -> dict[str, float]:
-        """Return the sums since the last reading, in one wait for the device."""
+        """Return the sums since the last read, with a single device synchronisation."""
         parts = [self._counts, self._streak[None], self._nonfinite[None], self._loss[None]]
         numbers = torch.cat([part.double() for part in parts]).tolist()
         learnt, correct, tokens, streak, nonfinite, loss = numbers
