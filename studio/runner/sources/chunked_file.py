@@ -1,4 +1,4 @@
-"""A file that comes in parts: written as they come, counted, told of, and held to a limit."""
+"""Write a file as it arrives in chunks: count, report progress and enforce a size limit."""
 
 import os
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ CHUNK_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ChunkWriter:
-    """How parts are written; `before` are the bytes of files that came earlier."""
+    """Writes chunks to files; `before` counts the bytes of earlier files."""
 
     limits: FetchLimits
     report: ReportProgress
     total: int | None = None
-    """Bytes of all that will come; None where nobody says."""
+    """Bytes of all files together; None if unknown."""
     before: int = 0
 
     def append(self, path: Path, pieces: Iterable[bytes], start: int = 0) -> int:
-        """Write pieces to a file from a place on. Return how long it is then.
+        """Write chunks to a file from an offset on. Return the file's new length.
 
         Raises:
-            TooLargeError: it is more than may be kept.
+            TooLargeError: the data exceeds the size limit.
 
         """
         self.check_limit(self.total or 0)
@@ -44,8 +44,8 @@ class ChunkWriter:
     def check_limit(self, size: int) -> None:
         if size > self.limits.bytes:
             raise TooLargeError(
-                f"It is larger than is taken here: {format_size(self.limits.bytes)}.",
-                hint="The operator sets how much: STUDIO_UPLOAD_LIMIT_BYTES.",
+                f"The file is larger than the limit of {format_size(self.limits.bytes)}.",
+                hint="The operator can raise the limit: STUDIO_UPLOAD_LIMIT_BYTES.",
             )
 
     def report_progress(self, have: int) -> None:
@@ -60,7 +60,7 @@ class ChunkWriter:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or all in a folder, is safe on the disk: whoever takes it need not."""
+    """Sync a file, or a folder and all files in it, to disk, so that later readers need not."""
     for one in (*path.iterdir(), path) if path.is_dir() else (path,):
         handle = os.open(one, os.O_RDONLY)
         try:
@@ -70,7 +70,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def format_size(size: int) -> str:
-    """Write a size as a person reads it while it grows."""
+    """Format a size for a progress message."""
     for unit, worth in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= worth:
             return f"{size / worth:.3g} {unit}"

@@ -1,7 +1,7 @@
-"""A file from an address of the web: guarded, bounded, and gone on with after a cut.
+"""Download a file from a URL: safely, within limits, resuming after an interruption.
 
-What has come stays beside what tells whether more of the same would follow: the next try, and the
-next attempt of the chore, ask for the rest only if the server says that it is of the same file.
+The partial file is stored next to its validator (ETag or date). The next try, and the next attempt
+of the task, request the rest only if the server confirms that the file has not changed.
 """
 
 import json
@@ -21,7 +21,7 @@ from studio.runner.sources.chunked_file import ChunkWriter
 from studio.runner.task_dispatch import ReportProgress
 
 MAX_STALLED_TRIES = 5
-"""How often in a row nothing more may come."""
+"""How many tries in a row may bring no data."""
 
 _HEADERS = {"User-Agent": "mantissa-studio", "Accept": "*/*", "Accept-Encoding": "identity"}
 
@@ -37,12 +37,12 @@ class DownloadRequest:
 def fetch(
     wish: DownloadRequest, folder: Path, tell: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
-    """Fetch a file. Return where it is, its name, and where redirects led to.
+    """Fetch a file. Return its path, its name, and the URL that redirects led to.
 
     Raises:
-        InvalidError: this address may not be asked, or has no such file.
-        TooLargeError: it is more than may be kept.
-        UnavailableError: it cannot be reached, or no more of it comes.
+        InvalidError: the URL is not allowed, or has no such file.
+        TooLargeError: the file exceeds the size limit.
+        UnavailableError: the server cannot be reached, or the download keeps breaking off.
 
     """
     part, end, tries = folder / "fetched.part", time.monotonic() + wish.limits.seconds, 0
@@ -62,7 +62,7 @@ def fetch(
 def _download_rest(
     wish: DownloadRequest, part: Path, end: float, tell: ReportProgress
 ) -> tuple[str, str]:
-    """Fetch what is missing of the file. Return its name, and where it was."""
+    """Fetch the missing part of the file. Return the file's name and final URL."""
     mark, have = part.with_suffix(".mark"), _file_size(part)
     known = json.loads(mark.read_text(encoding="utf-8")) if have and mark.exists() else ""
     more = {"Range": f"bytes={have}-", "If-Range": known} if known else {}
@@ -77,48 +77,48 @@ def _download_rest(
         mark.write_text(json.dumps(_validator(answer)), encoding="utf-8")
         came = ChunkWriter(wish.limits, tell, total).append(part, answer.iter_bytes(), start)
         if total is not None and came != total:
-            raise UnavailableError(f"It breaks off after {came} of {total} bytes.")
+            raise UnavailableError(f"The download stopped after {came} of {total} bytes.")
         return _filename(wish.url, answer), _without_credentials(answer.url)
 
 
 def _refuse_error_status(answer: HttpResponse, part: Path) -> None:
-    """Say what is wrong with an answer that brings no file."""
+    """Raise an error that explains a response without a file."""
     if answer.status in (200, 206):
         if answer.headers.get_content_type() == "text/html":
             raise InvalidError(
-                "At this address is a web page, not a file.",
-                hint="Copy the address of the download itself.",
+                "This URL returns a web page, not a file.",
+                hint="Copy the URL of the download itself.",
                 param="url",
             )
         return
-    if answer.status == 416:  # noqa: PLR2004 -- the rest of what we have is not there
+    if answer.status == 416:  # noqa: PLR2004 -- the range we asked for does not exist
         part.unlink(missing_ok=True)
     if answer.status in (401, 403, 404, 410):
-        words = "is not there" if answer.status in (404, 410) else "is not given to everybody"
+        words = "does not exist" if answer.status in (404, 410) else "is not public"
         raise InvalidError(
-            f"What is asked for {words} (status {answer.status}).",
-            hint="Open the address in a browser to see whether it needs a login.",
+            f"The requested file {words} (status {answer.status}).",
+            hint="Open the URL in a browser to see whether it needs a login.",
             param="url",
         )
     raise UnavailableError(
-        f"The server answers with status {answer.status}.", hint="Try again later."
+        f"The server responded with status {answer.status}.", hint="Try again later."
     )
 
 
 def _content_range(answer: HttpResponse, have: int) -> tuple[int, int | None]:
-    """Return where in the file the answer begins, and how long the file is if that is known."""
-    if answer.status == 200:  # noqa: PLR2004 -- all of it, whatever was asked for
+    """Return the file offset at which the response begins, and the file's length if known."""
+    if answer.status == 200:  # noqa: PLR2004 -- the whole file, whatever was requested
         length = answer.headers.get("Content-Length", "")
         return 0, int(length) if length.isdecimal() else None
     unit, _, where = answer.headers.get("Content-Range", "").partition(" ")
     first, _, total = where.partition("/")
     if unit != "bytes" or first.partition("-")[0] != str(have):
-        raise UnavailableError("The server sends another part than was asked for.")
+        raise UnavailableError("The server sent a different range than requested.")
     return have, int(total) if total.isdecimal() else None
 
 
 def _validator(answer: HttpResponse) -> str:
-    """Return what tells this file from another at the address, or nothing. Weak tags do not."""
+    """Return a strong validator of the file at this URL, or "". Weak tags are not enough."""
     tag: str = answer.headers.get("ETag", "")
     if tag.startswith('"'):
         return tag
@@ -127,7 +127,7 @@ def _validator(answer: HttpResponse) -> str:
 
 
 def _filename(asked: str, answer: HttpResponse) -> str:
-    """Return what the file is called: as the server says, else as one of the addresses ends."""
+    """Return the file name: as the server gives it, else from one of the URLs."""
     places = (unquote(PurePosixPath(urlsplit(url).path).name) for url in (asked, answer.url))
     named = [name for name in (answer.headers.get_filename(), *places) if name]
     name = next((name for name in named if PurePosixPath(name).suffix), (*named, "download")[0])

@@ -1,7 +1,7 @@
-"""A data set from the Hugging Face hub: the files of its splits, at one commit, as they are there.
+"""Fetch a dataset from the Hugging Face hub: the files of its splits, at one commit, unchanged.
 
-Which files that are, `datasets` says by the repository's own card and names; no code of it is ever
-run. One file stays what it is; of several, `hub_files` makes one.
+`datasets` finds out which files these are from the repository's card and file names; none of the
+repository's code is ever run. A single file stays as it is; `hub_archive` combines several.
 """
 
 import os
@@ -21,7 +21,7 @@ from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
 READABLE_BUILDERS = frozenset({"json", "csv", "parquet", "arrow", "text"})
-"""What `datasets` calls the kinds of files that hold rows of text."""
+"""The `datasets` builders for files that hold rows of text."""
 
 _CARD_FILES = ("README.md", ".huggingface.yaml")
 
@@ -33,19 +33,19 @@ def fetch(
     folder: Path,
     tell: ReportProgress,
 ) -> tuple[Path, str, dict[str, Any]]:
-    """Fetch the split that was chosen; or train, and the one that is to measure it.
+    """Fetch the chosen split; or, if none was chosen, the training split and its validation split.
 
-    Return where it is, what it is called, and of which commit it is.
+    Return the file's path, its name, and the commit, configuration and splits.
 
     Raises:
-        StudioError: it is gated or missing, names no such part, or is more than may be kept.
+        StudioError: the dataset is gated or missing, lacks that part, or exceeds the size limit.
 
     """
-    # Both packages read where the hub is when they are loaded.
+    # Both packages read the hub's URL when they are imported.
     os.environ["HF_ENDPOINT"] = settings.hub_endpoint
     os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
     repo = HubDataset(source, settings, folder / "hub")
-    tell("asking the hub", None)
+    tell("contacting the hub", None)
     with repo.translated_errors():
         repo.fetch_info()
         repo.refuse_external_files()
@@ -68,7 +68,7 @@ def fetch(
 
 @dataclass(slots=True)
 class HubDataset:
-    """A data set's repository, at the commit that its revision means now."""
+    """A dataset repository, at the commit that its revision points to now."""
 
     source: HubDatasetSource
     settings: Settings
@@ -83,7 +83,7 @@ class HubDataset:
         return self.settings.hub_token.get_secret_value() or False
 
     def fetch_info(self) -> None:
-        """Ask what it holds."""
+        """Fetch the commit, and the files' sizes and checksums."""
         from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
 
         api = HfApi(endpoint=self.settings.hub_endpoint, token=self.token)
@@ -96,7 +96,7 @@ class HubDataset:
         self.sha256s = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
 
     def refuse_external_files(self) -> None:
-        """Refuse a card that names files outside of its repository: they would be looked for."""
+        """Refuse a card that names files outside its repository, because they would be opened."""
         from huggingface_hub.repocard import RepoCard  # noqa: PLC0415 -- heavy import
         from yaml import safe_load  # noqa: PLC0415 -- heavy import
 
@@ -109,11 +109,11 @@ class HubDataset:
             for path in _strings(told.get("configs") or []):
                 if "://" in path or "::" in path or path.startswith(("/", "~")) or ".." in path:
                     raise InvalidError(
-                        f"{self.source.id} names a file that is not its own: {path}."
+                        f"{self.source.id} refers to a file outside its repository: {path}."
                     )
 
     def load_builder(self) -> Any:  # noqa: ANN401 -- datasets is not typed
-        """Return what `datasets` makes of the repository, or of the part that was chosen."""
+        """Return the `datasets` builder for the repository, or for the chosen configuration."""
         import datasets  # noqa: PLC0415 -- heavy import
 
         names: list[str] = datasets.get_dataset_config_names(
@@ -121,10 +121,10 @@ class HubDataset:
         )
         if self.source.config and self.source.config not in names:
             raise _choice_error(
-                f"{self.source.id} has no part {self.source.config}", names, "config"
+                f"{self.source.id} has no configuration {self.source.config}", names, "config"
             )
         if not self.source.config and len(names) > 1 and "default" not in names:
-            raise _choice_error(f"{self.source.id} has several parts", names, "config")
+            raise _choice_error(f"{self.source.id} has several configurations", names, "config")
         return datasets.load_dataset_builder(
             self.source.id,
             self.source.config or None,
@@ -133,7 +133,7 @@ class HubDataset:
         )
 
     def choose_splits(self, builder: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- of datasets
-        """Return the files of the split that was chosen; else of two, the first to learn from."""
+        """Return the files of the chosen split; by default of two, the first to train on."""
         found = {str(split): list(files) for split, files in builder.config.data_files.items()}
         chosen = self.source.split or ("train" if "train" in found else next(iter(found)))
         if chosen not in found:
@@ -145,11 +145,11 @@ class HubDataset:
             for split in filter(None, (chosen, held))
         }
         if not {file for files in splits.values() for file in files} <= self.sizes.keys():
-            raise InvalidError(f"{self.source.id} names files that are not its own.")
+            raise InvalidError(f"{self.source.id} refers to files outside its repository.")
         return splits
 
     def download(self, files: Sequence[str], writing: ChunkWriter) -> dict[str, Path]:
-        """Fetch files; what an earlier attempt has fetched is not fetched again."""
+        """Download files, except those that an earlier attempt has downloaded."""
         paths, done = dict[str, Path](), 0
         for file in files:
             bar = _progress_bar_class(writing, done)
@@ -157,7 +157,8 @@ class HubDataset:
             if file in self.sha256s and file_sha256(path) != self.sha256s[file]:
                 path.unlink()
                 raise UnavailableError(
-                    f"{file} did not come as the hub has it.", hint="Try again: it is fetched anew."
+                    f"{file} does not match its checksum on the hub.",
+                    hint="Try again: the file will be downloaded again.",
                 )
             done += self.sizes[file]
             writing.report_progress(done)
@@ -182,7 +183,7 @@ class HubDataset:
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Say what is wrong in words of our own; none of them holds the token."""
+        """Translate errors into the studio's own messages; none of them contains the token."""
         import httpx2  # noqa: PLC0415 -- heavy import
         from datasets.exceptions import DatasetsError  # noqa: PLC0415 -- heavy import
         from huggingface_hub import errors  # noqa: PLC0415 -- heavy import
@@ -194,16 +195,16 @@ class HubDataset:
         except errors.RevisionNotFoundError as error:
             raise NotFoundError(
                 f"{self.source.id} has no revision {self.source.revision}.",
-                hint="Leave it out for the newest.",
+                hint="Leave the revision empty to use the newest one.",
             ) from error
         except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
             raise self._missing_error() from error
         except errors.EntryNotFoundError as error:
-            raise NotFoundError(f"{self.source.id} lacks a file that it names.") from error
+            raise NotFoundError(f"{self.source.id} lists a file that does not exist.") from error
         except (errors.HfHubHTTPError, httpx2.TransportError) as error:
             raise UnavailableError(
-                f"{self.settings.hub_endpoint} cannot be reached, or does not answer.",
-                hint="Try again later. The operator sets its address: STUDIO_HUB_ENDPOINT.",
+                f"{self.settings.hub_endpoint} cannot be reached or does not respond.",
+                hint="Try again later. The operator sets the hub's URL: STUDIO_HUB_ENDPOINT.",
             ) from error
         except DatasetsError as error:
             raise (
@@ -214,10 +215,10 @@ class HubDataset:
 
     def _gated_error(self) -> StudioError:
         error = InvalidError(
-            f"{self.source.id} is gated: its owner asks for your consent first.",
+            f"{self.source.id} is gated: you must accept its terms first.",
             hint=f"Accept its terms at {self.settings.hub_endpoint}/datasets/{self.source.id}. "
             + (
-                "The token of this studio is not let in yet."
+                "The studio's token does not have access yet."
                 if self.token
                 else "Then set STUDIO_HUB_TOKEN (or HF_TOKEN) where the studio runs."
             ),
@@ -229,31 +230,31 @@ class HubDataset:
     def _missing_error(self) -> StudioError:
         how = "" if self.token else ": then set STUDIO_HUB_TOKEN where the studio runs"
         return NotFoundError(
-            f"The hub has no data set {self.source.id}, or not for us.",
-            hint=f"It may be spelt otherwise, or be private{how}.",
+            f"The hub has no dataset {self.source.id}, or the studio has no access to it.",
+            hint=f"Check the spelling. It may be private{how}.",
         )
 
 
 def _choice_error(what: str, names: Sequence[str], param: str) -> InvalidError:
     shown = ", ".join(names[:20])
-    return InvalidError(f"{what}.", hint=f"There are: {shown}.", param=param)
+    return InvalidError(f"{what}.", hint=f"Available: {shown}.", param=param)
 
 
 def _unreadable_error(name: str, error: Exception) -> StudioError:
     if "script" in str(error):
         return InvalidError(
-            f"{name} is made by a script of its own, and no code from the hub is run here.",
-            hint="Look for a copy of it with data files, such as Parquet.",
+            f"{name} is built by a script, and the studio never runs code from the hub.",
+            hint="Look for a copy with data files, such as Parquet.",
         )
     first = (str(error).splitlines() or [type(error).__name__])[0]
-    return InvalidError(f"Nothing in {name} can be read as rows: {first.rstrip('.')}.")
+    return InvalidError(f"No rows could be read from {name}: {first.rstrip('.')}.")
 
 
 def _refuse_unreadable_builder(kind: str) -> None:
     if kind not in READABLE_BUILDERS:
         raise InvalidError(
-            f"It holds files of the kind {kind}, and only rows of text can be learnt from.",
-            hint="Parquet, JSON, CSV, Arrow and text are read.",
+            f"It holds {kind} files, and the studio can only train on rows of text.",
+            hint="Supported formats: Parquet, JSON, CSV, Arrow and text.",
         )
 
 
@@ -266,7 +267,7 @@ def _strings(data: object) -> Iterator[str]:
 
 
 def _progress_bar_class(writing: ChunkWriter, before: int) -> type:
-    """Return what the hub's client takes for a class of progress bars, and tells bytes to."""
+    """Return a progress bar class for the hub's client that reports downloaded bytes."""
 
     class Bar:
         def __init__(self, *_given: object, initial: int = 0, **_named: object) -> None:

@@ -1,4 +1,4 @@
-"""Several files of a hub's data set as one: an archive of them, named for what each is for."""
+"""Combine several files of a hub dataset into one archive, with members named by split."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from studio.runner.sources.chunked_file import ChunkWriter
 from studio.runner.task_dispatch import ReportProgress
 
 _COMPRESS_LEVEL = 1
-"""How hard JSON lines are packed: to a fifth or so, in little time."""
+"""Compression level for JSON lines: shrinks them to about a fifth in little time."""
 
 
 def validation_split(splits: Sequence[str], chosen: str) -> str:
-    """Return the split that measures what is learnt of another, or nothing.
+    """Return the split to validate with when training on the chosen split, or "".
 
-    One for testing stands in where there is none for validation.
+    A test split is used if there is no validation split.
     """
     if split_from_name(chosen) not in {"train", ""}:
         return ""
@@ -34,16 +34,16 @@ def build_archive(
     folder: Path,
     tell: ReportProgress,
 ) -> Path:
-    """Make one archive of the files of each split.
+    """Build one archive of the files of each split.
 
-    They stay as they are, so that a bad row is told by its place, and the others are kept. Files of
-    several formats are read by `datasets`, and written as JSON lines.
+    The files stay unchanged, so that a bad row can be located and the others are kept. If the
+    formats differ, `datasets` reads the files and they are written as JSON lines.
 
     Raises:
-        TooLargeError: it is more than may be kept.
+        TooLargeError: the rows exceed the size limit.
 
     """
-    tell("putting the files together", 0.9)
+    tell("combining the files", 0.9)
     target = folder / "files.zip"
     if _has_one_format(files):
         with ZipFile(target, "w", ZIP_STORED) as archive:
@@ -69,7 +69,7 @@ def _has_one_format(files: Mapping[str, Sequence[Path]]) -> bool:
 
 
 def _archive_names(files: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Path]]:
-    """Name each file for its split alone: its own name may say otherwise than the card does."""
+    """Name each file for its split alone: its own name may contradict the card."""
     for split, paths in files.items():
         for number, path in enumerate(paths, 1):
             place = f"-{number:05}-of-{len(paths):05}" if len(paths) > 1 else ""

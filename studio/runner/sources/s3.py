@@ -1,4 +1,4 @@
-"""A file from a bucket of S3, or what is compatible: where that is, the operator has said."""
+"""Fetch a file from S3 or a compatible store, at the endpoint the operator has configured."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -14,22 +14,24 @@ from studio.settings import Settings
 def fetch(
     url: str, limits: FetchLimits, settings: Settings, folder: Path, tell: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
-    """Fetch a file. Return where it is, its name, and which version of it it is.
+    """Fetch a file. Return its path, its name and its version.
 
     Raises:
-        InvalidError: the keys do not open it.
+        InvalidError: the keys do not give access.
         NotFoundError: there is no such file.
-        UnavailableError: S3 cannot be reached, or what reads it is not installed.
+        UnavailableError: S3 cannot be reached, or the package for it is not installed.
 
     """
     files, target = _filesystem(settings), folder / "fetched"
     try:
-        tell("asking for it", None)
+        tell("contacting S3", None)
         about = files.info(url)
         with files.open(url, "rb") as opened:
             ChunkWriter(limits, tell, about["size"]).append(target, _chunks(opened))
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no {url}.", hint="Check bucket and key.") from error
+        raise NotFoundError(
+            f"There is no file {url}.", hint="Check the bucket and the key."
+        ) from error
     except PermissionError as error:
         raise _access_error(files, url) from error
     except OSError as error:
@@ -42,15 +44,15 @@ def fetch(
 
 
 _ERROR_MESSAGES = {
-    "InvalidAccessKeyId": "S3 knows no access key like that of this studio.",
-    "SignatureDoesNotMatch": "The secret key of this studio does not belong to its access key.",
-    "RequestTimeTooSkewed": "The clock of this machine is wrong, so S3 believes no signature.",
+    "InvalidAccessKeyId": "S3 does not know the studio's access key.",
+    "SignatureDoesNotMatch": "The studio's secret key does not match its access key.",
+    "RequestTimeTooSkewed": "The clock of this machine is wrong, so S3 rejects every signature.",
 }
-"""Of what S3 calls wrong with a request."""
+"""Messages by S3's error code."""
 _CLOCK_HINT = "Set the clock, then try again."
 _KEYS_HINT = (
-    "An administrator sets both keys on the page Settings, Secrets, or the operator by "
-    "STUDIO_S3_KEY and STUDIO_S3_SECRET."
+    "An administrator sets both keys under Settings, Secrets; the operator can set "
+    "STUDIO_S3_KEY and STUDIO_S3_SECRET instead."
 )
 
 
@@ -59,11 +61,13 @@ def _access_error(files: Any, url: str) -> InvalidError:  # noqa: ANN401 -- of f
     if code in _ERROR_MESSAGES:
         hint = _CLOCK_HINT if code == "RequestTimeTooSkewed" else _KEYS_HINT
         return InvalidError(_ERROR_MESSAGES[code], hint=hint, param="url")
-    return InvalidError(f"The keys of this studio do not open {url}.", hint=_KEYS_HINT, param="url")
+    return InvalidError(
+        f"The studio's keys do not give access to {url}.", hint=_KEYS_HINT, param="url"
+    )
 
 
 def _error_code(files: Any, url: str) -> str:  # noqa: ANN401 -- of fsspec
-    """Ask for a byte, and return what S3 calls wrong: asked for facts alone it does not say."""
+    """Request a byte and return S3's error code; a request for metadata returns none."""
     try:
         files.cat_file(url, start=0, end=1)
     except OSError as error:
@@ -77,7 +81,7 @@ def _filesystem(settings: Settings) -> Any:  # noqa: ANN401 -- fsspec's are not 
         from s3fs import S3FileSystem  # noqa: PLC0415 -- optional dependency
     except ImportError as error:
         raise UnavailableError(
-            "This studio cannot read from S3: a package for it is missing.",
+            "This studio cannot read from S3: a package is missing.",
             hint="Install it: pip install 'mantissa-studio[s3]'",
         ) from error
     return S3FileSystem(
