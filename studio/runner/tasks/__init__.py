@@ -1,1 +1,1 @@
-"""Background tasks, one module a kind; studio.tasks names them."""
+"""Background tasks, one module per kind; `studio.protocols.tasks` lists them."""

@@ -1,4 +1,4 @@
-"""Read a file that is large or takes long: its rows, as canonical ones, in the chore's folder."""
+"""Convert a large file, or one that takes long, to canonical rows in the task's folder."""
 
 import shutil
 from dataclasses import replace
@@ -21,9 +21,10 @@ from studio.runner.task_dispatch import ReportProgress
 
 
 def build(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Do the reading in `params["reading"]`. Return where its rows are, and what they are.
+    """Run the conversion in `params["reading"]`. Return where its rows are, and their statistics.
 
-    With `params["look"]`, return what the first rows show; without `params["write"]`, only that.
+    With `params["look"]`, also return a preview of the first rows; with `params["write"]` false,
+    return only that.
     """
     job = CONVERSION_JOB_ADAPTER.validate_python(params["reading"])
     with limit_reading(job.limits, job.source.path.stat().st_size) as limits:
@@ -34,7 +35,7 @@ def build(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict
 
 
 def _preview_rows(job: ConversionJob, limits: Limits, tell: ReportProgress) -> dict[str, Any]:
-    tell("looking at the first rows", None)
+    tell("reading the first rows", None)
     return {
         "arrival": DETECTION_RESULT_ADAPTER.dump_python(
             detect_file(job.source, limits, job.mapping), mode="json"
@@ -48,7 +49,7 @@ def _write_rows(job: ConversionJob, rows: Path, tell: ReportProgress) -> dict[st
     try:
         made = job.write_rows(rows, lambda share: tell(_phase(share), share))
     except (OSError, StudioError):
-        # On a full disk, half of the rows would keep the room that everything else needs.
+        # On a full disk, partial rows would take space that everything else needs.
         shutil.rmtree(rows, ignore_errors=True)
         raise
     sync_to_disk(rows)
@@ -59,4 +60,4 @@ def _write_rows(job: ConversionJob, rows: Path, tell: ReportProgress) -> dict[st
 
 
 def _phase(share: float) -> str:
-    return "reading the rows" if share < READ_SHARE else "looking through the rows"
+    return "reading the rows" if share < READ_SHARE else "checking the rows"

@@ -1,4 +1,4 @@
-"""A calibration: a few real steps of a recipe, on its own data, to see how fast and how full."""
+"""Run a calibration: a few real steps of a recipe on its own data, to measure speed and memory."""
 
 import shutil
 import statistics
@@ -16,19 +16,19 @@ from studio.runner.task_dispatch import ReportProgress
 from studio.training.stop_handler import StopHandler
 
 WARM_UP_STEPS, MEASURED_STEPS = 3, 5
-"""Steps that are left out, for the machine warms up, and steps that count."""
+"""Warm-up steps, which are not counted, and measured steps."""
 
 
 def calibrate(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Train a recipe's first steps. Return what they told; nothing is kept of the model.
+    """Train a recipe's first steps. Return the measurements; the model is discarded.
 
     Raises:
-        TrainingError: the recipe fails, as it would as a run.
+        TrainingError: the recipe fails, as it would in a run.
 
     """
     tell("training a few steps", None)
     run = RunDir(folder.files / "run")
-    # A try before this one was killed.
+    # A previous try may have been killed.
     shutil.rmtree(run.root, ignore_errors=True)
     run.root.mkdir()
     recipe = RECIPE_ADAPTER.validate_python(
@@ -50,7 +50,7 @@ def calibrate(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> 
 _RECIPE_OVERRIDES: dict[str, Any] = {
     "optimisation": {
         "max_steps": WARM_UP_STEPS + MEASURED_STEPS,
-        # The longest examples come first: the fullest step is among these.
+        # Puts the longest examples first, so that the step with the highest memory use is measured.
         "train_sampling_strategy": "group_by_length",
     },
     "evaluation": {"eval_steps": float(WARM_UP_STEPS + MEASURED_STEPS), "logging_steps": 1},

@@ -1,4 +1,4 @@
-"""Count the tokens of a data set, as a model will see them: what a chore of that kind does."""
+"""Count the tokens of a dataset as a model will see them."""
 
 import signal
 import sys
@@ -13,20 +13,20 @@ from studio.runner.task_dispatch import ReportProgress
 from studio.runner.tokenizer.main import BLOCKED_PACKAGES
 
 _CHUNK_SECONDS = 120
-"""How long the next few hundred rows may take: a chat template is a stranger's program, and need
-not end."""
+"""How long a few hundred rows may take: a chat template is an untrusted program and may not
+terminate."""
 _MEMORY_BYTES = 4 * 2**30
 
 
 def count(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Go over all rows. Return `studio.intake.quality.length_stats.TokenStats` as JSON.
+    """Count all rows. Return `studio.intake.quality.length_stats.TokenStats` as JSON.
 
     Raises:
-        InvalidError: the model's tokenizer or its chat template cannot be used, or does not end.
+        InvalidError: the tokenizer or its chat template cannot be used, or does not terminate.
 
     """
     for name in BLOCKED_PACKAGES:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type] # Python's word for absent
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type] # marks a module as absent
     asked = TokenCountJob.model_validate(params)
     tell("loading the tokenizer", None)
     signal.signal(signal.SIGALRM, _raise_timeout)
@@ -34,7 +34,7 @@ def count(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dic
     try:
         return _count_files(asked, tell)
     except TrainingError as error:
-        # What explains failures of training needs torch.
+        # Explaining a `TrainingError` would import torch, which is blocked here.
         raise InvalidError(error.message, hint=error.hint) from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -68,7 +68,7 @@ def _count_files(asked: TokenCountJob, tell: ReportProgress) -> dict[str, Any]:
 
 def _raise_timeout(_number: int, _frame: object) -> NoReturn:
     raise InvalidError(
-        f"A few hundred rows took more than {_CHUNK_SECONDS} seconds: the model's chat template "
-        "does not end, or the rows are very long.",
+        f"A few hundred rows took more than {_CHUNK_SECONDS} seconds: the model's chat "
+        "template does not terminate, or the rows are very long.",
         hint="Choose another chat template, or another model.",
     )

@@ -1,7 +1,7 @@
-"""The chore that fetches a model from the hub: what is needed, checked, and there whole or not.
+"""Download a model from the hub: only the files it needs, verified, all or nothing.
 
-Files are fetched beside the chore's own and moved among the models when each of them has come to
-what the hub says it must. What is cut off goes on where it was: another try finds the same files.
+Files are downloaded to the task's folder and moved to the models once each matches the hub's
+checksum. An interrupted download resumes: the next try finds the same partial files.
 """
 
 import hashlib
@@ -27,36 +27,36 @@ from studio.weights.hub_origin import HubOrigin
 ReportProgress = Callable[[str, float | None], None]
 
 MAX_STALLED_TRIES = 5
-"""How often in a row the hub may say nothing more of a file."""
+"""How many tries in a row may bring no more of a file."""
 _GIGA = 1e9
 RESERVED_DISK_BYTES = 256 * 2**20
-"""Bytes of the disk that are left alone."""
+"""Disk space that must stay free."""
 
 
 class DownloadRequest(BaseModel):
-    """What to fetch."""
+    """What to download."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     repo: str
     commit: str
     name: str
-    """What it will be called here."""
+    """The model's name in the studio."""
     code: bool = False
-    """Whether to fetch the code that the model brings, for a model that is here already."""
+    """Whether to download only the code of a model that is already here."""
 
 
 def download(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Fetch a model, or its code. Return where it is, and what is known of where it is from.
+    """Download a model or its code. Return its location and origin.
 
     Raises:
-        StudioError: it cannot be had or is not what it should be; in words.
+        StudioError: the model cannot be downloaded, or does not match the hub.
 
     """
     wish, settings = DownloadRequest.model_validate(params), Settings()
     hub = Hub(endpoint=settings.hub_endpoint, token=settings.hub_token.get_secret_value())
     target = settings.models / hub_origin.folder_name(wish.repo, wish.commit)
-    tell("asking the hub", None)
+    tell("contacting the hub", None)
     found = hub.model_info(wish.repo, wish.commit)
     fetch = Downloader(hub, found, wish.commit, folder.files, tell)
     if wish.code:
@@ -78,16 +78,16 @@ def _download_model(fetch: "Downloader", wish: DownloadRequest, target: Path) ->
     fetch.set_total(files)
     beside = [one for one in files if not download_filter.is_weights(one.name)]
     fetch.download_all(beside)
-    # What these say may end it before anything large is fetched.
+    # These files may rule the model out before anything large is downloaded.
     said = model_facts.from_config(stage)
     model_compatibility.refuse_untrainable(said.kind, said.family, "source.id")
     model_metadata.read(stage)
     fetch.download_all([one for one in files if one not in beside])
-    fetch.report("reading what has come", 1.0)
+    fetch.report("checking the files", 1.0)
     model_facts.read(stage)
     hashes = {one.name: one.sha256 or one.git for one in files}
     hub_origin.write(stage, HubOrigin(repo=fetch.listing.id, commit=wish.commit, files=hashes))
-    # What is there is no whole model, or it would have been found.
+    # An existing folder is incomplete, or it would have been found.
     shutil.rmtree(target, ignore_errors=True)
     stage.replace(target)
 
@@ -98,14 +98,14 @@ def _refuse_large_files(files: list[HubFile]) -> None:
             not download_filter.is_weights(one.name)
             and one.size > download_filter.MAX_FILE_BYTES[one.name]
         ):
-            raise InvalidError(f"{one.name} is absurdly large: {_format_size(one.size)}.")
+            raise InvalidError(f"{one.name} is unreasonably large: {_format_size(one.size)}.")
 
 
 def refuse_if_disk_full(stage: Path, files: list[HubFile]) -> None:
-    """Refuse files that would fill the disk, less what has come of them.
+    """Refuse files that would fill the disk, less what has been downloaded.
 
     Raises:
-        DiskFullError: they would.
+        DiskFullError: there is not enough free space.
 
     """
     size = sum(one.size for one in files)
@@ -113,14 +113,15 @@ def refuse_if_disk_full(stage: Path, files: list[HubFile]) -> None:
     free = shutil.disk_usage(stage).free
     if size - have + RESERVED_DISK_BYTES > free:
         raise DiskFullError(
-            f"This model needs {_format_size(size - have)}, and {_format_size(free)} are free.",
-            hint="Remove models or runs that are not needed, then try again.",
+            f"This model needs {_format_size(size - have)}, but only {_format_size(free)} "
+            "are free.",
+            hint="Delete models or runs that you no longer need, then try again.",
         )
 
 
 @dataclass(slots=True)
 class Downloader:
-    """Fetches files of one commit into a folder, telling how far it is with all of them."""
+    """Downloads files of one commit to a folder and reports the overall progress."""
 
     hub: Hub
     listing: HubModel
@@ -132,7 +133,7 @@ class Downloader:
     done: int = field(default=0, init=False)
 
     def set_total(self, files: list[HubFile]) -> None:
-        """Say what all of it will be."""
+        """Set the total size from which progress is computed."""
         self.total = sum(one.size for one in files)
 
     def download_all(self, files: list[HubFile]) -> None:
@@ -143,7 +144,7 @@ class Downloader:
             self._report(0)
 
     def _download_file(self, file: HubFile) -> None:
-        """Fetch one file; one that came wrong is fetched once more from its beginning."""
+        """Download a file; if it does not match the hub, download it once more from the start."""
         part = self.stage / f"{file.name}.part"
         for _ in range(2):
             self._download_with_retries(file, part)
@@ -152,12 +153,12 @@ class Downloader:
                 return
             part.unlink()
         raise InvalidError(
-            f"{file.name} does not come to what the hub says it is.",
-            hint="Something on the way changes it, or the hub is wrong; try again later.",
+            f"{file.name} does not match its checksum on the hub.",
+            hint="A proxy may have changed it, or the hub may be wrong. Try again later.",
         )
 
     def _download_with_retries(self, file: HubFile, part: Path) -> None:
-        """Fetch what is missing, as often as it takes while something comes."""
+        """Download the rest of a file, retrying as long as data arrives."""
         tries = 0
         while (have := _file_size(part)) < file.size or not part.exists():
             try:
@@ -166,14 +167,14 @@ class Downloader:
                 tries = tries + 1 if _file_size(part) == have else 0
                 if tries >= MAX_STALLED_TRIES:
                     raise UnavailableError(
-                        f"{self.hub.host} breaks off, and no more comes of {file.name}.",
-                        hint="Try again later: it goes on where it was.",
+                        f"{self.hub.host} keeps interrupting the download of {file.name}.",
+                        hint="Try again later: the download will resume.",
                     ) from error
                 self.pause(2.0**tries - 1)
 
     def _stream(self, file: HubFile, part: Path, have: int) -> None:
         with self.hub.open(self.listing.id, self.commit, file, have) as answer:
-            # Who does not know of parts sends it all again.
+            # A server without support for ranges sends the whole file again.
             goes_on = answer.status_code == httpx2.codes.PARTIAL_CONTENT
             with part.open("ab" if goes_on else "wb") as out:
                 have = have if goes_on else 0
@@ -184,7 +185,7 @@ class Downloader:
                     if have > file.size:
                         break
         if have < file.size:
-            raise httpx2.ReadError("It ended early.")
+            raise httpx2.ReadError("The connection closed early.")
 
     def _report(self, have: int) -> None:
         if self.total:
@@ -193,7 +194,7 @@ class Downloader:
 
 
 def _matches_hub(path: Path, file: HubFile) -> bool:
-    """Whether a file is what the hub says: by SHA-256 if large, else as git knows it."""
+    """Whether a file matches the hub's checksum: SHA-256 for large files, else git's."""
     if not (file.sha256 or file.git) or _file_size(path) != file.size:
         return False
     whole = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)

@@ -1,4 +1,4 @@
-"""The chore that brings a data set's file: from a folder, an address, the hub, a bucket."""
+"""Fetch a dataset's file from a local folder, a URL, the hub or a bucket."""
 
 import hashlib
 from collections.abc import Callable
@@ -29,16 +29,16 @@ from studio.settings import Settings
 
 
 def fetch(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Bring what an `FetchRequest` names into the chore's folder. Return a `FetchResult`.
+    """Fetch what a `FetchRequest` names into the task's folder. Return a `FetchResult`.
 
     Raises:
-        StudioError: it cannot be had, or is more than may be kept; in words.
+        StudioError: the file cannot be fetched, or exceeds the size limit.
 
     """
     errand, settings = FetchRequest.model_validate(params), Settings()
     file, filename, facts = _fetch_from_source(errand, settings, folder, tell)
     allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
-    tell("looking at the first rows", 0.9)
+    tell("reading the first rows", 0.9)
     with limit_reading(allowed, file.stat().st_size) as held:
         found = detect_file(File(path=file, filename=filename), held)
     sync_to_disk(file)
@@ -46,7 +46,7 @@ def fetch(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict
         file=file.relative_to(folder.files).as_posix(),
         filename=filename,
         bytes=file.stat().st_size,
-        sha256=_sha256(file, lambda share: tell("taking its checksum", 0.9 + 0.1 * share)),
+        sha256=_sha256(file, lambda share: tell("computing the checksum", 0.9 + 0.1 * share)),
         arrival=DETECTION_RESULT_ADAPTER.dump_python(found, mode="json"),
         facts=facts,
     )
@@ -56,7 +56,7 @@ def fetch(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict
 def _fetch_from_source(
     errand: FetchRequest, settings: Settings, folder: TaskDir, tell: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
-    """Bring the file. Return where it is, what it was called, and what is known of it."""
+    """Fetch the file. Return its path, its original name, and facts about its origin."""
     match errand.source:
         case LocalFileSource(path=path):
             source = resolve_inside(settings.import_folders, path)
@@ -75,12 +75,12 @@ def _fetch_from_source(
 
 
 def copy_file(source: Path, folder: Path, limits: FetchLimits, tell: ReportProgress) -> Path:
-    """Copy a file of this machine."""
+    """Copy a file from this machine."""
     if not source.is_file():
-        raise InvalidError(f"{source.name} is no file.", hint="Choose a file.", param="path")
+        raise InvalidError(f"{source.name} is not a file.", hint="Choose a file.", param="path")
     size, done = source.stat().st_size, 0
     if size > limits.bytes:
-        raise TooLargeError(f"{source.name} is larger than is taken here: {format_size(size)}.")
+        raise TooLargeError(f"{source.name} is larger than the upload limit: {format_size(size)}.")
     target = folder / "fetched"
     with source.open("rb") as read, target.open("wb") as written:
         while piece := read.read(CHUNK_BYTES):
@@ -91,11 +91,11 @@ def copy_file(source: Path, folder: Path, limits: FetchLimits, tell: ReportProgr
 
 
 def _take_upload(parts: Path, folder: Path) -> tuple[Path, str, dict[str, Any]]:
-    """Take over a file that was sent; another attempt finds it here already."""
+    """Move an uploaded file here; a later attempt finds it already moved."""
     target, name = folder / "fetched", folder / "filename"
     if not target.exists():
         if not (parts / "data").exists():
-            raise NotFoundError("What was sent is not there any more.", hint="Send it again.")
+            raise NotFoundError("The uploaded file no longer exists.", hint="Upload it again.")
         (parts / "filename").replace(name)
         (parts / "data").replace(target)
     return target, name.read_text(encoding="utf-8"), {}

@@ -1,4 +1,4 @@
-"""Measure how fast this machine multiplies in each format: what a chore of that kind does."""
+"""Measure how fast this machine multiplies matrices in each number format."""
 
 from typing import Any
 
@@ -9,6 +9,6 @@ from studio.training.precision.matmul_speed import measure_formats
 
 
 def probe(_folder: TaskDir, _params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Return the seconds of one layer's products by format."""
-    tell("multiplying in each number format", None)
+    """Return the seconds that one layer's matrix products take, by format."""
+    tell("timing each number format", None)
     return {"seconds": measure_formats(detect().device)}

@@ -1,6 +1,6 @@
-"""A measurement without training: a step of a recipe gone through in shapes alone.
+"""Measure the memory of a recipe without training: simulate a step on shapes alone.
 
-Its data are read, for the longest example decides; its model is never loaded.
+The data is read, because the longest example decides; the model's weights are never loaded.
 """
 
 import shutil
@@ -32,18 +32,18 @@ _DATA_DEPENDENT_ERRORS = (
 
 
 def measure(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Return the bytes that a recipe's fullest step holds by part, and what decided them.
+    """Return the bytes that a recipe's largest step holds, by part, and the data that decides them.
 
     Raises:
-        InvalidError: what the model does next hangs on numbers that a dry run does not have.
-        TrainingError: the recipe fails before its first step, as it would as a run.
+        InvalidError: the model's control flow depends on values that a dry run does not compute.
+        TrainingError: the recipe fails before its first step, as it would in a run.
 
     """
     tell("loading the packages", 0.0)
     upstream_logging.disable_progress_bar()
     recipe = RECIPE_ADAPTER.validate_python(params["recipe"], strict=False)
     run = RunDir(folder.files / "run")
-    # A try before this one was killed.
+    # A previous try may have been killed.
     shutil.rmtree(run.root, ignore_errors=True)
     run.root.mkdir()
     run.job.write_text(params["job"], encoding="utf-8")
@@ -52,12 +52,12 @@ def measure(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> di
         job = TrainingJob.prepare(
             recipe, run, lambda phase: tell(*_PHASES[phase]), partial(_make_fake_model, mode)
         )
-        tell("going through a step without numbers", 0.6)
+        tell("simulating a step", 0.6)
         held = dry_run.simulate_steps(_build_plan(recipe, job), mode)
     except _DATA_DEPENDENT_ERRORS as error:
         raise InvalidError(
-            "A dry run cannot follow this model: what it does next hangs on its numbers.",
-            hint="Train a few steps to find out; that measures it too.",
+            "A dry run cannot simulate this model: its control flow depends on computed values.",
+            hint="Run a calibration instead: it trains a few steps and measures memory, too.",
         ) from error
     finally:
         shutil.rmtree(run.root)
@@ -65,19 +65,19 @@ def measure(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> di
 
 
 _PHASES = {
-    "loading": ("reading what the model is made of", 0.2),
+    "loading": ("reading the model's config", 0.2),
     "tokenising": ("reading the data", 0.3),
 }
 
 
-def _make_fake_model(mode: fake_tensor.FakeTensorMode, *asked: Any) -> PreTrainedModel:  # noqa: ANN401 -- as `models.load_model` is asked
+def _make_fake_model(mode: fake_tensor.FakeTensorMode, *asked: Any) -> PreTrainedModel:  # noqa: ANN401 -- the arguments of `load_model`
     with mode:
         return dry_run.make_fake_model(*asked)
 
 
 def _build_plan(recipe: AnyRecipe, job: TrainingJob) -> DryRunPlan:
     method = import_module(f"studio.methods.{recipe.method}.trainer")
-    # The trainer makes tensors of its data, and no step here looks at them.
+    # The trainer converts its data to tensors, and no simulated step reads them.
     bare = replace(job, train=_first_example(job.train), validation=_first_example(job.validation))
     return DryRunPlan(
         build=partial(method.build, recipe, bare),
@@ -93,7 +93,7 @@ def _first_example(examples: Examples) -> Examples:
 
 
 def _largest_batch(examples: Examples, size: int) -> BatchShape:
-    """Return the fullest batch there may be: all as long as the longest, with most to learn."""
+    """Return the largest possible batch: every example has the maximal length and answer."""
     is_packed = examples.packs is not None
     count = min(size, examples.count)
     return BatchShape(count, examples.longest, examples.longest_answer, is_packed)

@@ -1,4 +1,4 @@
-"""Look through the rows of a version that was made before anybody looked."""
+"""Check the rows of a dataset version that was created without data checks."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +10,8 @@ from studio.runner.task_dispatch import ReportProgress
 
 
 def scan(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
-    """Note in the version's folder, `params["rows"]`, what is suspicious there, and return it."""
+    """Check the rows in `params["rows"]`, store the findings in that folder and return them."""
     found = finding_store.check_and_store(
-        Path(params["rows"]), lambda share: tell("looking through the rows", share)
+        Path(params["rows"]), lambda share: tell("checking the rows", share)
     )
     return {"findings": [asdict(one) for one in found]}
