@@ -1,1 +1,1 @@
-"""The inference service: loaded models that answer token by token."""
+"""The inference service: loads models and streams their answers token by token."""

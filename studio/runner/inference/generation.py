@@ -1,4 +1,4 @@
-"""An answer as it is written: token by token into text, up to a mark, a limit, or nobody's ear."""
+"""Generate an answer as a stream of text, until a stop sequence, a limit or a disconnect."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,27 +12,27 @@ from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.training.evaluation.sample_answers import record_compute_formats
 
 _REPLACEMENT_CHARACTER = "�"
-"""What a tokenizer writes for a character that is not whole yet."""
+"""What a tokenizer decodes for an incomplete character."""
 
 
 @dataclass(slots=True)
 class TextStream:
-    """Makes text of tokens, bit by bit, and holds back what may be the start of a stop."""
+    """Decodes tokens to text incrementally; withholds what may be the start of a stop sequence."""
 
     tokenizer: PreTrainedTokenizerBase
     stop: Sequence[str]
     strips_start: bool
-    """Whether spaces before the first word are left out."""
+    """Whether to drop leading spaces."""
     has_stopped: bool = False
     _ids: list[int] = field(default_factory=list)
     _decoded: int = 0
-    """How many tokens are text already."""
+    """How many tokens have been decoded."""
     _prefix_start: int = 0
-    """Where the piece before these began: some tokenizers write a space by what stands before."""
+    """Start of the previously decoded piece: some tokenizers add a space depending on context."""
     _withheld: str = ""
 
     def add(self, token: int) -> str:
-        """Take a token. Return what can be said for certain."""
+        """Add a token. Return the text that is final."""
         self._ids.append(token)
         new = self._decode_new()
         if new.endswith(_REPLACEMENT_CHARACTER):
@@ -41,7 +41,7 @@ class TextStream:
         return self._emit(new)
 
     def finish(self) -> str:
-        """Return what was held back, now that nothing follows."""
+        """Return the withheld text, now that nothing follows."""
         rest = self._emit(self._decode_new()) + self._withheld
         self._withheld = ""
         return "" if self.has_stopped else rest
@@ -71,7 +71,7 @@ class TextStream:
 
 
 class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
-    """Hands each token on; the first that it is given are those of the prompt."""
+    """Passes each token on, except for the prompt, which arrives first."""
 
     def __init__(self, hear: Callable[[int], None]) -> None:
         self._on_token = hear
@@ -85,7 +85,7 @@ class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
             self._on_token(token)
 
     def end(self) -> None:
-        """Nothing is left to hand on."""
+        """Do nothing: no token is buffered."""
 
 
 class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
@@ -105,7 +105,7 @@ def generate(
     say: Callable[[str], None],
     is_gone: Callable[[], bool],
 ) -> GenerationEnd:
-    """Have a model write, and say what it writes as it comes; it stops once nobody listens."""
+    """Generate an answer and send its text as it arrives. Stop when the client is gone."""
     text = TextStream(tokenizer, asked.stop, asked.is_turn)
     written: list[int] = []
 
@@ -142,14 +142,14 @@ def token_budget(asked: GenerationRequest, config: object) -> int:
     """Return how many tokens an answer may have.
 
     Raises:
-        InvalidError: there is no room for one.
+        InvalidError: the prompt leaves no room for an answer.
 
     """
     context = getattr(config, "max_position_embeddings", None) or 2**20
     left = context - len(asked.ids)
     if left < 1:
         raise InvalidError(
-            f"The prompt has {len(asked.ids):,} tokens; this model sees {context:,}.",
+            f"The prompt has {len(asked.ids):,} tokens; this model's context is {context:,}.",
             hint="Shorten the messages.",
             param="messages",
         )
@@ -157,9 +157,10 @@ def token_budget(asked: GenerationRequest, config: object) -> int:
 
 
 def _sampling_arguments(asked: GenerationRequest) -> dict[str, object]:
-    """Say how the next token is chosen; what a model's own settings say of it counts for nothing.
+    """Return the sampling arguments; the model's own generation config is ignored.
 
-    What OpenAI's interface does not have is switched off, so that a temperature is one.
+    Options that OpenAI's API lacks are switched off, so that a temperature behaves as it does
+    there.
     """
     plain: dict[str, object] = {"num_beams": 1, "repetition_penalty": 1.0, "use_cache": True}
     if asked.temperature == 0:
@@ -169,6 +170,6 @@ def _sampling_arguments(asked: GenerationRequest) -> dict[str, object]:
 
 
 def _partial_stop_length(text: str, stop: str) -> int:
-    """Return how much of a stop the text ends with."""
+    """Return the length of the longest prefix of a stop sequence that the text ends with."""
     most = min(len(text), len(stop) - 1)
     return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)

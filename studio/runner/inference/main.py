@@ -1,11 +1,10 @@
-"""The speaker: `python -m studio.runner.inference.main LISTENER LIFELINE IDLE`.
+"""The inference service: `python -m studio.runner.inference.main LISTENER LIFELINE IDLE`.
 
-LISTENER and LIFELINE are numbers of open files, IDLE is seconds.
+LISTENER and LIFELINE are file descriptors, IDLE is in seconds.
 
-It has models answer, one question after the other; who else comes waits in the socket's own queue.
-When the lifeline ends it finishes the answer at hand and leaves; so it does when nobody has asked
-for so many seconds, and the worker starts another as soon as somebody connects. It ends at once
-with the worker.
+It answers one request at a time; other clients wait in the socket's backlog. When the lifeline
+closes, it finishes the current answer and exits. It also exits after IDLE seconds without a
+request; the worker starts it again when a client connects. It ends at once with the worker.
 """
 
 import os
@@ -16,7 +15,7 @@ from studio.processes import parent_death
 from studio.processes.unix_sockets import is_hung_up
 
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-"""What keeps libraries from asking the hub, and from talking."""
+"""Keeps libraries offline and quiet."""
 
 
 def main(listener: int, lifeline: int, idle_seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Models that are loaded to answer: one base at a time, and adapters that are swapped on it."""
+"""Models loaded for inference: one base at a time, and the adapters swapped on it."""
 
 import gc
 from collections import OrderedDict
@@ -19,26 +19,26 @@ from studio.training.checkpoints import checksums, trainer_state
 from studio.training.models import adapter_base, loader, tokenizers, weight_formats
 
 MAX_ADAPTERS = 8
-"""How many adapters stay on a base; the one that was asked for longest ago makes room."""
+"""Adapters kept on a base; the least recently used one is dropped."""
 
 
 @dataclass(slots=True)
 class LoadedBase:
     name: str
     weights: str
-    """The checkpoint that its weights are from, or nothing."""
+    """The checkpoint its weights come from, or ""."""
     weights_mtime: int
-    """When its weights were written: a folder may hold others by now."""
+    """When its weights were written: the folder may hold other weights by now."""
     trained_beside: tuple[str, str]
-    """The precision and the format that adapters learnt beside it in, where that changed it."""
+    """Precision and format the adapters were trained with, if those changed the base; else ""."""
     model: PreTrainedModel | PeftModel
     tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
     adapters: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
-    """What peft calls each, by its folder, its checkpoint and when that was written."""
+    """The peft name of each adapter, by folder, checkpoint and modification time."""
     _count: int = 0
 
     def activate_adapter(self, folder: str, weights: str) -> None:
-        """Make an adapter the one that answers, loading it if need be."""
+        """Activate an adapter, loading it if needed."""
         key = (folder, weights, _weights_mtime(weights or folder))
         if key not in self.adapters:
             self._count += 1
@@ -63,7 +63,7 @@ class LoadedBase:
 
 
 class ModelCache:
-    """The base that was asked for last, and its adapters."""
+    """Holds the base that was requested last, and its adapters."""
 
     def __init__(self) -> None:
         self._base: LoadedBase | None = None
@@ -72,7 +72,7 @@ class ModelCache:
     def model_for(
         self, asked: GenerationRequest
     ) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
-        """Give a model that answers as it is asked to, and the tokenizer it was taught with."""
+        """Yield a model ready to answer a request, and the tokenizer it was trained with."""
         base = self._load_base(asked)
         folder = asked.adapter or asked.model
         if folder not in base.tokenizers:
@@ -100,7 +100,7 @@ class ModelCache:
             or (base.name, base.weights, base.weights_mtime, base.trained_beside) != key
         ):
             self._base = base = None
-            gc.collect()  # Two of them may be more than there is room for.
+            gc.collect()  # There may not be enough memory for two models.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             self._base = base = LoadedBase(*key, _load_model(asked, weights))
@@ -108,9 +108,9 @@ class ModelCache:
 
 
 def _load_model(asked: GenerationRequest, weights: str) -> PreTrainedModel:
-    """Load a model as its file has it; without a GPU in float32, which processors are fastest in.
+    """Load a model in its own format; without a GPU in float32, the fastest format on a CPU.
 
-    A base that an adapter was trained beside rounded or quantised is made so again.
+    If an adapter was trained on a rounded or quantised base, load the base in the same way.
     """
     on_gpu = torch.cuda.is_available()
     precision, base_dtype = _adapter_base_formats(asked)
@@ -118,7 +118,7 @@ def _load_model(asked: GenerationRequest, weights: str) -> PreTrainedModel:
         mode = next(one for one in PRECISIONS.values() if one.name == precision)
         adapter = Lora.model_validate({"base_dtype": base_dtype})
         model = adapter_base.load(asked.model, asked.code, mode, adapter, is_wide=not on_gpu)
-        # Upstream has put a quantised model on its device, and moves it no more.
+        # Upstream has already placed a quantised model on its device and cannot move it.
         return model.eval() if adapter.quantised else _move_to_device(model)
     if weights:
         _verify_weights(Path(weights))
@@ -140,18 +140,18 @@ def _adapter_base_formats(asked: GenerationRequest) -> tuple[str, str]:
 
 
 def _verify_weights(folder: Path) -> None:
-    """Refuse a checkpoint whose weights are not as they were written."""
+    """Refuse a checkpoint whose weights differ from what was written."""
     try:
-        # Of the rest, most of which is the optimizer's, nothing is read.
+        # Skip the other files: most of them are optimizer state.
         checksums.verify_folder(folder, trainer_state.WEIGHTS)
     except checksums.CorruptCheckpointError as why:
         raise InvalidError(
-            f"{folder.name} cannot be asked: {why}.",
-            hint="Ask another checkpoint, or the model that the run ended with.",
+            f"{folder.name} cannot be loaded: {why}.",
+            hint="Choose another checkpoint, or the run's final model.",
         ) from why
 
 
 def _weights_mtime(name: str) -> int:
-    """Return when the weights of a folder were written; a name on the hub has none."""
+    """Return when the weights in a folder were written; 0 for a model name on the hub."""
     files = Path(name).glob("*.safetensors") if Path(name).is_absolute() else ()
     return max((file.stat().st_mtime_ns for file in files), default=0)

@@ -1,4 +1,4 @@
-"""Questions received, put to models, and answered bit by bit: what the speaker does all day."""
+"""The server of the inference service: receives requests and streams answers."""
 
 import os
 import select
@@ -23,23 +23,23 @@ from studio.runner.inference.model_cache import ModelCache
 from studio.training import exception_mapping
 
 REQUEST_SECONDS = 5.0
-"""How long a request may take to arrive: it comes from a process of ours, on this machine."""
+"""How long a request may take to arrive. Clients are the studio's own processes on this machine."""
 
-_LOG_HINT = "Try again; speaker.log in the studio's folder says more."
-_HINTS = {"out_of_memory": "Choose a smaller model, or shorten what it is asked."}
-"""What to do where nothing trains."""
+_LOG_HINT = "Try again. For details, see speaker.log in the studio's folder."
+_HINTS = {"out_of_memory": "Choose a smaller model, or shorten the prompt."}
+"""Hints for failures of inference; those for training do not apply."""
 
 
 @dataclass(slots=True)
 class InferenceServer:
     listener: socket.socket
     lifeline: int
-    """Ends when it is to leave; on it the worker is told what goes on."""
+    """Closes when the service must exit; it also carries status reports to the worker."""
     idle_seconds: float
     models: ModelCache = field(default_factory=ModelCache)
 
     def serve(self) -> None:
-        """Answer until the worker wants it gone, or nobody has asked for a while."""
+        """Answer requests until the worker closes the lifeline or the service is idle."""
         os.set_blocking(self.lifeline, False)
         while True:
             files = [self.lifeline, self.listener.fileno()]
@@ -55,10 +55,10 @@ class InferenceServer:
         try:
             asked = GenerationRequest.model_validate_json(receive_all(line, MAX_REQUEST_BYTES))
         except (OSError, ValidationError):
-            return  # No client of ours.
+            return  # Not one of our clients.
         line.settimeout(None)
         if is_hung_up(line):
-            return  # It has waited too long, and left.
+            return  # The client gave up waiting.
         self._report_status(InferenceStatus(name=asked.name, is_answering=True))
         computed_in = self._answer(line, asked)
         self._report_status(
@@ -66,7 +66,7 @@ class InferenceServer:
         )
 
     def _answer(self, line: socket.socket, asked: GenerationRequest) -> str:
-        """Answer, and return the format that was computed in; nothing where it failed."""
+        """Answer a request. Return the format it was computed in, or "" if it failed."""
         say, computed_in = _make_sender(line), ""
         try:
             with self.models.model_for(asked) as (model, tokenizer):
@@ -81,21 +81,21 @@ class InferenceServer:
                 )
             computed_in = told.computed_in
             say(GenerationChunk(end=told))
-        except Exception as error:  # whatever befell one answer, the next is another matter
+        except Exception as error:  # one failed answer must not prevent the next
             say(GenerationChunk(failure=_to_failure(error)))
             if not isinstance(error, StudioError):
-                # What it stumbled over may lie about still: the next one begins anew.
+                # An unexpected error may leave bad state behind: let a new process start.
                 raise
         return computed_in
 
     def _report_status(self, doing: InferenceStatus) -> None:
-        with suppress(OSError):  # A worker that is gone, or busy, need not know.
+        with suppress(OSError):  # The worker may be gone or busy; it can do without this.
             os.write(self.lifeline, doing.to_line())
 
 
 def _make_sender(line: socket.socket) -> Callable[[GenerationChunk], None]:
     def say(said: GenerationChunk) -> None:
-        with suppress(OSError):  # Whoever asked has gone; it is noticed before the next token.
+        with suppress(OSError):  # The client is gone; this is detected before the next token.
             line.sendall(said.to_line())
 
     return say

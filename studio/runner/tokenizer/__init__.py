@@ -1,1 +1,1 @@
-"""The tokenizer service: previews of tokens and chat templates, in sandboxed children."""
+"""The tokenizer service: previews tokens and chat templates in sandboxed children."""

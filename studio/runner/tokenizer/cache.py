@@ -1,4 +1,4 @@
-"""Tokenizers that stay loaded: the four that were asked for last, as long as their files do."""
+"""A cache of the four tokenizers used last, valid while their files are unchanged."""
 
 import signal
 from collections import OrderedDict
@@ -15,15 +15,15 @@ from studio.training.models import tokenizers
 MAX_TOKENIZERS = 4
 
 LOAD_SECONDS = 20
-"""A tokenizer that takes longer to load takes the whole desk with it, and the next one is new."""
+"""If loading takes longer, an alarm kills the whole service, and a new one starts."""
 
 MAX_FILE_BYTES = 256 * 2**20
-"""No tokenizer's file is larger."""
+"""Larger tokenizer files are refused."""
 
 _FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 
 MAX_WINDOWS = 64
-"""Of how many windows of rows the sizes are remembered for each tokenizer."""
+"""Number of row windows whose row lengths are cached for each tokenizer."""
 
 _FileState = tuple[tuple[str, int, int], ...]
 
@@ -40,7 +40,7 @@ class TokenizerCache:
     _cached: OrderedDict[str, _CachedTokenizer] = field(default_factory=OrderedDict)
 
     def get(self, model: str) -> PreTrainedTokenizerBase | None:
-        """Return a model's tokenizer if it is here, and its files are what they were."""
+        """Return a model's tokenizer if it is cached and its files are unchanged."""
         known = self._cached.pop(model, None)
         if known is None or known.state != _file_state(model):
             return None
@@ -48,18 +48,18 @@ class TokenizerCache:
         return known.tokenizer
 
     def sizes(self, asked: TokenizerRequest) -> RowLengths | None:
-        """Return those of the rows that a row may be packed with, if they have been told."""
+        """Return the lengths of the rows that a row may be packed with, if they are cached."""
         return self._cached[asked.model].sizes.get(_window_key(asked))
 
     def store_sizes(self, asked: TokenizerRequest, sizes: RowLengths) -> None:
-        """Keep what a child has told of a tokenizer that is here."""
+        """Cache the row lengths that a child measured with a cached tokenizer."""
         known = self._cached[asked.model].sizes
         known[_window_key(asked)] = sizes
         if len(known) > MAX_WINDOWS:
             known.popitem(last=False)
 
     def add(self, model: str) -> None:
-        """Load a tokenizer to stay. Only one that a child has loaded safely may be."""
+        """Load a tokenizer into the cache. Call this only after a child has loaded it safely."""
         state = _file_state(model)
         signal.alarm(LOAD_SECONDS)
         try:
@@ -71,17 +71,17 @@ class TokenizerCache:
 
 
 def load_tokenizer(model: str, code: str = "") -> PreTrainedTokenizerBase:
-    """Load a tokenizer, asking nobody; of its own code runs only what was allowed, by its hash.
+    """Load a tokenizer offline; run its own code only if its hash was trusted.
 
     Raises:
-        TrainingError: there is none here, or none that can be trained with.
+        TrainingError: there is no tokenizer, or it cannot be used for training.
 
     """
     if any(size > MAX_FILE_BYTES for *_, size in _file_state(model)):
         raise TrainingError(
             "model_not_found",
-            "The model's tokenizer is too large to be looked at.",
-            hint="No tokenizer's file is larger than 256 MiB.",
+            "The model's tokenizer is too large to load.",
+            hint="No file of a tokenizer may exceed 256 MiB.",
         )
     try:
         return tokenizers.load(model, code, offline=True)
@@ -90,7 +90,7 @@ def load_tokenizer(model: str, code: str = "") -> PreTrainedTokenizerBase:
 
 
 def _window_key(asked: TokenizerRequest) -> Hashable:
-    """Name rows by all that decides how long they are; the file of a version never changes."""
+    """Identify rows by all that decides their length; the file of a version never changes."""
     return asked.chat_template, asked.window
 
 
@@ -106,11 +106,11 @@ def _missing_error(model: str) -> TrainingError:
     if not Path(model).is_absolute():
         return TrainingError(
             "model_not_found",
-            f"{model} is not on this machine yet, so its tokenizer cannot be asked.",
+            f"{model} has not been downloaded, so its tokenizer is not available.",
             hint="Download the model first.",
         )
     return TrainingError(
         "model_not_found",
-        "The model's folder has no tokenizer that can be read.",
+        "The model's folder has no usable tokenizer.",
         hint="Choose a model that comes with tokenizer.json.",
     )

@@ -1,10 +1,10 @@
-"""The desk: `python -m studio.runner.tokenizer.main LISTENER LIFELINE`, two numbers of open files.
+"""The tokenizer service: `python -m studio.runner.tokenizer.main LISTENER LIFELINE`.
 
-It keeps tokenizers loaded and lets a forked child answer each request, for what it is asked to run
-may be hostile: a chat template is a program of whoever wrote the model. A child has two seconds of
-a processor, little memory, no input and no files to write; whatever becomes of it, the desk lives
-on. When the worker is gone the lifeline ends, and so does the desk; so it does when nobody has
-asked for a while, and the worker starts another as soon as somebody connects.
+LISTENER and LIFELINE are file descriptors. The service keeps tokenizers loaded and forks a child
+for each request, because a request may be hostile: a chat template is a program written by the
+model's author. A child has two seconds of CPU time, little memory, no input and no files to write,
+so the service survives whatever a child does. It exits when the lifeline closes, because the worker
+is gone, or after some time without requests; the worker starts it again when a client connects.
 """
 
 import gc
@@ -16,7 +16,7 @@ from studio.processes import parent_death
 from studio.processes.unix_sockets import is_hung_up
 
 BLOCKED_PACKAGES = ("torch", "torchao", "bitsandbytes", "peft", "accelerate", "datasets", "pandas")
-"""Packages that tokenizers can do without, and which would cost seconds and a lot of memory."""
+"""Packages that tokenizers do not need and that would cost seconds and a lot of memory."""
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -24,13 +24,13 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-"""What keeps libraries from asking the hub, from starting threads, and from talking."""
+"""Keeps libraries offline, single-threaded and quiet."""
 
 
 def main(listener: int, lifeline: int) -> int:
     parent_death.kill_on_parent_death(lambda: is_hung_up(lifeline))
     for name in BLOCKED_PACKAGES:
-        sys.modules[name] = None  # type: ignore[assignment] # Python's word for absent
+        sys.modules[name] = None  # type: ignore[assignment] # marks a module as absent
     os.environ.update(_ENVIRONMENT)
 
     from studio.runner.tokenizer.server import TokenizerServer  # noqa: PLC0415 -- heavy import

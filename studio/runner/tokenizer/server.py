@@ -1,4 +1,4 @@
-"""Requests received, handed to children, and answered: what the desk does all day."""
+"""The server of the tokenizer service: passes requests to children and returns their answers."""
 
 import os
 import selectors
@@ -35,14 +35,14 @@ from studio.training.data import packing_preview, prompt_tokens, token_preview
 
 IDLE_SECONDS = 600.0
 _LOADED_MARKER = b"\n"
-"""What a child says as soon as it has loaded a tokenizer. Sizes that it had to measure follow in a
-line of their own, and last its answer."""
+"""Written by a child as soon as it has loaded a tokenizer. Row lengths it had to measure follow on
+their own line, and its answer comes last."""
 
 POLL_SECONDS = 0.5
-"""How often it is looked whether somebody still waits for what a child does."""
+"""How often to check whether clients still wait for their child."""
 
 REQUEST_SECONDS = 1.0
-"""How long a request may take to arrive: it comes from a process of ours, on this machine."""
+"""How long a request may take to arrive. Clients are the studio's own processes on this machine."""
 
 
 @dataclass(slots=True)
@@ -51,12 +51,12 @@ class TokenizerServer:
     lifeline: int
     cache: TokenizerCache = field(default_factory=TokenizerCache)
     children: dict[int, SandboxedChild] = field(default_factory=dict)
-    """By the file descriptor that their answers come from."""
+    """By the file descriptor their answers are read from."""
     idle_seconds: float = IDLE_SECONDS
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def serve(self) -> None:
-        """Answer until the worker is gone, or nobody has asked for a while."""
+        """Answer requests until the worker is gone or the service is idle."""
         self._selector.register(self.lifeline, selectors.EVENT_READ)
         self._selector.register(self.listener, selectors.EVENT_READ)
         asked_at = time.monotonic()
@@ -82,10 +82,10 @@ class TokenizerServer:
         try:
             asked = TokenizerRequest.model_validate_json(receive_all(line, MAX_REQUEST_BYTES))
         except (OSError, ValidationError):
-            line.close()  # No client of ours.
+            line.close()  # Not one of our clients.
             return
         if is_hung_up(line):
-            line.close()  # It has waited too long, and left.
+            line.close()  # The client gave up waiting.
             return
         tokenizer = self.cache.get(asked.model)
         if tokenizer is not None:
@@ -93,7 +93,8 @@ class TokenizerServer:
             limits = PACKED_PREVIEW_LIMITS if asked.window and sizes is None else PREVIEW_LIMITS
             child = fork_child(lambda: _answer(asked, tokenizer, sizes), limits, line)
         else:
-            # Loading what strangers wrote is for children, too; if one could, the desk may.
+            # Children also load untrusted tokenizers first; once one succeeded, the server may load
+            # it.
             child = fork_child(lambda: _load_and_answer(asked), LOAD_LIMITS, line)
         child.request = asked
         self._watch(child)
@@ -102,7 +103,7 @@ class TokenizerServer:
         self.children[child.pipe] = child
         self._selector.register(child.pipe, selectors.EVENT_READ)
         if len(self.children) == MAX_CHILDREN:
-            # Who else comes waits in the socket's own queue.
+            # Further clients wait in the socket's backlog.
             self._selector.unregister(self.listener)
 
     def _read_child(self, child: SandboxedChild) -> None:
@@ -133,7 +134,7 @@ class TokenizerServer:
         self._cache_results(child.request, notes)
 
     def _cache_results(self, asked: TokenizerRequest | None, notes: Sequence[bytes]) -> None:
-        """Remember what a child has found out, for those that come after it."""
+        """Cache what a child has loaded and measured for later requests."""
         if asked is None or (self.cache.get(asked.model) is None and notes[:1] != [b""]):
             return
         if self.cache.get(asked.model) is None:
@@ -157,7 +158,7 @@ def _load_and_answer(asked: TokenizerRequest) -> Iterator[bytes]:
 def _answer(
     asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None
 ) -> Iterator[bytes]:
-    """Answer in a child: nothing that is changed here stays."""
+    """Answer in a child: changes to its state do not affect the server."""
     try:
         if asked.window and sizes is None:
             sizes = packing_preview.measure_rows(asked, tokenizer)
@@ -168,7 +169,7 @@ def _answer(
         return
     said = answer.model_dump_json().encode()
     if len(said) > MAX_RESPONSE_BYTES:
-        said = _failure_answer(TooLargeError("This row is too long to be shown."))
+        said = _failure_answer(TooLargeError("This row is too long to preview."))
     yield said
 
 
@@ -194,5 +195,5 @@ def _failure_answer(error: StudioError) -> bytes:
 
 
 def _send(line: socket.socket, said: bytes) -> None:
-    with line, suppress(OSError):  # Whoever asked has gone.
+    with line, suppress(OSError):  # The client has gone.
         line.sendall(said)
