@@ -1,1 +1,1 @@
-"""The process that trains: it sees a run's folder, and nothing else of the studio."""
+"""The training process: it sees a run's folder and nothing else of the studio."""

@@ -1,4 +1,4 @@
-"""Train one run: `python -m studio.runner RUN_DIR`. What it has to say, it says as events."""
+"""Train one run: `python -m studio.runner RUN_DIR`. It reports its progress as events."""
 
 import faulthandler
 import gc
@@ -14,16 +14,17 @@ from studio.settings import SECRETS, Settings
 from studio.training.stop_handler import StopHandler
 
 _CLEARED_PREFIX = "ACCELERATE_"
-"""Variables that would turn a recipe's precision and device into something else."""
+"""Environment variables with this prefix would override a recipe's precision and device."""
 
 _KERNEL_CACHE_SIZE = "64"
-"""How many kernels each of two caches keeps on a processor, where both would keep 1024.
+"""Kernels that each of two CPU caches keeps; both default to 1024.
 
-oneDNN compiles its products of 16 bits anew for every shape, so for every length of a batch, and
-keeps them; so does what torch puts before it. A step has 17 kinds of product, with an adapter 26.
-Of lengths that differ, 85 steps of the starter in bf16 on one thread held 450 MB with 1024, and
-150 to 158 with 64, with the same losses to the bit, and no slower: 4.7 s of processor time, once,
-and 4.1 to 4.2 in three runs. Cut down alone, either takes away a third of it at most.
+oneDNN compiles its 16-bit matrix products again for every shape, so for every batch length, and
+caches them; so does torch's cache in front of it. A step has 17 kinds of product, 26 with an
+adapter. With batches of varying lengths, 85 steps of the starter in bf16 on one thread held 450 MB
+with 1024 entries and 150 to 158 MB with 64. The losses were bit-identical and it was no slower: 4.7
+s of CPU time once, and 4.1 to 4.2 s in three runs. Reducing only one of the two caches saves a
+third of that at most.
 """
 
 _ENVIRONMENT = {
@@ -38,15 +39,15 @@ _ENVIRONMENT = {
 
 
 def main(root: Path) -> int:
-    """Train the run in a folder, in a process of its own. Return the exit code."""
-    # Thousands of modules are loaded now, and none of them is garbage: looking costs a second.
+    """Train the run in a folder, in its own process. Return the exit code."""
+    # Imports load thousands of modules, none of them garbage: collecting would take a second.
     gc.disable()
-    # What upstream will change one day is nothing the reader of a run's log can mend.
+    # Readers of a run's log cannot act on upstream's deprecation warnings.
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
     stop = StopHandler()
     stop.install(RunDir(root).command)
-    # A run that hangs can be asked where: every thread's stack goes to its log.
+    # SIGUSR1 writes the stack of every thread to the run's log, to debug a run that hangs.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
     from studio.runner.optional_packages import block_unused_packages  # noqa: PLC0415 -- heavy import
@@ -59,16 +60,16 @@ def main(root: Path) -> int:
 
 
 def clean_environment() -> None:
-    """Let nothing but the recipe decide, and nobody be told; upstream reads these on import."""
+    """Let only the recipe decide, and disable telemetry. Upstream reads these on import."""
     for name in [name for name in os.environ if name.startswith(_CLEARED_PREFIX)]:
         del os.environ[name]
     os.environ.update(_ENVIRONMENT)
-    # One process, one GPU: with several in sight the trainer would spread over all of them.
+    # Use one GPU per process: the trainer would use every visible GPU.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
 
 
 def redact_output() -> None:
-    """Let nothing that this process was told in confidence stand in what it prints."""
+    """Redact the configured secrets in everything this process prints."""
     settings = Settings()
     redaction.register_secrets(settings.secret_value(name) for name in SECRETS)
     sys.stdout, sys.stderr = (

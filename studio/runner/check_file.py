@@ -1,10 +1,10 @@
-"""Read a file to its end as a check.
+"""Check a file by reading it to its end.
 
 Started as `python -m studio.runner.check_file`, with a `ConversionJob` on stdin.
 
-A Parquet or Arrow file is unpacked by native code, which no limit can interrupt and which a broken
-file may crash; a row of an Excel workbook may be as large as all of it. So this process tries it
-first, with little memory. Its exit code is `ChildExitCode`.
+Native code decompresses a Parquet or Arrow file: no limit can interrupt it, and a broken file may
+crash it. A single row of an Excel workbook may be as large as the whole workbook. So this process
+reads the file first, with little memory. Its exit code is a `ChildExitCode`.
 """
 
 import resource
@@ -24,12 +24,12 @@ from studio.intake.readers import file_reader
 from studio.runner.sandbox import limit_memory
 
 _NATIVE_SECONDS = 10
-"""Processor time beyond the limit, for native code that is asked for one more batch of rows."""
+"""CPU seconds beyond the limit, because native code may be reading one more batch of rows."""
 
 
 def main() -> ChildExitCode:
     job = CONVERSION_JOB_ADAPTER.validate_json(sys.stdin.buffer.read())
-    # Loaded before the clock starts: it is none of the file's time.
+    # Import before the clock starts: import time does not count as the file's.
     _load_libraries(job)
     limits = job.limits.for_request()
     _limit_process(limits)
@@ -40,13 +40,13 @@ def main() -> ChildExitCode:
     except MemoryError:
         return ChildExitCode.MEMORY
     except StudioError:
-        pass  # The studio reads it again, and says so itself.
+        pass  # The studio reads the file again and reports the error itself.
     return ChildExitCode.READ
 
 
 def _load_libraries(job: ConversionJob) -> None:
     for source in _sources(job):
-        with suppress(StudioError):  # The studio says itself what cannot be read.
+        with suppress(StudioError):  # The studio reports unreadable files itself.
             kind = detect_format(source.path, source.filename)
             if kind in CHECKED_FORMATS:
                 import_module(CHECKED_FORMATS[kind])

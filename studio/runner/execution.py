@@ -1,4 +1,4 @@
-"""One piece of work, told in events: whatever happens, the last of them says how it ended."""
+"""Run one piece of work and log it as events; the last event always reports how it ended."""
 
 import errno
 import shutil
@@ -27,13 +27,13 @@ from studio.training.stop_handler import StopHandler, StopRequested
 
 EmitEvent = Callable[[Event], None]
 WorkFunction = Callable[[EmitEvent], Event]
-"""Does what is to be done, and returns the last that there is to say of it."""
+"""Does the work and returns its last event."""
 
 
 def execute_run(root: Path, stop: StopHandler) -> int:
     """Train the run in a folder. Return the exit code: 0 unless it failed.
 
-    Without room for its last event, the exit code says so in its place.
+    If the disk has no room for the last event, the exit code reports that instead.
     """
     run = RunDir(root)
     may_go: list[Path] = []
@@ -48,7 +48,7 @@ def execute_run(root: Path, stop: StopHandler) -> int:
 
     with lock_run(run):
         code = _log_work(run.events, stop, train)
-        # Only a run that has its result, and has said so, will never want to go on from them.
+        # Only a run that has logged its final result will never resume from its checkpoints.
         for folder in may_go:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
@@ -74,7 +74,7 @@ def execute_export(root: Path, stop: StopHandler) -> int:
 
 
 def execute_task(root: Path, stop: StopHandler) -> int:
-    """Do the chore in a folder. Return the exit code: 1 if it failed, else 0."""
+    """Run the task in a folder. Return the exit code: 1 if it failed, else 0."""
     folder = TaskDir(root)
 
     def do(say: EmitEvent) -> Event:
@@ -102,7 +102,7 @@ def _log_events(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
         last = work(say)
     except StopRequested:
         log.append(_stopped_event(stop))
-    except Exception as error:  # noqa: BLE001 -- the last stand: the studio must hear of anything
+    except Exception as error:  # noqa: BLE001 -- last resort: the studio must learn of every failure
         if not stop.has_interrupted:
             return _log_failure(error, say)
         log.append(_stopped_event(stop))
@@ -112,7 +112,7 @@ def _log_events(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
 
 
 def _stopped_event(stop: StopHandler) -> Paused | Stopped:
-    print("stopped, as asked", flush=True)  # noqa: T201 -- the run's own log
+    print("stopped on request", flush=True)  # noqa: T201 -- the run's own log
     return Paused(step=stop.step) if stop.requested == "pause" else Stopped(step=stop.step)
 
 
@@ -130,11 +130,12 @@ def _to_failed(error: Exception) -> Failed:
     try:
         from studio.training import exception_mapping  # noqa: PLC0415 -- heavy import
     except ImportError as missing:
-        # Without torch nothing can be explained by its types, but then that is the explanation.
+        # Failures are explained by torch's exception types. Without torch, its absence is the
+        # cause.
         what = f"{missing.name} is not installed" if missing.name else str(missing).rstrip(".")
         return Failed(
             code="dependency_missing",
-            message=f"A package that training needs does not load: {what}.",
-            hint="Install the training packages; studio doctor lists what is missing.",
+            message=f"A package that training needs cannot be loaded: {what}.",
+            hint="Install the training packages. Run `studio doctor` to list what is missing.",
         )
     return exception_mapping.explain(error)

@@ -1,4 +1,4 @@
-"""Make one export: `python -m studio.runner.export_main FOLDER`. It tells of it as events."""
+"""Make one export: `python -m studio.runner.export_main FOLDER`. It reports progress as events."""
 
 import sys
 import warnings
@@ -8,7 +8,7 @@ from studio.runner.__main__ import clean_environment
 from studio.training.stop_handler import StopHandler
 
 if __name__ == "__main__":
-    # What upstream will change one day is nothing the reader of a log can mend.
+    # Readers of a log cannot act on upstream's deprecation warnings.
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
     stop = StopHandler()

@@ -1,20 +1,21 @@
-"""A launcher that has loaded what a run loads, and forks runs.
+"""The prefork server: it has loaded the training packages and forks runs.
 
 Started as `python -m studio.runner.prefork_server RUNS`.
 
-The worker starts it with one end of a pair of sockets as its standard input, and holds the other:
-nobody else can reach it, and it hears at once that the worker is gone. A fork copies only the
-thread that calls it, so the launcher must have no other, and no GPU; if it has, it says so and
-leaves, and the worker starts runs without it. RUNS only tells in a list of processes whose it is.
+The worker starts it with one end of a socket pair as its standard input and holds the other, so no
+other process can connect, and the server notices at once when the worker is gone. A fork copies
+only the thread that calls it, so the server must have a single thread and no initialised GPU. If it
+does, it reports that and exits, and the worker starts runs without it. RUNS only identifies the
+server's owner in a process list.
 
-    worker                 launcher        waiter                  run
-    root, env, log, go ──▶ fork ─────────▶ fork ─────────────────▶ a session and a log of its own
+    worker                 server          waiter                  run
+    root, env, log, go ──▶ fork ─────────▶ fork ─────────────────▶ its own session and log
            ◀────────────────────────────────────────────────────── its pid
     a byte into `go` ────────────────────────────────────────────▶ trains, as `studio.runner` does
                                            exit code into its folder ◀ ends
 
-The launcher ends with its worker. Each run has a waiter for a parent, which stays as long as the
-run and does nothing but write down how that ends: whoever comes later can tell.
+The server ends with its worker. Each run has a waiter as its parent, which lives as long as the run
+and only records its exit code, so that a later worker can read it.
 """
 
 import gc
@@ -42,29 +43,29 @@ _LATE_MODULES = (
     "peft.utils.transformers_weight_conversion",
     "transformers.models.llama.modeling_llama",
 )
-"""What most runs load later than at their start."""
+"""Modules that most runs load after their start."""
 
 _SINGLE_THREAD_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-"""What keeps numpy and pyarrow from starting threads as they are loaded."""
+"""Keeps numpy and pyarrow from starting threads on import."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """A run to start: where it lies, and what its process is to find."""
+    """A run to start: its folder and its process's environment."""
 
     root: Path
     env: dict[str, str]
     log: int
-    """The file descriptor it prints to."""
+    """File descriptor for its output."""
     confirm: int
-    """Where a byte arrives if somebody still wants it once it is there."""
+    """File descriptor that receives a byte if the run is still wanted once it has started."""
 
     @classmethod
     def receive(cls, line: socket.socket) -> "LaunchRequest | None":
-        """Wait for the next one. None: the worker is gone."""
+        """Wait for the next request. Return None if the worker is gone."""
         message, (*files,), _flags, _sender = socket.recv_fds(line, MESSAGE_BYTES, 2)
         if not message:
             return None
@@ -77,16 +78,16 @@ class LaunchRequest:
 
 
 def preload() -> str:
-    """Load what runs need. Return why this process must not be forked, or nothing."""
+    """Load what runs need. Return why this process must not be forked, or ""."""
     clean_environment()
-    # A run that needs more is spawned: what is absent here, no fork can find again.
+    # A run that needs more is spawned: a fork cannot import what is marked absent here.
     block_packages_except(())
-    # CUDA may be looked for, but not begun: a child could never use it.
+    # Detecting CUDA is allowed; initialising it would make it unusable in a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ.update(_SINGLE_THREAD_ENVIRONMENT)
     import_module("numpy")
     import_module("pyarrow")
-    # Only those two: a torch with OpenBLAS inside must keep its threads.
+    # Only during these two imports: a torch with OpenBLAS inside must keep its threads.
     for name in _SINGLE_THREAD_ENVIRONMENT:
         del os.environ[name]
     import_module("studio.runner.execution")
@@ -97,11 +98,11 @@ def preload() -> str:
 
 
 def serve_requests(line: socket.socket) -> LaunchRequest | None:
-    """Fork as often as asked, until the worker is gone.
+    """Fork a run for each request, until the worker is gone.
 
-    Returns twice: in the launcher None, at the end; and in each run what it is to do.
+    Returns twice: None in the server, at the end; and its request in each run.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # waiters that have ended are no zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # waiters that end do not become zombies
     while asked := LaunchRequest.receive(line):
         if os.fork() == 0:
             _fork_run(asked, line)
@@ -111,7 +112,7 @@ def serve_requests(line: socket.socket) -> LaunchRequest | None:
 
 
 def _fork_run(asked: LaunchRequest, line: socket.socket) -> None:
-    """Fork a run, which returns; its waiter stays, writes down how it ends, and ends itself."""
+    """Fork a run, in which this returns; its waiter stays, records the exit code and exits."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
@@ -122,7 +123,7 @@ def _fork_run(asked: LaunchRequest, line: socket.socket) -> None:
         asked.close()
         _set_process_name(f"studio wait {asked.root.name}")
         _record_exit_code(pid, asked.root)
-    finally:  # Whatever happens, a waiter must not go on as the launcher.
+    finally:  # Whatever happens, a waiter must never continue as the server.
         os._exit(0)
 
 
@@ -146,7 +147,7 @@ def run_child(asked: LaunchRequest, line: socket.socket) -> int:
 
 
 def _set_process_name(name: str) -> None:
-    """Change what `ps` shows of this process, where the system lets it be said."""
+    """Change the name that `ps` shows for this process, where the system supports it."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(name, encoding="utf-8")
 
@@ -154,32 +155,32 @@ def _set_process_name(name: str) -> None:
 def _fork_obstacle() -> str:
     torch = import_module("torch")
     if len(list(Path("/proc/self/task").iterdir())) > 1:
-        return "The training packages have started threads, which no fork copies."
+        return "The training packages have started threads, which a fork does not copy."
     if torch.cuda.is_initialized():
-        return "The training packages have begun to use the GPU, which no fork may go on with."
+        return "The training packages have initialised the GPU, which a fork cannot use."
     return ""
 
 
 def _gpu_obstacle() -> str:
-    """Say so if the GPU cannot be used after a fork; only the child can tell."""
+    """Return why the GPU cannot be used after a fork, or ""; only the child can tell."""
     torch = import_module("torch")
     if torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- torch has no public name for it
-        return "The training packages have touched the GPU, which no fork may go on with."
+        return "The training packages have touched the GPU, which a fork cannot use."
     return ""
 
 
 def _record_exit_code(pid: int, root: Path) -> None:
-    """Leave a child's exit code in its folder, and only then let the system forget the child."""
+    """Write a child's exit code to its folder, and only then reap the child."""
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert ended is not None  # noqa: S101 -- without WNOHANG it waits
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-    with suppress(OSError):  # A full disk, or a folder that is gone: the code stays unknown.
+    with suppress(OSError):  # The disk is full or the folder is gone: the code stays unknown.
         RunDir(root).write_exit_code(pid, code)
     os.waitpid(pid, 0)
 
 
 def _reseed() -> None:
-    """Give each child the dice of a process that has just begun."""
+    """Seed each child's random generators as in a newly started process."""
     numpy, torch = import_module("numpy"), import_module("torch")
     random.seed()
     numpy.random.seed()
@@ -187,7 +188,7 @@ def _reseed() -> None:
 
 
 def _main() -> int:
-    # A copy, so that a child's standard input is not the line: nothing comes from there.
+    # Duplicate it, so that the socket is not a child's standard input.
     line = socket.socket(fileno=os.dup(0))
     parent_death.kill_on_parent_death(lambda: is_hung_up(line))
     with Path(os.devnull).open() as nothing:

@@ -1,4 +1,4 @@
-"""Limit what reading a file may cost the process that a task runs in."""
+"""Limit the memory and time that reading a file may take in a task's process."""
 
 import resource
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from studio.runner.sandbox import limit_memory
 
 @contextmanager
 def limit_reading(limits: Limits, file_bytes: int) -> Iterator[Limits]:
-    """Limit the memory of this process meanwhile, and its time by the limits that are yielded.
+    """Limit the memory of this process, and yield limits that bound the time, too.
 
-    The file's own size comes on top: Arrow files are mapped, not loaded.
+    The file's own size is added: Arrow files are memory-mapped, not loaded.
 
     Raises:
-        TooLargeError: reading took more memory.
+        TooLargeError: reading needed more memory.
 
     """
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -26,7 +26,7 @@ def limit_reading(limits: Limits, file_bytes: int) -> Iterator[Limits]:
     except MemoryError as error:
         raise TooLargeError(
             f"Reading the file takes more than {MAX_CHILD_MEMORY / 1e9:.2g} GB of memory.",
-            hint="Split it, or leave rows out.",
+            hint="Split the file, or remove rows.",
             param="file",
         ) from error
     finally:

@@ -1,4 +1,4 @@
-"""A run's folder is one process's at a time; whoever holds it is written there, to be found."""
+"""Lock a run's folder for one process, and record which process holds it."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from studio.protocols.run_dir import RunDir
 
 @contextmanager
 def lock_run(run: RunDir) -> Iterator[None]:
-    """Hold the folder; wait for a process that is just leaving it. The system frees it for sure."""
+    """Lock the folder, waiting for a process that is just exiting. The system always unlocks it."""
     with run.lock.open("a+", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pid = os.getpid()

@@ -1,4 +1,4 @@
-"""Children that may run what strangers wrote: forked, with limits, heard through a pipe."""
+"""Sandboxed children that run untrusted code: forked, limited, and read through a pipe."""
 
 import os
 import resource
@@ -17,19 +17,19 @@ from studio.processes.unix_sockets import is_hung_up
 from studio.protocols.tokenizer_service import ServiceFailure, TokenizerRequest
 
 MAX_CHILDREN = 4
-"""How many there may be at once."""
+"""How many may run at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """What a piece of work may use up from now on."""
+    """Resources a piece of work may use from now on."""
 
     cpu_seconds: int
     wall_seconds: float
     memory_bytes: int
 
     def apply(self) -> None:
-        """Hold this process to it: what it has used already is not counted."""
+        """Limit this process; what it has used so far does not count."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         spent = int(used.ru_utime + used.ru_stime) + self.cpu_seconds
         _lower_limit(resource.RLIMIT_CPU, spent)
@@ -40,24 +40,24 @@ class ResourceLimits:
 
 
 PREVIEW_LIMITS = ResourceLimits(cpu_seconds=2, wall_seconds=5, memory_bytes=512 * 2**20)
-"""Writing a row as a template has it, and as tokens."""
+"""Rendering a row with its template, and tokenising it."""
 
 PACKED_PREVIEW_LIMITS = ResourceLimits(cpu_seconds=6, wall_seconds=10, memory_bytes=2**30)
-"""The same of all rows that one may be packed with; half of that is patience enough for any."""
+"""The same for all rows that may share an example; half of it is enough for most."""
 
 LOAD_LIMITS = ResourceLimits(cpu_seconds=10, wall_seconds=14, memory_bytes=3 * 2**30)
-"""Reading a tokenizer, for the largest there are; its row follows within `PREVIEW_LIMITS`."""
+"""Loading the largest tokenizers; rendering the row then gets `PREVIEW_LIMITS`."""
 
 _HINT = "Choose another chat template, or another model."
 TIMEOUT_FAILURE = ServiceFailure(
     code="chat_template_refused",
-    message=f"This took more than {PREVIEW_LIMITS.cpu_seconds} seconds and was ended: the model's "
-    "chat template does not end, or the row is very long.",
+    message=f"This took more than {PREVIEW_LIMITS.cpu_seconds} seconds and was stopped: the "
+    "model's chat template does not terminate, or the row is very long.",
     hint=_HINT,
 )
 CRASH_FAILURE = ServiceFailure(
     code="chat_template_refused",
-    message="Showing this row needs more memory than it may have, or makes the tokenizer crash.",
+    message="Previewing this row needs more memory than allowed, or crashes the tokenizer.",
     hint=_HINT,
 )
 _TIMEOUT_SIGNALS = {signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL}
@@ -67,19 +67,19 @@ _TIMEOUT_SIGNALS = {signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL}
 class SandboxedChild:
     pid: int
     pipe: int
-    """Where its answer comes from; it ends when the child does."""
+    """Where its answer is read from; it closes when the child ends."""
     deadline: float
     """When it must be done."""
     connection: socket.socket
-    """Who waits for the answer."""
+    """The client that waits for the answer."""
     request: TokenizerRequest | None = None
-    """What it is to answer."""
+    """The request it answers."""
     output: bytearray = field(default_factory=bytearray)
     was_killed: bool = False
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the client has disconnected."""
         return is_hung_up(self.connection)
 
     def kill(self) -> None:
@@ -87,7 +87,7 @@ class SandboxedChild:
         os.kill(self.pid, signal.SIGKILL)
 
     def reap(self) -> ServiceFailure | None:
-        """See the child off. Return what to say in place of an answer, if anything."""
+        """Reap the child. Return the failure to send instead of an answer, if any."""
         os.close(self.pipe)
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -99,7 +99,7 @@ class SandboxedChild:
 def fork_child(
     work: Callable[[], Iterator[bytes]], limits: ResourceLimits, line: socket.socket
 ) -> SandboxedChild:
-    """Have a piece of work done in a child, and what it yields written to a pipe."""
+    """Run a piece of work in a child process that writes what it yields to a pipe."""
     heard, said = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if pid:
@@ -115,7 +115,7 @@ def fork_child(
                 pipe.write(part)
                 pipe.flush()
         code = 0
-    finally:  # Whatever happens, a child must not go on as its parent.
+    finally:  # Whatever happens, a child must never continue as its parent.
         try:
             if code:
                 traceback.print_exc()
@@ -124,13 +124,13 @@ def fork_child(
 
 
 def limit_memory(more: int) -> None:
-    """Hold this process to so many bytes more than it has."""
+    """Limit how many bytes this process may add to its current address space."""
     if sys.platform == "linux":
         _lower_limit(resource.RLIMIT_AS, _address_space_bytes() + more)
 
 
 def _close_other_files(said: int) -> None:
-    """Close what a child needs not: its input, and every file but the log and the pipe."""
+    """Close what a child does not need: its input, and every file but the log and the pipe."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.closerange(3, said)
@@ -138,7 +138,7 @@ def _close_other_files(said: int) -> None:
 
 
 def _lower_limit(what: int, most: int) -> None:
-    """Set a soft limit; a hard one that is lower already holds."""
+    """Set a soft limit; a lower hard limit already applies."""
     hard = resource.getrlimit(what)[1]
     with suppress(ValueError):
         resource.setrlimit(what, (most, hard))

@@ -1,4 +1,4 @@
-"""What a chore's process does: find the function of its kind, call it, keep what it returns."""
+"""Run a task in its process: find the function for its kind, call it and store its result."""
 
 import json
 import re
@@ -12,19 +12,19 @@ from studio.protocols.events import Event, Finished, PhaseChanged
 from studio.protocols.tasks import TASK_DEFINITIONS, TaskDir, TaskSpec
 
 ReportProgress = Callable[[str, float | None], None]
-"""Called with what is being done, in words, and how much of all the work is done."""
+"""Called with a description of the current step, and the share of the work that is done."""
 
 TaskFunction = Callable[[TaskDir, dict[str, Any], ReportProgress], dict[str, Any]]
 
 _MIN_SHARE_CHANGE = 0.005
-"""The least progress that is worth telling."""
+"""The smallest change in the share that is reported."""
 _MIN_SECONDS_BETWEEN = 0.5
-"""How long the same words stand before other numbers in them are worth telling."""
+"""Minimum time between reports that differ only in their numbers."""
 _NUMBER = re.compile(r"[\d.,]+")
 
 
 def run_task(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
-    """Do the chore in a folder, and leave its result there."""
+    """Run the task in a folder, and write its result there."""
     spec = TaskSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     folder.files.mkdir(exist_ok=True)
     result = load_function(spec.kind)(folder, spec.params, ProgressReporter(say).report)
@@ -35,7 +35,7 @@ def run_task(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
 
 
 def load_function(kind: str) -> TaskFunction:
-    """Return what does chores of a kind."""
+    """Return the function that runs tasks of a kind."""
     module, _, name = TASK_DEFINITIONS[kind].entry_point.partition(":")
     found: TaskFunction = getattr(import_module(module), name)
     return found
@@ -43,7 +43,7 @@ def load_function(kind: str) -> TaskFunction:
 
 @dataclass(slots=True)
 class ProgressReporter:
-    """Tells how far the work is, but only when there is news."""
+    """Reports progress, but only when it has changed noticeably."""
 
     emit: Callable[[Event], None]
     _last_text: str = ""

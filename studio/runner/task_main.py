@@ -1,4 +1,4 @@
-"""Do one chore: `python -m studio.runner.task_main FOLDER`. It tells of it as events."""
+"""Run one task: `python -m studio.runner.task_main FOLDER`. It reports progress as events."""
 
 import sys
 import warnings
@@ -9,7 +9,7 @@ from studio.runner.execution import execute_task
 from studio.training.stop_handler import StopHandler
 
 if __name__ == "__main__":
-    # What upstream will change one day is nothing the reader of a log can mend.
+    # Readers of a log cannot act on upstream's deprecation warnings.
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
     redact_output()

@@ -1,4 +1,4 @@
-"""The stages of a run, in order: prepare, answer, train, answer again, save."""
+"""The stages of a run, in order: prepare, generate answers, train, generate again, save."""
 
 import gc
 from collections.abc import Callable
@@ -58,12 +58,12 @@ EmitEvent = Callable[[Event], None]
 @dataclass(frozen=True, slots=True)
 class Outcome:
     event: Event
-    """The last of the run."""
+    """The run's last event."""
     keeps_checkpoints: bool
 
 
 def train(run: RunDir, say: EmitEvent, stop: StopHandler) -> Outcome:
-    """Train a run from its recipe, or its newest checkpoint, to its artifacts."""
+    """Train a run from its recipe or its newest checkpoint, and write its artifacts."""
     upstream_logging.disable_progress_bar()
     stages = prepare(run, say, stop)
     samples = stages.sample_before()
@@ -77,7 +77,7 @@ def train(run: RunDir, say: EmitEvent, stop: StopHandler) -> Outcome:
 
 
 def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
-    """Load, tokenise and build whatever the first step needs."""
+    """Load, tokenise and build everything the first step needs."""
     with stop.stopping_allowed():
         recipe = load_recipe(run)
         weight_formats.download_weights(
@@ -85,7 +85,7 @@ def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
         )
         shelf = CheckpointStore(run.checkpoints, recipe)
         start = _find_checkpoint(run, shelf, say, stop)
-        # Loaded before the model, lest its packages count among what the run holds.
+        # Imported before the model loads, so that its packages do not count as memory of the run.
         method = import_module(f"studio.methods.{recipe.method}.trainer")
         job = TrainingJob.prepare(recipe, run, lambda phase: _set_phase(say, phase))
         refuse_nonfinite_base(job.model, job.spec.model)
@@ -106,7 +106,7 @@ def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
     trainer.saver.stateful_parts = {
         part.SAVED_AS: part for part in parts if isinstance(part, Stateful)
     }
-    # What is loaded stays: the garbage collector need not look through it again and again.
+    # Everything loaded so far stays, so exclude it from garbage collection.
     gc.freeze()
     gc.enable()
     process_memory.release_free_memory()
@@ -131,18 +131,18 @@ class TrainingRun:
     emit: EmitEvent
     stop: StopHandler
     start: Path | None
-    """The checkpoint to go on from."""
+    """The checkpoint to resume from."""
 
     def set_phase(self, phase: str) -> None:
         _set_phase(self.emit, phase)
 
     def train(self) -> None:
-        """Train, and see to it that what came of it can be used."""
+        """Train, and check that the resulting model is usable."""
         try:
             self.trainer.saver.train(self.start)
         except TrainingError as why:
             if why is self.trainer.guard.stop_error:
-                # No step that broke was taken: a person who knows better can go on from here.
+                # No broken step was applied: the user can inspect and resume from this state.
                 self.trainer.saver.save()
                 if self.recipe.numerics.guard == "rollback":
                     self._save_last_good(why)
@@ -161,7 +161,7 @@ class TrainingRun:
             raise
 
     def sample_before(self) -> list[Sampled]:
-        """Answer before training. A resumed run has: its model has learnt since."""
+        """Generate answers before training. A resumed run reuses the stored ones."""
         if self.start is None:
             with self.stop.stopping_allowed():
                 return self.sample("before")
@@ -188,7 +188,7 @@ class TrainingRun:
         return samples
 
     def _answer_autocast(self) -> AbstractContextManager[object]:
-        """Answer as the model was loaded; weights in several formats meet only under autocast."""
+        """Return the context to generate in: weights in several formats need autocast."""
         if not self.job.has_mixed_formats:
             return nullcontext()
         dtype = getattr(torch, self.job.mode.compute)
@@ -207,7 +207,7 @@ class TrainingRun:
             self._write_manifest(folder, metrics)
 
     def _write_manifest(self, folder: Path, metrics: dict[str, float]) -> None:
-        """Write what the folder's files are and how they came about; last, for it names them."""
+        """Write the manifest of the folder's files; written last, because it lists them."""
         recipe = self.recipe.model_dump(mode="json")
         known = run_manifest.build_manifest(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
@@ -225,7 +225,7 @@ class TrainingRun:
         return Outcome(event, self.recipe.checkpoints.keep_after_success)
 
     def _save_last_good(self, why: TrainingError) -> None:
-        """Keep the weights of a run that its guard has ended: no step that broke was taken."""
+        """Save the weights of a run that its guard stopped: no broken step was applied."""
         if nonfinite_weights(self._model):
             return
         self.set_phase("saving")
@@ -250,7 +250,7 @@ class TrainingRun:
 
     @property
     def _model(self) -> PreTrainedModel:
-        """The model as loaded: without the autocast that training wrapped around it."""
+        """The model as loaded, without the autocast wrapper that training adds."""
         trainer = self.trainer
         return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
 
@@ -258,14 +258,14 @@ class TrainingRun:
 def _find_checkpoint(
     run: RunDir, shelf: CheckpointStore, say: EmitEvent, stop: StopHandler
 ) -> Path | None:
-    """Return the checkpoint to go on from, if the run is to go on and there is one."""
+    """Return the checkpoint to resume from, if the run should resume and there is one."""
     spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     if not spec.resume:
         shelf.clear()
         return None
     found = shelf.newest_valid(say)
     stop.step = found.step if found else 0
-    told = f"going on from step {stop.step}" if found else "no checkpoint: starting from scratch"
+    told = f"resuming from step {stop.step}" if found else "no checkpoint: starting from scratch"
     print(told, flush=True)  # noqa: T201 -- the run's own log
     say(Resumed(step=stop.step, attempt=spec.attempt))
     return found.folder if found else None
@@ -289,7 +289,7 @@ _RESOLVED_FORMATS = ("weights", "compute", "gradients", "optimizer_states", "sca
 def _collect_resolved(
     trainer: Trainer, watch: PrecisionVerifier, job: TrainingJob, recipe: Recipe
 ) -> dict[str, Any]:
-    """Gather what really runs, as measured."""
+    """Collect the formats and settings in effect, as measured."""
     parameters = list(trainer.model.parameters())
     args = trainer.args
     told = watch.to_dict()
