@@ -1,7 +1,7 @@
-"""Which rows share an example: several whole ones, where no more than one would fit.
+"""Choose which rows share an example: whole rows, as many as fit.
 
-Rows are packed with others near them in their file alone, so that whoever looks at one row need not
-read all others to say which it shares an example with. Of lengths only: needs no torch.
+Rows are only packed with others near them in their file, so that previewing one row does not
+require reading all of them. Works on lengths only and needs no torch.
 """
 
 from bisect import bisect_left, insort
@@ -12,9 +12,9 @@ from studio.protocols.tokenizer_service import packing_window
 
 
 def pack_rows(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:
-    """Return the places of rows that share an example, for all rows of a file that are learnt.
+    """Return the indices of rows that share an example, for all rows that are trained on.
 
-    Within an example, and from one to the next, they keep the order they come in.
+    Rows keep their order within an example and between examples.
     """
     found: list[list[int]] = []
     for _, some in groupby(
@@ -27,10 +27,10 @@ def pack_rows(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[
 
 
 def best_fit(sizes: Sequence[int], limit: int) -> list[list[int]]:
-    """Put sizes together, none of them above a limit, so that no sum is: the largest first.
+    """Pack sizes into bins of a limit that no single size exceeds: best fit, the largest first.
 
-    Each goes where it leaves the least room, and where none has room it begins anew; so no two
-    that come of it would fit into one.
+    Each size goes into the bin with the least room left for it, or into a new bin if none has room;
+    so no two resulting bins could be merged.
     """
     packs: list[list[int]] = []
     rooms: list[tuple[int, int]] = []

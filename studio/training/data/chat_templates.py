@@ -1,8 +1,8 @@
-"""How turns and tools are written for a model, and where in the text its answers stand.
+"""Render turns and tools with a model's chat template, and find the answers in the text.
 
-A model learns an answer together with the mark that ends it: without that mark it would never
-learn to stop. Templates that say where answers stand (`{% generation %}`) are believed; in others
-an answer begins where the prompt before it ends.
+A model learns an answer together with the end mark behind it: without that mark it would never
+learn to stop. If the template marks answers itself (`{% generation %}`), those spans are used;
+otherwise an answer begins where the prompt before it ends.
 """
 
 from collections.abc import Sequence
@@ -61,11 +61,11 @@ _TEMPLATE_ERRORS = (
     MemoryError,
     SyntaxError,
 )
-"""What a template's expressions, or its compiling, may raise."""
+"""Errors that compiling or rendering a template may raise."""
 
 
 class ChatTemplateError(TrainingError):
-    """A chat template that fails; where that is a row's fault, the row is found and named."""
+    """A chat template failed; if a particular row caused it, that row is found and named."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -78,7 +78,7 @@ class ChatTemplateError(TrainingError):
 
 @dataclass(frozen=True, slots=True)
 class RenderedConversation:
-    """A conversation as text, and the character spans a model learns from it."""
+    """A conversation as text, and the character spans that are trained on."""
 
     text: str
     answers: list[Span]
@@ -90,15 +90,15 @@ def set_chat_template(
     """Give the tokenizer the chosen template, which is then saved with it.
 
     Raises:
-        TrainingError: the model has no template of its own, and none was chosen.
+        TrainingError: the model has no template, and none was chosen.
 
     """
     if choice == "model":
         if not tokenizer.chat_template:
             raise TrainingError(
                 "no_chat_template",
-                "This model has no chat template: it was never taught to hold a conversation.",
-                hint="Choose one for it: chatml or plain.",
+                "This model has no chat template: it was not trained on conversations.",
+                hint="Choose a chat template: chatml or plain.",
             )
         return
     if choice == "chatml" and _IM_END in tokenizer.get_vocab():
@@ -109,7 +109,7 @@ def set_chat_template(
 
 
 class ChatTemplate:
-    """A tokenizer's chat template, with what it writes after an answer."""
+    """A tokenizer's chat template, and what it writes after an answer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._text = tokenizer.get_chat_template()
@@ -118,25 +118,25 @@ class ChatTemplate:
         tail = self._text_after_answer()
         special = _special_tokens(tokenizer)
         self.closing = tail.rstrip() or tail
-        """What stands between the end of an answer and the next turn."""
+        """The text between the end of an answer and the next turn."""
         self.ending = "" if any(token in tail for token in special) else tokenizer.eos_token or ""
-        """What we add after the last answer, where the template forgets to end it."""
+        """The end mark we add after the last answer, if the template omits it."""
         self._stop_token = next((token for token in special if tail.startswith(token)), "")
         ends = {tokenizer.eos_token, self._stop_token} - {"", None}
         self.stop_tokens: list[int] = sorted(tokenizer.convert_tokens_to_ids(list(ends)))
         """The tokens that end an answer."""
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-        """Write a conversation that is the model's turn to continue."""
+        """Render a conversation up to the point where the model answers."""
         return self._render(
             [TrainingRow(messages=messages, tools=tools)], add_generation_prompt=True
         )[0][0]
 
     def render(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
-        """Write whole conversations, each of which ends in an answer that is learnt.
+        """Render whole conversations, each of which ends in an answer that is trained on.
 
         Raises:
-            TemplateRefusedError: the template fails, or would leave out tools or their calls.
+            ChatTemplateError: the template fails, or would omit tools or their calls.
 
         """
         for row in rows:
@@ -153,25 +153,25 @@ class ChatTemplate:
         return [self._include_end_marks(*pair) for pair in zip(texts, learnt, strict=True)]
 
     def turn_starts(self, row: TrainingRow, text: str) -> list[int]:
-        """Return where in its text each turn begins; what the template merges begins together."""
+        """Return where in its text each turn begins; turns the template merges begin together."""
         starts = [0]
         for i in range(1, len(row.messages)):
             try:
                 before = self._render([TrainingRow(messages=row.messages[:i], tools=row.tools)])[0][
                     0
                 ]
-            except ChatTemplateError:  # It wants turns in pairs, say.
+            except ChatTemplateError:  # The template may require turns in pairs, for example.
                 before = ""
             starts.append(max(starts[-1], _common_prefix_length(before, text)))
         return starts
 
     @cached_property
     def tool_support(self) -> tool_calls.ToolSupport:
-        """What the template writes of tools."""
+        """Which parts of tool use the template renders."""
         return tool_calls.detect_tool_support(self._render_or_empty)
 
     def _render_or_empty(self, row: TrainingRow, *, as_objects: bool) -> str:
-        """Write a row, or nothing where the template refuses it."""
+        """Render a row, or return "" if the template refuses it."""
         turns = [
             tool_calls.to_template_message(message, as_objects=as_objects)
             for message in row.messages
@@ -224,7 +224,7 @@ class ChatTemplate:
         return self._render_messages([probe])[0][0].rpartition(_PROBE_WORD)[2]
 
     def _find_answers(self, text: str, row: TrainingRow) -> list[Span]:
-        """Find answers in a text whose template does not mark them."""
+        """Find the answers in a text whose template does not mark them."""
         spans: list[Span] = []
         for i, message in enumerate(row.messages):
             if message["role"] == "assistant":
@@ -240,23 +240,23 @@ class ChatTemplate:
         said = found + len(content) if content and found >= 0 else -1
         if said >= 0 and not answer.get("tool_calls"):
             return start, self._include_spaces(text, said, answer["content"])
-        # The template wrote more than the answer, or rewrote it: it ends where turns end.
+        # The template added to the answer or rewrote it: it ends where turns end.
         end = text.find(self.closing, max(start, said)) if self.closing.strip() else -1
         return start, end if end >= 0 else len(text.rstrip())
 
     def _include_spaces(self, text: str, end: int, content: str) -> int:
-        """Reach over spaces that end an answer, where the template kept them before its mark."""
+        """Include spaces at the end of an answer, if the template keeps them before its mark."""
         spaces = content[len(content.rstrip()) :]
         if text.startswith(self.closing, end) or not text.startswith(spaces, end):
             return end
         return end + len(spaces)
 
     def _trained_spans(self, text: str, row: TrainingRow, marks: list[Span]) -> list[Span]:
-        """Return the answers but those of weight 0."""
+        """Return the answers except those of weight 0."""
         answers = [turn for turn in row.messages if turn["role"] == "assistant"]
         if all(map(is_trained_on, answers)):
             return marks
-        if len(marks) != len(answers):  # The template marks answers in pieces, or not all.
+        if len(marks) != len(answers):  # The template marks answers in pieces, or not all of them.
             muted = self._find_answers(text, row)
             muted = [
                 span for span, turn in zip(muted, answers, strict=True) if not is_trained_on(turn)
@@ -265,11 +265,11 @@ class ChatTemplate:
         return [mark for mark, turn in zip(marks, answers, strict=True) if is_trained_on(turn)]
 
     def _opening_length(self, text: str, before: Sequence[Message], tools: Sequence[Any]) -> int:
-        # What a template writes only when prompting (an opened thought, say) is not in the text.
+        # Text a template adds only when prompting (such as an opened thought) is not in the text.
         return _common_prefix_length(self.render_prompt(before, tools), text) if before else 0
 
     def _include_end_marks(self, text: str, spans: list[Span]) -> RenderedConversation:
-        """Let each answer reach over the mark that ends it."""
+        """Extend each answer over the mark that ends it."""
         closed = [(start, end + self._closing_length(text, end)) for start, end in spans]
         if self.ending and closed:
             start, end = closed[-1]
@@ -285,7 +285,7 @@ class ChatTemplate:
 
 
 def _common_prefix_length(one: str, other: str) -> int:
-    """Return for how many characters two texts are the same."""
+    """Return the length of the common prefix of two texts."""
     if other.startswith(one):
         return len(one)
     pairs = enumerate(zip(one, other, strict=False))
@@ -301,6 +301,6 @@ def _opens_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Return every special token, longest first, so that no token hides behind its own prefix."""
+    """Return every special token, longest first, so that none is hidden by its own prefix."""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     return sorted({*added, *tokenizer.all_special_tokens}, key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""Rows written as tokens, and which of the tokens are learnt. Needs no torch."""
+"""Tokenise rows, and label the tokens that are trained on. Needs no torch."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ from studio.training.data.chat_templates import (
 from studio.training.data.rows import TrainingRow, is_trained_on
 
 IGNORE_INDEX = -100
-"""The label of a token that is read but not learnt."""
+"""The label of a token that the model reads but is not trained on."""
 
 _CHUNK_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledRow:
-    """A row as a model reads it, before it is cut."""
+    """A row as the model reads it, before truncation."""
 
     ids: list[int]
     labels: list[int]
-    """The token where it is learnt, else `IGNORE_INDEX`."""
+    """The token where it is trained on, else `IGNORE_INDEX`."""
     text: str
     offsets: list[Span]
-    """Where in the text each token stands; what a tokenizer adds stands nowhere: (0, 0)."""
+    """Each token's span in the text; (0, 0) for tokens that the tokenizer adds."""
 
 
 def label_rows(
@@ -38,7 +38,7 @@ def label_rows(
 ) -> Iterator[LabelledRow]:
     """Yield each row as tokens; in chunks, because tokenizers use every core.
 
-    Text needs no template: it is learnt as it stands, and an end-of-text token closes it.
+    Text needs no template: every token is trained on, and an end-of-text token closes it.
     """
     for at in range(0, len(rows), _CHUNK_ROWS):
         chunk = rows[at : at + _CHUNK_ROWS]
@@ -51,7 +51,7 @@ def label_rows(
 
 
 def cut_after_last_answer(row: TrainingRow) -> TrainingRow:
-    """Cut what follows the last answer that is learnt: it teaches nothing."""
+    """Cut what follows the last answer that is trained on: it has no effect on training."""
     last = max((i for i, turn in enumerate(row.messages) if is_trained_on(turn)), default=-1)
     return replace(row, messages=row.messages[: last + 1])
 
@@ -81,12 +81,12 @@ def _label_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> It
         if ids[-1:] != [end]:
             ids.append(end)
             offsets.append((0, 0))
-        # The first token is never predicted: whatever is learnt is learnt of those behind it.
+        # The first token is never predicted, so it is never trained on.
         yield LabelledRow(ids, [IGNORE_INDEX, *ids[1:]], text, offsets)
 
 
 def _render_rows(rows: Sequence[TrainingRow], template: ChatTemplate) -> list[RenderedConversation]:
-    """Write rows as the template has it; if it refuses, find out which of them it was."""
+    """Render rows with the template; if that fails, find the row that caused it."""
     cut = [cut_after_last_answer(row) for row in rows]
     try:
         return template.render(cut)
@@ -102,8 +102,9 @@ def _refuse_unrenderable(row: TrainingRow, template: ChatTemplate) -> None:
     except ChatTemplateError as error:
         raise TrainingError(
             "bad_row",
-            f"{row.location} is refused by the model's chat template: {error.reason}.",
-            hint="Mend that row (the order of roles, for one), or choose another template.",
+            f"{row.location} is rejected by the model's chat template: {error.reason}.",
+            hint="Fix that row (check the order of its roles, for example), or choose "
+            "another chat template.",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Rows that share an example: made into tensors, and proof that a model keeps them apart."""
+"""Combine rows into packed examples, and verify that a model keeps them apart."""
 
 import inspect
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from studio.training.data.labels import IGNORE_INDEX
 from studio.training.data.tokenisation import Examples
 
 _PROBE_TOKENS = 8
-"""Tokens of each of two rows that a model is probed with."""
+"""Tokens in each of the two rows used to probe a model."""
 
 _MAX_DEVIATION = 0.1
-"""How far a row's scores may be from those it has alone, as a share of their spread: formats of few
-digits, scaled by all that is in a batch, are some hundredths away."""
+"""How far a row's logits may deviate from those it gets alone, as a share of their range.
+Low-precision formats, scaled by everything in a batch, deviate by a few hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedDataset(Sequence[dict[str, Tensor]]):
-    """Examples of several rows each, put together when they are asked for."""
+    """Examples of several rows each, combined on access."""
 
     rows: Sequence[dict[str, Tensor]]
     packs: Sequence[Sequence[int]]
@@ -36,14 +36,14 @@ class PackedDataset(Sequence[dict[str, Tensor]]):
         lengths = [len(row["input_ids"]) for row in rows]
         positions = torch.cat([torch.arange(length) for length in lengths])
         labels = torch.cat([row["labels"] for row in rows])
-        # No row's last token may predict the first of the next.
+        # A row's last token must not predict the next row's first token.
         labels[positions == 0] = IGNORE_INDEX
         ids = torch.cat([row["input_ids"] for row in rows])
         return {"input_ids": ids, "labels": labels, "position_ids": positions}
 
 
 def pack_examples(examples: Examples, limit: int) -> Examples:
-    """Let rows share examples of at most `limit` tokens; none is longer than that by itself."""
+    """Pack rows into examples of at most `limit` tokens; no single row is longer than that."""
     rows = tokenisation.row_tensors(examples.data)
     sizes = [len(row["input_ids"]) for row in rows]
     learnt = [int((row["labels"][1:] != IGNORE_INDEX).sum()) for row in rows]
@@ -57,16 +57,16 @@ def pack_examples(examples: Examples, limit: int) -> Examples:
 
 
 def example_tensors(examples: Examples) -> Sequence[dict[str, Tensor]]:
-    """Return what a model reads at once: rows, or packs of them."""
+    """Return what the model reads: rows, or packs of them."""
     rows = tokenisation.row_tensors(examples.data)
     return rows if examples.packs is None else PackedDataset(rows, examples.packs)
 
 
 def refuse_cross_contamination(model: PreTrainedModel) -> None:
-    """Try whether a model keeps the rows of one example apart.
+    """Check that a model keeps the rows of a packed example apart.
 
     Raises:
-        TrainingError: what it makes of a row hangs on the row before, or on where it stands.
+        TrainingError: a row's output depends on the row before it, or on its position.
 
     """
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -79,14 +79,14 @@ def refuse_cross_contamination(model: PreTrainedModel) -> None:
     if not is_apart:
         raise TrainingError(
             "conflict",
-            f"A {model.config.model_type} model does not keep rows apart that share an example: "
-            "each would be read as going on from the one before.",
-            hint='Turn "Pack rows" off.',
+            f"A {model.config.model_type} model does not keep packed rows apart: each row "
+            "would be read as a continuation of the one before.",
+            hint='Turn off "Sequence packing".',
         )
 
 
 def _is_isolated(model: PreTrainedModel) -> bool:
-    """Whether the second of two rows is scored as if there were no first."""
+    """Whether the second of two rows gets the same logits as without the first."""
     ids = (
         torch.arange(3, 3 + 2 * _PROBE_TOKENS, device=model.device)[None] % model.config.vocab_size
     )
@@ -107,5 +107,5 @@ def _is_isolated(model: PreTrainedModel) -> bool:
     with torch.no_grad():
         alone = model(input_ids=ids[:, _PROBE_TOKENS:], use_cache=False).logits[0].float()
     off = (second - alone).abs().max() / (alone.max() - alone.min())
-    # What a mask hides has a gradient of nothing at all, in any format.
+    # What a mask hides has a gradient of exactly zero, in any format.
     return not hangs_on[0, :_PROBE_TOKENS].any() and bool(off < _MAX_DEVIATION)

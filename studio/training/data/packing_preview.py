@@ -1,4 +1,4 @@
-"""The rows that a row shares its example with, where rows are packed. No torch."""
+"""Find the rows that share a packed example with a given row. Needs no torch."""
 
 import json
 import time
@@ -21,16 +21,16 @@ from studio.training.data.labels import IGNORE_INDEX, LabelledRow, label_rows
 from studio.training.data.rows import TrainingRow, to_training_row, validation_indices
 
 _CHUNK_ROWS = 50
-"""Rows that are measured together: all tokens of a window at once would be too much to hold."""
+"""Rows measured at a time: all tokens of a window at once would take too much memory."""
 
 _MAX_CPU_SECONDS = 3.0
-"""Seconds of a processor after which a window is left alone."""
+"""CPU seconds after which measuring a window is abandoned."""
 
-_TOO_LONG = "The rows near it are too long to be measured here."
+_TOO_LONG = "The rows near it are too long to measure here."
 
 
 def measure_rows(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> RowLengths:
-    """Return how long the rows are that a row may be packed with."""
+    """Return the lengths of the rows that a row may be packed with."""
     assert asked.window is not None  # noqa: S101 -- asked for these
     learnt = _trained_numbers(asked.window)
     share, seed = asked.window.share, asked.window.seed
@@ -43,7 +43,8 @@ def measure_rows(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) ->
         found = dict(_measure_each(asked, tokenizer))
     except TrainingError as error:
         return RowLengths(
-            trouble=f"Which rows share an example with this one cannot be said. {error.message}"
+            trouble="The rows that share an example with this one could not be determined. "
+            f"{error.message}"
         )
     kept = {number: one for number, one in found.items() if number not in held}
     return RowLengths(
@@ -55,9 +56,9 @@ def measure_rows(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def rows_packed_with(asked: TokenizerRequest, sizes: RowLengths) -> dict[int, int]:
-    """Return the rows of a row's example by their numbers, itself among them: tokens of each.
+    """Return the tokens of each row in the given row's example, including itself, by row number.
 
-    Empty where it is left out.
+    Empty if the row is left out.
     """
     most = asked.max_length
     every = zip(sizes.numbers, sizes.tokens, sizes.firsts, strict=True)
@@ -76,7 +77,7 @@ def read_rows(asked: TokenizerRequest, numbers: Collection[int]) -> list[Trainin
 def load_template(
     asked: TokenizerRequest, rows: list[TrainingRow], tokenizer: PreTrainedTokenizerBase
 ) -> ChatTemplate | None:
-    """Return what writes the rows; None where there is only text."""
+    """Return the chat template for the rows; None if they are all text."""
     if all(row.text is not None for row in rows):
         return None
     chat_templates.set_chat_template(tokenizer, asked.chat_template)
@@ -84,7 +85,7 @@ def load_template(
 
 
 def _trained_numbers(window: PackingWindow) -> range | list[int]:
-    """Return the numbers of all rows that are learnt, wherever in the file they stand."""
+    """Return the numbers of all rows in the file that are trained on."""
     if not window.judged:
         return range(1, window.rows + 1)
     with Path(window.path).open("rb") as lines:
@@ -103,7 +104,7 @@ def _window_rows(asked: TokenizerRequest) -> Iterator[tuple[int, TrainingRow | N
 def _measure_each(
     asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield each row's number, its tokens, and where the first stands that is learnt."""
+    """Yield each row's number, its token count, and the index of the first token trained on."""
     began = time.process_time()
     rows = (row for _, row in _window_rows(asked) if row is not None)
     writer: ChatTemplate | None = None

@@ -1,4 +1,4 @@
-"""What a model is to go on with, as tokens: turns of a conversation, or a text. No torch."""
+"""Tokenise a prompt: the turns of a conversation, or a text. Needs no torch."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -8,10 +8,10 @@ from studio.training.data.chat_templates import ChatTemplate
 
 
 def tokenise_prompt(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
-    """Return the tokens of a row with `messages`, or with a `text` to be gone on with.
+    """Return the tokens of a row with `messages`, or with a `text` to continue.
 
     Raises:
-        TrainingError: the model's chat template cannot write it, or there is none.
+        TrainingError: the chat template cannot render it, or there is none.
 
     """
     if "text" in asked.row:

@@ -1,4 +1,4 @@
-"""The rows of a data set as training reads them: conversations, or text as it stands."""
+"""Read the rows of a dataset for training: conversations, or plain text."""
 
 import json
 import random
@@ -14,19 +14,19 @@ Message = Mapping[str, Any]
 """A turn: `role` and `content`, maybe `tool_calls`, `tool_call_id`, `name` and `weight`."""
 
 Tool = Mapping[str, Any]
-"""A function that may be called, as OpenAI describes one."""
+"""A function that may be called, in OpenAI's format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """What is learnt of one row; of text every token, of a conversation its answers."""
+    """The part of a row used for training: every token of a text, the answers of a conversation."""
 
     messages: Sequence[Message] = ()
     tools: Sequence[Tool] = ()
     text: str | None = None
     """None for a conversation."""
     number: int = 0
-    """Which row of its part of the data set it is, counted from one."""
+    """The row's number in its part of the dataset, counted from one."""
     part: str = "training"
 
     @property
@@ -35,30 +35,30 @@ class TrainingRow:
 
 
 def is_trained_on(turn: Message) -> bool:
-    """Whether a turn is an answer that is to be learnt: one of weight 0 is read alone."""
+    """Whether a turn is an answer to train on; one of weight 0 is only read."""
     return bool(turn["role"] == "assistant" and turn.get("weight", 1) != 0)
 
 
 def read_rows(path: Path, part: str = "training") -> list[TrainingRow]:
-    """Read canonical rows, one JSON object a line; those that sft learns nothing of are left out.
+    """Read canonical rows, one JSON object per line, without those that sft does not train on.
 
     Raises:
-        TrainingError: a line is something else.
+        TrainingError: a line is not a canonical row.
 
     """
     every = [row for row, _end in iter_rows(path, part)]
     found, number = [row for row in every if row], len(every)
     if len(found) < number:
-        told = f"{number - len(found):,} of {number:,} rows of the {part} data are not to be learnt"
+        told = f"{number - len(found):,} of {number:,} rows of the {part} data are not trained on"
         print(told, flush=True)  # noqa: T201 -- the run's own log
     return found
 
 
 def iter_rows(path: Path, part: str = "training") -> Iterator[tuple[TrainingRow | None, int]]:
-    """Yield what is learnt of each row, None where nothing, and where in the file its line ends.
+    """Yield each row, or None if it is not trained on, and the file offset where its line ends.
 
     Raises:
-        TrainingError: a line is no canonical row.
+        TrainingError: a line is not a canonical row.
 
     """
     number = end = 0
@@ -71,10 +71,10 @@ def iter_rows(path: Path, part: str = "training") -> Iterator[tuple[TrainingRow 
 
 
 def to_training_row(said: Any, number: int, part: str) -> TrainingRow | None:  # noqa: ANN401 -- from a file
-    """Return what sft learns of a canonical row; None where nothing.
+    """Convert a canonical row for sft; return None if there is nothing to train on.
 
     Raises:
-        ValueError: it is no such row; the message says why.
+        ValueError: it is not a canonical row; the message explains why.
 
     """
     if flaw := _find_problem(said):
@@ -94,25 +94,26 @@ def to_training_row(said: Any, number: int, part: str) -> TrainingRow | None:  #
 def split_rows(
     rows: Sequence[TrainingRow], share: float, seed: int
 ) -> tuple[list[TrainingRow], list[TrainingRow]]:
-    """Hold back a share of the rows, the same ones for the same seed, and at least one.
+    """Hold out a share of the rows for validation, at least one; the same seed gives the same rows.
 
     Raises:
-        TrainingError: there are not two rows, one to learn and one to measure by.
+        TrainingError: there are fewer than two rows.
 
     """
     held = validation_indices(len(rows), share, seed)
     if len(held) >= len(rows):
         raise TrainingError(
             "too_few_rows",
-            f"The data set has {len(rows)} usable rows; training and validation need one each.",
-            hint="Add rows, or a validation part.",
+            f"The dataset has {len(rows)} usable rows; training and validation need at least "
+            "one each.",
+            hint="Add rows, or add a validation part.",
         )
     kept = [row for i, row in enumerate(rows) if i not in held]
     return kept, [rows[i] for i in sorted(held)]
 
 
 def validation_indices(count: int, share: float, seed: int) -> set[int]:
-    """Return the places of the rows to measure by, among so many."""
+    """Return the indices of the validation rows among `count` rows."""
     held = min(count, max(1, round(count * share)))
     return set(random.Random(seed).sample(range(count), held))  # noqa: S311 -- no secret
 
@@ -123,9 +124,9 @@ def _read_line(said: bytes, number: int, part: str, line: int) -> TrainingRow | 
     except ValueError as error:
         raise TrainingError(
             "bad_row",
-            f"Row {number} of the {part} data (line {line} of its file) is no conversation: "
-            f"{error}.",
-            hint="Mend that row, and import the data set again.",
+            f"Row {number} of the {part} data (line {line} of its file) is not a "
+            f"conversation: {error}.",
+            hint="Fix that row and import the dataset again.",
             line=line,
         ) from error
 
@@ -138,7 +139,7 @@ def _parse_json(said: bytes) -> Any:  # noqa: ANN401 -- whatever JSON a line hol
 
 
 def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
-    """Return what keeps a row from being a canonical one, or nothing."""
+    """Return why a row is not canonical, or ""."""
     if not isinstance(row, dict) or not isinstance(row.get("text", ""), str):
         return "it has no list of turns called messages"
     if "text" in row:
@@ -148,9 +149,9 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
         return "it has no list of turns called messages"
     chosen, tools = row.get("chosen", []), row.get("tools", [])
     if not isinstance(chosen, list):
-        return "what was chosen is no list of turns"
+        return '"chosen" is not a list of turns'
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        return "its tools are no list of functions"
+        return "its tools are not a list of functions"
     flaws = (_find_turn_problem(turn, number) for number, turn in enumerate([*turns, *chosen], 1))
     return next(filter(None, flaws), "")
 
@@ -158,14 +159,16 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
 def _find_turn_problem(turn: object, number: int) -> str:
     for name in ("role", "content"):
         if not isinstance(turn, dict) or not isinstance(turn.get(name), str):
-            return f"turn {number} has no {name} that is text"
+            return f"turn {number} has no text in {name}"
     match turn:
         case {"tool_calls": [*calls]}:
             return (
-                "" if all(map(_is_tool_call, calls)) else f"turn {number} calls no tool by its name"
+                ""
+                if all(map(_is_tool_call, calls))
+                else f"turn {number} has a tool call without a function name"
             )
         case {"tool_calls": _}:
-            return f"turn {number} has tool calls that are no list"
+            return f"the tool calls of turn {number} are not a list"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Tokenised data, kept for the next run that would tokenise the same in the same way.
+"""Cache tokenised data for later runs that would tokenise the same rows in the same way.
 
-What was made is filed under a hash of everything it was made from, so nothing is ever out of date;
-a file is written whole and then renamed, so whoever finds one finds all of it.
+Entries are keyed by a hash of everything they depend on, so none is ever stale. A file is written
+completely and then renamed, so readers never see a partial one.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from studio.training.data.rows import TrainingRow
 from studio.training.data.tokenisation import Examples
 
 _FORMAT_VERSION = 2
-"""Raise it when the meaning of what is filed changes."""
+"""Increment this when the meaning of the stored data changes."""
 
 _METADATA_KEY = b"studio"
 
@@ -31,12 +31,12 @@ _METADATA_KEY = b"studio"
 class TokenCache:
     folder: Path
     limit_bytes: int = 4 * 10**9
-    """What is kept together; what was not used for longest goes first."""
+    """Total size of the cache; the least recently used entries are dropped first."""
 
     def get_or_make(
         self, key: str, rows: Sequence[TrainingRow], make: Callable[[], Examples]
     ) -> Examples:
-        """Return what is filed under a key made of these rows, or make and file it."""
+        """Return the entry for a key made of these rows, or make and store it."""
         path = self.folder / f"{key}.arrow"
         try:
             found = _read(path, rows)
@@ -51,8 +51,8 @@ class TokenCache:
         try:
             _write(path, made, rows)
             self._evict()
-        except OSError as error:  # A full disk must not end a run for the sake of the next one.
-            print(f"not kept for the next run: {error}", flush=True)  # noqa: T201 -- the run's own log
+        except OSError as error:  # A full disk must not end a run just to speed up the next one.
+            print(f"not cached for later runs: {error}", flush=True)  # noqa: T201 -- the run's own log
 
     def _evict(self) -> None:
         left = self.limit_bytes
@@ -65,7 +65,7 @@ class TokenCache:
 def cache_key(
     rows: Sequence[TrainingRow], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> str:
-    """Return a hash of all that decides how rows become tokens."""
+    """Return a hash of everything that decides how rows become tokens."""
     made_by = {
         "layout": _FORMAT_VERSION,
         "versions": [version(name) for name in ("tokenizers", "transformers", "jinja2")],
@@ -110,7 +110,7 @@ def _last_used(path: Path) -> float:
 
 
 def _row_indices(kept: Sequence[TrainingRow], rows: Sequence[TrainingRow]) -> Iterator[int]:
-    """Yield where each kept row stands among all; the order is the same, and some are left out."""
+    """Yield the index of each kept row among all rows; both are in the same order."""
     places = iter(enumerate(rows))
     for one in kept:
         yield next(place for place, row in places if row == one)

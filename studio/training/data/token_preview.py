@@ -1,4 +1,4 @@
-"""A row as a model will see it: its tokens, what is learnt and what is lost. No torch."""
+"""Preview a row as the model sees it: tokens, labels and truncation. Needs no torch."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _TITLES: dict[TemplateSource, str] = {
     "plain": "Plain text",
 }
 _PREVIOUS_ROW_TOKENS = 40
-"""How many tokens are told of the row before: where it ends is what matters."""
+"""How many tokens of the previous row are shown: only its end matters."""
 
 _TokenIterator = Callable[..., Iterator[Token]]
 
@@ -48,18 +48,18 @@ _EXAMPLE_ROW = TrainingRow(
 def preview_tokens(
     asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None = None
 ) -> TokenPreview:
-    """Return what training would make of a row, by the very same code.
+    """Return what training makes of a row, using the same code.
 
-    Of a row that is packed with others, `sizes` are those of all it may be packed with.
+    If the row is packed with others, `sizes` has the lengths of all rows it may be packed with.
 
     Raises:
-        InvalidError: it is no row.
-        TrainingError: the model's chat template cannot write it, or there is none.
+        InvalidError: it is not a row.
+        TrainingError: the chat template cannot render it, or there is none.
 
     """
     row = _parse_row(asked)
     if row is None:
-        return _empty_preview("This answer was judged bad: nothing of this row is learnt.")
+        return _empty_preview("This answer was rated bad, so nothing in this row is trained on.")
     writer = packing_preview.load_template(asked, [row], tokenizer)
     show = partial(_iter_tokens, template=writer, tokenizer=tokenizer, max_length=asked.max_length)
     (found,) = label_rows([row], writer, tokenizer)
@@ -82,9 +82,9 @@ def preview_tokens(
 def preview_templates(
     asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
 ) -> TemplatePreviews:
-    """Return what the other chat templates make of a row, or of a small talk in place of a text.
+    """Preview the other chat templates on a row, or on a short conversation if the row is text.
 
-    The one that was asked about is not tried: it may be what has just failed, at length.
+    The requested template is skipped: it may be the one that has just failed, after a long time.
     """
     row = _parse_row(asked)
     if row is None or row.text is not None or not cut_after_last_answer(row).messages:
@@ -102,8 +102,8 @@ def _parse_row(asked: TokenizerRequest) -> TrainingRow | None:
         return to_training_row(asked.row, asked.number, "training")
     except ValueError as error:
         raise InvalidError(
-            f"This row cannot be learnt from: {error}.",
-            hint="A row is a conversation (messages), or text.",
+            f"This row cannot be used for training: {error}.",
+            hint="A row must be a conversation (messages) or text.",
             param="row",
         ) from error
 
@@ -111,13 +111,13 @@ def _parse_row(asked: TokenizerRequest) -> TrainingRow | None:
 def _held_out_note(asked: TokenizerRequest, sizes: RowLengths) -> str:
     if asked.number not in sizes.held:
         return ""
-    return "This row is held back to measure by, and shares an example with none."
+    return "This row is held out for validation and does not share an example."
 
 
 def _build_pack(
     asked: TokenizerRequest, together: Mapping[int, int], show: Mapping[int, _TokenIterator]
 ) -> PackedExample:
-    """Tell the rows of an example, and of those around the one asked about their tokens."""
+    """Return the rows of an example, with tokens for those around the requested row."""
     left, shown = (
         MAX_PREVIEW_TOKENS - min(together[asked.number], MAX_PREVIEW_TOKENS),
         dict[int, range](),
@@ -155,7 +155,7 @@ def _iter_tokens(
     for place in islice(places, max(0, len(found.ids) - places.start)):
         token, label, (start, end) = found.ids[place], found.labels[place], found.offsets[place]
         is_written = end > start
-        # Tokenizers leave spaces out of their offsets: they belong to the token behind them.
+        # Tokenizers leave spaces out of their offsets: they belong to the token after them.
         text = found.text[told:end] if is_written else tokenizer.convert_ids_to_tokens(token)
         yield Token(
             id=token,
@@ -194,28 +194,28 @@ def _count_trained(found: LabelledRow, start: int, end: int | None) -> int:
 
 def _notes(asked: TokenizerRequest, row: TrainingRow) -> Iterator[str]:
     if row.text is not None:
-        yield "Text without turns: every token is learnt, and no chat template is used."
+        yield "Text without turns: every token is trained on, and no chat template is used."
     if "chosen" in asked.row:
-        yield "Of this pair, the chosen answer is learnt."
+        yield "Only the chosen answer of this pair is trained on."
     left = len(row.messages) - len(cut_after_last_answer(row).messages)
     if left and left < len(row.messages):
-        what = "The last turn teaches" if left == 1 else f"The last {left} turns teach"
-        yield f"{what} nothing, for no answer to learn follows; left out."
+        what = "The last turn is" if left == 1 else f"The last {left} turns are"
+        yield f"{what} not used for training, because no answer follows."
 
 
 def _warnings(found: LabelledRow, most: int) -> Iterator[str]:
     behind = _count_trained(found, most, None)
     if not _count_trained(found, 1, most):
         why = (
-            f"what is to be learnt begins behind the cut at {most:,} tokens"
+            f"the part to train on begins after the limit of {most:,} tokens"
             if behind
-            else "it has no answer to learn"
+            else "it has no answer to train on"
         )
-        yield f"Nothing of this row is learnt: {why}. The row is left out."
+        yield f"Nothing in this row is trained on: {why}. The row is left out."
     elif behind:
         cut = len(found.ids) - most
         share = "all" if behind == cut else f"{behind:,}"
-        yield f"{cut:,} tokens are cut off, {share} of which would have been learnt."
+        yield f"{cut:,} tokens are truncated, {share} of which would have been trained on."
 
 
 def _empty_preview(why: str) -> TokenPreview:

@@ -1,4 +1,4 @@
-"""The rows of a data set, counted in tokens as training would see them. Needs no torch."""
+"""Count a dataset's tokens as training would see them. Needs no torch."""
 
 import heapq
 from bisect import bisect_left, bisect_right
@@ -19,18 +19,18 @@ from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_las
 from studio.training.data.rows import TrainingRow, iter_rows
 
 TokeniseRows = Callable[[Sequence[TrainingRow]], Iterator[LabelledRow]]
-"""Makes rows tokens."""
+"""Tokenises rows."""
 
 _CHUNK_ROWS, _CHUNK_BYTES = 500, 4 * 2**20
-"""How much is held at once."""
+"""Rows and bytes held in memory at a time."""
 _MAX_REASON_CHARS = 300
-"""Characters of a reason: a template may say what it likes."""
+"""Limit for the length of a reason: a template may raise any message."""
 
 
 def make_tokeniser(
     tokenizer: PreTrainedTokenizerBase, chat_template: TemplateSource
 ) -> TokeniseRows:
-    """Return what writes rows as a run would, which asks for a template only to write turns."""
+    """Return a function that tokenises rows as a run would; it needs a template only for turns."""
     made: list[ChatTemplate] = []
 
     def write(rows: Sequence[TrainingRow]) -> Iterator[LabelledRow]:
@@ -45,10 +45,10 @@ def make_tokeniser(
 def count_tokens(
     path: Path, part: str, write: TokeniseRows, told: Callable[[int, int], None]
 ) -> PartStats:
-    """Count the rows of a file; `told` hears of each stretch how many rows and bytes are done.
+    """Count the rows of a file; `report` is called after each chunk with the rows and bytes done.
 
     Raises:
-        TrainingError: a line is no row, or there is nothing to write turns with.
+        TrainingError: a line is not a row, or there is no chat template for its turns.
 
     """
     found = PartStats()
@@ -87,7 +87,7 @@ def _chunks(path: Path, part: str) -> Iterator[tuple[list[TrainingRow | None], i
 def _tokenise_chunk(
     rows: Sequence[TrainingRow], write: TokeniseRows, found: PartStats
 ) -> Iterator[tuple[TrainingRow, LabelledRow]]:
-    """Write rows all at once; where one is refused, one by one, and note which are."""
+    """Tokenise rows together; if that fails, one by one, and record which are refused."""
     try:
         seen = list(write(rows))
     except TrainingError as error:
@@ -119,7 +119,7 @@ def _record_refusal(found: PartStats, row: TrainingRow, error: TrainingError) ->
 
 def _count_row(found: PartStats, row: TrainingRow, seen: LabelledRow) -> None:
     size = len(seen.ids)
-    # The first token is never predicted, so a label there teaches nothing.
+    # The first token is never predicted, so its label has no effect.
     is_learnt = [False, *(label != IGNORE_INDEX for label in seen.labels[1:])]
     found.rows += 1
     found.tokens += size
@@ -137,7 +137,7 @@ def _count_row(found: PartStats, row: TrainingRow, seen: LabelledRow) -> None:
 
 
 def _trained_spans(is_learnt: list[bool]) -> Iterator[Span]:
-    """Yield where tokens are learnt one after the other: the place before, and the last."""
+    """Yield each run of trained tokens: the index before it, and its last index."""
     at = 0
     for one, same in groupby(is_learnt):
         end = at + sum(1 for _ in same)
@@ -149,10 +149,10 @@ def _trained_spans(is_learnt: list[bool]) -> Iterator[Span]:
 def _count_roles(
     found: PartStats, row: TrainingRow, seen: LabelledRow, is_learnt: list[bool]
 ) -> None:
-    """Count tokens by who says them.
+    """Count tokens by role.
 
-    What is learnt beside what a turn says, its calls of tools and the mark that ends it, is the
-    assistant's; all else that the template writes is its own.
+    Trained tokens outside a turn's content, such as tool calls and the end mark, count as the
+    assistant's; everything else that the template adds counts as the template's.
     """
     size, learnt = len(seen.ids), sum(is_learnt)
     if row.text is not None:
@@ -174,7 +174,7 @@ def _count_roles(
 
 
 def _turn_spans(row: TrainingRow, text: str) -> Iterator[tuple[str, Span]]:
-    """Find what each turn says in what the template wrote; what it rewrote is not found."""
+    """Find each turn's content in the rendered text; rewritten content is not found."""
     at = 0
     for turn in cut_after_last_answer(row).messages:
         content = turn["content"].strip()
@@ -185,7 +185,7 @@ def _turn_spans(row: TrainingRow, text: str) -> Iterator[tuple[str, Span]]:
 
 
 def _keep_largest(most: list[tuple[int, int]], one: tuple[int, int], limit: int) -> None:
-    """Keep the greatest."""
+    """Add an entry, keeping only the `limit` largest."""
     if len(most) < limit:
         heapq.heappush(most, one)
     else:

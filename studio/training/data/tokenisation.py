@@ -1,4 +1,4 @@
-"""Rows become examples: cut, counted, and made into batches."""
+"""Turn rows into examples: tokenise, truncate, count and batch them."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,29 +18,29 @@ from studio.training.data.rows import TrainingRow
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Tokenised rows, and what had to be left out."""
+    """Tokenised rows, and counts of what was left out."""
 
     data: Dataset
     """Columns `input_ids` and `labels`."""
     rows: list[TrainingRow]
     dropped: int
-    """Rows with nothing to learn in what was kept of them."""
+    """Rows with nothing to train on after truncation."""
     truncated: int
     tokens: int
     longest: int = 0
     """Tokens of the longest example."""
     longest_answer: int = 0
-    """Most tokens to learn in one example."""
+    """Most trained tokens in one example."""
     longest_row: int = 0
-    """Tokens of the longest row, before it was cut."""
+    """Tokens of the longest row, before truncation."""
     cut_off: int = 0
-    """Dropped rows whose every answer stood behind the longest example allowed."""
+    """Dropped rows whose answers all begin after the maximum sequence length."""
     packs: Sequence[Sequence[int]] | None = None
-    """Which rows share an example, by their places; None where each has its own."""
+    """Which rows share an example, by index; None if rows are not packed."""
 
     @property
     def count(self) -> int:
-        """How many examples a model reads."""
+        """Number of examples the model reads."""
         return len(self.rows if self.packs is None else self.packs)
 
 
@@ -50,7 +50,7 @@ def tokenise(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
 ) -> Examples:
-    """Write, tokenise, label and cut the rows; drop those that leave nothing to learn."""
+    """Tokenise, label and truncate the rows; drop those with nothing left to train on."""
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
     kept: list[TrainingRow] = []
     truncated = tokens = longest_row = cut_off = 0
@@ -58,7 +58,7 @@ def tokenise(
         ids, labels = found.ids, found.labels
         truncated += len(ids) > max_length
         longest_row = max(longest_row, len(ids))
-        # The first token is never predicted, so a label there teaches nothing.
+        # The first token is never predicted, so its label has no effect.
         if any(label != IGNORE_INDEX for label in labels[1:max_length]):
             columns["input_ids"].append(ids[:max_length])
             columns["labels"].append(labels[:max_length])
@@ -80,7 +80,7 @@ def tokenise(
 
 
 def row_tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
-    """Return the rows as views into the data set's own memory: nothing is copied or decoded."""
+    """Return the rows as views into the dataset's memory, without copying or decoding."""
     columns = {name: _tensor_views(data, name) for name in ("input_ids", "labels")}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -89,8 +89,8 @@ def row_tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
 class Collator:
     """Makes a batch of examples, padded on the right to the longest of them.
 
-    Where rows share an example, upstream tells them apart by positions that begin anew, and only
-    where there is no mask; so does padding then, as one more row, and `tokens` counts the others.
+    For packed rows, upstream separates them by position ids that restart at zero, and only if there
+    is no attention mask. Padding is then one more row, and `tokens` counts the others.
     """
 
     pad_token_id: int
@@ -113,22 +113,22 @@ class Collator:
 
 
 def refuse_empty(examples: Examples, part: str, max_length: int) -> None:
-    """Raise TrainingError when nothing is left of a part of the data."""
+    """Raise a TrainingError if a part of the data has no rows left."""
     if examples.rows:
         return
     if not examples.cut_off:
         raise TrainingError(
             "all_labels_masked",
-            f"None of the {examples.dropped:,} rows of the {part} data has an answer to learn.",
-            hint="See whether the columns were mapped rightly: answers must be assistant turns.",
+            f"None of the {examples.dropped:,} rows of the {part} data has an answer to train on.",
+            hint="Check the column mapping: answers must be assistant turns.",
         )
     others = examples.dropped - examples.cut_off
-    rest = f"; the other {others:,} have none" if others else ""
+    rest = f"; the other {others:,} have no answer" if others else ""
     raise TrainingError(
         "sequence_too_long",
-        f"{examples.cut_off:,} of {examples.dropped:,} rows of the {part} data are cut at "
+        f"{examples.cut_off:,} of {examples.dropped:,} rows of the {part} data are truncated at "
         f"{max_length:,} tokens, before their answers begin{rest}.",
-        hint=f'Raise "Longest example": the longest row has {examples.longest_row:,} tokens.',
+        hint=f'Raise "Max sequence length": the longest row has {examples.longest_row:,} tokens.',
         longest=examples.longest_row,
     )
 
@@ -139,7 +139,7 @@ def _count_trained(labels: Sequence[int]) -> int:
 
 def _tensor_views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
     rows = data.data.column(name).combine_chunks()
-    # Arrow hands out memory that must not be written to, and nobody does.
+    # Arrow's memory must not be written to, and nothing here writes to it.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         values = torch.from_numpy(rows.flatten().to_numpy())

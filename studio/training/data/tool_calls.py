@@ -1,8 +1,8 @@
-"""Tools and their calls as chat templates want them, and whether a template writes them at all.
+"""Convert tools and tool calls for chat templates, and detect whether a template renders them.
 
-OpenAI's form has a call's arguments as JSON in a string. Most templates write objects as JSON
-themselves, a few join strings: which of both is found out by trying. A template that knows nothing
-of tools would leave them out without a word, so what it writes is looked at.
+In OpenAI's format, a call's arguments are JSON in a string. Most templates serialise objects to
+JSON themselves, a few expect strings; a probe finds out which. A template without tool support
+omits tools silently, so its output is checked.
 """
 
 import json
@@ -18,30 +18,30 @@ _DEFINED, _CALLED, _GIVEN, _RETURNED = "xyzzy_defined", "xyzzy_called", "plover"
 
 @dataclass(frozen=True, slots=True)
 class ToolSupport:
-    """What a template writes of tools."""
+    """Which parts of tool use a template renders."""
 
     definitions: bool
     calls: bool
     results: bool
     as_objects: bool = True
-    """Whether it wants a call's arguments parsed."""
+    """Whether it expects a call's arguments as parsed objects."""
 
 
 class RenderRow(Protocol):
-    """Writes a row, or nothing where the template refuses it."""
+    """Renders a row, or returns "" if the template refuses it."""
 
     def __call__(self, row: TrainingRow, /, *, as_objects: bool) -> str: ...
 
 
 def detect_tool_support(write: RenderRow) -> ToolSupport:
-    """Find out what a template writes of tools."""
+    """Find out which parts of tool use a template renders."""
     defined = write(
         TrainingRow(messages=_QUESTION, tools=(_probe_tool(_DEFINED),)), as_objects=True
     )
     talk = TrainingRow(messages=_TALK, tools=(_probe_tool(_CALLED),))
     for as_objects in (True, False):
         text = write(talk, as_objects=as_objects)
-        # Python's own way to write an object is no JSON: such a template wants strings.
+        # Python's own format for an object is not JSON: such a template needs strings.
         if _GIVEN in text and f"'{_GIVEN}'" not in text:
             return ToolSupport(
                 _DEFINED in defined, calls=True, results=_RETURNED in text, as_objects=as_objects
@@ -54,19 +54,19 @@ def has_tools(row: TrainingRow) -> bool:
 
 
 def missing_support(row: TrainingRow, can: ToolSupport) -> str:
-    """Return what of a row's tools a template would leave out, or nothing."""
+    """Return which of a row's tool features the template would omit, or ""."""
     calls = any(turn.get("tool_calls") for turn in row.messages)
     if row.tools and not can.definitions:
-        return "it does not write which tools there are"
+        return "it does not render tool definitions"
     if calls and not can.calls:
-        return "it does not write calls of tools"
+        return "it does not render tool calls"
     if calls and not can.results and any(turn["role"] == "tool" for turn in row.messages):
-        return "it does not write what tools return"
+        return "it does not render tool results"
     return ""
 
 
 def to_template_message(message: Message, *, as_objects: bool = True) -> dict[str, Any]:
-    """Return a turn as templates know it."""
+    """Return a turn in the form templates expect."""
     known = {name: value for name, value in message.items() if name != "weight"}
     if not known.get("tool_calls"):
         known.pop("tool_calls", None)
@@ -82,7 +82,7 @@ def _convert_call(call: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN4
 
 
 def _parse_arguments(arguments: Any) -> Any:  # noqa: ANN401 -- from a user's file
-    """Return arguments as an object; what is no JSON stays as a model once wrote it."""
+    """Parse arguments to an object; invalid JSON is returned as the model wrote it."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -103,7 +103,7 @@ def _probe_tool(name: str) -> dict[str, Any]:
 
 
 _ID = "abcde1234"
-"""As long as the strictest templates want it."""
+"""The length that the strictest templates require."""
 _QUESTION: tuple[Message, ...] = ({"role": "user", "content": "?"},)
 _TALK: tuple[Message, ...] = (
     *_QUESTION,
