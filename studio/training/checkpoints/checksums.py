@@ -1,10 +1,11 @@
-"""Seals: the proof that a folder is whole and as it was written.
+"""Checksums that prove a folder is complete and unchanged.
 
     .name.partial/  ──▶  files on the disk  ──▶  MANIFEST.json  ──▶  name/
     hidden               fsync                   written last        one rename
 
-A folder under its own name is therefore whole, however its writer ended; that it still is, years or
-a failing disk later, its manifest tells: it knows the size and the hash of every file, and its own.
+A folder under its final name is therefore complete, however its writer ended. Its manifest shows
+whether it still is, years or a failing disk later: it holds the size and hash of every file, and a
+digest of itself.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ MANIFEST = "MANIFEST.json"
 
 
 class CorruptCheckpointError(Exception):
-    """The folder is not what was sealed; the message says where it differs."""
+    """The folder differs from its manifest; the message explains how."""
 
 
 class FileChecksum(BaseModel):
@@ -32,18 +33,18 @@ class FileChecksum(BaseModel):
 
 
 class CheckpointManifest(BaseModel):
-    """What was sealed, and by what."""
+    """The contents of a folder and the software that wrote it."""
 
     model_config = ConfigDict(frozen=True)
 
     step: int
     best_step: int | None
-    """The step with the best weights so far, where those are wanted."""
+    """The step with the best weights so far, if best weights are kept."""
     recipe: Mapping[str, Any]
     versions: Mapping[str, str]
     files: Mapping[str, FileChecksum] = {}
     digest: str = ""
-    """Over all of the above."""
+    """Hash over all of the above."""
 
     @property
     def size(self) -> int:
@@ -55,10 +56,10 @@ class CheckpointManifest(BaseModel):
 
 
 def commit_folder(folder: Path, place: Path, manifest: CheckpointManifest) -> CheckpointManifest:
-    """Put a folder's files on the disk for good, seal it and move it to its place.
+    """Sync a folder's files to disk, write its manifest and move it to its place.
 
     Raises:
-        OSError: the disk would not have it. Nothing has come to the place.
+        OSError: the disk failed or is full. Nothing was put in the place.
 
     """
     files = sorted(folder.iterdir())
@@ -77,16 +78,16 @@ def commit_folder(folder: Path, place: Path, manifest: CheckpointManifest) -> Ch
 
 
 def verify_folder(folder: Path, *only: str) -> CheckpointManifest:
-    """Hold every file of a sealed folder against its manifest, or only some that are needed.
+    """Verify every file of a folder against its manifest, or only the files named.
 
     Raises:
-        BrokenSealError: something is missing, cut short or changed.
+        CorruptCheckpointError: a file is missing, truncated or changed.
 
     """
     manifest = read_manifest(folder)
     for name in only:
         if name not in manifest.files:
-            raise CorruptCheckpointError(f"{name} was never in it")
+            raise CorruptCheckpointError(f"{name} was never part of it")
     with ThreadPoolExecutor() as pool:
         names = only or manifest.files
         found = pool.map(lambda name: _find_problem(folder / name, manifest.files[name]), names)
@@ -97,26 +98,26 @@ def verify_folder(folder: Path, *only: str) -> CheckpointManifest:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Read a manifest, and hold it against its own digest alone.
+    """Read a manifest and verify only its own digest.
 
     Raises:
-        BrokenSealError: there is none, or it was changed.
+        CorruptCheckpointError: the manifest is missing or was changed.
 
     """
     path = folder / MANIFEST
     try:
         manifest = CheckpointManifest.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise CorruptCheckpointError("it was never finished") from error
+        raise CorruptCheckpointError("it was never completed") from error
     except (OSError, ValidationError) as error:
-        raise CorruptCheckpointError(f"{path.name} is not readable") from error
+        raise CorruptCheckpointError(f"{path.name} cannot be read") from error
     if manifest.with_digest() != manifest:
-        raise CorruptCheckpointError(f"{path.name} is not as it was written")
+        raise CorruptCheckpointError(f"{path.name} has changed since it was written")
     return manifest
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder, if it is there: killed in the middle of it, no half stays under its name."""
+    """Delete a folder if it exists, renaming it first so that a kill never leaves half of it."""
     if not folder.exists():
         return
     hidden = folder.with_name(f".{folder.name}.removed")
@@ -128,13 +129,13 @@ def remove_folder(folder: Path) -> None:
 def _find_problem(path: Path, entry: FileChecksum) -> str:
     try:
         if path.stat().st_size != entry.size:
-            return f"{path.name} has another length than it was written with"
+            return f"{path.name} has a different length than when it was written"
         is_same = _checksum_file(path) == entry
     except FileNotFoundError:
         return f"{path.name} is missing"
     except OSError as error:
         return f"{path.name} cannot be read ({error.strerror})"
-    return "" if is_same else f"{path.name} is not as it was written"
+    return "" if is_same else f"{path.name} has changed since it was written"
 
 
 def _checksum_file(path: Path) -> FileChecksum:
@@ -144,7 +145,7 @@ def _checksum_file(path: Path) -> FileChecksum:
 
 
 def _sync_to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on the disk."""
+    """Sync a file, or a folder's directory entry, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

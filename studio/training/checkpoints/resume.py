@@ -1,4 +1,4 @@
-"""Going on where a run was cut off, bit for bit: when it is saved, and how it is taken up again."""
+"""Save checkpoints when they are due, and resume an interrupted run from them, bit for bit."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,15 +22,16 @@ from studio.training.monitoring.divergence_guard import nonfinite_weights
 from studio.training.stop_handler import StopHandler, StopRequested
 
 SAVE_PAUSE_FACTOR = 20
-"""Times a save's own length until the next may come by time: a twentieth of the time, at most."""
+"""Minimum pause between timed saves, in save durations: saving takes a twentieth of the time at
+most."""
 
 
 class ResumableTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
-    """A trainer whose checkpoints are its saver's: exact, and whole or not there at all."""
+    """A trainer that leaves checkpoints to its saver: exact, and complete or absent."""
 
     saver: "CheckpointSaver"
     accumulators: tuple[Stateful, ...] = ()
-    """What the method itself counts."""
+    """Counters of the method itself."""
 
     def _save_checkpoint(self, _model: nn.Module, _trial: None) -> None:
         self.saver.save()
@@ -42,18 +43,18 @@ class ResumableTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untype
         self.saver.load_best()
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: None) -> bool:
-        """Save what is best, and what is due anyway: the latter upstream would forget."""
+        """Save when the model is the best so far or a save is due, which upstream would forget."""
         is_best: bool = super()._determine_best_metric(metrics, trial)
         return is_best or self.control.should_save
 
     def _run_epoch(self, **given: Any) -> None:  # noqa: ANN401 -- upstream's own
-        # Upstream would train one more step of a run that was saved after its last one.
+        # Upstream would train one more step of a run that was saved after its last step.
         if not self.control.should_training_stop:
             super()._run_epoch(**given)
 
 
 class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
-    """Saves a run when that is due, and takes a resumed one up again."""
+    """Saves a run when a checkpoint is due, and restores the state of a resumed run."""
 
     def __init__(
         self,
@@ -64,9 +65,9 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         say: Callable[[Event], None],
     ) -> None:
         self.stateful_parts: dict[str, Stateful] = {}
-        """What counts, each by its own name."""
+        """Parts of the run with state, by name."""
         self.best_loss: float | None = None
-        """Validation loss of the best weights, once the model has gone back to them."""
+        """Validation loss of the best weights, once they have been restored."""
         self._trainer = trainer
         self._store = shelf
         self._settings = knobs
@@ -82,14 +83,14 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
     def train(self, start: Path | None) -> None:
         """Train to the end, from a checkpoint if there is one."""
         self._start = start
-        # What it was worth before it learnt, the first attempt has told.
+        # The first attempt has already evaluated the untrained model.
         self._trainer.args.eval_on_start &= start is None
         self._trainer.train(resume_from_checkpoint=str(start) if start else None)
 
     def on_train_begin(
         self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
     ) -> None:
-        """Take up the counts. The last of all callbacks: others have begun from nothing."""
+        """Restore the counters. Runs after all other callbacks, because they reset theirs."""
         self._saved_at = time.monotonic()
         if self._start is not None:
             counters = trainer_state.read_counters(self._start, self._trainer.args.device)
@@ -122,7 +123,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         self._stop.requested = None
 
     def save(self) -> None:
-        """Write a checkpoint of this step. If that fails, the run and older ones are unharmed."""
+        """Write a checkpoint. A failure harms neither the run nor older checkpoints."""
         state, began = self._trainer.state, time.monotonic()
         try:
             self._write(state)
@@ -139,7 +140,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
             self._seconds = self._saved_at - began
 
     def load_best(self) -> None:
-        """Go back to the best weights, if they are still what they were."""
+        """Restore the best weights, if their checkpoint is intact."""
         best_loss, step = self._best
         if step is None:
             return
@@ -164,7 +165,9 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
     def _write(self, state: TrainerState) -> None:
         trainer, step, best_step = self._trainer, state.global_step, state.best_global_step
         if broken := nonfinite_weights(trainer.model):
-            raise TrainingError("non_finite", f"Weights are no numbers, first {broken[0]}.")
+            raise TrainingError(
+                "non_finite", f"Some weights are NaN or infinite, first {broken[0]}."
+            )
         self._store.refuse_if_disk_full(trainer_state.state_bytes(trainer))
         if best_step == step:
             state.best_model_checkpoint = str(self._store.folder_for(step))
@@ -173,7 +176,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
 
     def _counters(self, state: TrainerState) -> dict[str, Any]:
         trainer = self._trainer
-        # At its end, an epoch's dice are thrown: those of the next one are as they lie.
+        # At the end of an epoch, the current RNG state is the one for the next epoch.
         dice = torch.get_rng_state() if float(state.epoch).is_integer() else self._epoch_rng_state
         return {
             "dice": dice,
@@ -199,7 +202,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         step = state.best_global_step
         if step is not None and not self._store.folder_for(step).is_dir():
             state.best_metric = state.best_global_step = step = None
-        # By the step: the folder may have been moved since.
+        # Build the path from the step, because the run's folder may have been moved.
         state.best_model_checkpoint = (
             str(self._store.folder_for(step)) if step is not None else None
         )

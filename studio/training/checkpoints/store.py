@@ -1,4 +1,4 @@
-"""The checkpoints of one run on the disk: the newest whole one, the best one, and room for more."""
+"""The checkpoints of one run on disk: write, verify, find the newest, and prune."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ from studio.training.checkpoints import checksums
 from studio.training.checkpoints.checksums import CheckpointManifest, CorruptCheckpointError
 
 FREE_SPACE_FACTOR = 2
-"""Times its size that must be free before a checkpoint is written: others write here, too."""
+"""Free space required to write a checkpoint, in checkpoint sizes: other processes write, too."""
 
 _FOLDER_NAME = re.compile(r"checkpoint-(\d+)")
 
@@ -34,7 +34,7 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """Where the checkpoints of a run stand."""
+    """The checkpoints of a run."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         self._folder = folder
@@ -44,7 +44,7 @@ class CheckpointStore:
         return self._folder / f"checkpoint-{step}"
 
     def newest_valid(self, say: Callable[[AlarmRaised], None]) -> Checkpoint | None:
-        """Return the newest that is whole. Broken ones are told of, and set aside."""
+        """Return the newest intact checkpoint. Report corrupt ones and set them aside."""
         self._remove_partial()
         for step in reversed(self._steps()):
             try:
@@ -58,10 +58,10 @@ class CheckpointStore:
 
     @contextmanager
     def write(self, step: int, best_step: int | None) -> Iterator[Path]:
-        """Yield a folder that becomes the step's checkpoint only if all goes well.
+        """Yield a folder that becomes the step's checkpoint only if no error occurs.
 
         Raises:
-            OSError: the disk would not have it. Older checkpoints are as they were.
+            OSError: the disk failed or is full. Older checkpoints are unchanged.
 
         """
         self._remove_partial()
@@ -81,10 +81,10 @@ class CheckpointStore:
             raise
 
     def refuse_if_disk_full(self, size: int) -> None:
-        """Refuse to write so many bytes where they would fill the disk.
+        """Refuse to write `size` bytes if that could fill the disk.
 
         Raises:
-            TrainingError: there is too little room.
+            TrainingError: there is not enough free space.
 
         """
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -92,12 +92,13 @@ class CheckpointStore:
         if free < FREE_SPACE_FACTOR * size:
             raise TrainingError(
                 "disk_full",
-                f"It takes {_format_size(size)}, and {_format_size(free)} are free on the disk.",
+                f"The checkpoint needs {_format_size(size)}, but only {_format_size(free)} "
+                "are free on the disk.",
                 hint="Delete old runs or models.",
             )
 
     def prune(self, limit: int, best_step: int | None) -> None:
-        """Delete all but the newest, and the best that these and the run go back to."""
+        """Delete all but the newest checkpoints and the best ones that they or the run refer to."""
         steps = self._steps()
         kept = set(steps[-limit:])
         kept |= {best for step in kept if (best := self._best_of(step)) is not None}
@@ -106,7 +107,7 @@ class CheckpointStore:
                 checksums.remove_folder(self.folder_for(step))
 
     def size_of(self, step: int) -> int:
-        """Return the bytes of a checkpoint just written."""
+        """Return the size of a checkpoint, in bytes."""
         return sum(file.stat().st_size for file in self.folder_for(step).iterdir())
 
     def clear(self) -> None:
@@ -120,19 +121,21 @@ class CheckpointStore:
         try:
             return checksums.read_manifest(self.folder_for(step)).best_step
         except CorruptCheckpointError:
-            # Nobody will go on from it, so it goes back to nothing.
+            # No run will resume from it, so it needs no best checkpoint.
             return None
 
     def _refuse_other_recipe(self, manifest: CheckpointManifest, step: int) -> None:
         if manifest.step != step:
-            raise CorruptCheckpointError(f"it is of step {manifest.step}")
+            raise CorruptCheckpointError(f"it belongs to step {manifest.step}")
         try:
             values = upgrade(dict(manifest.recipe))
             recipe = type(self._recipe).model_validate(values, strict=False)
         except ValidationError as error:
-            raise CorruptCheckpointError("its recipe is unknown here") from error
+            raise CorruptCheckpointError(
+                "this version of the studio cannot read its recipe"
+            ) from error
         if _with_one_batch(recipe) != _with_one_batch(self._recipe):
-            raise CorruptCheckpointError("it was made by another recipe")
+            raise CorruptCheckpointError("it was written by a different recipe")
 
     def _quarantine(self, step: int, why: CorruptCheckpointError) -> AlarmRaised:
         broken = self.folder_for(step).with_name(f"broken-checkpoint-{step}")
@@ -141,18 +144,18 @@ class CheckpointStore:
         return AlarmRaised(
             code="broken_checkpoint",
             message=f"The checkpoint of step {step} cannot be used: {why}.",
-            hint=f"It was set aside as {broken.name}; the one before it is tried.",
+            hint=f"It was renamed to {broken.name}. Trying the previous checkpoint.",
             step=step,
         )
 
     def _remove_partial(self) -> None:
-        """Delete what a killed writer, or remover, has left half done."""
+        """Delete what a killed process left half written or half deleted."""
         for path in self._folder.glob(".checkpoint-*"):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _with_one_batch(recipe: Recipe) -> Recipe:
-    """Return the recipe as if each update were of one batch: in how many parts makes no odds."""
+    """Return the recipe with one batch per update: splitting it does not change the result."""
     steps = recipe.optimisation
     whole = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
     as_one = {"per_device_train_batch_size": whole, "gradient_accumulation_steps": 1}

@@ -1,12 +1,12 @@
-"""What a run needs to go on as if nothing had happened: written to a folder, and taken from it.
+"""Write the state a run needs to resume exactly, and read it back.
 
     weights.safetensors  what is trained, under the model's own names, in its own formats
     optimizer.pt         its states and copies, each in its own format
     scheduler.pt  scaler.pt  rng_state.pth  trainer_state.json     as upstream writes them
-    counters.pt          what upstream forgets: the dice that the epoch's order was thrown with,
-                         sums since the last logging step, and what the studio itself has counted
+    counters.pt          what upstream forgets: the RNG state that shuffled the epoch, sums since
+                         the last logging step, and the studio's own counters
 
-Upstream's own weights would not do: it loads them under whatever names fit, and tells of no others.
+Upstream's own weight files are not enough: it loads whatever names match and ignores the others.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ COUNTERS = "counters.pt"
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A part of a run with counts that must survive it: the attributes it names.
+    """A part of a run whose attributes, named here, must survive a resume.
 
-    Checkpoints store the counts under `SAVED_AS` and the attributes' names: neither may change.
+    Checkpoints store them under `SAVED_AS` and the attributes' names, so neither may change.
     """
 
     SAVED_AS: ClassVar[str]
@@ -39,21 +39,21 @@ class Stateful(Protocol):
 
 
 def write_state(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> None:
-    """Write all there is to a trainer between two steps, as it is: nothing is cast."""
+    """Write the complete state of a trainer between two steps, without casting anything."""
     kept = trained_weights(trainer.model)
     save_file({name: one.contiguous() for name, one in kept.items()}, folder / WEIGHTS)
-    # The seal has a better hash over all of it, and this one takes most of a save's time.
+    # The manifest has a stronger hash, and the CRC takes most of a save's time.
     torch.serialization.set_crc32_options(compute_crc32=False)
     trainer._save_optimizer_and_scheduler(str(folder))  # noqa: SLF001 -- no public name
     trainer._save_scaler(str(folder))  # noqa: SLF001 -- the same
     trainer._save_rng_state(str(folder))  # noqa: SLF001 -- the same
-    # The history of all logs would grow with every step, and nobody reads it.
+    # The log history would grow with every step, and the studio does not use it.
     replace(trainer.state, log_history=[]).save_to_json(str(folder / STATE))
     torch.save(counters, folder / COUNTERS)
 
 
 def state_bytes(trainer: Trainer) -> int:
-    """Return the bytes that would be written, but for some thousands."""
+    """Return the bytes a checkpoint will take, to within a few thousand."""
     states = (one for state in trainer.optimizer.state.values() for one in state.values())
     tensors = [
         *trained_weights(trainer.model).values(),
@@ -68,7 +68,7 @@ def read_counters(folder: Path, device: torch.device) -> dict[str, Any]:
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return what training changes: the weights that are trained, and the model's own buffers."""
+    """Return what training changes: the trained weights, and the model's persistent buffers."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     belonging = model.state_dict().keys()
     buffers = {name: one for name, one in model.named_buffers() if name in belonging}
@@ -76,10 +76,10 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Give a model the weights of a checkpoint, all of them, and in its own formats.
+    """Load all weights of a checkpoint into a model, in their own formats.
 
     Raises:
-        TrainingError: they are another model's.
+        TrainingError: the checkpoint belongs to another model.
 
     """
     saved, ours = load_file(folder / WEIGHTS), trained_weights(model)
@@ -90,13 +90,13 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 
 def apply_weights(model: nn.Module, folder: Path, adapter: str = "") -> None:
-    """Give a model that was saved at a run's end the weights of one of its checkpoints.
+    """Load a checkpoint's weights into a model that was saved at the end of its run.
 
-    Each is cast to what the model has; of an adapter, known to peft by that name, nothing beside it
-    is touched.
+    Each weight is cast to the model's format. For an adapter, given by its name in peft, only the
+    adapter's weights are set.
 
     Raises:
-        TrainingError: they are another model's.
+        TrainingError: the checkpoint belongs to another model.
 
     """
     ours = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -116,15 +116,15 @@ def get_state(part: Stateful) -> dict[str, Any]:
 
 
 def restore_state(part: Stateful, remembered: Mapping[str, Any]) -> None:
-    """Give a part its counts back. What an older studio did not remember begins anew."""
+    """Restore a part's state. Attributes an older checkpoint lacks keep their defaults."""
     for name in remembered.keys() & set(part.STATE_ATTRIBUTES):
         setattr(part, name, remembered[name])
 
 
 def _adapter_weight_name(name: str, adapter: str) -> str | None:
-    """Return what a trained weight is called in another adapter's place; None beside an adapter."""
+    """Return a trained weight's name under another adapter name; None if it is not an adapter's."""
     parts = name.split(".")
-    if "default" not in parts:  # peft's name for the one that is trained
+    if "default" not in parts:  # peft's name for the trained adapter
         return None
     return ".".join(adapter if one == "default" else one for one in parts)
 
@@ -132,8 +132,8 @@ def _adapter_weight_name(name: str, adapter: str) -> str | None:
 def _wrong_model_error(folder: Path) -> TrainingError:
     return TrainingError(
         "incompatible_checkpoint",
-        f"{folder.name} holds weights of another model than this run trains.",
-        hint="Has the base model been replaced? Start the run anew.",
+        f"{folder.name} holds the weights of a different model than this run trains.",
+        hint="Was the base model replaced? Restart the run.",
     )
 
 
