@@ -1,11 +1,11 @@
-"""Linear layers that multiply 8 bits, by torchao, and proof of what each of them reads.
+"""Linear layers with float8 products, by torchao, and verification of what each of them reads.
 
-Tensors are scaled whole, torchao's default and its fastest way (`Float8LinearRecipeName`): inputs
-and weights are read as e4m3, gradients as e5m2, as their range is wider (arXiv 2209.05433). Scaling
-row by row is finer where a few numbers tower, but reads gradients as e4m3, and without fast
-accumulation torchao itself goes back to the other kernel (`addmm_float8_unwrapped`).
+Tensors are scaled as a whole, torchao's default and fastest recipe (`Float8LinearRecipeName`):
+inputs and weights are read as e4m3, gradients as e5m2, which has a wider range (arXiv 2209.05433).
+Row-wise scaling is finer if a few values dominate, but reads gradients as e4m3; and without fast
+accumulation torchao itself falls back to the other kernel (`addmm_float8_unwrapped`).
 
-A layer keeps its weight as it is, the same float32 tensor: what is saved is a plain model.
+A layer keeps its float32 weight unchanged, so a plain model is saved.
 """
 
 import copy
@@ -28,10 +28,10 @@ _MAX_NAMED = 3
 
 
 def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
-    """Exchange all linear layers but the output's. Call it before an optimizer knows the weights.
+    """Convert all linear layers except the output. Call it before an optimizer holds the weights.
 
     Raises:
-        TrainingError: this machine or this model cannot.
+        TrainingError: this machine or this model does not support float8.
 
     """
     if reason := mode.unsupported_reason(hardware.detect()):
@@ -45,7 +45,7 @@ def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
 
     wanted = linear_layers(model)
     _refuse_unsupported(wanted)
-    # Tokens are summed over in a weight's gradient, and come in any number: that is padded.
+    # A weight's gradient sums over tokens; their number is padded to the required multiple.
     config = Float8LinearConfig(emulate=not torch.cuda.is_available(), pad_inner_dim=True)
     chosen = set(wanted.values())
     convert_to_float8_training(
@@ -54,23 +54,23 @@ def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
 
 
 def linear_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the linear layers by name, but for the output, whose numbers are the loss's own."""
+    """Return the linear layers by name, except the output layer, whose logits feed the loss."""
     output = model.get_output_embeddings()
     named = model.named_modules()
     return {name: one for name, one in named if isinstance(one, nn.Linear) and one is not output}
 
 
 def is_emulated(model: nn.Module) -> bool:
-    """Whether a layer works its 8 bits out in float32, where nothing multiplies them."""
+    """Whether float8 products are emulated in float32 because the hardware has none."""
     configs = (getattr(layer, "config", None) for layer in model.modules())
     return any(getattr(config, "emulate", False) for config in configs)
 
 
 @contextmanager
 def record_operands(model: PreTrainedModel, mode: Precision) -> Iterator["OperandReadings"]:
-    """Yield what each linear layer reads, told by its own forward when the model comes to it.
+    """Yield a record of what each linear layer reads, filled in by the next forward pass.
 
-    Of other modes nothing is told: their layers read what all products do.
+    Empty for other modes: their layers read what all products read.
     """
     named = linear_layers(model) if mode.is_float8 else {}
     readings = OperandReadings(mode, sum(isinstance(layer, nn.Linear) for layer in model.modules()))
@@ -85,7 +85,7 @@ def record_operands(model: PreTrainedModel, mode: Precision) -> Iterator["Operan
 
 
 class OperandReadings:
-    """What linear layers read on the way forth, and of gradients on the way back."""
+    """What linear layers read in the forward pass, and of gradients in the backward pass."""
 
     def __init__(self, mode: Precision, total: int) -> None:
         self._mode = mode
@@ -95,7 +95,7 @@ class OperandReadings:
 
     @property
     def matmul(self) -> str:
-        """What layers read; gradients are named where the way forth alone is as planned."""
+        """What layers read; gradients are only named if they alone differ from the plan."""
         planned = (self._mode.matmul, self._mode.matmul_of_gradients)
         kinds = set()
         for name, forth in self._forward.items():
@@ -106,7 +106,7 @@ class OperandReadings:
 
     @property
     def summary(self) -> dict[str, str]:
-        """How many layers read what, in words."""
+        """How many layers read which format, as text."""
         counted = Counter(self._forward.values()).items()
         counts = (f"{count} of {self._total} read {kind}" for kind, count in counted)
         gradients = " and ".join(sorted(set(self._backward.values())))
@@ -116,7 +116,7 @@ class OperandReadings:
     def record(
         self, name: str, layer: nn.Linear, inputs: tuple[Tensor, ...], _output: Tensor
     ) -> None:
-        """Let a layer show by weights that tell what it reads: of inputs, weights and gradients."""
+        """Measure what a layer reads of inputs, weights and gradients, using probe weights."""
         device = inputs[0].device
         ones = torch.ones(matmul_precision.PROBE_SIZE, matmul_precision.PROBE_SIZE, device=device)
         forth = {
@@ -134,7 +134,7 @@ class OperandReadings:
 
 
 def _run_with_weight(layer: nn.Linear, inputs: Tensor, weight: Tensor) -> Tensor:
-    """Compute as the layer does, with another weight."""
+    """Run the layer with another weight."""
     twin = copy.copy(layer)
     twin._parameters = {"weight": nn.Parameter(weight), "bias": None}  # noqa: SLF001 -- the layer keeps its own
     output: Tensor = twin.forward(inputs)
@@ -142,7 +142,7 @@ def _run_with_weight(layer: nn.Linear, inputs: Tensor, weight: Tensor) -> Tensor
 
 
 def _run_backward(layer: nn.Linear, gradient: Tensor, weight: Tensor) -> Tensor:
-    """Compute what the layer makes of a gradient, with another weight."""
+    """Return the layer's backward result for a gradient, with another weight."""
     inputs = torch.zeros_like(gradient, requires_grad=True)
     with torch.enable_grad():
         output = _run_with_weight(layer, inputs, weight)
@@ -154,7 +154,7 @@ def _refuse_unsupported(wanted: dict[str, nn.Linear]) -> None:
     if not wanted:
         raise TrainingError(
             "precision_refused",
-            "This model has no linear layer that could multiply 8 bits.",
+            "This model has no linear layer that supports 8-bit products.",
             hint="Choose bfloat16 mixed.",
         )
     odd = [
@@ -166,7 +166,7 @@ def _refuse_unsupported(wanted: dict[str, nn.Linear]) -> None:
         more = f" and {len(odd) - _MAX_NAMED} more" if len(odd) > _MAX_NAMED else ""
         raise TrainingError(
             "precision_refused",
-            f"{', '.join(odd[:_MAX_NAMED])}{more}: a product of 8 bits takes no layer whose sides "
-            f"are not multiples of {FLOAT8_MULTIPLE}.",
+            f"{', '.join(odd[:_MAX_NAMED])}{more}: 8-bit products need layers whose "
+            f"dimensions are multiples of {FLOAT8_MULTIPLE}.",
             hint="Choose bfloat16 mixed.",
         )

@@ -1,7 +1,7 @@
-"""The number formats of a training step: those planned, and those found by measuring.
+"""The number formats of a training step: plan them, and audit them by measuring.
 
-A plan is made of the mode's row, the adapter and the family, before a model is loaded. An audit
-looks at the model, at the optimizer, and at what a small forward pass computes in.
+A plan is computed from the mode, the adapter and the model family before the model is loaded. An
+audit checks the model, the optimizer, and what a small forward pass computes in.
 """
 
 import copy
@@ -29,7 +29,7 @@ NONE = "none"
 _AND = " and "
 _PROBE_TOKENS = 8
 _OPTIMIZER_TITLES = {"adafactor": "Adafactor", "sgd": "SGD"}
-"""What the recipe's optimizers are called, where that is not AdamW."""
+"""Display names of optimizers other than AdamW."""
 
 _MATRIX_DIMS = 2
 _LORA_PREFIX = "lora_"
@@ -38,21 +38,21 @@ _ATTENTION_PREFIX = "_scaled_dot_product_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberFormats:
-    """What a plan and an audit must agree on."""
+    """The formats that a plan and an audit must agree on."""
 
     weights: str
-    """The frozen model's, or where all is trained, all. Of a quantised model its linear layers'.
-    Of one that is saved in several formats and keeps them, all of these."""
+    """Format of the frozen weights, or of all weights if all are trained. For a quantised model:
+    its linear layers. For a model saved in several formats that are kept: all of these."""
     kept_in_float32: tuple[str, ...]
-    """Parts of the model that its family never loads in 16 bits, by a part of their names."""
+    """Parts of the model that its family never loads in 16 bits, as name patterns."""
     rest: str
-    """Of a quantised model: embeddings, norms, and the output."""
+    """For a quantised model: embeddings, norms and the output layer."""
     trained: str
     gradients: str
     compute: str
-    """What comes out of a matrix product."""
+    """The format of a matrix product's result."""
     matmul: str
-    """What goes into it."""
+    """The format a matrix product reads."""
     autocast: str
     scaler: bool
     optimizer: str
@@ -61,7 +61,7 @@ class NumberFormats:
     attention: str
 
     def differences(self, found: "NumberFormats") -> str:
-        """Name what is otherwise than in these numbers, in words."""
+        """Return the differences from these formats as text."""
         wanted, there = asdict(self), asdict(found)
         return "; ".join(
             f"{name.replace('_', ' ')} should be {_format_value(wanted[name])} and is "
@@ -72,7 +72,7 @@ class NumberFormats:
 
 
 def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfig) -> NumberFormats:
-    """Say what must be, from the mode's row and from what is read of the model before it loads."""
+    """Plan the formats from the mode and from what is known of the model before it loads."""
     weights = formats.main
     mode = PRECISIONS[recipe.precision]
     lora = isinstance(recipe.adapter, Lora)
@@ -98,7 +98,7 @@ def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfi
 
 
 def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberFormats, dict[str, Any]]:
-    """Look at the weights, at the optimizer, and at what a small forward pass computes in."""
+    """Measure the formats of the weights, the optimizer and a small forward pass."""
     wide = weights_kept_in_float32(trainer.model, planned)
     learning = [p for p in trainer.model.parameters() if p.requires_grad]
     trained = [p for p in learning if p not in wide]
@@ -112,7 +112,7 @@ def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberForma
         kept_in_float32=_verified_parts(trainer.model, planned),
         rest=rest,
         trained=join_formats(p.dtype for p in trained),
-        # As its weight, says torch; the first step will show.
+        # Torch gives a gradient the format of its weight; verified after the first step.
         gradients=join_formats(p.dtype for p in trained),
         compute=seen.compute,
         matmul=readings.matmul or seen.matmul,
@@ -133,14 +133,14 @@ def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberForma
 
 
 def weights_without_optimizer(trainer: Trainer) -> list[str]:
-    """Return the names of trainable weights that no optimizer would ever move."""
+    """Return the names of trainable weights that are in no optimizer."""
     held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     named = trainer.model.named_parameters()
     return [name for name, p in named if p.requires_grad and id(p) not in held]
 
 
 def weights_in_other_formats(trainer: Trainer, planned: NumberFormats) -> list[str]:
-    """Return the weights of a format that no plan speaks of, each with its format."""
+    """Return the weights whose format is in no plan, each with its format."""
     usual = {*planned.weights.split(_AND), planned.rest, planned.trained}
     wide = weights_kept_in_float32(trainer.model, planned)
     return [
@@ -152,7 +152,7 @@ def weights_in_other_formats(trainer: Trainer, planned: NumberFormats) -> list[s
 
 
 def weights_kept_in_float32(model: nn.Module, planned: NumberFormats) -> set[Tensor]:
-    """Return the weights that the plan leaves in float32 whatever the others are."""
+    """Return the weights that the plan keeps in float32, whatever the format of the others."""
     named = model.named_parameters()
     return {
         p
@@ -164,7 +164,7 @@ def weights_kept_in_float32(model: nn.Module, planned: NumberFormats) -> set[Ten
 def optimizer_formats(
     optimizer: torch.optim.Optimizer, without: AbstractSet[Tensor] = frozenset()
 ) -> tuple[str, str]:
-    """Return the formats of what an optimizer keeps: its states, and its copy of the weights."""
+    """Return the formats of an optimizer's states and of its master copy of the weights."""
     found: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
     for state in (state for weight, state in optimizer.state.items() if weight not in without):
         for name, value in state.items():
@@ -187,7 +187,7 @@ def _is_in(name: str, parts: Iterable[str]) -> bool:
 
 
 def _verified_parts(model: nn.Module, planned: NumberFormats) -> tuple[str, ...]:
-    """Return those parts that are to be kept in float32 of which nothing is otherwise."""
+    """Return the planned float32 parts in which every tensor is float32."""
     held = [*model.named_parameters(), *model.named_buffers()]
     narrow = [name for name, one in held if one.is_floating_point() and one.element_size() < 4]  # noqa: PLR2004 -- bytes
     return tuple(
@@ -198,12 +198,12 @@ def _verified_parts(model: nn.Module, planned: NumberFormats) -> tuple[str, ...]
 
 
 def _frozen_formats(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[str, str]:
-    """Return the formats of the weights beside an adapter, and of what is not quantised of them."""
+    """Return the formats of the frozen weights, and of those that are not quantised."""
     frozen = [p for p in model.parameters() if not p.requires_grad and p not in wide]
     floats = join_formats(p.dtype for p in frozen if p.is_floating_point())
     if not any(map(quantised_weights.is_quantised, frozen)):
         return floats, NONE
-    # Matrices in stacks are weights as well, and no library has quantised them yet.
+    # Stacked matrices are weights as well, but no library quantises them yet.
     stacks = [p for p in frozen if p.dim() > _MATRIX_DIMS and min(p.shape) > 1]
     inner = [
         layer.weight
@@ -214,7 +214,7 @@ def _frozen_formats(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[
 
 
 def _linear_layers(model: nn.Module) -> list[Any]:
-    """Return the linear layers of the model itself."""
+    """Return the linear layers of the model itself, without an adapter's."""
     found = model.named_modules()
     return [
         one
@@ -236,7 +236,7 @@ def _stepped_copy(
     optimizer: Any,  # noqa: ANN401 -- accelerate's wrapper is untyped
     without: AbstractSet[Tensor],
 ) -> torch.optim.Optimizer:
-    """Return a copy of the optimizer that has made a step with a small weight of each format."""
+    """Return a copy of the optimizer after one step with a small weight of each format."""
     twin: torch.optim.Optimizer = copy.copy(getattr(optimizer, "optimizer", optimizer))
     groups = twin.param_groups
     params = (p for group in groups for p in group["params"] if p not in without)
@@ -256,7 +256,7 @@ def _optimizer_title(optimizer: Any) -> str:  # noqa: ANN401 -- accelerate's wra
 
 
 def _formats_by_layer(model: nn.Module) -> dict[str, str]:
-    """Return the weights' formats by the kind of layer that holds them."""
+    """Return the weights' formats by type of layer."""
     found: dict[str, set[str]] = defaultdict(set)
     for path, module in model.named_modules():
         kind = "adapter" if _LORA_PREFIX in path else type(module).__name__
@@ -265,7 +265,7 @@ def _formats_by_layer(model: nn.Module) -> dict[str, str]:
 
 
 class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
-    """What a small forward pass shows of the first matrix product, and of attention."""
+    """Records the formats of the first product and the attention kernel in a forward pass."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # upstream is untyped
@@ -279,7 +279,7 @@ class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstr
         first = next(m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
         hook = first.register_forward_hook(seen._record)
         tokens = torch.zeros((2, _PROBE_TOKENS), dtype=torch.long, device=device)
-        # Padded like a batch: attention chooses its kernel by that.
+        # Padded like a real batch, because attention chooses its kernel by the mask.
         mask = torch.ones_like(tokens)
         mask[1, -1] = 0
         try:

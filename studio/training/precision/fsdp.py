@@ -1,4 +1,4 @@
-"""A model sharded over several GPUs (FSDP): the formats in which they exchange its parts."""
+"""Set the formats that FSDP uses to exchange a sharded model's parts between GPUs."""
 
 import torch
 from transformers import TrainingArguments
@@ -7,14 +7,15 @@ from studio.recipe.precision import Precision
 
 
 def set_mixed_precision(mode: Precision, args: TrainingArguments) -> None:
-    """Give FSDP, where it is on, the mode's formats.
+    """Pass the mode's formats to FSDP, if it is on.
 
-    Upstream drops a policy named in `fsdp_config`, and would sum gradients in 16 bits by itself.
+    Upstream drops a policy named in `fsdp_config`, and would reduce gradients in 16 bits by
+    default.
     """
     if args.fsdp:
         args.fsdp_plugin_args["mixed_precision_policy"] = {
             "param_dtype": getattr(torch, mode.param_dtype),
             "reduce_dtype": getattr(torch, mode.reduce_dtype),
-            # What leaves the model is widened, as it is where products are cast on the fly.
+            # The model's output is widened to float32, as it is under autocast.
             "output_dtype": torch.float32,
         }

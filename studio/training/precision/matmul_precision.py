@@ -1,4 +1,4 @@
-"""Matrix products: how wide the numbers are that they read; set, emulated, and measured."""
+"""Control, emulate and measure the precision in which matrix products read their operands."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,21 +17,22 @@ _TORCH_PRECISION: dict[MatmulDType, str] = {
     "tf32": "high",
     "bfloat16": "medium",
 }
-"""Torch's words for what a product of float32 may read. They are leave, not an order."""
+"""Torch's settings for what float32 products may read. They permit a format, they do not force
+it."""
 
 PROBE_SIZE = 256
-"""Wide enough that no library takes a short cut around its usual kernel."""
+"""Large enough that libraries use their usual kernel."""
 
 
 @contextmanager
 def apply_precision(mode: Precision, device: torch.device) -> Iterator[bool]:
-    """Make products of float32 read what the mode says. Yield whether that had to be emulated."""
+    """Set what float32 products read to the mode's format. Yield whether it is emulated."""
     wanted: MatmulDType = mode.matmul if mode.compute == "float32" else "float32"
     with _torch_flags(wanted):
         if wanted != "bfloat16" or measure_operand(device) == wanted:
             yield False
             return
-        # The fused kernels of attention multiply inside, where nothing could be rounded.
+        # Fused attention kernels multiply internally, where nothing can be rounded.
         rounding = _Bf16Operands()  # type: ignore[no-untyped-call] # upstream is untyped
         with sdpa_kernel(SDPBackend.MATH), rounding:
             yield True
@@ -42,7 +43,7 @@ def measure_operand(
     inputs: torch.dtype = torch.float32,
     weights: torch.dtype = torch.float32,
 ) -> str:
-    """Find out what a plain product reads."""
+    """Measure the format in which a plain product reads its operands."""
     ones = torch.ones(PROBE_SIZE, PROBE_SIZE, device=device, dtype=weights)
     return measure_format(lambda fine: torch.nn.functional.linear(fine, ones), device, inputs)
 
@@ -50,15 +51,16 @@ def measure_operand(
 def measure_format(
     product: Callable[[Tensor], Tensor], device: torch.device, inputs: torch.dtype = torch.float32
 ) -> str:
-    """Find out what a product with a matrix of ones reads, by numbers only wider formats can hold.
+    """Measure the format a product reads, using values that only wider formats can represent.
 
-    Each result is a sum of `1 + e` and `-1`: what is left of it is what was read of `e`.
+    `product` must multiply by a matrix of ones. Each result is a sum of `1 + e` and `-1`, so what
+    remains is what was read of `e`.
 
-    Whole numbers with a scale miss even an `e` that bfloat16 holds.
+    Integers with a scale miss even an `e` that bfloat16 can represent.
 
-    Tensors of 8 bits are scaled first, so that `1 + e` becomes the largest number there is, or a
-    power of two stays one. Either way e4m3 holds 9/128, which is more than half a step of its own
-    and less than half a step of e5m2's, and neither holds 1/32.
+    8-bit floats are scaled first, so that `1 + e` becomes the largest representable value, or a
+    power of two stays one. Either way e4m3 represents 9/128, which is more than half a step of its
+    own and less than half a step of e5m2's, and neither represents 1/32.
     """
 
     def left_of(value: float) -> float:
@@ -78,7 +80,7 @@ def measure_format(
 def _torch_flags(wanted: MatmulDType) -> Iterator[None]:
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(_TORCH_PRECISION[wanted])
-    # Convolutions have a flag of their own, and it is on unless somebody turns it off.
+    # Convolutions have a separate flag, which is on by default.
     torch.backends.cudnn.allow_tf32 = wanted != "float32"
     try:
         yield
@@ -96,11 +98,11 @@ _FIRST_FACTOR = {
     _aten.baddbmm: 1,
     _aten.baddbmm_: 1,
 }
-"""Every product that torch knows, and where its factors begin."""
+"""Every product operator in torch, with the index of its first factor."""
 
 
 class _Bf16Operands(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
-    """Rounds the factors of every product to bfloat16, forwards and backwards."""
+    """Rounds the factors of every product to bfloat16, in forward and backward passes."""
 
     def __torch_dispatch__(
         self,

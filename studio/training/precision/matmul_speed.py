@@ -1,4 +1,4 @@
-"""How long this machine takes for matrix products in each format, measured in about a second."""
+"""Measure how long matrix products take in each format on this machine, in about a second."""
 
 from functools import partial
 
@@ -10,17 +10,18 @@ from torch.utils.benchmark import Timer
 from studio.recipe.float_formats import DType
 
 MEASURE_SECONDS = 1.0
-"""For all formats together; a slow one takes as long as two of its products."""
+"""For all formats together; a slow format takes at least two of its products."""
 _MATRIX_WIDTHS = {"cpu": 512, "cuda": 4096}
-"""Wide enough to keep the device busy, and to be no special case of its library."""
+"""Wide enough to keep the device busy and to avoid special cases of its library."""
 _FORMATS: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 
 
 def measure_formats(device: str, seconds: float = MEASURE_SECONDS) -> dict[DType, float]:
-    """Return the least seconds of what a linear layer does in a step: three products.
+    """Return the minimum time, in seconds, of a linear layer's three products in a step.
 
-    Forwards, for its input and for its weights: an emulated format may be fast in one of them and
-    slow in another. The least, because other work on the machine only adds to it.
+    They are the forward pass and the gradients of input and weights: an emulated format may be fast
+    in one and slow in another. The minimum is used because other load on the machine only adds
+    time.
     """
     return {name: _measure_format(device, name, seconds / len(_FORMATS)) for name in _FORMATS}
 
@@ -30,7 +31,7 @@ def _measure_format(device: str, name: DType, seconds: float) -> float:
     read, weight, told = (_random_matrix(width, device, name) for _ in range(3))
     step = partial(_matmul_step, read, weight, told)
     timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
-    timer.timeit(1)  # The first use of a kernel makes it ready.
+    timer.timeit(1)  # Warm up the kernel.
     return min(timer.blocked_autorange(min_run_time=seconds).times)
 
 

@@ -1,14 +1,14 @@
-"""AdamW for 16-bit weights: what rounding would take from an update is kept in one way or another.
+"""AdamW for 16-bit weights, with ways to keep the updates that rounding would discard.
 
-A weight of 1 in bfloat16 has no neighbour nearer than 2^-8, so that an update of 2e-5 changes
-nothing, however often it comes. Four ways to write back a weight `w` with its update `u`:
+Next to 1, bfloat16 values are 2^-8 apart, so an update of 2e-5 changes nothing, however often it is
+applied. Four ways to write back a weight `w` with its update `u`:
 
     nearest      w = round(w + u)                        the update is lost
-    stochastic   w = round up or down, by a loaded die   right on average
+    stochastic   w = round up or down at random          right on average
     kahan        w = round(w + u + c), c = what was cut  right in the end
     master       W = W + u in float32, w = round(W)      right at once, for 8 bytes more
 
-All compute in float32 and keep their states in formats of their own, through saving and loading.
+All compute in float32 and keep their states in their own formats, also when saved and loaded.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 from studio.recipe.precision import Precision
 
 _DISCARDED_BITS = 16
-"""Bits by which float32 is longer than bfloat16; the upper halves are the same."""
+"""Bits that float32 has more than bfloat16; the upper halves are the same."""
 
 _ADAM_DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
@@ -36,7 +36,7 @@ OptimizerChoice = tuple[type[torch.optim.Optimizer], dict[str, Any]]
 
 
 def choose_optimizer(mode: Precision, args: TrainingArguments) -> OptimizerChoice | None:
-    """Return the optimizer a mode brings along, or None where the recipe's own is used."""
+    """Return the optimizer a mode requires, or None to use the recipe's own."""
     if mode.rounding is None:
         return None
     betas = (args.adam_beta1, args.adam_beta2)
@@ -47,7 +47,7 @@ def choose_optimizer(mode: Precision, args: TrainingArguments) -> OptimizerChoic
 
 
 class _LowPrecisionAdamW(torch.optim.Optimizer):
-    """What both have in common: the loop over weights, and states that are loaded as they were."""
+    """Shared base: the loop over weights, and states that are loaded in their own formats."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override] # upstream has overloads
@@ -78,7 +78,7 @@ class _LowPrecisionAdamW(torch.optim.Optimizer):
 
 
 class MasterAdamW(_LowPrecisionAdamW):
-    """AdamW on a float32 copy of the weights; the model gets the copy, rounded."""
+    """AdamW on a float32 copy of the weights; the model gets the rounded copy."""
 
     title = "AdamW with float32 master"
 
@@ -100,7 +100,7 @@ class MasterAdamW(_LowPrecisionAdamW):
 
 
 class RoundedAdamW(_LowPrecisionAdamW):
-    """AdamW whose weights and states are all as narrow as the model's, written with care."""
+    """AdamW with weights and states in the model's 16-bit format, rounded with care."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class RoundedAdamW(_LowPrecisionAdamW):
         return _TITLES[self.param_groups[0]["rounding"]]
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override] # upstream has overloads
-        # Thrown anew from the seed and the step, so that a resumed run goes on with the same dice.
+        # Seeded by seed and step, so that a resumed run draws the same random numbers.
         self._generators = {}
         return super().step(closure)
 
@@ -134,7 +134,7 @@ class RoundedAdamW(_LowPrecisionAdamW):
         change = _adam_update(mean, square, state["step"], group)
         change.sub_(wide, alpha=group["lr"] * group["weight_decay"])
         state["exp_avg"].copy_(mean)
-        # This average moves by a thousandth a step: rounded to nearest, it could only ever grow.
+        # This average moves by a thousandth per step: rounded to nearest, it could only ever grow.
         self._write(state["exp_avg_sq"], square, group)
         if group["rounding"] == "kahan":
             change.add_(state["lost"])
@@ -158,12 +158,12 @@ class RoundedAdamW(_LowPrecisionAdamW):
 
 
 def round_stochastically(value: Tensor, die: torch.Generator) -> Tensor:
-    """Round float32 to what bfloat16 can hold, up or down with the chance that nearness gives."""
+    """Round float32 to bfloat16 up or down at random, with probabilities given by the distances."""
     noise = torch.randint(
         2**_DISCARDED_BITS, value.shape, dtype=torch.int32, device=value.device, generator=die
     )
     bits = noise.add_(value.view(torch.int32)).bitwise_and_(-(2**_DISCARDED_BITS))
-    # Some GPUs write NaN with all bits set: adding to that would carry on to zero.
+    # Some GPUs write NaN with all bits set: adding to that would overflow to zero.
     return torch.where(value.isfinite(), bits.view(torch.float32), value)
 
 
@@ -173,7 +173,7 @@ def _update_square(square: Tensor, gradient: Tensor, group: dict[str, Any]) -> T
 
 
 def _adam_update(mean: Tensor, square: Tensor, step: int, group: dict[str, Any]) -> Tensor:
-    """Return what Adam adds to the weights, decay left aside."""
+    """Return what Adam adds to the weights, without weight decay."""
     first, second = group["betas"]
     scale = (square / (1 - second**step)).sqrt_().add_(group["eps"])
     return torch.div(mean, scale, out=scale).mul_(-group["lr"] / (1 - first**step))

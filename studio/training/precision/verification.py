@@ -1,9 +1,9 @@
-"""A precision mode made real, and proof of it: what runs is measured, never taken from a flag.
+"""Apply a precision mode and verify it by measuring what runs, never by trusting a flag.
 
     row of the table  ->  plan  ->  the trainer  ->  audit of what really runs
                             `--------- must be equal ---------'
 
-One thing upstream does quietly is undone here: `fp16` on a processor falls back to float32.
+It also reverts a silent change by upstream: on a CPU, `fp16` would fall back to float32.
 """
 
 from dataclasses import asdict, replace
@@ -26,11 +26,11 @@ from studio.training.precision.format_audit import (
 )
 
 _MAX_NAMED = 3
-"""Weights out of line that are named; more would tell no more."""
+"""Weights named in a message about differing formats."""
 
 
 class PrecisionTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
-    """A trainer whose fp16 is fp16 wherever it runs, and whose products read what they should."""
+    """A trainer that uses fp16 on every device, and whose products read the mode's format."""
 
     mode: Precision
     is_emulated = False
@@ -49,7 +49,7 @@ class PrecisionTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untype
 
 
 class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is untyped
-    """Proves the mode before the first step, and once more after it."""
+    """Verifies the mode before the first step, and once more after it."""
 
     def __init__(self, trainer: PrecisionTrainerMixin, plan: NumberFormats) -> None:
         self.plan = plan
@@ -63,9 +63,11 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
     ) -> None:
         if lost := weights_without_optimizer(self._trainer):
             raise TrainingError(
-                "orphans", f"{len(lost)} weights would not be trained; the first is {lost[0]}."
+                "orphans",
+                f"{len(lost)} weights are not in the optimizer and would not be trained, first "
+                f"{lost[0]}.",
             )
-        # Looked at first: a weight out of line could keep the model from computing at all.
+        # Checked first: a weight in a wrong format may prevent the forward pass altogether.
         self._refuse_difference(
             "; ".join(weights_in_other_formats(self._trainer, self.plan)[:_MAX_NAMED])
         )
@@ -79,13 +81,13 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
             self._verify_first_step()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was planned, and what was found."""
+        """Return the planned and the measured formats."""
         found = asdict(self.measured) if self.measured else {}
         emulated = {"matmul_emulated": self._trainer.is_emulated}
         return {"plan": asdict(self.plan), "audit": {**found, **emulated, **self._details}}
 
     def _verify_first_step(self) -> None:
-        """Look at the gradients and states that are really there, once a step has made them."""
+        """Verify the actual gradients and optimizer states after the first step."""
         optimizer = self._trainer.optimizer
         if not optimizer.state:
             return
@@ -101,7 +103,7 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
         if difference:
             raise TrainingError(
                 "precision_refused",
-                f"{self._trainer.mode.title} was asked for, but this model would train otherwise: "
-                f"{difference}.",
+                f"The precision {self._trainer.mode.title} was requested, but this model "
+                f"would train differently: {difference}.",
                 hint="Choose another precision for this model.",
             )
