@@ -1,7 +1,7 @@
-"""The base beside which an adapter was trained, as it was then, in float32.
+"""Load the base an adapter was trained on, as the run loaded it, in float32.
 
-What a run rounds or quantises of its base on loading is a part of what was trained: the adapter has
-learnt to make up for it. Folded into the base as it was saved, it makes another model.
+What a run rounds or quantises when it loads its base is part of what was trained: the adapter
+learned to compensate for it. Merged into the base as it was saved, it makes a different model.
 """
 
 from typing import Any
@@ -23,17 +23,17 @@ from studio.training.models import loader, quantised_weights, weight_formats
 def load(
     name: str, code: str, mode: Precision, adapter: Lora | FullFineTune, *, is_wide: bool = True
 ) -> PreTrainedModel:
-    """Load the base as the run did, quantised if it was, and widen all else to float32.
+    """Load the base as the run did, quantised if it was, and widen everything else to float32.
 
     Raises:
-        InvalidError: it was quantised, and this machine lacks what that needs.
+        InvalidError: it was quantised, and this machine does not support that.
 
     """
     row = adapter.quantised
     if row is not None and (lack := row.unsupported_reason(hardware.detect())):
         raise InvalidError(
-            f"This adapter was trained beside its base in {row.title}, which {lack}.",
-            hint="Install what is missing, or do this where it was trained.",
+            f"This adapter was trained on its base in {row.title}, which {lack}.",
+            hint="Install what is missing, or do this on the machine it was trained on.",
         )
     config = loader.load_config(name, code)
     formats = weight_formats.choose_formats(name, config, mode, adapter, code)
@@ -50,12 +50,12 @@ def load_original(spec: JobSpec) -> PreTrainedModel:
 
 
 def dequantise(model: PreTrainedModel, spec: JobSpec) -> PreTrainedModel:
-    """Return a quantised base as a plain model of the very weights that its products read."""
+    """Return a quantised base as a plain model with the dequantised weights its products use."""
     plain = load_original(spec)
     for path, layer in model.named_modules():
         twin = plain.get_submodule(path)
         for name, weight in layer.named_parameters(recurse=False):
-            # bitsandbytes stores the layers of GPT-2's kind the other way round.
+            # bitsandbytes stores GPT-2's Conv1D layers transposed.
             is_turned = isinstance(twin, Conv1D) and name == "weight"
             value = _dequantised_value(layer, weight)
             twin.get_parameter(name).data.copy_(value.T if is_turned else value)

@@ -1,4 +1,4 @@
-"""Using a model between training steps, without a trace."""
+"""Use a model between training steps without side effects."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ _WRAPPED_ATTRIBUTES = ("forward", "_original_forward")
 
 @contextmanager
 def keep_forward_wrappers(model: nn.Module) -> Iterator[None]:
-    """Put back what training has wrapped around a model, however it was unwrapped meanwhile.
+    """Restore what training wrapped around a model, even if it was unwrapped in between.
 
-    Accelerate's `unwrap_model` takes autocast off for good, and the loss's own head with it.
+    Accelerate's `unwrap_model` removes autocast permanently, and the loss's fused head with it.
     """
     kept = {name: vars(model)[name] for name in _WRAPPED_ATTRIBUTES if name in vars(model)}
     try:
@@ -26,7 +26,7 @@ def keep_forward_wrappers(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Use a model between training steps and leave no trace: no gradient, no dropout, no dice."""
+    """Evaluate without effects on training: no gradients, dropout or change of RNG state."""
     training = model.training
     model.eval()
     try:

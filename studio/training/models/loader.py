@@ -1,4 +1,4 @@
-"""Loading a model in the number format a mode asks for."""
+"""Load a model in the number format a precision mode asks for."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,30 +29,31 @@ from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 
 
 def load_config(name: str, code: str = "") -> PreTrainedConfig:
-    """Read what a folder or a hub model says of itself.
+    """Read the config of a folder or a hub model.
 
-    `code` is the hash of the code in its folder that was allowed to run; nothing else ever is.
+    `code` is the hash of the code in its folder that is trusted to run; no other code ever runs.
     """
     _refuse_missing_folder(name)
     _refuse_unsafe_config(name)
     trusted = remote_code.is_allowed(name, code)
     config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
-    # What a config names here may be code of a stranger's on the hub, to be fetched and run.
+    # A config may name code on the hub here, which would be downloaded and run.
     config._attn_implementation = None  # noqa: SLF001 -- upstream has no other word
     config._experts_implementation = None  # noqa: SLF001 -- upstream has no other word
     if trusted:
         remote_code.register_model_class(name, config)
     if hasattr(config, "rescale_every"):
-        # RWKV divides weights before evaluating, would save them so, and divide again on loading.
+        # RWKV divides its weights before evaluating, would save them so, and divide again on
+        # loading.
         config.rescale_every = 0
     return config
 
 
 def choose_weight_format(native: DType, mode: Precision, adapter: Lora | FullFineTune) -> DType:
-    """Return the format to load weights in, or of quantised weights what is not quantised.
+    """Return the format to load weights in; for a quantised model, that of its other weights.
 
-    `native` is the one most weights are saved in. Where nothing is cast on the fly, the weights'
-    format is the one computed in: the mode's own.
+    `native` is the format most weights are saved in. Without autocast, weights are loaded in the
+    mode's own format, which is the one it computes in.
     """
     if adapter.quantised is not None:
         return mode.compute
@@ -70,9 +71,9 @@ def load_model(
     code: str = "",
     own: Mapping[str, DType] = MappingProxyType({}),
 ) -> PreTrainedModel:
-    """Load a folder or a hub model with weights in a format; of its code only what is allowed.
+    """Load a folder or a hub model with weights in a given format; run only trusted code.
 
-    `own` names weights of the model that are loaded in another format.
+    `own` names weights that are loaded in other formats.
     """
     with _loading_formats(own):
         model, told = AutoModelForCausalLM.from_pretrained(
@@ -94,17 +95,17 @@ def load_model(
 
 
 def _refuse_missing_weights(names: Sequence[str]) -> None:
-    """Refuse files that lack weights: upstream would draw those at random, and only warn."""
+    """Refuse files that lack weights: upstream would initialise those at random and only warn."""
     if names:
         raise TrainingError(
             "corrupt_weights",
             f"The base model's files lack {len(names):,} of its weights, first {names[0]}.",
-            hint="Get the model again: a file may be missing, or of another model.",
+            hint="Download the model again: a file may be missing or belong to another model.",
         )
 
 
 def set_formats(model: PreTrainedModel, own: Mapping[str, DType]) -> None:
-    """Make weights the format that is named for them. Of an empty model nothing is rounded."""
+    """Cast weights to the format named for them. An empty model is cast without rounding."""
     for name, weight in model.named_parameters(remove_duplicate=False):
         if name in own:
             weight.data = weight.data.to(getattr(torch, own[name]))
@@ -112,11 +113,11 @@ def set_formats(model: PreTrainedModel, own: Mapping[str, DType]) -> None:
 
 @contextmanager
 def _loading_formats(own: Mapping[str, DType]) -> Iterator[None]:
-    """Have upstream load some weights in formats of their own.
+    """Make upstream load some weights in other formats.
 
-    It casts each to the format that the still empty model has it in
+    It casts each weight to its format in the still empty model
     (`core_model_loading.convert_and_load_state_dict_in_model`), and asks the empty model for its
-    parts in float32 just before: that is the moment to set those formats.
+    float32 parts just before: that is the moment to set the formats.
     """
     ask = PreTrainedModel._get_dtype_plan  # noqa: SLF001 -- no public name
 
@@ -133,20 +134,20 @@ def _loading_formats(own: Mapping[str, DType]) -> Iterator[None]:
 
 
 def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]:
-    """Return the parts that a family keeps in float32 where the others are loaded in 16 bits."""
+    """Return the parts that a model family keeps in float32 when the rest is loaded in 16 bits."""
     family = _model_class(config)
-    # Asked of the class: it reads no more than two lists, and the model is yet to be loaded.
+    # Called on the class: the method reads only two lists, and no model is loaded yet.
     kept = family._get_dtype_plan(family, getattr(torch, weights))  # noqa: SLF001 -- no public name
     return tuple(sorted(kept))
 
 
 def matches_part(name: str, part: str) -> bool:
-    """Whether upstream means this weight by a part of its name; an adapter has put a word in."""
+    """Whether a part name matches a weight; ignores the `.base_layer` that adapters insert."""
     return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
 
 
 def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | None:
-    """Return peft's name for the adapter; None trains every weight."""
+    """Return peft's config for the adapter; None means full fine-tuning."""
     if isinstance(adapter, FullFineTune):
         return None
     return LoraConfig(
@@ -158,7 +159,7 @@ def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | No
 
 @contextmanager
 def keep_trained_float32(model: nn.Module) -> Iterator[None]:
-    """Make what is trained beside a frozen model float32, and keep it from what upstream does.
+    """Cast trained weights of a model with an adapter to float32, and undo upstream's rounding.
 
     TRL rounds the adapter of a quantised model to bfloat16.
     """
@@ -170,7 +171,7 @@ def keep_trained_float32(model: nn.Module) -> Iterator[None]:
 
 
 def cast_trained_to_float32(model: nn.Module) -> None:
-    """Train beside a frozen model in float32 alone, also what an adapter has copied from it."""
+    """Cast all trained weights to float32, including those an adapter copied from the model."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -181,13 +182,13 @@ def _refuse_missing_folder(name: str) -> None:
     if path.is_absolute() and not path.is_dir():
         raise TrainingError(
             "model_not_found",
-            "The base model's folder is gone.",
+            "The base model's folder no longer exists.",
             hint="Choose another base model.",
         )
 
 
 def _refuse_unsafe_config(name: str) -> None:
-    """Look at a config before it is made: one of a billion layers never would be."""
+    """Check a config before building the model: an absurdly large one would never finish."""
     said, _rest = PreTrainedConfig.get_config_dict(name)
     try:
         config_limits.check(said)
@@ -201,7 +202,7 @@ def _refuse_unsafe_config(name: str) -> None:
 
 
 def attention_implementation(config: PreTrainedConfig) -> str:
-    """Return the fastest attention every machine has; families without it name their own."""
+    """Return SDPA, the fastest attention every machine supports, or eager if a family lacks it."""
     return "sdpa" if _model_class(config)._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word
 
 
@@ -211,7 +212,8 @@ def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     except KeyError as error:
         raise TrainingError(
             "unsupported_architecture",
-            f"{config.model_type} models do not write text, or not in a way that can be trained.",
+            f"{config.model_type} models do not generate text, or not in a way that can be "
+            "trained.",
             hint="Choose a causal language model.",
         ) from error
     return family

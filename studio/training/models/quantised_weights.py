@@ -1,7 +1,6 @@
-"""Frozen weights in 8 or 4 bits: how bitsandbytes is told to make them, and what is really there.
+"""Frozen 8-bit and 4-bit weights: configure bitsandbytes, and measure the result.
 
-Whatever is measured here shows by itself: a quantised weight is stored in whole numbers, with its
-scales beside it.
+Quantised weights are recognised by their storage: integers, with scales next to them.
 """
 
 import logging
@@ -17,7 +16,7 @@ from studio.recipe.quantised import QUANTISED, Quantised
 
 
 def bitsandbytes_config(row: Quantised, compute: DType) -> BitsAndBytesConfig:
-    """Return how to load; 4-bit weights are widened to what the precision computes in."""
+    """Return the loading config; 4-bit weights are dequantised to the format computed in."""
     if row is QUANTISED["int8"]:
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
@@ -29,13 +28,13 @@ def bitsandbytes_config(row: Quantised, compute: DType) -> BitsAndBytesConfig:
 
 
 def disable_cpu_packing(model: nn.Module) -> None:
-    """Keep quantised layers as they were loaded, and quiet.
+    """Keep quantised layers as they were loaded, and silence warnings.
 
-    On processors with AVX-512 BF16 the first evaluation would pack NF4 weights for a kernel that
-    has no gradient. Trained on, most adapters would learn nothing, and nothing would say so. Nor
-    does it take layers whose outputs are no multiple of 32, or compute in any other format.
+    On CPUs with AVX-512 BF16, the first evaluation would repack NF4 weights for a kernel that has
+    no gradient. If trained on, most adapters would learn nothing, without any error. The kernel
+    also rejects layers whose output size is not a multiple of 32, and any other compute format.
     """
-    # It warns at every product that int8 is made of float16.
+    # It warns about every int8 product computed from float16.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     modules: Iterable[Any] = model.modules()
     for module in modules:
@@ -48,19 +47,19 @@ def is_quantised(weight: Tensor) -> bool:
 
 
 def format_name(weight: Tensor) -> str:
-    """Name the format that a layer's weight is stored in."""
+    """Return the format that a layer's weight is stored in."""
     is_packed = weight.dtype == torch.uint8
     return getattr(weight, "quant_type", "uint8") if is_packed else str(weight.dtype)[6:]
 
 
 def count_parameters(weight: Tensor) -> int:
-    """Return how many numbers a weight stands for: two of NF4 share a byte."""
+    """Return how many parameters a weight represents: two NF4 values share a byte."""
     state = getattr(weight, "quant_state", None)
     return weight.numel() if state is None else state.shape.numel()
 
 
 def stored_bytes(model: nn.Module) -> int:
-    """Return what a model's weights take, with their scales."""
+    """Return the size of a model's weights in bytes, with their scales."""
     tensors = (one for module in model.modules() for one in _stored_tensors(module))
     return sum({one.data_ptr(): one.nbytes for one in tensors}.values())
 
@@ -74,7 +73,7 @@ def _stored_tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def _scale_tensors(held: object) -> Iterator[Tensor]:
-    """Return the tensors of a scale, which may have scales itself."""
+    """Yield the tensors of a scale, which may have scales itself."""
     if isinstance(held, Tensor):
         yield held
     elif hasattr(held, "absmax"):
@@ -83,7 +82,7 @@ def _scale_tensors(held: object) -> Iterator[Tensor]:
 
 
 def make_unit_layer(layer: Any, size: int, device: torch.device) -> Callable[[Tensor], Tensor]:  # noqa: ANN401 -- upstream is untyped
-    """Return a layer like a quantised one, as it is while training, whose weights are all one."""
+    """Return a layer like the given quantised one, in training mode, with all weights one."""
     kind = type(layer)
     if hasattr(layer, "compute_dtype"):
         told = {"compute_dtype": layer.compute_dtype, "quant_type": layer.weight.quant_type}

@@ -1,4 +1,4 @@
-"""Code that a model brings: run only from its own folder, and only if it is what was allowed."""
+"""Run a model's own code only from its own folder, and only if it matches the trusted hash."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ _AUTO_CLASS = "AutoModelForCausalLM"
 
 
 def is_allowed(name: str, code: str) -> bool:
-    """Whether a model's own code may run; refused where it is not what was allowed.
+    """Return whether a model's own code may run; refuse it if it differs from what was trusted.
 
     Raises:
-        TrainingError: it has changed since, or some of it is not in the model's folder.
+        TrainingError: the code has changed, or some of it is not in the model's folder.
 
     """
     folder = Path(name)
@@ -30,14 +30,14 @@ def is_allowed(name: str, code: str) -> bool:
     if found.sha256 != code or found.elsewhere or found.lacking:
         raise TrainingError(
             "needs_remote_code",
-            "This model's code is not what was allowed to run.",
-            hint="Look at it, and allow it anew, on the model's page.",
+            "This model's code has changed since it was allowed to run.",
+            hint="Review it and allow it again on the model's page.",
         )
     return True
 
 
 def register_model_class(name: str, config: PreTrainedConfig) -> None:
-    """Make the class of a model's own code known, so that it can be asked like any other."""
+    """Register the class from a model's own code, so that it is found like any other."""
     wanted = getattr(config, "auto_map", {}).get(_AUTO_CLASS)
     if wanted is not None:
         made = get_class_from_dynamic_module(wanted, name)

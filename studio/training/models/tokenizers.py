@@ -1,4 +1,4 @@
-"""Loading a model's tokenizer. Needs no torch."""
+"""Load a model's tokenizer. Needs no torch."""
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -7,11 +7,11 @@ from studio.training.models import remote_code
 
 
 def load(name: str, code: str = "", *, offline: bool = False) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that can tell where its tokens stand, and give it a padding token.
+    """Load a tokenizer that provides offsets, and set its padding token.
 
     Raises:
-        OSError: there is none; offline, none that was fetched.
-        TrainingError: it is no tokenizer to train with.
+        OSError: there is no tokenizer; offline, none that was downloaded.
+        TrainingError: the tokenizer cannot be used for training.
 
     """
     tokenizer = AutoTokenizer.from_pretrained(
@@ -20,13 +20,13 @@ def load(name: str, code: str = "", *, offline: bool = False) -> PreTrainedToken
     if not tokenizer.is_fast:
         raise TrainingError(
             "slow_tokenizer",
-            "This model's tokenizer cannot tell where in a text its tokens stand.",
+            "This model's tokenizer cannot map tokens to their position in the text.",
             hint="Use a version of the model that comes with tokenizer.json.",
         )
     if tokenizer.eos_token is None:
         raise TrainingError(
             "no_end_token",
-            "This model's tokenizer has no end-of-text token, so no answer could ever end.",
+            "This model's tokenizer has no end-of-text token, so answers could never end.",
             hint="Set eos_token in the model's tokenizer_config.json.",
         )
     if tokenizer.pad_token is None:

@@ -1,7 +1,7 @@
-"""The formats that a model's file keeps its weights in, by the names they have once loaded.
+"""The formats a model's weights are saved in, by their names in the loaded model.
 
-transformers loads every weight in the format the config names (`dtype="auto"`), whatever the file
-holds. Here the headers of the files are believed instead.
+transformers loads every weight in the format named in the config (`dtype="auto"`), whatever the
+files contain. This module uses the headers of the files instead.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,11 +37,11 @@ class WeightFormats:
     """The formats to load a model's weights in."""
 
     main: DType
-    """The format of all weights but those in `own`."""
+    """The format of all weights except those in `own`."""
     own: Mapping[str, DType] = field(default_factory=dict)
-    """By the name of a weight in the model: its format, where that is another."""
+    """Formats that differ from `main`, by weight name."""
     kept: frozenset[str] = frozenset()
-    """Weights in `own` that their family keeps in float32, which a plan names by itself."""
+    """Weights in `own` that their family keeps in float32 anyway; a plan lists these separately."""
 
     @property
     def all_formats(self) -> set[DType]:
@@ -49,7 +49,7 @@ class WeightFormats:
 
 
 def download_weights(name: str) -> None:
-    """Bring the weights of a hub model to this machine, as loading it would."""
+    """Download the weights of a hub model to this machine, as loading it would."""
     if Path(name).is_absolute():
         return
     missing = "_raise_exceptions_for_missing_entries"
@@ -60,7 +60,7 @@ def download_weights(name: str) -> None:
 
 
 def list_tensors(name: str) -> list[TensorInfo]:
-    """Return what the files of a folder or a hub model hold; nothing where they are not here."""
+    """Return the tensors in the files of a folder or hub model; empty without local files."""
     folder = _local_folder(name)
     return (
         []
@@ -93,7 +93,7 @@ def choose_formats(
 
 
 def main_format(name: str, config: PreTrainedConfig) -> DType:
-    """Return the format most weights of a model are saved in; of one not here, the config's."""
+    """Return the format most weights are saved in; without local files, the config's."""
     found = list_tensors(name)
     counts = native_dtypes.count_by_dtype(found, native_dtypes.load_dtypes(found))
     return next(iter(counts), _config_format(config, "bfloat16"))
@@ -114,7 +114,7 @@ def count_nonfinite(name: str) -> dict[str, int]:
 def measure_rounding(
     name: str, main: DType, mode: Precision, adapter: Lora | FullFineTune
 ) -> dict[str, Any] | None:
-    """Return what loading a model rounds, measured on a sample as before the start; else None."""
+    """Return what loading a model rounds, estimated on a sample as before the start, or None."""
     folder = _local_folder(name)
     if folder is None:
         return None
@@ -155,7 +155,7 @@ def _make_empty_model(
 def _formats_by_name(
     model: PreTrainedModel, chosen: Mapping[str, DType], main: DType
 ) -> WeightFormats:
-    """Go by the names that weights get in the model; what it does not use is left out."""
+    """Key formats by the names weights get in the model; ignore tensors it does not use."""
     merged: dict[str, set[DType]] = {}
     for name, target in _match_names(model, chosen):
         merged.setdefault(target, set()).add(chosen[name])
@@ -165,15 +165,15 @@ def _formats_by_name(
 
 
 def _merge_formats(model: PreTrainedModel, name: str, found: AbstractSet[DType]) -> DType:
-    """Return the format of a weight that one tensor or several become."""
-    # float32 alone holds both 16-bit formats.
+    """Return the format of a weight that is loaded from one or several tensors."""
+    # Only float32 can represent the values of both 16-bit formats.
     if len(found) > 1 or any(_is_kept_in_float32(model, name, dtype) for dtype in found):
         return native_dtypes.FALLBACK_DTYPE
     return next(iter(found))
 
 
 def _match_names(model: PreTrainedModel, names: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Return which weight of a model each tensor of its file becomes, as upstream renames them."""
+    """Yield each tensor of a file with the name upstream gives it in the model."""
     there = model.state_dict()
     changes = get_model_conversion_mapping(model)
     renamings = [one for one in changes if isinstance(one, WeightRenaming)]
@@ -188,6 +188,6 @@ def _match_names(model: PreTrainedModel, names: Iterable[str]) -> Iterable[tuple
 
 
 def _is_kept_in_float32(model: PreTrainedModel, name: str, dtype: DType) -> bool:
-    """Whether a family keeps a weight in float32 that is loaded in a format."""
+    """Whether the model's family keeps a weight in float32 when loaded in the given format."""
     parts = loader.kept_in_float32(model.config, dtype)
     return any(loader.matches_part(name, part) for part in parts)
