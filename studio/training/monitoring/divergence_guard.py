@@ -1,10 +1,10 @@
-"""The guard: tells in words that a run's numbers break, and leaves a run that is beyond help.
+"""The divergence guard: reports NaN and infinity, and ends a run that cannot recover.
 
-Unless told to warn alone, it also leaves out a step whose gradient is no number, as a loss scaler
-does: one such step and no weight is a number any more.
+Unless its policy is to warn only, it also skips a step whose gradient is NaN or infinite, as a loss
+scaler does: a single such step would turn every weight into NaN.
 
-A step left out, by the guard or by the loss scaler, changes no weight and leaves the learning-rate
-schedule where it is. All such steps are counted here, and a run with too many of them fails.
+A step skipped by the guard or the loss scaler changes no weight and does not advance the
+learning-rate schedule. Skipped steps are counted here, and a run with too many of them fails.
 """
 
 import math
@@ -26,12 +26,12 @@ from studio.training.monitoring.numeric_health import HealthReading, NumericHeal
 GuardPolicy = Literal["warn", "stop", "rollback"]
 
 MAX_NONFINITE_STEPS = 10
-"""Non-finite losses in a row after which a run is beyond help."""
+"""Consecutive non-finite losses after which a run cannot recover."""
 
 SKIP_WINDOW = 2 * MAX_NONFINITE_STEPS
-"""Steps that are looked back on.
+"""Number of recent steps that are considered.
 
-With `MAX_NONFINITE_STEPS` of them left out, a run is beyond help.
+If `MAX_NONFINITE_STEPS` of them were skipped, the run cannot recover.
 """
 
 MIN_LOSS_SCALE = 1.0
@@ -40,18 +40,18 @@ MAX_LOST_SHARE = 0.5
 MIN_HEADROOM = 4.0
 
 _MIN_RATE_SHARE = 0.5
-"""Updates are judged from this share of the full learning rate on: smaller ones are lost, rightly,
-while the rate warms up or fades out."""
+"""Lost updates are only judged above this share of the full learning rate: during warm-up and
+decay, small updates are expected to be lost."""
 
 _MAX_NAMED = 3
-"""Broken tensors that a message names."""
+"""Non-finite tensors named in a message."""
 
 _MAX_LOST_CHECKS = 2
-"""Looks in a row that must find updates lost before the run is ended."""
+"""Consecutive health checks with lost updates after which the run is ended."""
 
 
 class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
-    """A trainer that shows its guard every gradient before it is clipped."""
+    """A trainer that passes every gradient to its guard before clipping."""
 
     guard: "DivergenceGuard | None" = None
 
@@ -61,7 +61,7 @@ class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
-        """Drop the gradients of a step to leave out. Called at every step, clipped or not."""
+        """Drop the gradients of a step to skip. Called at every step, with or without clipping."""
         if grad_norm is None:
             self._record_gradients()
         norm: Tensor = super()._get_grad_norm(model, grad_norm=grad_norm)
@@ -71,7 +71,7 @@ class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            # Upstream resets its sum by `tr_loss -= tr_loss`, and NaN less NaN is NaN for good.
+            # Upstream resets its sum by `tr_loss -= tr_loss`, and NaN minus NaN stays NaN.
             self._tr_loss.zero_()
         super().log(logs, start_time)
 
@@ -82,12 +82,12 @@ class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedStep:
-    """What the guard judges: one logging step."""
+    """A logging step, as the guard sees it."""
 
     step: int
     metrics: dict[str, float]
     nonfinite_losses: float
-    """Steps in a row, up to this one, whose loss was no number."""
+    """Consecutive steps up to this one with a non-finite loss."""
     health: HealthReading | None
 
 
@@ -98,11 +98,11 @@ class _Alarm:
     hint: str
     module: str = ""
     ends_run: bool = False
-    """Whether going on would teach the model nothing."""
+    """Whether the model can learn nothing more."""
 
 
 class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
-    """Keeps an eye on one run."""
+    """Watches a run for divergence."""
 
     SAVED_AS = "Guard"
     STATE_ATTRIBUTES = (
@@ -120,9 +120,9 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
     ) -> None:
         self.health = health
         self.skipped_steps = 0
-        """Steps that changed no weight because a loss or a gradient was no number."""
+        """Steps that changed no weight because a loss or a gradient was NaN or infinite."""
         self.loss_scale = 0.0
-        """Of float16, after the newest step."""
+        """The float16 loss scale after the latest step."""
         self.stop_error: TrainingError | None = None
         self._policy = policy
         self._mode = mode
@@ -130,7 +130,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         self._skips_step = False
         self._first_skipped = 0
         self._recently_skipped: list[int] = []
-        """The steps left out among the last `SKIP_WINDOW`."""
+        """Steps skipped among the last `SKIP_WINDOW`."""
         self._told: set[str] = set()
         self._origin = ""
         self._zero_losses = 0
@@ -142,7 +142,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         self.loss_scale = self._read_scale()
 
     def should_skip(self, norm: Tensor) -> bool:
-        """Return whether the step at hand must be left out. To warn is to let it happen."""
+        """Return whether the current step must be skipped; never with the policy "warn"."""
         self._skips_step = self._policy != "warn" and not bool(torch.isfinite(norm))
         if self._skips_step and self.health is not None and not self._has_loss_scaler:
             self.health.request_check()
@@ -151,12 +151,12 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
     def on_optimizer_step(
         self, _args: object, state: TrainerState, _control: object, **_rest: object
     ) -> None:
-        """Count a step left out, and hold the schedule: upstream asks the flags right after us."""
+        """Count skipped steps and hold back the schedule: upstream reads the flags next."""
         scale = self._read_scale()
-        # Fused optimizers never report a step that the scaler skips, but its scale falls.
+        # Fused optimizers never report a step that the scaler skips, but its scale drops.
         is_skipped = self._skips_step or scale < self.loss_scale
         self.loss_scale = scale
-        for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public door
+        for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public name
             optimizer._is_overflow = is_skipped  # noqa: SLF001 -- the same
         step = state.global_step + 1
         recent = [one for one in self._recently_skipped if one > step - SKIP_WINDOW]
@@ -167,31 +167,31 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
 
     @property
     def must_stop(self) -> bool:
-        """Whether so many of the last steps were left out that the next reading ends the run."""
+        """Whether so many recent steps were skipped that the next log ends the run."""
         return self._policy != "warn" and not self._has_loss_scaler and self._skips_too_many
 
     def refuse_mostly_skipped(self, steps: int) -> None:
-        """Refuse to call a run of so many steps a success if most of them were left out.
+        """Refuse to call a run a success if most of its steps were skipped.
 
         Raises:
-            TrainingError: more than half of the steps updated no weight.
+            TrainingError: more than half of the steps updated no weights.
 
         """
         if 2 * self.skipped_steps > steps:
             updated = steps - self.skipped_steps
             raise TrainingError(
                 "steps_left_out",
-                f"Only {updated:,} of {steps:,} steps updated the weights; in the others the loss "
-                f"or a gradient was NaN or infinite{self._origin}.",
+                f"Only {updated:,} of {steps:,} steps updated the weights; in the others the "
+                f"loss or a gradient was NaN or infinite{self._origin}.",
                 hint=self._skip_hint,
             )
 
     def take_reading(self) -> HealthReading | None:
-        """Return what the newest look at the run has found, once."""
+        """Return the latest health reading, once."""
         return self.health.take_reading() if self.health is not None else None
 
     def check(self, reading: LoggedStep) -> list[AlarmRaised]:
-        """Return what is new to tell."""
+        """Return the alarms that are new."""
         if self.health is not None and not _is_finite_step(reading):
             self.health.request_check()
         troubles = [*self._loss_alarms(reading), *self._health_alarms(reading)]
@@ -212,7 +212,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         ]
 
     def raise_if_ended(self) -> None:
-        """End the run if it is beyond help."""
+        """Raise the error that ends the run, if there is one."""
         if self.stop_error is not None:
             raise self.stop_error
 
@@ -232,25 +232,25 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
     def _skip_hint(self) -> str:
         if self._has_loss_scaler:
             return (
-                "Choose bfloat16 or float32, or train for more steps: float16 leaves out some "
-                "until it finds its loss scale."
+                "Choose bfloat16 or float32, or train for more steps: float16 skips some "
+                "steps until it finds its loss scale."
             )
-        return "Lower the learning rate, and look for rows that are broken."
+        return "Lower the learning rate, and check the data for broken rows."
 
     def _skip_alarms(self) -> Iterator[_Alarm]:
-        """Tell of steps left out. A loss scaler finds its scale by some, and ends by itself."""
+        """Report skipped steps. A loss scaler skips some to find its scale, and stops by itself."""
         if self._first_skipped and not self._has_loss_scaler:
             yield _Alarm(
                 code="step_left_out",
-                message=f"Step {self._first_skipped:,} was left out: its loss or a gradient was "
-                "NaN or infinite.",
-                hint="One such step does no harm. Lower the learning rate if more follow.",
+                message=f"Step {self._first_skipped:,} was skipped: its loss or a gradient "
+                "was NaN or infinite.",
+                hint="A single skipped step is harmless. Lower the learning rate if more follow.",
             )
         if self._skips_too_many:
             yield _Alarm(
                 code="steps_left_out",
-                message=f"{len(self._recently_skipped)} of the last {SKIP_WINDOW} steps were left "
-                f"out: the loss or a gradient was NaN or infinite{self._origin}.",
+                message=f"{len(self._recently_skipped)} of the last {SKIP_WINDOW} steps were "
+                f"skipped: the loss or a gradient was NaN or infinite{self._origin}.",
                 hint=self._skip_hint,
                 ends_run=not self._has_loss_scaler,
             )
@@ -261,30 +261,31 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         else:
             yield _Alarm(
                 code="non_finite",
-                message=f"The loss has been no number for {MAX_NONFINITE_STEPS} steps"
-                f"{self._origin}.",
+                message=f"The loss has been NaN or infinite for {MAX_NONFINITE_STEPS} "
+                f"steps{self._origin}.",
                 hint="Lower the learning rate. In float16, try bfloat16 or float32.",
                 ends_run=True,
             )
         if reading.metrics.get("loss_scale", math.inf) < MIN_LOSS_SCALE:
             yield _Alarm(
                 code="loss_scale_collapsed",
-                message=f"The loss scale has fallen below 1{self._origin}: the numbers of this "
-                "model do not fit into float16.",
+                message=f"The loss scale has fallen below 1{self._origin}: this model's "
+                "values do not fit into float16.",
                 hint="Choose bfloat16 or float32.",
                 ends_run=True,
             )
         self._zero_losses = self._zero_losses + 1 if reading.metrics["loss"] == 0 else 0
         if self._zero_losses >= MAX_NONFINITE_STEPS:
-            # With every token right it is earned: whatever was to be learnt by heart has been.
+            # With every token predicted correctly, a loss of zero means the data has been
+            # memorised.
             is_learnt = reading.metrics.get("mean_token_accuracy") == 1
             yield _Alarm(
                 code="zero_loss",
                 message=f"The loss has been exactly zero {MAX_NONFINITE_STEPS} times: "
-                f"{'all is learnt by heart' if is_learnt else 'nothing is learnt'}.",
-                hint="Stop here and keep it, or bring more data."
+                f"{'the data is memorised' if is_learnt else 'the model learns nothing'}.",
+                hint="Stop here and keep the model, or add more data."
                 if is_learnt
-                else "See whether the answers are cut off, or raise the longest example.",
+                else "Check whether the answers are truncated, or raise the max sequence length.",
                 ends_run=not is_learnt,
             )
 
@@ -301,22 +302,22 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
             self._origin = self._origin or f"; it began in {found.module}"
             yield _Alarm(
                 code="activations_overflow",
-                message=f"The first output that is no number came from {found.module}.",
-                hint="In float16, choose bfloat16 or float32; else lower the learning rate.",
+                message=f"The first NaN or infinite output came from {found.module}.",
+                hint="In float16, choose bfloat16 or float32; otherwise lower the learning rate.",
                 module=found.module,
             )
         elif peak * MIN_HEADROOM > FLOAT_FORMATS["float16"].largest:
             yield _Alarm(
                 code="little_headroom",
-                message=f"{name} puts out {peak:,.0f}; float16 ends at 65,504.",
+                message=f"The outputs of {name} reach {peak:,.0f}; the limit of float16 is 65,504.",
                 hint="Choose bfloat16, which has the range of float32.",
                 module=name,
             )
-        # A loss scaler searches for its scale by such steps: they are no news.
+        # A loss scaler produces such steps while it searches for its scale.
         if found.tensor and not found.module and not self._has_loss_scaler:
             yield _Alarm(
                 code="gradients_overflow",
-                message=f"A gradient was no number, first that of {found.tensor}.",
+                message=f"A gradient was NaN or infinite, first that of {found.tensor}.",
                 hint="Lower the learning rate.",
                 module=found.tensor,
             )
@@ -339,15 +340,16 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         if self._lost_looks:
             yield _Alarm(
                 code="updates_lost",
-                message=f"{share:.0%} of the updates are lost: too small for 16-bit weights.",
-                hint="Keep the weights in float32, as the mixed modes do, or raise the learning "
-                "rate.",
+                message=f"{share:.0%} of the updates are lost: they are too small for 16-bit "
+                "weights.",
+                hint="Keep the weights in float32, as the mixed modes do, or raise the "
+                "learning rate.",
                 ends_run=self._lost_looks >= _MAX_LOST_CHECKS,
             )
 
     @property
     def _rounds_weights(self) -> bool:
-        """Whether an update that is too small for a weight's 16 bits is gone for good."""
+        """Whether an update that is too small for a 16-bit weight is lost for good."""
         if self._mode.rounding != "nearest" or self._mode.master is not None:
             return False
         trained = (p for p in self._trainer.model.parameters() if p.requires_grad)
@@ -355,24 +357,25 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:
-    """Name the trained tensors that hold something other than numbers."""
+    """Return the names of trained tensors that contain NaN or infinity."""
     return _find_nonfinite((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
 def refuse_nonfinite_weights(model: nn.Module) -> None:
-    """Refuse weights that are no numbers: they must never pass for a result."""
+    """Refuse non-finite weights: they must never pass for a result."""
     if broken := nonfinite_weights(model):
         raise TrainingError(
             "non_finite",
-            f"Training has left weights that are no numbers, first {broken[0]}; none were saved.",
-            hint="Lower the learning rate. In 16 bits, try a wider format.",
+            f"Training has produced weights that are NaN or infinite, first {broken[0]}; "
+            "none were saved.",
+            hint="Lower the learning rate. In a 16-bit format, try a wider one.",
         )
 
 
 def refuse_nonfinite_base(model: nn.Module, name: str) -> None:
-    """Refuse a model whose files hold NaN or infinity, before training can be blamed for it.
+    """Refuse a model whose files contain NaN or infinity, before training gets the blame.
 
-    Quantising may turn NaN into any number, so of a quantised model the files are read.
+    Quantising may turn NaN into any number, so for a quantised model the files are read.
     """
     named = dict(model.named_parameters())
     if all(p.is_floating_point() for p in named.values()):
@@ -384,7 +387,7 @@ def refuse_nonfinite_base(model: nn.Module, name: str) -> None:
             "corrupt_weights",
             f"{sum(found.values()):,} weights of the base model are NaN or infinite, in "
             f"{_join_names(list(found))}. Nothing was trained.",
-            hint="Get the model again, or choose another.",
+            hint="Download the model again, or choose another one.",
         )
 
 
@@ -400,7 +403,7 @@ def _find_nonfinite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     norms = torch._foreach_norm([one for _, one in named], 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
     finite = torch.stack(norms).isfinite().tolist()
     suspects = [one for one, is_finite in zip(named, finite, strict=True) if not is_finite]
-    # A norm may be too large for its format where no weight is.
+    # A norm can overflow even if every weight is finite.
     return [name for name, weight in suspects if not weight.isfinite().all()]
 
 

@@ -14,7 +14,7 @@ def keeps_best_model(recipe: Recipe) -> bool:
 
 
 def best_model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments that have the trainer keep its best model, and save nothing else."""
+    """Return the arguments that make the trainer keep its best model and save nothing else."""
     if not keeps_best_model(recipe):
         return {"save_strategy": "no"}
     return {

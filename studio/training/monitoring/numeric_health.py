@@ -1,10 +1,10 @@
-"""Numeric health: what activations, gradients and updates say of a number format as it trains.
+"""Numeric health: measure how well activations, gradients and updates fit a number format.
 
     forward ──────────▶ backward ─────────▶ clip ─────────▶ step
-    the largest value   norms and zeros,    (too late: one  which weights
-    of every module     as they came        inf is all NaN) really changed
+    the largest value   norms and zeros     (too late: one  which weights
+    of every module     before clipping     inf is all NaN) really changed
 
-A look is taken every tenth step at most. Its sums stay on the device until they are read, once.
+A check runs every tenth step at most. Its sums stay on the device until they are read, once.
 """
 
 import math
@@ -18,44 +18,44 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 
 HEALTH_CHECK_EVERY = 10
-"""Steps from one look to the next: what changes faster shows in the loss itself."""
+"""Steps between two checks: what changes faster shows in the loss itself."""
 
 _SAMPLED_WEIGHTS = 1024
-"""Weights looked at in each tensor."""
+"""Weights sampled in each tensor."""
 
 _SAMPLED_TOKENS = 32
-"""Tokens whose scores over the whole vocabulary are looked at."""
+"""Tokens whose logits over the whole vocabulary are sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReading:
-    """What one look has found."""
+    """The result of a health check."""
 
     metrics: dict[str, float]
     module: str
-    """The first module, in the order of computing, whose output was not finite; or nothing."""
+    """The first module, in execution order, whose output was not finite; or ""."""
     tensor: str
-    """The first weight whose gradient was not finite; or nothing."""
+    """The first weight whose gradient was not finite; or ""."""
     largest_float16: tuple[str, float]
-    """The module with the largest float16 output, and that; fails at 65,504."""
+    """The module with the largest float16 output, and that value; float16 overflows at 65,504."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SampledWeight:
-    """A weight that is trained, and the places of it that are looked at."""
+    """A trained weight, and the positions sampled in it."""
 
     name: str
     parameter: nn.Parameter
     positions: Tensor
     shares: Tensor
-    """How many weights each place stands for."""
+    """How many weights each sampled position represents."""
     zeros: Tensor
-    """The same, or nothing where a gradient of zero says nothing."""
+    """The same, or zero where a gradient of zero is no sign of underflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class _BeforeStep:
-    """What was seen between the backward pass and the step."""
+    """Values captured between the backward pass and the step."""
 
     weights: list[_SampledWeight]
     values: Tensor
@@ -65,7 +65,7 @@ class _BeforeStep:
 
 
 class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untyped
-    """Takes a look when one is due: hooks stand on the model for that step alone."""
+    """Runs a health check when one is due, with hooks on the model only during that step."""
 
     SAVED_AS = "Health"
     STATE_ATTRIBUTES = ("_last_look", "_is_wanted")
@@ -85,11 +85,11 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         self._reading: HealthReading | None = None
 
     def request_check(self) -> None:
-        """Ask for a look at the next step, whether or not its turn has come."""
+        """Request a check at the next step, even if none is due."""
         self._is_wanted = True
 
     def take_reading(self) -> HealthReading | None:
-        """Return what the newest look has found, once."""
+        """Return the latest reading, once."""
         findings, self._reading = self._reading, None
         return findings
 
@@ -119,7 +119,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
 
     @torch.no_grad()
     def record_gradients(self) -> None:
-        """Look at the gradients as they came: before they are unscaled and clipped."""
+        """Record the gradients before they are unscaled and clipped."""
         if not self._hooks:
             return
         while self._hooks:
@@ -159,7 +159,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
             return
         low, high = first.detach().aminmax()
         peak = torch.maximum(-low, high).float()
-        # A module runs once a micro-batch. NaN wins over any number.
+        # A module runs once per micro-batch. NaN takes precedence over any number.
         self._peaks[name] = torch.maximum(self._peaks.get(name, peak), peak)
         if first.dtype == torch.float16:
             self._float16_modules.add(name)
@@ -168,12 +168,13 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
     def _run_head_on_sample(
         self, _module: nn.Module, _inputs: object, output: Sequence[Tensor]
     ) -> None:
-        """Show the head some tokens: the loss is computed past it, so it would tell nothing."""
+        """Run the head on some tokens: the fused loss bypasses it, so hooks see nothing."""
         states, kind = output[0].flatten(0, 1), output[0].device.type
-        # A narrow copy of the head's weight made here would have no gradient: it must not be kept.
+        # A low-precision copy of the head's weight made here would have no gradient: do not cache
+        # it.
         casts = torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=False)
         with casts:
-            # As families do it whose states are wider than their weights.
+            # As in model families whose hidden states are wider than their weights.
             self._head(states[:: -(-len(states) // _SAMPLED_TOKENS)].to(self._head.weight.dtype))
 
     def _build_reading(
@@ -193,7 +194,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         }
         if math.isfinite(scores := outputs.get(self._head_name, math.nan)):
             metrics["logit_max"] = scores
-        # A step with such a gradient changes nothing, or everything; a rate of zero nothing.
+        # After such a gradient, shares mean nothing; nor do they at a learning rate of zero.
         if not broken:
             metrics |= _metric_shares(sums, has_rate=self._learning_rate() > 0)
         narrow = [(name, outputs[name]) for name in outputs if name in self._float16_modules]
@@ -209,7 +210,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
 
 
 def _sum_parts(before: _BeforeStep) -> Tensor:
-    """Sum what a look has seen. `_metric_shares` knows the order."""
+    """Sum what a check has recorded. `_metric_shares` relies on the order."""
     old, alive, new = before.values, before.nonzero, _sampled_values(before.weights)
     shares = torch.cat([weight.shares for weight in before.weights])
     zeros = torch.cat([weight.zeros for weight in before.weights])
@@ -253,13 +254,13 @@ def _sample_trained(model: PreTrainedModel) -> list[_SampledWeight]:
 
 
 def _original_name(name: str) -> str:
-    """Name a part of a model as the model does, whatever an adapter wrapped around it."""
+    """Return a part's name in the original model, without an adapter's prefix and suffix."""
     return name.removeprefix("base_model.model.").removesuffix(".base_layer")
 
 
 def _zero_means_underflow(name: str, parameter: nn.Parameter, vocabulary: set[int]) -> bool:
-    """Whether a gradient of zero means that a number was too small."""
-    # While its partner is zero, as at the start, lora_A has no gradient.
+    """Whether a gradient of zero means underflow."""
+    # While lora_B is zero, as at the start, lora_A has no gradient.
     return parameter.dim() > 1 and id(parameter) not in vocabulary and ".lora_A." not in name
 
 
@@ -269,14 +270,14 @@ def _sample_positions(parameter: nn.Parameter, dice: torch.Generator) -> Tensor:
 
 
 def _vocabulary_weights(model: PreTrainedModel) -> set[int]:
-    """Return the weights with a row a token: tokens that do not occur have a gradient of zero."""
+    """Return the weights with one row per token: absent tokens have a gradient of zero."""
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     output = model.get_output_embeddings()
     return {id(table.weight) for table in (*tables, *([output] if output is not None else []))}
 
 
 def _observed_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the layers, and the modules inside that hold weights themselves."""
+    """Return the layers, and the modules inside them that hold weights themselves."""
     layers = {
         id(layer)
         for group in model.modules()

@@ -1,4 +1,4 @@
-"""What a trainer says while it trains: events for the studio, and a line a step for the log."""
+"""Report training progress: events for the studio, and a line per logging step for the log."""
 
 import math
 import time
@@ -18,7 +18,7 @@ EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
-    """Turns what the trainer logs into events, and leaves the run where that is asked for."""
+    """Turns what the trainer logs into events, and stops the run on request."""
 
     SAVED_AS = "Reporter"
     STATE_ATTRIBUTES = ("tokens", "last", "best_eval_loss")
@@ -34,7 +34,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.resolved: dict[str, Any] = {}
         self.tokens = 0
         self.last: dict[str, float] = {}
-        """The newest value of every metric."""
+        """The latest value of every metric."""
         self.best_eval_loss = math.inf
         self._emit = say
         self._stop = stop
@@ -43,7 +43,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._resolve = resolve
         self.throughput = Throughput()
         self.stopped_early = False
-        """Whether training ended early because what was learnt so far is to be kept."""
+        """Whether training ended early because the user asked to keep the model so far."""
 
     def on_train_begin(
         self,
@@ -64,9 +64,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     ) -> None:
         self.throughput.step(state.global_step)
         self._stop.step = state.global_step
-        # The last step is logged whether or not its turn has come, or its tokens would be lost.
+        # Always log the last step, or its tokens would not be counted.
         control.should_log |= state.global_step >= state.max_steps
-        # Nor does a run that is beyond help go on until its turn comes.
+        # A run that cannot recover must not wait for its next logging step.
         control.should_log |= self._guard.must_stop
         self._stop.check()
         if self._stop.requested == "keep" and not control.should_training_stop:
@@ -119,7 +119,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     ) -> None:
         self.throughput.resume()
         found = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
-        # The untrained model's is where improvement is measured from, and is never the best kept.
+        # The untrained model's loss is the baseline, and its checkpoint is never the best.
         if state.global_step:
             self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
         self._report(state, found)
@@ -130,7 +130,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.throughput.resume()
 
     def results(self) -> dict[str, float]:
-        """Return what the run came to."""
+        """Return the final metrics of the run."""
         return {
             "loss": self.last["loss"],
             "eval_loss": self.last["eval_loss"],
@@ -172,7 +172,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
 
 class Throughput:
-    """How fast training goes, the time for evaluations and saves left out of its laps."""
+    """Measures training speed, excluding the time for evaluations and saves."""
 
     SAVED_AS = "Pace"
     STATE_ATTRIBUTES = ("ages", "training_seconds", "_steps", "_lap_steps")
@@ -188,7 +188,7 @@ class Throughput:
 
     @property
     def ages(self) -> tuple[float, float, float]:
-        """Seconds since training, the lap, and the pause after the last step began."""
+        """Seconds since the start of training, of the lap, and of the pause after the last step."""
         now = time.perf_counter()
         return now - self._began, now - self._lap_began, now - self._step_ended
 
@@ -205,7 +205,7 @@ class Throughput:
         self._step_ended = time.perf_counter()
 
     def lap(self, tokens: int) -> tuple[float, float]:
-        """Return seconds a step, and tokens a second, since the last lap."""
+        """Return seconds per step and tokens per second since the last lap."""
         now = time.perf_counter()
         elapsed, steps = now - self._lap_began, self._steps - self._lap_steps
         self._lap_began, self._lap_steps = now, self._steps
@@ -213,7 +213,7 @@ class Throughput:
         return elapsed / max(steps, 1), tokens / elapsed
 
     def resume(self) -> None:
-        """Take up the lap after a pause, which began when the last step ended."""
+        """Resume the lap after a pause that began when the last step ended."""
         now = time.perf_counter()
         self._lap_began += now - max(self._step_ended, self._lap_began)
         self._step_ended = now
