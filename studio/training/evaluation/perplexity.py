@@ -1,4 +1,4 @@
-"""How surprised a model is by answers it has not learnt: the figure a conversion must not spoil."""
+"""Measure the perplexity of validation answers, to detect whether an export changes the model."""
 
 import math
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from studio.training.data.tokenisation import Collator, Examples, row_tensors
 from studio.training.models.eval_context import evaluation_mode
 
 MAX_LOGITS = 2**26
-"""Logits computed at once: 256 MiB in float32, however many words the model knows."""
+"""Logits computed at once: 256 MiB in float32, whatever the vocabulary's size."""
 MAX_BATCH_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """A mean loss over the tokens of answers."""
+    """Mean loss over the tokens of answers."""
 
     loss: float
     tokens: int
@@ -34,7 +34,7 @@ class Perplexity:
 def measure(
     model: PreTrainedModel, examples: Examples, pad_token_id: int, done: Callable[[float], None]
 ) -> Perplexity:
-    """Read every example once. A model that computes NaN has NaN for its perplexity."""
+    """Evaluate every example once. A model that computes NaN has a perplexity of NaN."""
     rows, collator = row_tensors(examples.data), Collator(pad_token_id)
     longest = max(len(row["input_ids"]) for row in rows)
     size = max(

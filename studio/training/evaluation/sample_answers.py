@@ -1,4 +1,4 @@
-"""Answers to fixed validation prompts, so that a person can read what training has changed."""
+"""Generate answers to fixed validation prompts, so that users can read what training changed."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,22 +19,22 @@ from studio.training.models.eval_context import evaluation_mode
 _BATCH_SIZE = 8
 
 _MAX_PROMPT_CHARS = 200
-"""Characters of a text that are its prompt: half of it, but no more than these."""
+"""Limit for a text's prompt, in characters: half of the text, but no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SamplePrompt:
-    """What a model is to go on with."""
+    """A prompt for the model to continue."""
 
     ids: list[int]
     prompt: str
-    """The same, to be read."""
+    """The prompt as readable text."""
     reference: str
-    """How the row goes on."""
+    """The row's own continuation."""
 
 
 class AnswerSampler:
-    """Writes the answers: always the likeliest token, so that only the weights make a change."""
+    """Generates answers by greedy decoding, so that only the weights make a difference."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class AnswerSampler:
         self._stop_tokens = template.stop_tokens if template else [tokenizer.eos_token_id]
 
     def generate(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
-        """Yield one answer a prompt, in the prompts' order."""
+        """Yield one answer per prompt, in the prompts' order."""
         answers: list[str] = []
         with record_compute_formats(model) as formats:
             for at in range(0, len(self._prompts), self._batch_size(model)):
@@ -67,7 +67,7 @@ class AnswerSampler:
             )
 
     def _batch_size(self, model: PreTrainedModel) -> int:
-        # Recurrent families read padding as text: no row of theirs may be padded.
+        # Recurrent models read padding as text, so they get batches of one row.
         return 1 if model._is_stateful else _BATCH_SIZE  # noqa: SLF001 -- upstream has no other word
 
     def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[str]:
@@ -91,7 +91,7 @@ class AnswerSampler:
 
 @contextmanager
 def record_compute_formats(model: nn.Module) -> Iterator[set[str]]:
-    """Gather the formats a model really computes in: measured at its first linear layer."""
+    """Record the formats the model computes in, as measured at its first linear layer."""
     found: set[str] = set()
 
     def see(layer: nn.Module, _inputs: object, output: Tensor) -> None:
@@ -126,7 +126,7 @@ def _build_prompt(
 
 
 def _split_text(text: str, tokenizer: PreTrainedTokenizerBase) -> _SamplePrompt:
-    """Give the first part of a text, up to a space if it has one, to be gone on with."""
+    """Use the first part of a text as the prompt, up to a space if it has one."""
     middle = min(len(text) // 2, _MAX_PROMPT_CHARS) or len(text)
     at = max(text.rfind(" ", 1, middle), text.rfind("\n", 1, middle))
     at = at if at > 0 else middle

@@ -1,7 +1,7 @@
-"""Weights in another format, tensor by tensor, and what that did to each of them.
+"""Convert weights to another format, tensor by tensor, and measure what changed.
 
-A conversion may round a weight, push it beyond the format's range (it becomes infinite), or drop
-it below (it becomes zero). All three are counted over every weight; nothing is estimated.
+A conversion may round a weight, overflow it (it becomes infinite) or underflow it (it becomes
+zero). All three are counted over every weight; nothing is estimated.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,31 +20,31 @@ from studio.training.export.sharded_weights import ShardLayout
 from studio.weights import safetensors_headers
 
 CHUNK_WEIGHTS = 2**22
-"""Weights compared at once, so that the largest tensor takes no more memory than any other."""
+"""Weights compared at once, so that large tensors need no more memory than small ones."""
 
 KeepFloat32 = Callable[[str], bool]
-"""Whether the tensor of a name stays float32."""
+"""Whether the tensor with a given name stays float32."""
 
 
 @dataclass(slots=True)
 class ConversionStats:
-    """What a conversion did to all weights it has met."""
+    """Statistics of a conversion over all weights."""
 
     weights: int = 0
     changed: int = 0
     overflowed: int = 0
     """Finite before, infinite after."""
     underflowed: int = 0
-    """Other than zero before, zero after: a relative change of 1."""
+    """Not zero before, zero after: a relative change of 1."""
     kept: int = 0
-    """Weights that upstream wants in float32 whatever the rest is."""
+    """Weights that upstream keeps in float32, whatever the format of the rest."""
     largest: float = 0.0
     chunk_weights: int = CHUNK_WEIGHTS
     _sum: float = 0.0
     _compared: int = 0
 
     def add(self, before: Tensor, after: Tensor) -> None:
-        """Count in one tensor, as it was and as it is written."""
+        """Add a tensor, before and after the conversion."""
         pieces = (torch.split(whole.flatten(), self.chunk_weights) for whole in (before, after))
         for was, now in zip(*pieces, strict=True):
             self._add(was.double(), now.double())
@@ -64,7 +64,7 @@ class ConversionStats:
         self.weights += was.numel()
         self.overflowed += int((was.isfinite() & now.isinf()).sum())
         self.underflowed += int(((was != 0) & (now == 0)).sum())
-        # A weight that was no number stays none, and what became infinite is counted by itself.
+        # Skip weights that were NaN or infinite before; overflows are counted separately.
         is_known = was.isfinite() & now.isfinite() & (was != 0)
         was, now = was[is_known], now[is_known]
         if was.numel() == 0:
@@ -84,9 +84,9 @@ def convert_files(
     done: Callable[[float], None],
     trained: Sequence[Path] = (),
 ) -> ConversionStats:
-    """Write the tensors of some files in another format. `done` hears the share that is written.
+    """Write the tensors of some files in another format. `done` receives the share written so far.
 
-    The change is from the same tensors in the files of `trained`, where there are any.
+    The change is measured against the same tensors in the files of `trained`, if there are any.
     """
     before_in = {
         one.name: one.file for file in trained for one in safetensors_headers.read_tensors(file)
@@ -123,9 +123,9 @@ def _read_tensor(file: Path | None, name: str, otherwise: Tensor) -> Tensor:
 
 
 def float32_filter(config: PreTrainedConfig, to: torch.dtype) -> KeepFloat32:
-    """Tell which tensors transformers would load in float32 though the model is in `to`.
+    """Return a filter for the tensors that transformers would load in float32 even in format `to`.
 
-    Written in 16 bits they would be widened again on loading, but what they lost would stay lost.
+    If written in 16 bits they would be widened on loading, but without the precision they lost.
     """
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=to)

@@ -1,11 +1,11 @@
-"""A run's model in a format of one's choice, with the loss of the conversion measured.
+"""Export a run's model in a chosen format, and measure the loss of the conversion.
 
     the run's model in float32  ->  perplexity  ->  convert, tensor by tensor  ->  perplexity
 
-The model before is what was trained, computed in float32: an adapter beside its base as the run
-loaded it, rounded or quantised if it was. The model after is loaded from the files as anybody would
-load them, and computes in the format they are in. An adapter alone is measured on the same base
-both times, so that only its own rounding shows.
+The model before is the one that was trained, computed in float32; an adapter is loaded with its
+base as in the run, rounded or quantised if it was. The model after is loaded from the written files
+as any user would load them, and computes in their format. An adapter on its own is measured on the
+same base both times, so that only its own rounding shows.
 """
 
 import gc
@@ -38,9 +38,9 @@ from studio.training.models import adapter_base, loader, tokenizers
 from studio.weights import safetensors_headers
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"
-"""As peft names its files."""
+"""peft's file names."""
 _MIN_SHARE_CHANGE = 0.02
-"""The least progress that is worth telling."""
+"""The smallest change in the share that is reported."""
 
 EmitEvent = Callable[[Event], None]
 
@@ -48,7 +48,7 @@ EmitEvent = Callable[[Event], None]
 def export_run(
     folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: EmitEvent
 ) -> dict[str, float]:
-    """Export the model of a run that was trained by a recipe. Return what was measured."""
+    """Export a run's trained model. Return the measurements."""
     progress = ExportProgress(say, _PHASES)
     progress.start_phase("loading")
     run = RunDir(spec.run)
@@ -77,22 +77,22 @@ class ExportSource:
     recipe: Recipe
     job: JobSpec
     base: str
-    """What its base is called elsewhere."""
+    """The base model's public name."""
     tokenizer: PreTrainedTokenizerBase
     examples: Examples | None
-    """Its validation rows, or None where the data set is gone."""
+    """The validation rows, or None if the dataset is gone."""
 
 
 @dataclass(slots=True)
 class ExportProgress:
-    """Tells how far the work is, in parts of equal weight, and only when there is news."""
+    """Reports progress over phases of equal weight, but only when it has changed noticeably."""
 
     emit: EmitEvent
     phases: tuple[str, ...]
     _last_share: float = field(default=-1.0)
 
     def start_phase(self, part: str) -> Callable[[float], None]:
-        """Begin a part. Return what to call with the share of it that is done."""
+        """Start a phase. Return a function to call with the share of it that is done."""
         at = self.phases.index(part)
 
         def tell(share: float) -> None:
@@ -118,7 +118,7 @@ class Exporter:
     progress: ExportProgress
 
     def measure_before(self) -> Perplexity | None:
-        """Measure what was trained; where an adapter is to be folded in, do that, too."""
+        """Measure the trained model; if its adapter is to be merged, merge it, too."""
         if self.spec.kind == "full":
             return self._measure(
                 self._load(self.source.run.artifacts, "float32"), "measuring before"
@@ -131,7 +131,7 @@ class Exporter:
         return found
 
     def write_weights(self, partial: Path) -> dtype_conversion.ConversionStats:
-        """Write the weights and all that is needed to load them."""
+        """Write the weights and everything needed to load them."""
         done = self.progress.start_phase("converting")
         self.source.tokenizer.save_pretrained(partial)
         if self.spec.kind == "adapter":
@@ -150,7 +150,7 @@ class Exporter:
         )
 
     def measure_after(self, partial: Path) -> Perplexity | None:
-        """Measure what was written, as it is loaded from there."""
+        """Measure the exported model, loaded from its files."""
         if self.spec.kind == "adapter":
             model = PeftModel.from_pretrained(self._load_base(), partial)
             return self._measure(model, "measuring after")
@@ -167,16 +167,16 @@ class Exporter:
         return found
 
     def _load(self, source: Path | str, dtype: DType) -> PreTrainedModel:
-        gc.collect()  # the model before this one
+        gc.collect()  # free the previous model
         config = loader.load_config(str(source))
         return loader.load_model(str(source), config, dtype).to(_default_device())
 
     def _load_base(self) -> PreTrainedModel:
-        gc.collect()  # the model before this one
+        gc.collect()  # free the previous model
         recipe, job = self.source.recipe, self.source.job
         mode = PRECISIONS[recipe.precision]
         model = adapter_base.load(job.model, job.code, mode, recipe.adapter)
-        # Upstream has put a quantised model on its device, and moves it no more.
+        # Upstream has already placed a quantised model on its device and cannot move it.
         return model if self._is_quantised else model.to(_default_device())
 
     @property
@@ -185,11 +185,11 @@ class Exporter:
 
     @property
     def _trained_folder(self) -> Path:
-        """Where the weights as trained are, while others are written."""
+        """Where the trained weights are stored while the merged ones are written."""
         return self.folder.merged / "trained"
 
     def _merge(self, model: PeftModel) -> None:
-        """Write base and adapter as one model, in float32: what is rounded is rounded later."""
+        """Merge base and adapter into one model in float32; rounding happens later."""
         is_original = self.spec.kind == "merged_original"
         if self._is_quantised:
             base = adapter_base.dequantise(model.unload(), self.source.job)
@@ -212,12 +212,12 @@ class Exporter:
     ) -> dtype_conversion.ConversionStats:
         adapter = self.source.run.artifacts
         config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        # Runs of an earlier studio name a folder of this machine here.
+        # Runs of older versions name a local folder here.
         _write_json(
             partial / ADAPTER_CONFIG, config | {"base_model_name_or_path": self.source.base}
         )
         files = [adapter / f"{ADAPTER}.safetensors"]
-        # peft widens adapters when it loads them, so none of their tensors must stay wide.
+        # peft widens adapters on loading, so no tensor needs to stay in float32.
         return dtype_conversion.convert_files(
             files, ShardLayout(partial, ADAPTER), self._dtype, lambda _name: False, done
         )
@@ -243,7 +243,7 @@ def _validation_examples(
     try:
         found = job.tokenise_validation(recipe, spec, tokenizer)
     except FileNotFoundError:
-        print("The data set is gone: nothing to measure perplexity by.", flush=True)  # noqa: T201 -- the export's own log
+        print("The dataset is gone, so perplexity cannot be measured.", flush=True)  # noqa: T201 -- the export's own log
         return None
     return found if found.rows else None
 
@@ -263,7 +263,7 @@ def _write_config(source: Path, partial: Path, dtype: DType) -> None:
 
 
 def _with_dtype(config: dict[str, Any], dtype: DType) -> dict[str, Any]:
-    """Return a config that names the format wherever it named one; composite models do so twice."""
+    """Replace the format in a config wherever it occurs; composite models have it twice."""
     return {key: _dtype_or_value(key, value, dtype) for key, value in config.items()}
 
 

@@ -1,4 +1,4 @@
-"""Weights in files of a size that fits into memory, with the index that transformers reads."""
+"""Split weights into files that fit into memory, with the index that transformers reads."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ class ShardLayout:
     def assign(
         self, tensors: Sequence[TensorInfo], itemsize: Callable[[TensorInfo], int]
     ) -> Iterator[tuple[Path, list[TensorInfo]]]:
-        """Yield each file with the tensors to be written to it; at last, write the index."""
+        """Yield each file with the tensors to write to it; then write the index."""
         parts = list(self._parts(tensors, itemsize))
         if len(parts) == 1:
             yield self.folder / f"{self.stem}.safetensors", parts[0]
