@@ -1,4 +1,4 @@
-"""A ledger of memory: every storage that comes and goes, by the part of a step that it is."""
+"""A ledger of memory: records every storage allocated and freed, by its part in a training step."""
 
 import weakref
 from collections import Counter
@@ -17,33 +17,33 @@ _TO_SCALAR = _aten._local_scalar_dense  # noqa: SLF001 -- an operator's name
 
 
 class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
-    """Notes what every operation makes; of fake tensors it also answers what hangs on numbers."""
+    """Records every allocation; for fake tensors it also supplies data-dependent values."""
 
     def __init__(self, *, selected_tokens: int, is_padded: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # upstream is untyped
         self.part = "activations"
-        """What new storages are, unless it shows by itself."""
+        """The part that new storages belong to, unless the operation shows otherwise."""
         self.selected_tokens = selected_tokens
-        """How many tokens a mask picks."""
+        """How many tokens a mask selects."""
         self._is_padded = is_padded
         self._allocations: list[tuple[int, int]] = []
-        """Bytes that came or went, and the number of their storage."""
+        """Bytes allocated, or freed if negative, and the number of the storage."""
         self._parts: list[str] = []
         self._live_storages: dict[int, tuple[int, int]] = {}
-        """By address, which nobody else has meanwhile: number and bytes."""
+        """By address, which is unique while the storage lives: number and bytes."""
         self._infinities: set[int] = set()
 
     def label(self, part: str, tensors: Iterable[Tensor]) -> None:
-        """Say what tensors are, whatever they came as."""
+        """Assign tensors to a part, whatever they were recorded as."""
         for tensor in tensors:
             self._parts[self._record(tensor, part)] = part
 
     def reset(self) -> None:
-        """Forget what was: count from what is there now."""
+        """Restart the record from the storages that exist now."""
         self._allocations = [(size, number) for number, size in self._live_storages.values()]
 
     def peak_by_part(self) -> dict[str, int]:
-        """Return the bytes by part when there were most at once, the largest part first."""
+        """Return the bytes by part at the peak, the largest part first."""
         now: Counter[str] = Counter()
         peak = now.copy()
         for size, number in self._allocations:
@@ -69,7 +69,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # up
         return result
 
     def _fake_result(self, packet: object, args: Sequence[Any]) -> object:
-        """Answer for fake tensors what hangs on numbers that nobody has."""
+        """Return results that depend on values, which fake tensors lack."""
         match packet:
             case _aten._amp_foreach_non_finite_check_and_unscale_:
                 self._infinities.add(self._record(args[1], self.part))
@@ -82,13 +82,13 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # up
         return None
 
     def _fake_scalar(self, tensor: Tensor) -> float | bool:
-        """Say what a single number is: whether all tokens count, an infinity found, or a step."""
+        """Return a scalar's value: whether a mask is all true, an infinity was found, or a step."""
         if tensor.dtype == torch.bool:
             return not self._is_padded
         return 0.0 if self._record(tensor, self.part) in self._infinities else 1.0
 
     def _is_copy(self, packet: object, args: Sequence[Any]) -> bool:
-        """Whether a weight is written out in another format, as autocast does."""
+        """Whether an operation casts a weight to another format, as autocast does."""
         if packet is not _TO_COPY or self.part != "activations":
             return False
         known = self._live_storages.get(_address(args[0].untyped_storage()))

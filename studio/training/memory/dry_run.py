@@ -1,9 +1,9 @@
-"""A dry run: real training steps on tensors that have shapes and no numbers, and what they hold.
+"""A dry run: simulate real training steps on tensors without data, and measure their memory.
 
-Torch's fake tensors go through every operation of a step, and through autograd, without a byte of
-memory for what they stand for; a ledger notes each storage that comes or goes. Upstream's own code
-runs, from the trainer's constructor to its optimizer's step. Only its loop is left out, which reads
-numbers that nobody has.
+Torch's fake tensors go through every operation of a step, and through autograd, without allocating
+what they represent; a ledger records each storage allocated or freed. Upstream's own code runs,
+from the trainer's constructor to the optimizer's step. Only its loop is skipped, because it reads
+values that fake tensors lack.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,33 +33,33 @@ from studio.training.models import loader, remote_code
 from studio.training.precision import matmul_precision
 
 _TRAIN_STEPS = 2
-"""The first makes what the optimizer keeps; all others find it."""
+"""The first step creates the optimizer's states; all others find them."""
 
 _MAX_MICRO_BATCHES = 2
-"""The first batch of an update finds no gradients, all others do."""
+"""The first micro-batch of an update finds no gradients; all others do."""
 
 _COMPENSATION_STATES = ("lost", "master")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """What a step is given."""
+    """The shape of a step's input."""
 
     examples: int
     length: int
-    """Tokens of each."""
+    """Tokens of each example."""
     answer_length: int
-    """Tokens to learn in each."""
+    """Trained tokens in each example."""
     is_packed: bool = False
     """Whether rows share an example."""
 
     @property
     def answer_tokens(self) -> int:
-        """How many answers are scored: the first token of an example is never predicted."""
+        """Number of tokens with logits: the first token of an example is never predicted."""
         return self.examples * min(self.answer_length, self.length - 1)
 
     def tensors(self, device: torch.device) -> dict[str, Tensor]:
-        """Make it, of numbers that mean nothing; of several examples, some are padded."""
+        """Make a batch with dummy values; with several examples, some are padded."""
         shape = (self.examples, self.length)
         labels = torch.full(shape, IGNORE_INDEX, device=device)
         labels[:, -self.answer_length :] = 0
@@ -75,10 +75,10 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class DryRunPlan:
-    """What is rehearsed."""
+    """What a dry run simulates."""
 
     build: Callable[[], Trainer]
-    """Makes the trainer, and all that it is made from."""
+    """Builds the trainer and everything it needs."""
     mode: Precision
     train: BatchShape
     validate: BatchShape
@@ -92,7 +92,7 @@ def make_fake_model(
     code: str = "",
     own: Mapping[str, DType] = MappingProxyType({}),
 ) -> PreTrainedModel:
-    """Make the model that would be loaded, of weights that nobody has read."""
+    """Build the model that would be loaded, with weights that are never read."""
     model = AutoModelForCausalLM.from_config(
         config,
         dtype=getattr(torch, weights),
@@ -108,29 +108,29 @@ def make_fake_model(
 
 
 def make_fake_mode() -> FakeTensorMode:
-    """Return the mode to make a model in that is rehearsed."""
+    """Return the mode in which to build a model for a dry run."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def simulate_steps(plan: DryRunPlan, mode: FakeTensorMode) -> dict[str, int]:
-    """Go through a training step on fake tensors: nothing is allocated, nothing computed."""
+    """Simulate training steps on fake tensors: nothing is allocated or computed."""
     with mode, _patch_upstream():
         return count_memory(plan)
 
 
 def count_memory(plan: DryRunPlan) -> dict[str, int]:
-    """Train on whatever tensors there are; count a step that finds all in place, and a validation.
+    """Train on the given tensors; measure a step with all states present, and a validation.
 
-    Return the bytes by part when there were most at once.
+    Return the bytes by part at the peak.
 
-    Of real tensors it is just as true, which is how a dry run is proven.
+    This also works with real tensors, which is how tests verify the dry run.
     """
     is_padded = plan.train.examples > 1 or plan.train.is_packed
     ledger = AllocationLedger(selected_tokens=plan.train.answer_tokens, is_padded=is_padded)
     with ledger, ExitStack() as stack:
         trainer = plan.build()
         with unset_fake_temporarily():
-            # What products read is found out by a real one.
+            # The format of matrix products is measured with a real product.
             stack.enter_context(matmul_precision.apply_precision(plan.mode, trainer.args.device))
         model = _prepare_model(trainer)
         _track_logits(trainer.model, ledger)
@@ -180,7 +180,7 @@ def _validate(
 
 
 def _label_tensors(trainer: Trainer, ledger: AllocationLedger) -> None:
-    """Say what there is between two steps."""
+    """Label all tensors that exist between two steps."""
     has_adapter = hasattr(trainer.model, "peft_config")
     for weight in trainer.model.parameters():
         ledger.label("adapter" if has_adapter and weight.requires_grad else "weights", [weight])
@@ -192,7 +192,7 @@ def _label_tensors(trainer: Trainer, ledger: AllocationLedger) -> None:
 
 
 def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
-    """Have the ledger know when answers are scored: from the last layer on, and back to it."""
+    """Tell the ledger when logits are computed: from the last layer on, and back to it."""
 
     def layers_again(_gradient: Tensor) -> None:
         ledger.part = "activations"
@@ -208,13 +208,13 @@ def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
 
 @contextmanager
 def _patch_upstream() -> Iterator[None]:
-    """Have upstream go the way of a real step where it would look for a compiler, or a kernel."""
+    """Make upstream behave as in a real step where it checks for a compiler or a kernel."""
     with (
-        # Fake tensors are a compiler's elsewhere, for which a mask is written out though all count.
+        # Fake tensors usually mean a compiler, for which upstream writes out even an all-true mask.
         _patched(masking_utils, "is_tracing", lambda _tensor: False),
-        # Torch moves a module by exchanging tensors, and refuses to where a mode has them in mind.
+        # Torch moves a module by swapping tensors, which fails while a mode references them.
         _patched(nn.Module, "_apply", _move_module),
-        # These write in place, and cannot be launched on nothing.
+        # These kernels write in place and cannot be launched on fake tensors.
         _patched(chunked_logprob, "_forward_kernel", _NoOpKernel()),
         _patched(chunked_logprob, "_backward_kernel", _NoOpKernel()),
     ):
@@ -236,7 +236,7 @@ def _move_module(
     move: Callable[[Tensor], Tensor],
     recurse: bool = True,  # noqa: ARG001, FBT001, FBT002 -- upstream's signature
 ) -> nn.Module:
-    """Move a module's tensors, those it shares as one."""
+    """Move a module's tensors; shared tensors stay shared."""
     found: dict[Tensor, nn.Parameter] = {}
     for inner in module.modules():
         for name, old in inner._parameters.items():  # noqa: SLF001 -- as upstream does
@@ -252,7 +252,7 @@ def _move_module(
 
 
 class _NoOpKernel:
-    """Stands in for a kernel."""
+    """Replaces a kernel with one that does nothing."""
 
     def __getitem__(self, _grid: object) -> Callable[..., None]:
         return lambda *_args, **_kwargs: None

@@ -1,9 +1,9 @@
-"""The most memory a run has held while it trained, and how that was measured.
+"""Measure the peak memory of a run during training, and report the method of measurement.
 
-On a GPU that is what torch has allocated there. On a processor it is the memory of its own that
-the process holds above that of the moment before the model was loaded, and frozen weights that it
-reads where they lie in their file. Other pages of files are left aside: libraries, read as they are
-first used, would drown a small model.
+On a GPU, this is what torch has allocated there. On a CPU, it is the process's private memory above
+its level just before the model was loaded, plus frozen weights that it reads directly from their
+memory-mapped file. Other file pages are excluded: libraries, paged in on first use, would drown out
+a small model.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ _STATUS = Path("/proc/self/status")
 _MAPS = Path("/proc/self/maps")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _PATH_COLUMN = 5
-"""Where a line of maps names its file: proc(5)."""
+"""The column of /proc/self/maps with the file's path: proc(5)."""
 _RESET_PEAK = "5"
-"""What sets the high-water mark of resident memory back to now: proc(5)."""
+"""Resets the high-water mark of resident memory: proc(5)."""
 
 ALLOCATED = "allocated"
 RESIDENT = "resident"
@@ -29,18 +29,18 @@ WHOLE = "whole"
 
 
 class MemoryProbe:
-    """A high-water mark. Made just before the model is loaded, set back when training begins."""
+    """A high-water mark. Created just before the model loads; reset when training begins."""
 
     def __init__(self) -> None:
         self.method = ALLOCATED if torch.cuda.is_available() else _choose_method()
         self._baseline = self._peak = self._mapped = 0
         if self.method == RESIDENT:
-            # Pages that are free but kept would hold a part of the model unseen.
+            # Free pages that the allocator keeps would hide a part of the model.
             release_free_memory()
             self._baseline = _resident_memory()["RssAnon"]
 
     def reset(self, model: nn.Module | None = None) -> None:
-        """Forget what loading took: from now on training alone counts, with all that it holds."""
+        """Forget what loading took; from now on, count only training and everything it holds."""
         if self.method == ALLOCATED:
             torch.cuda.reset_peak_memory_stats()
         elif self.method == RESIDENT:
@@ -56,7 +56,7 @@ class MemoryProbe:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
     def _own_peak(self) -> int:
-        """Return the most there was at any reading: between two, few pages of files come in."""
+        """Return the highest peak so far; between two readings few file pages are loaded."""
         now = _resident_memory()
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
         own = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
@@ -68,14 +68,14 @@ class MemoryProbe:
 
 
 def release_free_memory() -> None:
-    """Give the system what is free but kept: reading the data leaves several times its size."""
+    """Return free pages to the system: reading the data leaves several times its size."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
 
 
 def _choose_method() -> str:
-    """Return what this system lets be measured."""
+    """Return the method that this system supports."""
     try:
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
         _resident_memory()["RssFile"]
@@ -87,8 +87,8 @@ def _choose_method() -> str:
 def _mapped_bytes(model: nn.Module) -> int:
     """Return the bytes of frozen weights that were never copied out of their file.
 
-    Safetensors maps a file; weights that are not cast stay there, each page read as it is used.
-    All of them count, also the rows of an embedding that no token has asked for yet.
+    Safetensors memory-maps a file. Weights that are not cast stay there, and each page is read on
+    use. All of them count, including rows of an embedding that no token has used yet.
     """
     lines = (line.split() for line in _MAPS.read_text(encoding="utf-8").splitlines())
     of_files = [
@@ -104,7 +104,7 @@ def _mapped_bytes(model: nn.Module) -> int:
 
 
 def _resident_memory() -> dict[str, int]:
-    """Return what the process's status says of resident memory, in bytes."""
+    """Return the resident memory values of /proc/self/status, in bytes."""
     lines = _STATUS.read_text(encoding="utf-8").splitlines()
     told = dict(line.split(":", 1) for line in lines if line.startswith(("Rss", "VmHWM")))
     return {name: int(size.split()[0]) * 1024 for name, size in told.items()}
