@@ -1,4 +1,4 @@
-"""What a run leaves behind: written beside its place, and moved there whole."""
+"""Write a run's artifacts: to a temporary folder, which then replaces the target."""
 
 import json
 import shutil
@@ -14,12 +14,12 @@ from studio.protocols.events import Sampled
 from studio.training.job import TrainingJob
 
 LAST_GOOD = "last-good"
-"""Where a run that failed keeps the weights it had before its numbers broke."""
+"""Where a failed run keeps the weights from before its loss became NaN."""
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write to that takes its place only if all goes well."""
+    """Yield a folder to write to; it replaces the target only if no error occurs."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -34,9 +34,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJob) -> None:
-    """Write the weights, and a tokenizer and generation settings that end an answer in time."""
+    """Write the weights, the tokenizer, and generation settings with the right stop tokens."""
     if isinstance(model, PeftModel):
-        # peft's own card would name this machine's folders; ours takes its place.
+        # peft's own card would contain local paths; the studio writes its own.
         set_base_name(model, job.base)
         model.save_pretrained(folder, save_embedding_layers=False)
     else:
@@ -46,7 +46,7 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
 
 
 def set_base_name(model: PeftModel, base: str) -> None:
-    """Let an adapter's config name its base as others know it: upstream writes down our folder."""
+    """Set the base name in an adapter's config: upstream writes the local folder's path."""
     for config in model.peft_config.values():
         config.base_model_name_or_path = base
 
@@ -54,7 +54,7 @@ def set_base_name(model: PeftModel, base: str) -> None:
 def write_records(
     folder: Path, job: TrainingJob, samples: Sequence[Sampled], metrics: Mapping[str, Any]
 ) -> None:
-    """Write what the run was, said and measured, for people and for programs."""
+    """Write the run's recipe, sample answers and metrics."""
     shutil.copyfile(job.run_dir.recipe, folder / "recipe.yaml")
     said = [sample.model_dump(exclude={"seq", "at", "kind"}) for sample in samples]
     _write_json(folder / "samples.json", said)

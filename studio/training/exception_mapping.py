@@ -1,4 +1,4 @@
-"""What went wrong, in words: one table from exceptions to codes, messages and hints."""
+"""Explain exceptions: one table maps them to codes, messages and hints."""
 
 import errno
 import re
@@ -21,7 +21,7 @@ class _Rule:
     code: str
     exceptions: tuple[type[BaseException], ...]
     pattern: str
-    """A pattern its words must match."""
+    """A regular expression that the exception's message must match."""
     message: str
     hint: str
 
@@ -30,27 +30,27 @@ def _rule(code: str, *kinds: type[BaseException], says: str = "", message: str, 
     return _Rule(code, kinds, says, message, hint)
 
 
-# The first row that fits is told, so the exact ones stand above the vague ones.
+# The first matching row wins, so specific rows come before general ones.
 _RULES = (
     _rule(
         "out_of_memory",
         torch.OutOfMemoryError,
         message="The GPU ran out of memory.",
-        hint="Lower the batch size and raise gradient accumulation, shorten the longest example, "
-        "or turn on activation checkpointing.",
+        hint="Lower the batch size and raise gradient accumulation, lower the max sequence "
+        "length, or turn on activation checkpointing.",
     ),
     _rule(
         "out_of_memory",
         MemoryError,
         message="This machine ran out of memory.",
-        hint="Lower the batch size, shorten the longest example, or choose a smaller model.",
+        hint="Lower the batch size, lower the max sequence length, or choose a smaller model.",
     ),
     _rule(
         "out_of_memory",
         RuntimeError,
         says=r"DefaultCPUAllocator|can't allocate memory|not enough memory",
         message="This machine ran out of memory.",
-        hint="Lower the batch size, shorten the longest example, or choose a smaller model.",
+        hint="Lower the batch size, lower the max sequence length, or choose a smaller model.",
     ),
     _rule(
         DISK_FULL.code,
@@ -64,7 +64,7 @@ _RULES = (
     _rule(
         "gated_model",
         hub.GatedRepoError,
-        message="This model is gated: its owner asks for your consent first.",
+        message="This model is gated: you must accept its terms first.",
         hint="Accept its licence on the hub, and set HF_TOKEN where the studio runs.",
     ),
     _rule(
@@ -72,8 +72,8 @@ _RULES = (
         hub.RepositoryNotFoundError,
         hub.RevisionNotFoundError,
         hub.HFValidationError,
-        message="There is no such model on the hub, or it is private.",
-        hint="Look for a spelling mistake in its name; for a private model, set HF_TOKEN.",
+        message="The hub has no such model, or it is private.",
+        hint="Check the spelling of its name. For a private model, set HF_TOKEN.",
     ),
     _rule(
         "no_connection",
@@ -83,28 +83,29 @@ _RULES = (
         hub.LocalEntryNotFoundError,
         hub.OfflineModeIsEnabled,
         message="The hub could not be reached.",
-        hint="Look to the network, or choose a model that is on this machine.",
+        hint="Check the network connection, or choose a model that is on this machine.",
     ),
     _rule(
         "no_safetensors",
         OSError,
         says=r"safetensors",
-        message="This model has no weights in the safetensors format; others may hide code.",
-        hint="Choose a version of the model with safetensors.",
+        message="This model has no weights in the safetensors format; other formats may "
+        "contain code.",
+        hint="Choose a version of the model with safetensors weights.",
     ),
     _rule(
         "model_not_found",
         OSError,
         says=r"not a local folder|does not appear to have a file|Can't load|"
         r"is not a valid model identifier",
-        message="The base model is incomplete, or is no model.",
-        hint="Choose another base model, or fetch this one again.",
+        message="The base model is incomplete or is not a model.",
+        hint="Choose another base model, or download this one again.",
     ),
     _rule(
         "corrupt_weights",
         SafetensorError,
-        message="A file of the model's weights is damaged.",
-        hint="Delete the model and fetch it again.",
+        message="A weight file of the model is damaged.",
+        hint="Delete the model and download it again.",
     ),
     _rule(
         "incompatible_checkpoint",
@@ -113,44 +114,45 @@ _RULES = (
         KeyError,
         says=r"loading state_dict|size mismatch|ignore_mismatched_sizes|parameter group|"
         r"valid checkpoint|loaded state dict",
-        message="Saved weights have other shapes or names than this model.",
-        hint="Run again from the start; for a base model, fetch it again with its config.json.",
+        message="The saved weights have different shapes or names than this model.",
+        hint="Restart the run. If the base model is affected, download it again with its "
+        "config.json.",
     ),
     _rule(
         "needs_remote_code",
         ValueError,
         says=r"trust_remote_code",
-        message="This model comes with code of its own, which is not allowed to run.",
-        hint="Allow it on the model's page, or choose one of a family that transformers knows.",
+        message="This model needs its own code, which is not allowed to run.",
+        hint="Allow its code on the model's page, or choose a model that transformers supports.",
     ),
     _rule(
         "unsupported_architecture",
         ValueError,
         KeyError,
         says=r"does not recognize this architecture|Unrecognized model|model type",
-        message="The installed transformers does not know this kind of model.",
+        message="The installed version of transformers does not support this model.",
         hint="Choose another model, or update the studio.",
     ),
     _rule(
         "no_adapter_layers",
         ValueError,
         says=r"[Tt]arget modules|No modules were targeted",
-        message="This model has no layers that the adapter could be attached to.",
+        message="This model has no layers that an adapter can be attached to.",
         hint="Choose full fine-tuning.",
     ),
     _rule(
         "dtype_mismatch",
         ValueError,
         says=r"Attempting to unscale FP16 gradients",
-        message="Weights that are trained were loaded in float16, which cannot be scaled.",
+        message="The trained weights were loaded in float16, so their gradients cannot be scaled.",
         hint="Choose bfloat16 or float32.",
     ),
     _rule(
         "dtype_mismatch",
         RuntimeError,
-        # The same mistake, as a linear layer, a normalisation, attention and older kernels word it.
+        # The same error as worded by linear layers, normalisation, attention and older kernels.
         says=r"same dtype|mixed dtype|expected scalar type|must match the other|to have dtype",
-        message="Two number formats met where this model allows but one.",
+        message="Two number formats were mixed where this model allows only one.",
         hint="Choose another precision for this model.",
     ),
     _rule(
@@ -158,19 +160,19 @@ _RULES = (
         RuntimeError,
         says=r"CUDA error|cuDNN|NCCL",
         message="The GPU reported an error.",
-        hint=f"Start the run again; if it fails again, look to the driver. {_LOG_HINT}",
+        hint=f"Restart the run. If it fails again, check the GPU driver. {_LOG_HINT}",
     ),
     _rule(
         "dependency_missing",
         ImportError,
-        message="A Python package that this run needs is not installed, or does not load.",
-        hint="See the last line of the log for its name; studio doctor lists what is missing.",
+        message="A Python package that this run needs is not installed or cannot be loaded.",
+        hint="The last line of the log names it. Run `studio doctor` to list what is missing.",
     ),
 )
 
 
 def explain(error: BaseException) -> Failed:
-    """Tell a failure in words a person can act on; the traceback belongs in the log."""
+    """Explain a failure so that the user can act on it; the traceback belongs in the log."""
     chain = list(_causes(error))
     for link in chain:
         if isinstance(link, StudioError):
@@ -184,7 +186,7 @@ def explain(error: BaseException) -> Failed:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and what led to it: upstream wraps causes in vaguer errors."""
+    """Yield the error and its causes: upstream wraps causes in less specific errors."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""What a method's trainer is built from: loaded, tokenised, and ready."""
+"""Prepare everything a method's trainer is built from: model, tokenizer and data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from studio.training.models import loader, tokenizers, weight_formats
 from studio.training.precision import float8, format_audit
 
 LoadModel = Callable[..., PreTrainedModel]
-"""As `models.load_model`."""
+"""Same signature as `loader.load_model`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +31,19 @@ class TrainingJob:
     run_dir: RunDir
     spec: JobSpec
     base: str
-    """What the base model is called where this machine's folders mean nothing."""
+    """The base model's public name, without local folders."""
     mode: Precision
     plan: format_audit.NumberFormats
-    """What must be, said before anything is loaded."""
+    """The formats expected before anything is loaded."""
     has_mixed_formats: bool
-    """Whether the model's weights are in several formats, which only autocast can compute with."""
+    """Whether the model's weights are in several formats, which requires autocast."""
     rounding: dict[str, Any] | None
-    """What loading the model rounds; None where every weight stays as it was saved."""
+    """What loading the model rounds; None if every weight stays as it was saved."""
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
     template: chat_templates.ChatTemplate | None
-    """None where there is only text to learn."""
+    """None if there is only text."""
     train: Examples
     validation: Examples
     memory_probe: MemoryProbe
@@ -56,14 +56,16 @@ class TrainingJob:
         enter: Callable[[str], None],
         load: LoadModel = loader.load_model,
     ) -> "TrainingJob":
-        """Load and tokenise what the recipe names, saying which phase is entered."""
+        """Load and tokenise what the recipe names; `enter` is called with each phase."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         if found := find_conflict(recipe):
             raise TrainingError("conflict", found.message, hint=found.hint)
         adapter, row = recipe.adapter, recipe.adapter.quantised
         if row is not None and (lack := row.unsupported_reason(hardware.detect())):
             raise TrainingError(
-                "conflict", f"{row.title} {lack}.", hint="Keep the frozen model as it was saved."
+                "conflict",
+                f"{row.title} {lack}.",
+                hint="Keep the frozen model in its saved format.",
             )
         mode = PRECISIONS[recipe.precision]
         enter("loading")
@@ -101,18 +103,18 @@ class TrainingJob:
 
     @property
     def stop_tokens(self) -> list[int]:
-        """The tokens that end what the model writes."""
+        """The tokens that end an answer."""
         return self.template.stop_tokens if self.template else [self.tokenizer.eos_token_id]
 
 
 TrainValidationRows = tuple[list[TrainingRow], list[TrainingRow]]
-"""Rows to learn from, and rows to measure by."""
+"""Training rows and validation rows."""
 
 
 def tokenise_validation(
     recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
 ) -> Examples:
-    """Tokenise the rows that a run is measured by, as the run itself does."""
+    """Tokenise the validation rows exactly as the run does."""
     rows = _load_rows(recipe, spec)
     template = chat_templates.ChatTemplate(tokenizer) if _has_conversations(rows) else None
     return tokenisation.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
@@ -150,5 +152,5 @@ def _tokenise_parts(
     tokenisation.refuse_empty(train, "training", length)
     validation = tokenised(parts[1])
     tokenisation.refuse_empty(validation, "validation", length)
-    # What it is measured by stays apart: packed or not, runs can be held against each other.
+    # Validation rows are never packed, so that packed and unpacked runs can be compared.
     return packed_dataset.pack_examples(train, length) if recipe.data.packing else train, validation

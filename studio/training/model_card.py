@@ -1,4 +1,4 @@
-"""The model card: what was trained, on what, how, and with what result."""
+"""Write model cards: what was trained, on what data, how, and with what result."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _RUN_TEMPLATE = """\
 
 # {name}
 
-{base} fine-tuned with Mantissa Studio on the data set `{dataset}`: {trained}.
+{base} fine-tuned with Mantissa Studio on the dataset `{dataset}`: {trained}.
 
 ## Results
 
@@ -58,9 +58,9 @@ def build_run_card(
     samples: Sequence[Sampled],
     cut: str = "",
 ) -> str:
-    """Write the card of a finished run. It names no folder of the machine it was trained on.
+    """Write the card of a finished run. It contains no local paths.
 
-    `cut` says where it was ended by hand, if it was.
+    `cut` says where the run was stopped by hand, if it was.
     """
     base = public_name(recipe.base_model)
     return _RUN_TEMPLATE.format(
@@ -73,18 +73,18 @@ def build_run_card(
         cut=f"\n\n{cut}" if cut else "",
         precision=_markdown_table({key: resolved[key] for key in _PRECISION_ROWS}),
         data=_markdown_table({key: f"{resolved[key]:,}" for key in _DATA_ROWS}),
-        samples="\n".join(_sample_lines(samples)) or "None were written.",
+        samples="\n".join(_sample_lines(samples)) or "None were generated.",
         recipe=dump(recipe.model_copy(update={"base_model": base})),
         versions=_markdown_table(resolved["versions"]),
     )
 
 
 def build_failure_card(name: str, step: int, message: str) -> str:
-    """Write the card of weights that were kept from a run that failed."""
+    """Write the card for the weights kept from a failed run."""
     return (
         f"# {name}: last good weights\n\n"
-        f"This run failed at step {step}, so these weights are no result. {message}\n\n"
-        "They are those of the last step that changed them before its numbers broke.\n"
+        f"This run failed at step {step}, so these weights are not a result. {message}\n\n"
+        "They are from the last update before its loss or gradients became NaN or infinite.\n"
     )
 
 
@@ -92,13 +92,13 @@ def _describe_trained(recipe: Recipe) -> str:
     if not isinstance(recipe.adapter, Lora):
         return "every weight"
     row = recipe.adapter.quantised
-    return f"a LoRA adapter beside the model in {row.title}" if row else "a LoRA adapter"
+    return f"a LoRA adapter trained on the model in {row.title}" if row else "a LoRA adapter"
 
 
 def build_export_card(
     name: str, recipe: Recipe, base: str, spec: ExportSpec, metrics: Mapping[str, float]
 ) -> str:
-    """Write the card of a model that was converted: its format, and what the conversion cost."""
+    """Write the card of an exported model: its format, and what the conversion changed."""
     front: dict[str, Any] = {
         "library_name": "peft" if spec.kind == "adapter" else "transformers",
         "pipeline_tag": "text-generation",
@@ -131,15 +131,15 @@ _EXPORT_TEMPLATE = """\
 
 # {name}, {dtype}
 
-{base} fine-tuned with Mantissa Studio on the data set `{dataset}`: {what}, in {dtype}.
+{base} fine-tuned with Mantissa Studio on the dataset `{dataset}`: {what}, in {dtype}.
 
-## What the conversion to {dtype} cost
+## Effect of the conversion to {dtype}
 
 {measured}
 
-Counted over every weight, against the weights as trained. A relative change is
+Counted over every weight, compared with the trained weights. A relative change is
 |after - before| / |before|; a weight that became zero has changed by 1, and one that became
-infinite is counted as overflowed alone.
+infinite only counts as overflowed.
 
 {computed}
 
@@ -154,23 +154,21 @@ def _describe_export(recipe: Recipe, spec: ExportSpec) -> str:
     if not isinstance(recipe.adapter, Lora):
         return "every weight was trained"
     row, dtype = recipe.adapter.quantised, recipe.adapter.base_dtype
-    beside = (
-        "" if dtype == "native" else f" trained beside its base in {row.title if row else dtype}"
-    )
+    beside = "" if dtype == "native" else f" trained on its base in {row.title if row else dtype}"
     if spec.kind == "adapter":
         return f"a LoRA adapter{beside}, without that base"
     if spec.kind == "merged_original":
         return (
-            f"a LoRA adapter{beside}, folded into the base as it was saved; this is not the model "
-            "that was trained, and the figures below say by how much it differs"
+            f"a LoRA adapter{beside}, merged into the base as it was saved; this is not the model "
+            "that was trained, and the figures below show how much it differs"
         )
-    return f"a LoRA adapter{beside}, folded into that base" + (
+    return f"a LoRA adapter{beside}, merged into that base" + (
         " after dequantising it" if row else ""
     )
 
 
 def _load_arguments(recipe: Recipe) -> dict[str, str]:
-    """Say how the base of an adapter is loaded as it was trained beside."""
+    """Return how to load an adapter's base in the format it was trained with."""
     row, compute = recipe.adapter.quantised, PRECISIONS[recipe.precision].compute
     if row is None:
         own = recipe.adapter.base_dtype if isinstance(recipe.adapter, Lora) else "native"
@@ -191,10 +189,10 @@ def _load_arguments(recipe: Recipe) -> dict[str, str]:
 
 _PERPLEXITY_NOTES = {
     "model": "Perplexity is over the answers of the run's own validation rows: before, with the\n"
-    "weights as trained, computed in float32; after, with this folder as it is loaded, computed\n"
+    "weights as trained, computed in float32; after, as loaded from this folder, computed\n"
     "in {}.",
     "adapter": "Perplexity is over the answers of the run's own validation rows, both times on\n"
-    "the base as it was trained beside, computed in float32.",
+    "the base it was trained on, computed in float32.",
 }
 _LOAD_EXAMPLES = {
     "model": """\
@@ -243,12 +241,12 @@ def is_on_hub(model: str) -> bool:
 
 
 def public_name(model: str) -> str:
-    """Return a name that tells nothing of this machine's folders."""
+    """Return a model's name without local folders."""
     return model if is_on_hub(model) else Path(model).name
 
 
 def base_name(named: str, location: str) -> str:
-    """Return what a base is called elsewhere: its name on the hub, else the one it has here."""
+    """Return a base model's public name: its name on the hub, else its name in the studio."""
     return location if is_on_hub(location) else public_name(named)
 
 

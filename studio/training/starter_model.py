@@ -1,8 +1,7 @@
-"""The starter: a small base model and its tokenizer, made here, without a network.
+"""Build the starter: a small base model and its tokenizer, without network access.
 
-It has read plain prose and a little small talk (`studio.starter.pretraining_text`), so it writes
-sentences but does not answer questions. Teaching it that is what the starter's instruction rows
-are for.
+It is pretrained on plain prose and a little small talk (`studio.starter.pretraining_text`), so it
+writes sentences but does not answer questions. The starter's instruction rows teach it that.
 """
 
 import argparse
@@ -59,9 +58,9 @@ log = logging.getLogger(__name__)
 
 
 def build(folder: Path) -> None:
-    """Make the starter model in `folder`, whole or not at all; leave one that is there alone.
+    """Build the starter model in `folder`, completely or not at all; keep an existing one.
 
-    Who comes while another makes it waits, and then has it.
+    A concurrent caller waits until the model is complete and then uses it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _build_lock(folder.parent):
@@ -83,7 +82,7 @@ def _write_model(folder: Path) -> None:
 
 @contextmanager
 def _build_lock(parent: Path) -> Iterator[None]:
-    """Hold a lock on the folder itself, so that no file is left beside the model."""
+    """Lock the parent folder itself, so that no lock file is left next to the model."""
     handle = os.open(parent, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -94,7 +93,7 @@ def _build_lock(parent: Path) -> Iterator[None]:
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
-    # A word at the start of an answer is then the same token as inside a sentence.
+    # Makes a word at the start of an answer the same token as inside a sentence.
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
@@ -146,10 +145,10 @@ def _config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
 
 
 def _initialise_attention_to_copy(model: LlamaForCausalLM) -> None:
-    """Start every attention block so that it passes on the words it looks at, unchanged.
+    """Initialise attention so that each block passes on the tokens it attends to, unchanged.
 
-    Copying a name from question to answer then takes learning where to look and nothing else.
-    From a random start the same skill needs some thousand steps more than we have.
+    Copying a name from question to answer then only requires learning where to attend. From a
+    random start, the same skill needs some thousand steps more than the budget allows.
     """
     for layer in model.model.layers:
         value, output = layer.self_attn.v_proj.weight, layer.self_attn.o_proj.weight
@@ -162,8 +161,8 @@ def _pretrain(model: LlamaForCausalLM, batches: torch.Tensor) -> None:
         model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.05, fused=True
     )
     schedule = OneCycleLR(optimiser, PEAK_LEARNING_RATE, total_steps=STEPS, pct_start=0.15)
-    # Twice as fast where the processor has the instructions, many times slower where not: most
-    # processors with AVX-512 have none for bfloat16.
+    # bfloat16 is twice as fast if the CPU has the instructions and many times slower if not: most
+    # CPUs with AVX-512 lack them.
     half = detect().native_bf16
     model.train()
     for step, batch in enumerate(batches, start=1):
@@ -180,7 +179,7 @@ def _pretrain(model: LlamaForCausalLM, batches: torch.Tensor) -> None:
 
 
 def _batches(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
-    """Cut the prose, end to end, into `STEPS` batches of `BATCH` pieces of `LENGTH` tokens."""
+    """Split the concatenated text into `STEPS` batches of `BATCH` pieces of `LENGTH` tokens."""
     needed = STEPS * BATCH * LENGTH
     documents = tokenizer(list(islice(_documents(), DOCUMENTS)))["input_ids"]
     stream = list(islice((token for document in documents for token in document), needed))
@@ -188,7 +187,7 @@ def _batches(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
 
 
 def _documents() -> Iterator[str]:
-    """Mix eight paragraphs with one chat, all with the special tokens that set them apart."""
+    """Yield eight paragraphs for each chat, with the special tokens that delimit them."""
     rng = Random(pretraining_text.SEED)  # noqa: S311 -- chooses examples, guards nothing
     paragraphs, chats = pretraining_text.paragraphs(rng), pretraining_text.small_talk(rng)
     while True:
@@ -202,7 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m studio.training.starter_model", description=__doc__
     )
-    parser.add_argument("folder", type=Path, help="where to make it")
+    parser.add_argument("folder", type=Path, help="folder to create")
     build(parser.parse_args().folder)
 
 

@@ -1,4 +1,4 @@
-"""Leaving in good order when asked to: at once while preparing, after the step while training."""
+"""Stop cleanly on request: at once while preparing, after the current step while training."""
 
 import signal
 from collections.abc import Iterator
@@ -14,52 +14,52 @@ _NO_REQUEST: frozenset[RunCommand] = frozenset()
 
 
 class StopRequested(BaseException):
-    """The run was asked to stop. Not an `Exception`, so that nothing on the way swallows it."""
+    """The run was asked to stop. Not an `Exception`, so that no handler on the way catches it."""
 
 
 class StopHandler:
-    """A request to stop, kept until a place is reached where leaving breaks nothing."""
+    """Holds a stop request until the run reaches a point where stopping is safe."""
 
     def __init__(self) -> None:
         self.requested: RunCommand | None = None
         self.step = 0
-        """The last step that was done whole; of a resumed run, first that of its checkpoint."""
+        """The last completed step; in a resumed run, initially its checkpoint's step."""
         self.has_interrupted = False
-        """Whether something was broken off: what fails after that, fails of it. A package that was
-        just being loaded may swallow the request, and be unusable from then on."""
+        """Whether something was interrupted: later failures are consequences of that. A package
+        that was being imported may swallow the request and be unusable from then on."""
         self._file: Path | None = None
         self._honoured = _NO_REQUEST
 
     def install(self, file: Path) -> None:
-        """Take SIGTERM and SIGINT as requests from now on: what the file says, or to cancel."""
+        """Treat SIGTERM and SIGINT as the request in the file, or else as a cancel."""
         self._file = file
         signal.signal(signal.SIGTERM, self._handle_signal)
         signal.signal(signal.SIGINT, self._handle_signal)
 
     def check(self) -> None:
-        """Leave here if asked to cancel.
+        """Stop here if a cancel was requested.
 
         Raises:
-            StopRequested: somebody asked.
+            StopRequested: a cancel was requested.
 
         """
         self._raise_if_requested(frozenset({"cancel"}))
 
     @contextmanager
     def stopping_allowed(self) -> Iterator[None]:
-        """Leave anywhere inside: nothing in here is worth finishing."""
+        """Allow stopping anywhere inside: nothing in it is worth finishing."""
         with self._honouring(_ANY_REQUEST):
             yield
 
     @contextmanager
     def cancelling_allowed(self) -> Iterator[None]:
-        """Leave anywhere inside, but only to cancel: what was learnt is about to be saved."""
+        """Allow only a cancel inside: the trained model is about to be saved."""
         with self._honouring(frozenset({"cancel"})):
             yield
 
     @contextmanager
     def stopping_deferred(self) -> Iterator[None]:
-        """Leave nowhere inside, but right after it."""
+        """Defer any stop until right after the block."""
         with self._honouring(_NO_REQUEST):
             yield
 
@@ -74,7 +74,7 @@ class StopHandler:
         self._raise_if_requested(before)
 
     def _raise_if_requested(self, words: frozenset[RunCommand]) -> None:
-        # What a resumed run has learnt can be kept only once it is loaded.
+        # A resumed run can only keep its model once the checkpoint has been loaded.
         if self.requested in words and not (self.requested == "keep" and self.step):
             self.has_interrupted = True
             raise StopRequested
