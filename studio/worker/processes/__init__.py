@@ -1,1 +1,1 @@
-"""Processes of runs and tasks: launched, limited, found again, ended."""
+"""Processes of runs and tasks: launch, limit, find and end them."""

@@ -1,7 +1,7 @@
-"""A control group for each training process: its memory limited, its end counted, its tree ended.
+"""A control group for each training process: limit memory, count OOM kills, kill the tree.
 
-Linux counts in a group whom it killed there for want of memory. Without one, a SIGKILL says
-nothing of its reason. Version 2 is what systems have today; version 1 is still met in containers.
+Linux counts the OOM kills in each group. Without a group, a SIGKILL does not reveal its reason.
+Current systems use version 2; version 1 still occurs in containers.
 """
 
 import os
@@ -19,7 +19,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a version of control groups calls its files."""
+    """The file names of a cgroup version."""
 
     limits: tuple[str, ...]
     counter: str
@@ -32,25 +32,25 @@ _V1 = _Layout(("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "memory.
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The group of one process and of all that it starts."""
+    """The group of one process and all its descendants."""
 
     path: Path
     layout: _Layout
 
     def add(self, pid: int) -> None:
-        with suppress(OSError):  # it has ended already
+        with suppress(OSError):  # it has already ended
             _write(self.path / "cgroup.procs", str(pid))
 
     @property
     def oom_kills(self) -> int:
-        """How many of its processes the system has killed for want of memory."""
+        """How many of its processes the kernel has killed because memory ran out."""
         with suppress(OSError):
             lines = (self.path / self.layout.counter).read_text(encoding="ascii").splitlines()
             return int(dict(line.split()[:2] for line in lines).get("oom_kill", 0))
         return 0
 
     def kill(self) -> None:
-        """End every process in it, whatever session it has moved to."""
+        """Kill every process in the group, whatever session it has moved to."""
         with suppress(OSError):
             switch = self.path / "cgroup.kill"
             if switch.exists():
@@ -61,19 +61,19 @@ class Cgroup:
                     os.kill(int(pid), signal.SIGKILL)
 
     def remove(self) -> None:
-        with suppress(OSError):  # what is left of it goes with the next of its name
+        with suppress(OSError):  # a leftover is removed when its name is used again
             self.path.rmdir()
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupParent:
-    """A group that is ours to divide."""
+    """A group in which the worker may create others."""
 
     root: Path
     layout: _Layout
 
     def create(self, pid: int, limit: int | None) -> Cgroup | None:
-        """Put a process into a group of its own, or return None where that is not allowed."""
+        """Put a process into its own group, or return None if that is not permitted."""
         group = self.group_of(pid)
         group.remove()
         try:
@@ -88,7 +88,8 @@ class CgroupParent:
             with suppress(OSError):
                 _write(group.path / name, value)
         group.add(pid)
-        # What it has started already would stay behind; what it starts from now on is in the group.
+        # Children it has already started would stay outside; later ones join the group by
+        # themselves.
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(pid).children(recursive=True):
                 group.add(child.pid)
@@ -99,7 +100,7 @@ class CgroupParent:
 
 
 def find_parent() -> CgroupParent | None:
-    """Return the group that we are in if we may divide its memory, or None."""
+    """Return this process's group if the worker may manage memory in it, or None."""
     for root, layout in _candidates():
         if layout is _V2:
             with suppress(OSError):
@@ -111,7 +112,7 @@ def find_parent() -> CgroupParent | None:
 
 
 def _candidates() -> Iterator[tuple[Path, _Layout]]:
-    """Yield where this process is, in each hierarchy that counts memory."""
+    """Yield this process's group in each hierarchy with a memory controller."""
     if not (_MOUNTS.exists() and _OWN_CGROUP.exists()):
         return
     own = dict(line.split(":", 2)[1:] for line in _OWN_CGROUP.read_text().splitlines())
@@ -124,7 +125,7 @@ def _candidates() -> Iterator[tuple[Path, _Layout]]:
 
 
 def _can_divide(groups: CgroupParent) -> bool:
-    """Whether a group made here counts and limits memory."""
+    """Whether a group created here counts and limits memory."""
     trial = Cgroup(groups.root / f"mantissa-trial-{os.getpid()}", groups.layout)
     try:
         trial.path.mkdir()
@@ -137,6 +138,6 @@ def _can_divide(groups: CgroupParent) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    # One write call: the kernel reads each by itself.
+    # Use a single write call: the kernel parses each one separately.
     with path.open("wb", buffering=0) as file:
         file.write(text.encode())

@@ -1,7 +1,7 @@
-"""The seam between the queue and whatever runs training: one machine now, a cluster one day.
+"""The interface between the queue and what runs training: one machine now, maybe a cluster later.
 
-Nothing above it knows processes: an attempt has a handle, which means something to its launcher
-alone and is kept in the database, so that it can be found again by another worker.
+Nothing above it knows about processes. An attempt has a handle, which only its launcher interprets
+and which is stored in the database, so that another worker can find the attempt again.
 """
 
 from collections.abc import Mapping
@@ -19,25 +19,25 @@ class LaunchSpec:
     folder: RunDir
     gpu: int | None = None
     packages: frozenset[str] = frozenset()
-    """The optional packages that its recipe needs."""
+    """The optional packages that the recipe needs."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What only this attempt finds in its environment."""
+    """Environment variables for this attempt only."""
 
 
 class Launcher(Protocol):
     name: str
 
     def open(self) -> None:
-        """Make ready what lets attempts start sooner."""
+        """Prepare whatever makes attempts start faster."""
 
     def tick(self) -> None:
-        """Look after that; called often, and never waits."""
+        """Maintain that preparation; called often, never blocks."""
 
     def close(self) -> None:
-        """Let it go; attempts stay."""
+        """Release it; attempts keep running."""
 
     def check(self) -> str:
-        """Say what keeps it from launching anything, or nothing."""
+        """Return why nothing can be launched, or ""."""
 
     def submit(self, spec: LaunchSpec) -> str:
         """Start an attempt and return its handle.
@@ -48,22 +48,23 @@ class Launcher(Protocol):
         """
 
     def poll(self, handle: str) -> ProcessExit | None:
-        """Return how the attempt has ended, or None while it goes on."""
+        """Return how the attempt ended, or None while it is running."""
 
     def stop(self, handle: str) -> None:
-        """Ask the attempt to leave. Asking again, or asking what is gone, does nothing."""
+        """Ask the attempt to stop. Repeated calls, and calls for ended attempts, do nothing."""
 
     def kill(self, handle: str) -> None:
-        """End the attempt and all that it has started, at once."""
+        """Kill the attempt and everything it has started."""
 
     def dump_stacks(self, handle: str) -> None:
-        """Have the attempt write into its log where it stands."""
+        """Make the attempt write its stacks to its log."""
 
     def adopt(self, spec: LaunchSpec, handle: str) -> str:
-        """Take up an attempt that another worker has launched. Return its handle.
+        """Take over an attempt that another worker launched. Return its handle.
 
-        Without one it may have been started, and never written down; nothing if it was not.
+        An empty handle means that the attempt may have been started without being recorded; return
+        "" if it was not started.
         """
 
     def slots(self) -> int:
-        """Return how many runs of one slot can train at once."""
+        """Return how many runs can train at once, at one slot each."""

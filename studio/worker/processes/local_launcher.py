@@ -1,4 +1,4 @@
-"""Training on this machine: one process for each attempt."""
+"""Train on this machine: one process per attempt."""
 
 import resource
 import sys
@@ -18,17 +18,17 @@ from studio.worker.processes.process import RUNNER, Process
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 _OOM_COUNTER_FILES = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
-"""Where Linux counts the processes it has killed for want of memory: in our group, or at all."""
+"""Where Linux counts OOM kills: in this group, or for the whole system."""
 
 
 def boot_id() -> str:
-    """Return what names this start of the machine; a pid of another start names nothing."""
+    """Return an id of this boot; pids of another boot mean nothing."""
     return _BOOT_ID_FILE.read_text(encoding="ascii").strip() if _BOOT_ID_FILE.exists() else ""
 
 
 @dataclass(slots=True)
 class LocalLauncher:
-    """A handle is the pid, the moment the process began, and the machine's present boot."""
+    """Launches processes. A handle consists of pid, process start time and boot id."""
 
     command: Sequence[str] = RUNNER
     wanted_slots: int | None = None
@@ -36,11 +36,11 @@ class LocalLauncher:
     boot: str = field(default_factory=boot_id)
     name: str = "local"
     prefork: PreforkClient | None = None
-    """Starts attempts sooner than a new process would, unless it may not or cannot."""
+    """Starts attempts faster than a new process would, if available."""
     cgroups: CgroupParent | None = None
-    """Where each attempt gets a control group of its own; None where that is not allowed."""
+    """Creates a control group for each attempt; None if that is not permitted."""
     memory_limit: int | None = None
-    """Bytes of this machine's memory that an attempt may have."""
+    """Limit for an attempt's memory in bytes."""
     _children: dict[str, Process] = field(default_factory=dict)
     _folders: dict[str, RunDir] = field(default_factory=dict)
     _kills: dict[str, int] = field(default_factory=dict)
@@ -62,10 +62,10 @@ class LocalLauncher:
         return ""
 
     def submit(self, spec: LaunchSpec) -> str:
-        # A worker that was killed while it launched may have left one that nobody looks after.
+        # A worker killed during a launch may have left a process that nothing monitors.
         process.kill_leftovers(spec.folder)
         kills = count_oom_kills()
-        # What a recipe needs beside the usual packages, the launcher has not loaded.
+        # The prefork server has not loaded the optional packages a recipe may need.
         start = process.start if self.prefork is None or spec.packages else self.prefork.start
         started = start(spec.folder, gpu=spec.gpu, command=self.command, besides=spec.secrets)
         self._confine(started.pid)
@@ -107,7 +107,7 @@ class LocalLauncher:
         return self.wanted_slots or max(1, len(gpus))
 
     def _confine(self, pid: int) -> None:
-        """Give a process a group of its own; else at least its memory a limit."""
+        """Put a process into its own group; if that fails, at least limit its memory."""
         if self.cgroups and self.cgroups.create(pid, self.memory_limit):
             return
         if self.memory_limit and sys.platform == "linux" and self.hardware.device == "cpu":
@@ -116,7 +116,7 @@ class LocalLauncher:
                 resource.prlimit(pid, resource.RLIMIT_DATA, limit)
 
     def _end(self, handle: str, pid: int) -> ProcessExit:
-        """Read once how a process ended, and clear up what it has left."""
+        """Return how a process ended, and clean up after it. Called once per attempt."""
         ours = self._children.get(handle)
         folder = self._folders.get(handle)
         code = ours.exit_code if ours else folder.read_exit_code(pid) if folder else None
@@ -138,7 +138,7 @@ class LocalLauncher:
 
 
 def count_oom_kills() -> int:
-    """Return how many processes the system has killed for want of memory, as far as it tells."""
+    """Return how many processes the kernel has killed because memory ran out, if it counts them."""
     for path in _OOM_COUNTER_FILES:
         if path.exists():
             lines = path.read_text(encoding="ascii").splitlines()

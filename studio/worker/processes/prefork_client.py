@@ -1,7 +1,7 @@
-"""Runs that start at once: forked by a launcher that has the training packages loaded.
+"""Start runs instantly: fork them from a server that has the training packages loaded.
 
-Nothing depends on it. While it loads, after it died, when what is installed has changed, or where
-a process cannot be forked safely, runs are spawned as ever: slower by seconds, otherwise alike.
+This is optional. While the server loads, after it died, when installed packages have changed, or
+where forking is not safe, runs are spawned: seconds slower, otherwise the same.
 """
 
 import json
@@ -33,16 +33,16 @@ from studio.worker.processes.process import Process
 log = logging.getLogger(__name__)
 
 REPLY_SECONDS = 3.0
-"""How long a fork may take; then the run is spawned, and the fork, should it come, ends itself."""
+"""How long a fork may take. After that, the run is spawned, and a late fork exits by itself."""
 
 MAX_AGE_SECONDS = 24 * 3600.0
-"""How old a launcher may grow: whatever leaks in it is gone then."""
+"""Maximum age of a server: restarting it clears any leaks."""
 
 CHECK_SECONDS = 5.0
-"""How often it is asked whether what is installed has changed."""
+"""How often to check whether installed packages have changed."""
 
 RETRY_SECONDS = (1.0, 10.0, 60.0, 600.0)
-"""How long to wait before the next launcher, after one death, two, three, and more."""
+"""Delay before the next server after one failure, two, three, and more."""
 
 _MESSAGE_BYTES = 2**16
 
@@ -51,7 +51,7 @@ InstallStamp = tuple[float, ...]
 
 @dataclass(slots=True)
 class PreforkConnection:
-    """A launcher's process, and the only way to talk to it."""
+    """The server's process, and the only connection to it."""
 
     child: subprocess.Popen[bytes]
     socket: socket.socket
@@ -61,10 +61,10 @@ class PreforkConnection:
     reply_seconds: float = REPLY_SECONDS
 
     def fork_run(self, folder: RunDir, env: dict[str, str]) -> Process:
-        """Have a run forked.
+        """Fork a run.
 
         Raises:
-            OSError: it was not, and will not be.
+            OSError: the run was not forked and will not be.
 
         """
         self.socket.settimeout(self.reply_seconds)
@@ -81,16 +81,18 @@ class PreforkConnection:
         return made
 
     def receive(self) -> dict[str, Any]:
-        """Return the next thing it says.
+        """Return the next message from the server.
 
         Raises:
-            BlockingIOError: nothing.
-            OSError: it is gone, or must not be used; the message says why.
+            BlockingIOError: there is none.
+            OSError: the server is gone or must not be used; the message explains why.
 
         """
         message = self.socket.recv(_MESSAGE_BYTES)
         if not message:
-            raise ConnectionResetError("Its process ended without a word; its log is launcher.log.")
+            raise ConnectionResetError(
+                "The process ended without a message; its log is launcher.log."
+            )
         told: dict[str, Any] = json.loads(message)
         if told["why"]:
             raise OSError(told["why"])
@@ -99,20 +101,20 @@ class PreforkConnection:
 
 @dataclass(slots=True)
 class PreforkClient:
-    """Keeps one launcher ready, and starts runs by it when it can."""
+    """Keeps a prefork server ready, and starts runs with it when possible."""
 
     settings: Settings
     connection: PreforkConnection | None = None
     failures: int = 0
-    """How many launchers in a row could not be used."""
+    """How many servers in a row could not be used."""
     _is_enabled: bool = False
     _next_at: float = 0.0
     _check_at: float = 0.0
     _leaving: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Launchers told to leave, which are about to."""
+    """Servers that were told to exit and are about to."""
 
     def open(self) -> None:
-        """Load the training packages in the background, if a process can be forked here."""
+        """Load the training packages in the background, if forking is possible here."""
         can = sys.platform == "linux" and bool(detect().torch)
         self._is_enabled = self.settings.warm_launcher and can
         self._write_status("off")
@@ -126,7 +128,7 @@ class PreforkClient:
         command: Sequence[str] = process.RUNNER,
         besides: Mapping[str, str] = MappingProxyType({}),
     ) -> Process:
-        """Start the process that trains what is in the folder, in the quickest way there is."""
+        """Start the process that trains the run in a folder, in the fastest way available."""
         self._receive()
         self._restart_if_stale()
         if (
@@ -144,7 +146,7 @@ class PreforkClient:
         return process.start(folder, gpu=gpu, command=command, besides=besides)
 
     def tick(self) -> None:
-        """Do what is to be done about the launcher now; never waits."""
+        """Maintain the server; never blocks."""
         now = time.monotonic()
         self._receive()
         if self.connection is None and self._is_enabled and now >= self._next_at:
@@ -155,7 +157,7 @@ class PreforkClient:
             self._leaving = [child for child in self._leaving if child.poll() is None]
 
     def close(self) -> None:
-        """Let the launcher leave; the runs it made go on."""
+        """Let the server exit; runs it has started continue."""
         self._is_enabled = False
         self._disconnect()
         self._write_status("off")
@@ -169,7 +171,7 @@ class PreforkClient:
                     stdin=theirs.fileno(),
                     stdout=printed,
                     stderr=printed,
-                    # The hub's client reads its address once, when it is imported.
+                    # The hub's client reads the hub's URL once, when it is imported.
                     env=process.environment(None) | process.hub_environment(self.settings),
                     start_new_session=True,
                 )
@@ -181,7 +183,7 @@ class PreforkClient:
         self._write_status("loading")
 
     def _receive(self) -> None:
-        """Take in what the launcher has said, if anything: that it is ready, or why not."""
+        """Process a message from the server: that it is ready, or why not."""
         if self.connection is None:
             return
         self.connection.socket.settimeout(0)
@@ -197,7 +199,7 @@ class PreforkClient:
         log.info("launcher_ready", extra={"pid": self.connection.child.pid})
 
     def _restart_if_stale(self) -> None:
-        """Change the launcher for a new one if it is old, or what it has loaded is."""
+        """Replace the server if it is old or its packages have changed."""
         if self.connection is None:
             return
         if (
@@ -209,7 +211,7 @@ class PreforkClient:
             self._start_server()
 
     def _back_off(self, why: OSError) -> None:
-        """Do without for a while; for longer, the more often it comes to this."""
+        """Do without the server for a while, longer after each failure."""
         patience = RETRY_SECONDS[min(self.failures, len(RETRY_SECONDS) - 1)]
         self.failures += 1
         self._next_at = time.monotonic() + patience
@@ -221,7 +223,7 @@ class PreforkClient:
         if self.connection is not None:
             self.connection.socket.close()
             if not self.connection.is_ready:
-                self.connection.child.kill()  # It has made nothing yet.
+                self.connection.child.kill()  # It has not started anything yet.
             self._leaving.append(self.connection.child)
             self.connection = None
 
@@ -238,11 +240,11 @@ def _to_process(pid: int, folder: RunDir) -> Process:
     try:
         return Process(pid, process_start_time(pid), folder=folder)
     except psutil.NoSuchProcess as error:
-        raise ConnectionResetError("The process ended before it was known.") from error
+        raise ConnectionResetError("The process ended before it could be recorded.") from error
 
 
 def _install_stamp() -> InstallStamp:
-    """Return what changes when packages are installed, or the studio's own code is edited."""
+    """Return a value that changes when packages are installed or the studio's code is edited."""
     places = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
     sources = sorted(Path(studio.__file__).parent.rglob("*.py"))
     return tuple(path.stat().st_mtime for path in (*places, *sources))

@@ -1,7 +1,7 @@
-"""A training process: made, found again, told to stop, and known to be gone.
+"""A training process: start it, find it again, signal it, and detect its end.
 
-It lives in a session of its own, so it outlives the worker that made it; its pid together with
-the moment it began names it, because a pid alone is given out again.
+It has its own session, so it outlives the worker that started it. It is identified by its pid and
+its start time, because pids are reused.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ RUNNER = (sys.executable, "-m", "studio.runner")
 EXPORTER = (sys.executable, "-m", "studio.runner.export_main")
 TASK_RUNNER = (sys.executable, "-m", "studio.runner.task_main")
 PREFORK_SERVER = "studio.runner.prefork_server"
-"""The module that keeps what a run loads, and forks runs."""
+"""The module of the prefork server."""
 
 LEAKING_VARIABLES = (
     "ACCELERATE_MIXED_PRECISION",
@@ -35,18 +35,18 @@ LEAKING_VARIABLES = (
     "RANK",
     "LOCAL_RANK",
 )
-"""Variables that would change what a run does without its recipe saying so."""
+"""Variables that would override the recipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     pid: int
     started: float
-    """When it began, as `studio.processes.start_time` tells it."""
+    """Its start time, as returned by `studio.processes.start_time`."""
     child: subprocess.Popen[bytes] | None = None
-    """None for a process that another worker made, or the launcher."""
+    """None for a process that another worker or the prefork server started."""
     folder: RunDir | None = None
-    """Where the launcher leaves the exit code of what it made."""
+    """Where the prefork server writes exit codes."""
 
     @property
     def is_alive(self) -> bool:
@@ -56,7 +56,7 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, or None where nobody waited for it."""
+        """The exit code, or None if it is unknown."""
         if self.child is not None:
             return self.child.returncode
         return self.folder.read_exit_code(self.pid) if self.folder else None
@@ -68,12 +68,12 @@ class Process:
         self._signal(signal.SIGKILL)
 
     def set_niceness(self, niceness: int) -> None:
-        """Have it compute only when others do not, the more so the nicer it is."""
+        """Lower its CPU priority: the higher the niceness, the more it yields to others."""
         with suppress(psutil.Error):
             psutil.Process(self.pid).nice(niceness)
 
     def dump_stacks(self) -> None:
-        """Have it write into its log where each of its threads stands."""
+        """Make it write the stacks of its threads to its log."""
         if self.is_alive:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
@@ -91,7 +91,7 @@ def start(
     command: Sequence[str] = RUNNER,
     besides: Mapping[str, str] = MappingProxyType({}),
 ) -> Process:
-    """Start the process that does the work in the folder; `besides` is for its environment."""
+    """Start the process that works on a folder; `besides` is added to its environment."""
     with folder.log.open("ab") as log:
         child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
             [*command, str(folder.root)],
@@ -105,7 +105,7 @@ def start(
 
 
 def environment(gpu: int | None) -> dict[str, str]:
-    """Return what a training process finds in its environment: none of the studio's secrets."""
+    """Return the environment of a training process, without the studio's secrets."""
     kept = without_secrets(os.environ)
     clean = {name: value for name, value in kept.items() if name not in LEAKING_VARIABLES}
     if gpu is not None:
@@ -115,30 +115,30 @@ def environment(gpu: int | None) -> dict[str, str]:
 
 
 def hub_environment(settings: Settings) -> dict[str, str]:
-    """Return what has the libraries of a training process ask the studio's own hub."""
+    """Return the variable that points a training process's libraries to the configured hub."""
     return {"HF_ENDPOINT": settings.hub_endpoint.rstrip("/")}
 
 
 def find_process(
     pid: int | None, started: float | None, folder: RunDir | None = None
 ) -> Process | None:
-    """Return the process of that name if it is still there."""
+    """Return the process with that pid and start time if it is still alive."""
     if pid is None or started is None or not _is_same_process(pid, started):
         return None
     return Process(pid, started, folder=folder)
 
 
 def find_training_process(folder: RunDir) -> Process | None:
-    """Return the process that holds a run's folder, as that process itself has written down."""
+    """Return the process that locks a run's folder, as recorded in the lock file."""
     holder = _holder(folder)
     return find_process(*holder, folder) if holder else None
 
 
 def kill_leftovers(folder: RunDir) -> None:
-    """End whatever still holds a run's folder: its process, or what that has left behind.
+    """Kill whatever still locks a run's folder: its process, or what that has left behind.
 
-    The helpers of a process that was killed alone hold its folder on, in its group; a number that
-    still names a group is given to no new process.
+    If only the process was killed, its helpers keep the lock; they are in its process group. A pid
+    that still names a process group is not reused.
     """
     holder = _holder(folder)
     if holder is None:
@@ -152,16 +152,16 @@ def kill_leftovers(folder: RunDir) -> None:
 
 
 def _holder(folder: RunDir) -> tuple[int, float] | None:
-    """Return who took hold of a folder that somebody holds: a pid, and when that began.
+    """Return the pid and start time of the process that locks a folder, or None.
 
-    In a folder that was copied the words of another stand, but nobody holds it.
+    A copied folder contains another process's record, but is not locked.
     """
     try:
         with folder.lock.open("r+", encoding="ascii") as lock:
             words = lock.read().split()
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        # Whoever has just taken hold may not have written who it is.
+        # The process that has just locked it may not have written its record yet.
         return (int(words[0]), float(words[1])) if len(words) == _HOLDER_FIELDS else None
     except (OSError, ValueError):
         return None
@@ -169,7 +169,7 @@ def _holder(folder: RunDir) -> tuple[int, float] | None:
 
 
 _HOLDER_FIELDS = 2
-"""A process is named by its number and when it began."""
+"""A process is identified by its pid and start time."""
 
 
 def _is_same_process(pid: int, started: float) -> bool:
@@ -183,6 +183,6 @@ def _is_same_process(pid: int, started: float) -> bool:
 
 
 def _is_awaited(dead: psutil.Process) -> bool:
-    """Whether a launcher is about to write down how a process ended; then it is not gone yet."""
+    """Whether a prefork server is about to record a process's exit code."""
     parent = dead.parent()
     return parent is not None and PREFORK_SERVER in parent.cmdline()

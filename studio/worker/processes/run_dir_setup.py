@@ -1,4 +1,4 @@
-"""The folder of a run, laid out for the process that trains it."""
+"""Prepare a run's folder for the process that trains it."""
 
 import errno
 import shutil
@@ -21,30 +21,30 @@ from studio.worker.processes.launcher import LaunchSpec
 
 
 def prepare_launch(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> LaunchSpec:
-    """Write the run's folder, and add to its launch what fetches a model of the hub.
+    """Write the run's folder, and add to the launch what is needed to download a hub model.
 
     Raises:
-        StudioError: something that the recipe names is gone, or the secret cannot be read.
+        StudioError: something the recipe names is gone, or the secret cannot be read.
 
     """
     write_run_dir(db, run, spec.folder, settings)
     if Path(models.require(db, run.recipe.base_model)).is_absolute():
         return spec
-    # Its trainer fetches the model from the hub itself, by the libraries' own ways.
+    # The trainer downloads the model from the hub itself, with the libraries' own client.
     token = secrets.settings_with_required(db, settings, ["hub_token"]).secret_value("hub_token")
     secret = {"HF_TOKEN": token} if token else {}
     return replace(spec, secrets=process.hub_environment(settings) | secret)
 
 
 def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
-    """Write the run's folder: the recipe, and what its names mean on this machine."""
+    """Write the run's folder: the recipe, and the local paths its names refer to."""
     folder.root.mkdir(parents=True, exist_ok=True)
-    # Of a folder that was deleted there are no events before those that come.
+    # If the folder was deleted, events are read from its new beginning.
     written = folder.events.path.stat().st_size if folder.events.path.exists() else 0
     run.events_offset = min(run.events_offset, written)
     folder.command.unlink(missing_ok=True)
     if not run.resumes:
-        # What a run that begins anew has saved before is not of this course.
+        # Artifacts of the run before its restart do not belong to this one.
         shutil.rmtree(folder.artifacts, ignore_errors=True)
     train, validation = versions.row_files(settings.datasets, _dataset_version(db, run))
     spec = JobSpec(
@@ -65,7 +65,7 @@ def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> 
 
 
 def launch_error(error: Exception) -> StudioError:
-    """Say why a run could not be launched."""
+    """Return an error that explains why a run could not be launched."""
     if isinstance(error, StudioError):
         return error
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -74,22 +74,22 @@ def launch_error(error: Exception) -> StudioError:
     reason = error.strerror if isinstance(error, OSError) else type(error).__name__
     return UnavailableError(
         f"The training process could not be started: {reason}.",
-        hint="The worker's log says more.",
+        hint="See the worker's log for details.",
     )
 
 
 def _dataset_version(db: Session, run: Run) -> DatasetVersion:
-    """Return the rows as they were when the run was submitted, whatever has become of them since.
+    """Return the dataset version from when the run was submitted.
 
     Raises:
-        InvalidError: they have been deleted.
+        InvalidError: its rows have been deleted.
 
     """
     found = versions.find_for_run(db, run)
     if found is None:
         raise InvalidError(
-            f"The rows of {run.recipe.dataset} that this run learns from have been deleted.",
-            hint="Start a new run with a data set that is there.",
+            f"The rows of {run.recipe.dataset} that this run trains on have been deleted.",
+            hint="Start a new run with an existing dataset.",
             param="dataset",
         )
     return found

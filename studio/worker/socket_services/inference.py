@@ -1,7 +1,7 @@
-"""The speaker on the worker's side: it has a slot while it lives, but none that a run waits for.
+"""The worker's side of the inference service: it occupies a slot, but yields it to waiting runs.
 
-It is started when somebody asks a model and a slot is free; if none is, whoever asks is refused and
-may come again. Once a run or other work waits for its slot, it finishes its answer and leaves.
+It starts when a client connects and a slot is free; otherwise the client is refused and may try
+again. Once a run or other work waits for its slot, it finishes its current answer and exits.
 """
 
 import math
@@ -20,14 +20,14 @@ from studio.worker.socket_services.socket_activation import SocketService
 
 
 def no_slot_failure(obstacle: Blocker | None) -> ServiceFailure:
-    """Return the refusal of a question: what holds the slot, and for how long."""
+    """Return the failure for a refused request: what occupies the slot, and for how long."""
     reason = obstacle.reason if obstacle else "waits for a run to end"
     minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
     about = f", in about {minutes} min" if minutes else ""
     return ServiceFailure(
         code="no_free_slot",
-        message=f"No slot is free for a model that answers: it {reason}{about}.",
-        hint="Try again then, or start the studio with more slots: STUDIO_SLOTS.",
+        message=f"No slot is free for inference: it {reason}{about}.",
+        hint="Try again later, or start the studio with more slots: STUDIO_SLOTS.",
     )
 
 
@@ -48,7 +48,7 @@ class InferenceService:
 
     @property
     def slots(self) -> int:
-        """How many slots are taken that a run could have."""
+        """How many slots it occupies that a run could use."""
         return loaded_model.SLOTS_USED * self.service.is_running
 
     @property
@@ -61,7 +61,7 @@ class InferenceService:
         free_gpu: Callable[[], int | None],
         obstacle: Callable[[], Blocker | None],
     ) -> None:
-        """Start it for whoever waits, or refuse them; never waits itself."""
+        """Start the service for waiting clients, or refuse them; never blocks."""
         while self.service.has_clients():
             if free_slots() > 0:
                 self.service.gpu = free_gpu()
@@ -70,9 +70,9 @@ class InferenceService:
                 self.service.reject(GenerationChunk(failure=no_slot_failure(obstacle())).to_line())
 
     def release_slot(self) -> None:
-        """Have it leave after the answer at hand."""
+        """Make the service exit after its current answer."""
         self.service.request_exit()
 
     def close(self) -> None:
-        """End it, in the middle of a word if need be: its worker is leaving."""
+        """Kill the service, even during an answer: the worker is exiting."""
         self.service.close()

@@ -1,4 +1,4 @@
-"""What a worker tells of the model its speaker has loaded: a row, for as long as that lives."""
+"""Record which model the inference service has loaded: a row that exists as long as its process."""
 
 import time
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from studio.services.models import loaded_model
 from studio.worker.socket_services.socket_activation import SocketService
 
 WRITE_SECONDS = 1.0
-"""How often the row is written at most: answers may be short, and many."""
+"""Minimum time between writes: answers may be short and frequent."""
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class LoadedModelStatus:
     service: SocketService
     idle: timedelta
     _pid: int = 0
-    """Of the process that the row is about; 0 where there is none."""
+    """Pid of the process the row describes; 0 if there is none."""
     _model: str = ""
     _computed_in: str = ""
     _since: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -32,7 +32,7 @@ class LoadedModelStatus:
     _unread: bytes = b""
 
     def tick(self, engine: Engine, worker: str) -> None:
-        """Write down what has changed, and let go what a person wants gone."""
+        """Record changes, and unload the model if requested."""
         child = self.service.child
         pid = child.pid if child is not None and self.service.is_running else 0
         if pid != self._pid:
@@ -58,7 +58,7 @@ class LoadedModelStatus:
             try:
                 doing = InferenceStatus.model_validate_json(line)
             except ValidationError:
-                continue  # Half a line, where it could not be written whole.
+                continue  # A partial line, because the whole one could not be written.
             if doing.name != self._model:
                 self._computed_in = ""
             self._model, self._computed_in = doing.name, doing.computed_in or self._computed_in

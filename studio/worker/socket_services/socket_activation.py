@@ -1,7 +1,7 @@
-"""Posts: a socket that listens, and a process that serves it once somebody connects.
+"""Socket activation: listen on a socket, and start a process for it when a client connects.
 
-So the worker keeps the desk and the speaker. A worker that ends takes them along. One that finds
-another's still listening leaves it the socket, and takes it over when that is gone.
+The worker runs the tokenizer and inference services in this way; they end with it. If another
+worker's service is still listening, the worker leaves it the socket and takes over once it is gone.
 """
 
 import logging
@@ -20,30 +20,30 @@ from studio.worker.processes import process
 log = logging.getLogger(__name__)
 
 BACKLOG = 64
-"""How many may wait to be answered."""
+"""How many clients may wait for an answer."""
 
 REOPEN_SECONDS = 5.0
-"""How often a socket that another worker holds is tried again."""
+"""How often to retry a socket that another worker holds."""
 
 MIN_RESTART_SECONDS = 2.0
-"""The least time between two starts: one that dies as it starts must not be all a worker does."""
+"""Minimum time between two starts, so that a crashing service does not keep the worker busy."""
 
 REFUSAL_SECONDS = 1.0
-"""How long one who is refused may take to say what is not heard."""
+"""How long a refused client may take to send the rest of its request."""
 
 MAX_REFUSED_BYTES = 64 * 2**20
 
 MAX_UPDATE_BYTES = 2**16
-"""The most that a process may have told of itself between two looks."""
+"""Maximum size of the updates a process may send between two reads."""
 
 
 @dataclass(slots=True)
 class SocketService:
     socket_path: Path
-    """The socket; the log of the process is beside it."""
+    """The socket's path; the process's log is next to it."""
     module: str
-    """The process, which is given the numbers of two open files: the socket, and a lifeline that
-    ends when it is to leave, and that it may tell of itself on; then `args`."""
+    """The service's module. Its arguments are two file descriptors, then `args`: the socket, and a
+    lifeline that closes when the service must exit and that carries its status updates."""
     args: tuple[str, ...] = ()
     gpu: int | None = None
     child: subprocess.Popen[bytes] | None = None
@@ -52,7 +52,7 @@ class SocketService:
     _next_at: float = field(default=float("-inf"))
     _reopen_at: float = field(default=float("-inf"))
     _socket_id: tuple[int, int] = (0, 0)
-    """Names the socket's file: another in its place is another's."""
+    """Identifies the socket's file: a different file in its place belongs to another worker."""
 
     @property
     def name(self) -> str:
@@ -60,16 +60,16 @@ class SocketService:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process serves it."""
+        """Whether the process is running."""
         return self.child is not None and self.child.poll() is None
 
     def tick(self) -> None:
-        """Start a process if somebody waits for one; never waits itself."""
+        """Start a process if a client is waiting; never blocks."""
         if self.has_clients():
             self.start()
 
     def has_clients(self) -> bool:
-        """Whether somebody has connected, and no process takes what comes."""
+        """Whether a client has connected and no process is running to accept it."""
         now = time.monotonic()
         if now < self._next_at:
             return False
@@ -81,8 +81,8 @@ class SocketService:
         return not self.is_running and bool(select.select([self._listener], [], [], 0)[0])
 
     def start(self) -> None:
-        """Start a process for those who wait."""
-        assert self._listener is not None  # noqa: S101 -- somebody has connected
+        """Start a process for the waiting clients."""
+        assert self._listener is not None  # noqa: S101 -- a client has connected
         self._next_at = time.monotonic() + MIN_RESTART_SECONDS
         self.request_exit()
         self._lifeline, theirs = socket.socketpair()
@@ -106,18 +106,18 @@ class SocketService:
             theirs.close()
 
     def reject(self, answer: bytes) -> None:
-        """Give one who waits an answer in place of the process's own."""
-        assert self._listener is not None  # noqa: S101 -- somebody has connected
+        """Send a waiting client an answer instead of starting the process."""
+        assert self._listener is not None  # noqa: S101 -- a client has connected
         line, _ = self._listener.accept()
-        with line, suppress(OSError):  # Whoever asked has gone.
+        with line, suppress(OSError):  # The client has gone.
             line.settimeout(REFUSAL_SECONDS)
             line.sendall(answer)
-            # What was asked is heard out: a line that is closed on it is a broken one.
+            # Read the whole request: closing earlier would reset the connection.
             line.shutdown(socket.SHUT_WR)
             unix_sockets.receive_all(line, MAX_REFUSED_BYTES)
 
     def read_updates(self) -> bytes:
-        """Return what the process has told of itself since; never waits for it."""
+        """Return updates from the process since the last call; never blocks."""
         if self._lifeline is None:
             return b""
         with suppress(BlockingIOError, ConnectionError):
@@ -129,13 +129,13 @@ class SocketService:
         return self._lifeline is None
 
     def request_exit(self) -> None:
-        """Have the process leave once it is through with what it does."""
+        """Make the process exit once it has finished its current work."""
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
 
     def close(self) -> None:
-        """Let the process go, and the socket with it."""
+        """End the process and remove the socket."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -144,11 +144,11 @@ class SocketService:
                     self.socket_path.unlink()
         self.request_exit()
         if self.child is not None:
-            self.child.kill()  # What it answers is lost; one may ask again.
+            self.child.kill()  # Its current answer is lost; clients may retry.
             self.child.wait()
 
     def _reopen(self) -> None:
-        """Listen, or listen again where the socket's file was deleted: nobody finds it then."""
+        """Listen; listen again if the socket's file was deleted, as clients could not find it."""
         with suppress(FileNotFoundError):
             if self._listener is not None and _file_id(self.socket_path) == self._socket_id:
                 return
@@ -163,7 +163,7 @@ class SocketService:
         try:
             with suppress(OSError):
                 unix_sockets.connect(self.socket_path, timeout=1).close()
-                return  # Another worker's.
+                return  # Another worker listens there.
             self.socket_path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
             with unix_sockets.socket_address(self.socket_path) as where:
