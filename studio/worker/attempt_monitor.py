@@ -1,4 +1,4 @@
-"""One attempt that a worker looks after: asked to leave, waited for, and given up if it hangs."""
+"""Monitor one attempt: request a stop, wait for it, and kill it if it hangs."""
 
 import logging
 import shutil
@@ -19,11 +19,11 @@ from studio.worker.processes.launcher import Launcher
 log = logging.getLogger(__name__)
 
 STACK_DUMP_SECONDS = 2.0
-"""How long a hung process is given to write down where it stands."""
+"""How long a hung process gets to write its stacks to its log."""
 
 _LOG_TAIL_LINES = 20
 _FULL_DISK_BYTES = 64 * 1024
-"""Bytes: what is free of a disk that is full, where a block is left over."""
+"""A disk with less free space than this counts as full: some blocks may be left over."""
 
 
 @dataclass(slots=True)
@@ -34,16 +34,16 @@ class MonitoredAttempt:
     gpu: int | None = None
     is_hung: bool = False
     failure: Failed | None = None
-    """Why it cannot be followed any more: it is only ended then."""
+    """Why the attempt can no longer be monitored; it is killed."""
     kills: int = 0
-    """How often its end was insisted on."""
+    """How many ticks it has been killed for."""
     _requested: RunCommand | None = None
     _requested_at: float = 0.0
     _size: int = -1
     _last_output_at: float = field(default_factory=time.monotonic)
 
     def request(self, ask: RunCommand, launcher: Launcher, settings: Settings) -> None:
-        """Ask once for each word; insist when the time given for it is over."""
+        """Send each request once; kill the attempt when its grace period is over."""
         now = time.monotonic()
         if ask is not self._requested:
             word = RunCommand.PAUSE if ask is RunCommand.DRAIN else ask
@@ -59,11 +59,11 @@ class MonitoredAttempt:
             launcher.kill(self.handle)
 
     def add_evidence(self, end: ProcessExit) -> ProcessExit:
-        """Add to how a process ended what its folder and its last words tell."""
+        """Add what the attempt's folder and its log's last lines reveal about how it ended."""
         return replace(add_exit_evidence(self.folder, end), hung=self.is_hung)
 
     def check_hang(self, launcher: Launcher, limit: float) -> None:
-        """End an attempt that has said nothing for too long, its stacks in its log."""
+        """Kill an attempt without output for too long, after dumping its stacks to its log."""
         now, size = time.monotonic(), _output_bytes(self.folder)
         if size != self._size:
             self._size, self._last_output_at = size, now
@@ -92,7 +92,7 @@ def has_new_events(folder: WorkDir, offset: int) -> bool:
 
 
 def add_exit_evidence(folder: WorkDir, end: ProcessExit) -> ProcessExit:
-    """Add to how a process ended what its folder and its last words tell, as far as they can."""
+    """Add what the folder and the log's last lines reveal about how a process ended."""
     printed: list[str] = []
     with suppress(OSError):
         printed = artifacts.read_log(folder.log, None, _LOG_TAIL_LINES).lines
@@ -105,6 +105,6 @@ def add_exit_evidence(folder: WorkDir, end: ProcessExit) -> ProcessExit:
 
 
 def _output_bytes(folder: RunDir) -> int:
-    """Return how much the process has said, in events and on paper."""
+    """Return how much the process has written to its events and its log, in bytes."""
     paths = (folder.events.path, folder.log)
     return sum(path.stat().st_size for path in paths if path.exists())

@@ -1,4 +1,4 @@
-"""Isolation of a worker's steps: an error in one run, task or service stops none of the others."""
+"""Isolate a worker's steps: an error in one run, task or service stops none of the others."""
 
 import errno
 import logging
@@ -15,7 +15,7 @@ from studio.errors import StudioError
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 5
-"""How often in a row a step of one run or task may fail before that run or task is ended."""
+"""How many times in a row a step of a run or task may fail before that run or task is ended."""
 
 _SHORTAGE_ERRNOS = frozenset(
     {
@@ -23,7 +23,7 @@ _SHORTAGE_ERRNOS = frozenset(
         *(errno.ENOMEM, errno.EAGAIN, errno.EINTR),
     }
 )
-"""What the machine is short of: no run is to blame, and it passes."""
+"""Temporary shortages on the machine, which no run causes."""
 
 
 @dataclass(slots=True)
@@ -35,15 +35,15 @@ class _FailingState:
 
 @dataclass(slots=True)
 class FaultIsolation:
-    """Runs steps one by one; counts those that raise, and logs them ever more rarely."""
+    """Runs steps, counts those that raise, and logs repeated failures with decreasing frequency."""
 
     failures: int = 0
-    """How many steps have raised since the worker started."""
+    """How many steps have raised an error since the worker started."""
     _failing: dict[tuple[str, str], _FailingState] = field(default_factory=dict)
 
     @contextmanager
     def step(self, name: str, subject: str = "") -> Iterator[None]:
-        """Keep an error inside one step, of the worker itself or of one `subject`."""
+        """Contain errors in one step, of the worker itself or of one `subject`."""
         with catch_errors() as errors:
             yield
         if errors:
@@ -52,25 +52,25 @@ class FaultIsolation:
             log.info("step_recovered", extra={"step": name, "subject": subject})
 
     def error(self, name: str, subject: str = "") -> Exception | None:
-        """Return what a step raised the last time, or None if it succeeded."""
+        """Return the error of the step's last run, or None if it succeeded."""
         failing = self._failing.get((name, subject))
         return failing.error if failing else None
 
     def final_error(self, name: str, subject: str) -> Exception | None:
-        """Return why a step fails for its subject's own sake, so that another try is in vain."""
+        """Return the error if its subject causes it, so that another try would be useless."""
         failing = self._failing.get((name, subject))
         if failing is None or is_shortage(failing.error):
             return None
-        # A refusal in words does not change; anything else may have been met halfway.
+        # A StudioError will recur; any other error may be transient.
         is_final = isinstance(failing.error, StudioError) or failing.times >= MAX_FAILURES
         return failing.error if is_final else None
 
     def forget(self, subject: str) -> None:
-        """Drop what is known of a subject that is gone."""
+        """Drop the record of a subject that is gone."""
         self._failing = {key: one for key, one in self._failing.items() if key[1] != subject}
 
     def failing_steps(self) -> list[FailingStep]:
-        """Return the steps that failed the last time, oldest first."""
+        """Return the steps that failed at their last run, oldest first."""
         return [
             FailingStep(step=name, subject=subject, error=type(one.error).__name__, since=one.since)
             for (name, subject), one in list(self._failing.items())
@@ -82,7 +82,7 @@ class FaultIsolation:
             (name, subject), _FailingState(error, datetime.now(UTC), 0)
         )
         failing.error, failing.times = error, failing.times + 1
-        # A tick comes five times a second: the 1st, 2nd, 4th, 8th … failure is logged.
+        # There are five ticks per second: log the 1st, 2nd, 4th, 8th … failure.
         if failing.times & (failing.times - 1) == 0:
             facts = {"step": name, "subject": subject, "times": failing.times}
             log.error("step_failed", extra=facts, exc_info=error)
@@ -90,16 +90,16 @@ class FaultIsolation:
 
 @contextmanager
 def catch_errors() -> Iterator[list[Exception]]:
-    """Keep any error inside; afterwards it is in the list, for the caller to tell."""
+    """Contain any error; afterwards it is in the list, for the caller to report."""
     errors: list[Exception] = []
     try:
         yield errors
-    except Exception as error:  # noqa: BLE001 -- the queue must go on, whatever one part raised
+    except Exception as error:  # noqa: BLE001 -- an error in one part must not stop the queue
         errors.append(error)
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether the machine or its database is to blame, and not what was worked on."""
+    """Whether the machine or its database caused an error, and not the work itself."""
     if isinstance(error, DatabaseError) or isinstance(error.__cause__, DatabaseError):
         return True
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGE_ERRNOS

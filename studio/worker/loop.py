@@ -1,7 +1,7 @@
-"""The worker: claim a run, have it launched, follow what it says, settle it. Then again.
+"""The worker's loop: claim runs, launch them, follow their events, and close them.
 
-All the worker knows is in the database and the run folders, so it may be killed anywhere: the
-next one finds the attempts that still go on and follows them.
+All state is in the database and the run folders, so a worker may be killed anywhere: the next one
+finds the attempts that are still running and monitors them.
 """
 
 import logging
@@ -50,17 +50,18 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
 POLL_SECONDS = 0.02
-"""How soon what others commit is seen: a run that was submitted must not wait for a tick."""
+"""How often commits by other processes are polled, so that a submitted run does not wait for a
+tick."""
 
 HEARTBEAT_SECONDS = 5.0
 TRASH_SECONDS = 3600.0
-"""How often what has been in the trash for long enough is looked for."""
+"""How often to check for trash that is old enough to delete."""
 
 REPORT_SECONDS = 1.0
-"""How soon a step that begins or ceases to fail is reported; seldom enough to write each time."""
+"""How soon a change in the failing steps is reported; rarely enough to write each time."""
 
 MAX_KILL_TICKS = 25
-"""After so many ticks the slot of a run that was killed is freed, whatever its process does."""
+"""Ticks after which the slot of a killed run is freed, whatever its process does."""
 
 
 def _worker_name() -> str:
@@ -103,12 +104,12 @@ class WorkerLoop:
 
     @property
     def gpus(self) -> list[int]:
-        """The GPUs that runs can be given; none where runs train on the processor."""
+        """The GPUs available to runs; empty if runs train on the CPU."""
         on_gpu = self.hardware.device == "cuda"
         return [gpu.index for gpu in self.hardware.gpus] if on_gpu else []
 
     def run(self, stop: threading.Event) -> None:
-        """Work until told to stop; then leave what trains to the next worker, or drain it."""
+        """Work until `stop` is set; then leave runs to the next worker, or drain them."""
         step = self.isolation.step
         self.adopt(alone=True)
         with step("launcher"):
@@ -143,9 +144,9 @@ class WorkerLoop:
         log.info("worker_stopped", extra={"left_running": len(self.monitored)})
 
     def adopt(self, *, alone: bool = False) -> None:
-        """Take over what nobody looks after: what goes on, what has ended, what was half made.
+        """Take over abandoned attempts: running, ended or only half launched.
 
-        A worker that is alone on its folder need not wait for the leases of those before it.
+        A worker that is alone on its folder need not wait for the leases of earlier workers.
         """
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
@@ -161,7 +162,7 @@ class WorkerLoop:
             left = attempts.list_abandoned(db, self.name, alone=alone)
             run = next((one for one in left if _id(one) == run_id), None)
             if run is None:
-                return  # Another worker was quicker.
+                return  # Another worker was faster.
             owner, spec = attempts.take_over(run, self.name), self._spec(run)
             followed = MonitoredAttempt(owner, run.handle, spec.folder, run.gpu)
             with catch_errors() as errors:
@@ -178,7 +179,7 @@ class WorkerLoop:
             log.info("run_adopted", extra={"run_id": run_id, "handle": run.handle})
 
     def tick(self, *, takes: bool = True) -> None:
-        """Do once all that is to be done now; an error in one step keeps no other from its turn."""
+        """Do all work that is due; an error in one step does not prevent the others."""
         step = self.isolation.step
         if self._is_heartbeat_due():
             self._heartbeat()
@@ -209,7 +210,7 @@ class WorkerLoop:
 
     @property
     def _slots(self) -> int:
-        """The slots that runs may have: those that no other work has."""
+        """The slots available to runs: those that no other work occupies."""
         return self.launcher.slots() - self.scheduler.slots - self.inference.slots
 
     def _tick_inference(self) -> None:
@@ -221,7 +222,7 @@ class WorkerLoop:
                     self.inference.release_slot()
 
     def _drain(self) -> None:
-        """Have each run write a checkpoint and leave, and wait in the queue for a next worker."""
+        """Make each run write a checkpoint and stop; it is queued again for the next worker."""
         if self.settings.on_stop != "drain":
             return
         with unit_of_work(self.engine) as db:
@@ -259,7 +260,7 @@ class WorkerLoop:
         self.adopt()
 
     def _monitor(self, run_id: int, followed: MonitoredAttempt) -> None:
-        """Follow a run, or end it once that has failed for its own sake."""
+        """Follow a run, or end it if following it fails permanently."""
         subject = _subject(run_id)
         if followed.failure is None:
             with self.isolation.step("follow", subject):
@@ -273,14 +274,14 @@ class WorkerLoop:
             self.isolation.forget(subject)
 
     def _end_attempt(self, run_id: int, followed: MonitoredAttempt, why: Failed) -> None:
-        """Kill a run that cannot be followed, and then fail it in words, which frees its slot."""
+        """Kill a run that cannot be followed, then mark it as failed, which frees its slot."""
         followed.kills += 1
         end: ProcessExit | None = None
         with self.isolation.step("kill", _subject(run_id)):
             self.launcher.kill(followed.handle)
             end = self.launcher.poll(followed.handle)
         if end is None and followed.kills < MAX_KILL_TICKS:
-            return  # Its process is about to be gone.
+            return  # Its process is about to exit.
         with suppress(NotFoundError, LeaseLostError), unit_of_work(self.engine) as db:
             run = attempts.require_owned(db, run_id, followed.owner)
             if not followed.folder.root.is_dir():
@@ -291,7 +292,7 @@ class WorkerLoop:
         log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": why.message})
 
     def _follow(self, run_id: int, followed: MonitoredAttempt) -> None:
-        # Asked before reading: what a process says last is in the file before it is gone.
+        # Poll before reading: a process writes its last event before it exits.
         end = self.launcher.poll(followed.handle)
         try:
             if end is None and not self._has_news(run_id, followed):
@@ -309,7 +310,7 @@ class WorkerLoop:
             log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
 
     def _has_news(self, run_id: int, followed: MonitoredAttempt) -> bool:
-        """Whether the file has grown or a person asked for something; no write lock is taken."""
+        """Whether there are new events or a stop request; takes no write lock."""
         with read_session(self.engine) as db:
             run = attempts.require_owned(db, run_id, followed.owner)
         return (
@@ -320,7 +321,7 @@ class WorkerLoop:
         with unit_of_work(self.engine) as db:
             run = attempts.require_owned(db, run_id, followed.owner)
             was, events = run.status, followed.folder.events
-            has_new_events(followed.folder, run.events_offset)  # or the events before are gone
+            has_new_events(followed.folder, run.events_offset)  # raises if earlier events are lost
             attempts.apply_events(db, run, *events.read(run.events_offset))
             if end is not None:
                 attempts.close_exited(db, run, followed.add_evidence(end))
@@ -331,11 +332,11 @@ class WorkerLoop:
     def _take_next(self) -> bool:
         """Start the next queued run. Return whether there was one."""
         with read_session(self.engine) as db:
-            # Beside an export there may not be enough memory for it.
+            # There may not be enough memory for a run next to an export.
             if not queue.list_waiting(db) or concurrent_exports.blocking_export(db, self.hardware):
                 return False
         with unit_of_work(self.engine) as db:
-            # A run that was paused may wait again before its process is quite gone.
+            # A paused run may be queued again before its process has exited.
             run = queue.claim(db, self.name, self._slots, besides=self.monitored)
         if run is not None:
             self._launch(_id(run))
@@ -362,7 +363,7 @@ class WorkerLoop:
     def _fail_launch(self, run_id: int, error: Exception) -> None:
         is_unwritten = isinstance(error.__cause__ or error, DatabaseError)
         if is_unwritten and run_id in self.monitored:
-            return  # It trains; should this worker go, the next finds it by its folder.
+            return  # It is training; if this worker dies, the next one finds it by its folder.
         told = run_dir_setup.launch_error(error)
         if started := self.monitored.pop(run_id, None):
             self.launcher.kill(started.handle)
@@ -371,7 +372,7 @@ class WorkerLoop:
             self._fail_unlaunched(run_id)
 
     def _fail_unlaunched(self, run_id: int) -> None:
-        """Tell why a run was not launched; on a full disk, again and again until it is written."""
+        """Mark a run as failed that was not launched; retried until a full disk has space again."""
         with suppress(NotFoundError), unit_of_work(self.engine) as db:
             run = runs.get(db, run_id)
             attempts.fail(db, run, self._unlaunched[run_id])
@@ -397,7 +398,7 @@ class WorkerLoop:
 
 def _wait_for_tick(stop: threading.Event, changes: CommitWatcher) -> None:
     """Wait for the next tick, or for another process to commit something."""
-    changes.has_new_commit()  # What this process has just committed is no news.
+    changes.has_new_commit()  # Discard commits by this process.
     until = time.monotonic() + TICK_SECONDS
     while time.monotonic() < until and not stop.wait(POLL_SECONDS) and not changes.has_new_commit():
         pass
@@ -408,5 +409,5 @@ def _subject(run_id: int) -> str:
 
 
 def _id(run: Run) -> int:
-    assert run.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
+    assert run.id is not None  # noqa: S101 -- an unflushed row is a bug
     return run.id

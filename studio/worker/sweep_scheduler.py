@@ -1,4 +1,4 @@
-"""Goes on with sweeps as their runs end."""
+"""Continue sweeps as their runs end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SweepScheduler:
-    """Looks at sweeps often, and does something only when one stands otherwise than before."""
+    """Checks sweeps often, and only acts on those whose state has changed."""
 
     engine: Engine
     folder: Path
-    """Where Optuna keeps its journals."""
+    """The folder of Optuna's journals."""
     isolation: FaultIsolation = field(default_factory=FaultIsolation)
     _last_states: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
     def tick(self) -> None:
-        """Do for each sweep what is to be done now."""
+        """Process each sweep that has changed."""
         with self.isolation.step("sweeps"):
             with read_session(self.engine) as db:
                 found = [
@@ -40,7 +40,7 @@ class SweepScheduler:
                     self._process_sweep(sweep, stands)
 
     def _process_sweep(self, sweep: Sweep, stands: tuple[object, ...]) -> None:
-        """Go on with one sweep, or end it in words once that has failed for its own sake."""
+        """Continue a sweep, or fail it if that fails permanently."""
         sweep_id, subject = sweep.id or 0, f"sweep {sweep.id}"
         with self.isolation.step("sweeps", subject):
             self._advance(sweep)
@@ -54,12 +54,12 @@ class SweepScheduler:
         with read_session(self.engine) as db:
             made = trials.list_trials(db, sweep, courses=sweep.is_pruning)
             wanted = 0 if sweep.planned else sweeps.count_queueable(db, sweep)
-        # Outside of any transaction: nobody waits for the database while Optuna thinks.
+        # Outside of any transaction, so that the database is not locked while Optuna computes.
         advice = _consult_optuna(sweep, made, self.folder, wanted)
         with unit_of_work(self.engine) as db:
             current = sweeps.get(db, sweep.id or 0)
             if current.submitted != sweep.submitted:
-                return  # Another has gone on with it meanwhile, and knows more.
+                return  # Another worker has continued the sweep in the meantime.
             if advice is not None:
                 sweeps.prune(db, current, advice.to_prune)
                 current.importance = advice.importance
@@ -69,11 +69,11 @@ class SweepScheduler:
 def _consult_optuna(
     sweep: Sweep, made: Sequence[Trial], folder: Path, wanted: int
 ) -> "optuna_sampler.SamplerResult | None":
-    """Ask Optuna; None where there is nothing to ask yet."""
+    """Ask Optuna; return None if there is nothing to ask yet."""
     ended = [one for one in made if one.state == "done"]
     if sweep.strategy != "tpe" and len(ended) < trials.MIN_TRIALS:
         return None
-    # Neither the web nor a worker without sweeps loads Optuna: it takes half a second.
+    # Optuna takes half a second to import, so the web and workers without sweeps never load it.
     from studio.services.sweeps import optuna_sampler  # noqa: PLC0415 -- heavy import
 
     return optuna_sampler.ask_optuna(sweep, made, folder / f"{sweep.id}.journal", wanted)

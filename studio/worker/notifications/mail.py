@@ -1,4 +1,4 @@
-"""Send a message as a short mail: a sentence and a link, in plain text."""
+"""Send a notification as a short plain-text mail: a sentence and a link."""
 
 import smtplib
 import ssl
@@ -19,16 +19,16 @@ TIMEOUT_SECONDS = 20.0
 DEFAULT_PORTS = {"smtp": 587, "smtps": 465}
 
 SENTENCES = {
-    "run.succeeded": "Run {id}, {name}, has succeeded.",
-    "run.failed": "Run {id}, {name}, has failed.",
+    "run.succeeded": "Run {id}, {name}, succeeded.",
+    "run.failed": "Run {id}, {name}, failed.",
     "run.cancelled": "Run {id}, {name}, was cancelled.",
-    "run.paused": "Run {id}, {name}, has paused by itself.",
-    TEST: "This is a test. Mails about your runs arrive.",
+    "run.paused": "Run {id}, {name}, paused automatically.",
+    TEST: "This is a test. Mail notifications about your runs work.",
 }
 
 
 def send(delivery: Delivery, settings: Settings) -> DeliveryResult:
-    """Hand the mail over once, and say in words what came back."""
+    """Send the mail once. Return the result with the server's response as text."""
     try:
         where = _parse_url(settings.smtp_url.get_secret_value())
         message = build_message(delivery, settings, where)
@@ -38,30 +38,32 @@ def send(delivery: Delivery, settings: Settings) -> DeliveryResult:
         return DeliveryResult(is_ok=False, words=f"{error.message} {error.hint}".strip())
     except smtplib.SMTPResponseException as error:
         return DeliveryResult(
-            is_ok=False, words=f"The server answered {error.smtp_code}: {_server_reply(error)}."
+            is_ok=False,
+            words=f"The server responded with {error.smtp_code}: {_server_reply(error)}.",
         )
     except smtplib.SMTPRecipientsRefused as error:
         return DeliveryResult(
-            is_ok=False, words=f"The server refused {', '.join(error.recipients)}."
+            is_ok=False, words=f"The server rejected {', '.join(error.recipients)}."
         )
     except UnicodeError:
         return DeliveryResult(
-            is_ok=False, words="Name or password hold letters that mail cannot carry."
+            is_ok=False,
+            words="The user name or password contains characters that mail servers do not support.",
         )
     except (OSError, smtplib.SMTPException) as error:
         return DeliveryResult(is_ok=False, words=_connection_error(error))
     but = f", except for {', '.join(refused)}" if refused else ""
-    return DeliveryResult(is_ok=True, words=f"The server took the mail{but}.")
+    return DeliveryResult(is_ok=True, words=f"The server accepted the mail{but}.")
 
 
 def build_message(delivery: Delivery, settings: Settings, where: SplitResult) -> EmailMessage:
-    """Write the mail. Its id is the same on every try."""
+    """Build the mail. Its Message-ID is the same on every try."""
     recipients = [name.strip() for name in settings.notify_email.split(",")]
     sentence = SENTENCES[delivery.event].format(**delivery.data)
     user = unquote(where.username or "")
     sender = user if "@" in user else recipients[0]
     message = EmailMessage()
-    # A name may hold a line break, which a header may not.
+    # A run's name may contain a line break, a header may not.
     message["Subject"] = " ".join(sentence.split())
     message["From"], message["To"] = sender, ", ".join(recipients)
     message["Date"] = format_datetime(delivery.created_at)
@@ -77,14 +79,15 @@ def _parse_url(url: str) -> SplitResult:
     where = urlsplit(url)
     if where.scheme not in DEFAULT_PORTS or not where.hostname:
         raise InvalidError(
-            "STUDIO_SMTP_URL is no mail server.", hint="Write it as smtp://name:password@host:587"
+            "STUDIO_SMTP_URL is not a mail server's URL.",
+            hint="Use the form smtp://name:password@host:587",
         )
     return where
 
 
 @contextmanager
 def _connect(where: SplitResult) -> Iterator[smtplib.SMTP]:
-    """Connect, encrypt where the server can, and sign in; a password never travels in clear."""
+    """Connect, encrypt if the server can, and sign in; never send a password unencrypted."""
     host, port = where.hostname or "", where.port or DEFAULT_PORTS[where.scheme]
     context = ssl.create_default_context()
     is_encrypted = where.scheme == "smtps"
@@ -101,10 +104,12 @@ def _connect(where: SplitResult) -> Iterator[smtplib.SMTP]:
             is_encrypted = True
         if where.username:
             if not is_encrypted and not _is_loopback(host):
-                raise InvalidError(f"{host} would get the password in clear.", hint="Use smtps://")
+                raise InvalidError(
+                    f"{host} would receive the password unencrypted.", hint="Use smtps://"
+                )
             server.login(unquote(where.username), unquote(where.password or ""))
         yield server
-        # The mail is taken: how the server says farewell does not change that.
+        # The mail has been accepted; errors while disconnecting do not change that.
         with suppress(OSError, smtplib.SMTPException):
             server.quit()
 
@@ -118,7 +123,9 @@ def _is_loopback(host: str) -> bool:
 
 def _connection_error(error: OSError | smtplib.SMTPException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"The server cannot prove who it is: {error.verify_message.rstrip('.')}."
+        return (
+            f"The server's certificate could not be verified: {error.verify_message.rstrip('.')}."
+        )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"The server could not be reached: {reason}."
 

@@ -1,4 +1,4 @@
-"""The thread that sends what waits in the outbox, beside the worker's loop."""
+"""The thread that sends pending notifications, next to the worker's loop."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ POLL_SECONDS = 1.0
 
 
 class NotificationSender:
-    """Sends messages one after the other until told to stop."""
+    """Sends notifications one at a time until stopped."""
 
     def __init__(
         self, engine: Engine, settings: Settings, isolation: FaultIsolation | None = None
@@ -34,9 +34,9 @@ class NotificationSender:
         self._last_error = ""
 
     def ensure_running(self, stop: threading.Event) -> None:
-        """Begin, and begin again if a fault has ended the thread: its traceback is in the log."""
+        """Start the thread, or restart it if an error has ended it; the log has the traceback."""
         if self._thread is None or not self._thread.is_alive():
-            # It dies with the process: what it leaves unsaid is tried again by the next.
+            # A daemon thread ends with the process; the next one retries what was not sent.
             self._thread = threading.Thread(
                 target=self._run, args=(stop,), name="messenger", daemon=True
             )
@@ -50,7 +50,7 @@ class NotificationSender:
             stop.wait(POLL_SECONDS)
 
     def _send_next(self) -> bool:
-        """Try the next message with the secrets as they are now; with unreadable ones, all wait."""
+        """Send the next notification with the current secrets; if they cannot be read, all wait."""
         try:
             with read_session(self._engine) as db:
                 settings = secrets.settings_with_required(
@@ -68,7 +68,7 @@ class NotificationSender:
 def send_next(
     engine: Engine, settings: Settings, now: datetime, wanted: tuple[Channel, ...]
 ) -> bool:
-    """Try the message that has been due for longest. Return whether there was one."""
+    """Send the notification that has been due the longest. Return whether there was one."""
     with read_session(engine) as db:
         next_id = deliveries.next_due(db, now)
     if next_id is None:
@@ -91,7 +91,7 @@ def send_next(
 
 
 def _send_safely(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
-    """Send a message; an error of the studio's own must not keep the next from being sent."""
+    """Send a notification; an internal error must not block the next one."""
     with catch_errors() as errors:
         return _send(delivery, settings, now)
     log.error("message_not_sent", extra={"key": delivery.key}, exc_info=errors[0])

@@ -1,4 +1,4 @@
-"""Post a message as JSON, signed in the way of Standard Webhooks (standardwebhooks.com, v1)."""
+"""Post a notification as JSON, signed as Standard Webhooks specifies (standardwebhooks.com, v1)."""
 
 import base64
 import binascii
@@ -16,11 +16,11 @@ from studio.services.notifications.deliveries import DeliveryResult
 from studio.settings import Settings
 
 TIMEOUT_SECONDS = 20.0
-SECRET_PREFIX = "whsec_"  # noqa: S105 -- how each secret begins
+SECRET_PREFIX = "whsec_"  # noqa: S105 -- the prefix of every secret
 
 
 def send(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
-    """Post the message once, and say in words what came back."""
+    """Post the notification once. Return the result with the server's response as text."""
     content = json.dumps(_payload(delivery, settings), allow_nan=False).encode()
     try:
         status = safe_http.post(
@@ -36,7 +36,7 @@ def send(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResul
 
 
 def sign(secret: str, key: str, timestamp: int, content: bytes) -> str:
-    """Sign a message.
+    """Sign a notification.
 
     Raises:
         InvalidError: the secret is not base64.
@@ -46,7 +46,7 @@ def sign(secret: str, key: str, timestamp: int, content: bytes) -> str:
         known = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as error:
         raise InvalidError(
-            "STUDIO_WEBHOOK_SECRET is not base64.", hint="Make one: openssl rand -base64 32"
+            "STUDIO_WEBHOOK_SECRET is not base64.", hint="Create one: openssl rand -base64 32"
         ) from error
     signed = hmac.digest(known, f"{key}.{timestamp}.".encode() + content, hashlib.sha256)
     return f"v1,{base64.b64encode(signed).decode()}"
@@ -62,7 +62,7 @@ def _payload(delivery: Delivery, settings: Settings) -> dict[str, Any]:
 
 
 def run_url(delivery: Delivery, settings: Settings) -> str | None:
-    """Return where people find the run, if the studio knows by which name they reach it."""
+    """Return the URL of the run's page, if the studio's public URL is configured."""
     if not (settings.public_url and delivery.data):
         return None
     return f"{settings.public_url.rstrip('/')}/runs/{delivery.data['id']}"
@@ -83,10 +83,10 @@ def _headers(key: str, content: bytes, settings: Settings, now: datetime) -> dic
 
 
 def _describe_status(status: int) -> DeliveryResult:
-    words = f"It answered {status}{_phrase(status)}"
-    if status // 100 == 2:  # noqa: PLR2004 -- HTTP's own class of success
+    words = f"The server responded with {status}{_phrase(status)}"
+    if status // 100 == 2:  # noqa: PLR2004 -- HTTP's success class
         return DeliveryResult(is_ok=True, words=f"{words}.")
-    if status // 100 == 3:  # noqa: PLR2004 -- HTTP's own class of redirects
+    if status // 100 == 3:  # noqa: PLR2004 -- HTTP's redirect class
         return DeliveryResult(is_ok=False, words=f"{words}; redirects are not followed.")
     is_gone = status == HTTPStatus.GONE
     return DeliveryResult(is_ok=False, words=f"{words}.", is_final=is_gone)

@@ -1,1 +1,1 @@
-"""Exports and background tasks: which comes next, and the processes that do them."""
+"""Exports and background tasks: schedule them and manage their processes."""

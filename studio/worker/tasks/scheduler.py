@@ -1,4 +1,4 @@
-"""The work that a worker has done besides runs: exports and chores, and which of it comes first."""
+"""Schedule a worker's exports and background tasks next to its runs."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -103,14 +103,14 @@ class BackgroundTaskKind:
 
 @dataclass(frozen=True, slots=True)
 class TaskCommands:
-    """What does the work; it is given the folder to do it in."""
+    """The commands that do the work; the folder is appended."""
 
     export: tuple[str, ...] = process.EXPORTER
     task: tuple[str, ...] = process.TASK_RUNNER
 
 
 class TaskScheduler:
-    """Every kind of work besides runs."""
+    """Schedules every kind of work other than runs."""
 
     def __init__(
         self,
@@ -134,15 +134,15 @@ class TaskScheduler:
 
     @property
     def slots(self) -> int:
-        """How many slots are taken that a run could have."""
+        """How many slots are occupied that a run could use."""
         return self.exports.slots + self.tasks.slots
 
     def wanted(self, db: Session) -> int:
-        """Return how many slots the next work waits for that a run could have."""
+        """Return how many slots the next waiting export or task needs that a run could use."""
         return int(any(shop.has_waiting(db, on_device=True) for shop in (self.exports, self.tasks)))
 
     def adopt(self) -> None:
-        """Take over from an earlier worker; it is alone on its folder, so it may tidy up, too."""
+        """Take over from an earlier worker, and clean up: this one is alone on its folder."""
         self.exports.adopt()
         self.tasks.adopt()
         with self.isolation.step("tidy"), unit_of_work(self.tasks.engine) as db:
@@ -154,7 +154,7 @@ class TaskScheduler:
         self.tasks.follow()
 
     def start_waiting(self, has_slot: Callable[[], int], gpu: Callable[[], int | None]) -> None:
-        """Start what there is room for. Training goes first: here is what no run waits for."""
+        """Start what there is room for. Runs come first: only what no run waits for is used."""
         for shop in (self.exports, self.tasks):
             with self.isolation.step("start", f"{shop.noun}s on a device"):
                 while has_slot() and shop.take_next(gpu(), on_device=True):

@@ -1,4 +1,4 @@
-"""Work that a process of its own does in a folder: started, followed, adopted, ended."""
+"""Processes of exports and background tasks: start, follow, adopt and end them."""
 
 import logging
 import shutil
@@ -32,63 +32,63 @@ W = TypeVar("W", bound=TaskBase)
 
 
 class TaskKind(Protocol[W]):
-    """What tells one kind of work from another."""
+    """What differs between kinds of work."""
 
     @property
     def table(self) -> type[W]: ...
 
     def display_name(self, work: W) -> str:
-        """Say what it is called in a sentence: "export"."""
+        """Return its name for use in a sentence: "export"."""
 
     def folder(self, work: W) -> WorkDir: ...
 
     def spec(self, work: W) -> BaseModel:
-        """Return what its process is to do."""
+        """Return the job for its process."""
 
     @property
     def niceness(self) -> int:
-        """How far its process steps back for others where it has no slot; 0 is not at all."""
+        """Niceness of its process when it has no slot; 0 means normal priority."""
 
     def takes_slot(self, db: Session, work: W) -> bool:
-        """Whether it has, once it is started, a slot that a run could have."""
+        """Whether it occupies a slot that a run could use."""
 
     def may_start(self, db: Session, work: W, *, on_device: bool) -> bool:
-        """Whether it may start now in a slot that a run could have, or else without one."""
+        """Whether it may start now: in a slot that a run could use, or without one."""
 
     def secrets(self, db: Session, work: W) -> dict[str, str]:
-        """Return what its process finds in its environment, of what is nobody else's business.
+        """Return secrets for its process's environment.
 
         Raises:
-            UnavailableError: it cannot be read.
+            UnavailableError: they cannot be read.
 
         """
 
     def follow(self, db: Session, work: W, events: list[Event], offset: int) -> None:
-        """Bring it up to date with what its process has said."""
+        """Update its row from new events."""
 
     def notify_end(self, db: Session, work: W) -> AbstractContextManager[None]:
-        """Tell whom it concerns if it ends meanwhile."""
+        """Notify those concerned if it ends inside the block."""
 
 
 NO_GPU_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": ""}
-"""What keeps a process without a slot off the GPUs, which belong to runs."""
+"""Keeps a process without a slot off the GPUs, which belong to runs."""
 
 MAX_KILL_TICKS = 25
-"""After so many ticks work that was killed is closed, whatever its process does."""
+"""Ticks after which killed work is closed, whatever its process does."""
 
 
 @dataclass(slots=True)
 class MonitoredTask:
-    """Work whose process this worker watches."""
+    """A task whose process this worker monitors."""
 
     process: Process
     folder: WorkDir
     gpu: int | None
     on_device: bool
     failure: Failed | None = None
-    """Why it cannot be followed any more: it is only ended then."""
+    """Why it can no longer be followed; it is killed."""
     kills: int = 0
-    """How often its end was insisted on."""
+    """How many ticks it has been killed for."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class TaskProcesses(Generic[W]):
     isolation: FaultIsolation
     command: tuple[str, ...]
     kept_files: tuple[str, ...] = ()
-    """What another try finds of the one before, by name."""
+    """Names of files that a retry keeps from the try before."""
     monitored: dict[int, MonitoredTask] = field(default_factory=dict)
 
     @property
@@ -108,11 +108,11 @@ class TaskProcesses(Generic[W]):
 
     @property
     def slots(self) -> int:
-        """How many of the slots are taken that a run could have."""
+        """How many slots are occupied that a run could use."""
         return sum(one.on_device for one in self.monitored.values())
 
     def adopt(self) -> None:
-        """Take over what an earlier worker left: live processes, and those that are gone."""
+        """Take over an earlier worker's tasks, whether their processes are alive or gone."""
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
                 left = [_id(one) for one in task_lifecycle.list_live(db, self.kind.table)]
@@ -136,7 +136,7 @@ class TaskProcesses(Generic[W]):
                 )
 
     def follow(self) -> None:
-        """Bring work up to date; end what was deleted, called off, or cannot be followed."""
+        """Update tasks; end those that were deleted or cancelled, or that cannot be followed."""
         for work_id, followed in list(self.monitored.items()):
             subject = self._subject(work_id)
             if followed.failure is None:
@@ -158,7 +158,7 @@ class TaskProcesses(Generic[W]):
         return f"{self.noun} {work_id}"
 
     def _follow(self, work_id: int, followed: MonitoredTask) -> None:
-        # Asked before reading: what a process says last is in the file before it is gone.
+        # Check before reading: a process writes its last event before it exits.
         alive = followed.process.is_alive
         with read_session(self.engine) as db:
             one = db.get(self.kind.table, work_id)
@@ -168,14 +168,14 @@ class TaskProcesses(Generic[W]):
             self._update(work_id, followed, alive=alive)
 
     def _kill_and_fail(self, work_id: int, followed: MonitoredTask, why: Failed) -> None:
-        """Kill work that cannot be followed, and then fail it in words."""
+        """Kill work that cannot be followed, then mark it as failed."""
         followed.kills += 1
         if followed.process.is_alive and followed.kills < MAX_KILL_TICKS:
             followed.process.kill()
             return
         with unit_of_work(self.engine) as db:
             if one := db.get(self.kind.table, work_id):
-                # Whom it concerns must not keep its slot taken.
+                # A failing notification must not keep the slot occupied.
                 is_stuck = self.isolation.error("end", self._subject(work_id)) is not None
                 self._fail(db, one, why, tells=not is_stuck)
         del self.monitored[work_id]
@@ -188,7 +188,7 @@ class TaskProcesses(Generic[W]):
                 task_lifecycle.fail(one, why)
 
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
-        """Start the next work that waits for a device, or for none. Return whether there was."""
+        """Start the next work that waits for a device, or for none. Return if there was any."""
         with read_session(self.engine) as db:
             if not self.has_waiting(db, on_device=on_device):
                 return False
@@ -200,12 +200,12 @@ class TaskProcesses(Generic[W]):
         return one is not None
 
     def has_waiting(self, db: Session, *, on_device: bool) -> bool:
-        """Whether there is work that waits for a device, or for none."""
+        """Whether work is waiting for a device, or for none."""
         return self._next(db, on_device=on_device) is not None
 
     def _next(self, db: Session, *, on_device: bool) -> W | None:
         waiting = task_lifecycle.list_waiting(db, self.kind.table)
-        # What was told to stop and waits again does so until its first process is gone.
+        # Cancelled work that is queued again waits until its first process has exited.
         free = (one for one in waiting if _id(one) not in self.monitored)
         may_start = self.kind.may_start
         return next((one for one in free if may_start(db, one, on_device=on_device)), None)
@@ -239,7 +239,7 @@ class TaskProcesses(Generic[W]):
         self.monitored[_id(one)] = MonitoredTask(started, self.kind.folder(one), one.gpu, on_device)
 
     def _prepare(self, one: W) -> WorkDir:
-        """Lay out the folder: of an earlier try nothing is left but what is kept."""
+        """Prepare the folder; of an earlier try, only the kept files remain."""
         folder = self.kind.folder(one)
         with atomic_dirs.explain_disk_full(), atomic_dirs.staging_dir(folder.root.parent) as stage:
             spec = self.kind.spec(one).model_dump_json(indent=2)
@@ -271,7 +271,7 @@ class TaskProcesses(Generic[W]):
                 )
 
     def _end_and_remove(self, work_id: int, followed: MonitoredTask) -> None:
-        """End the process of what nobody wants any more, and take away what it wrote since."""
+        """Kill the process of deleted or cancelled work, and remove what it has written since."""
         if followed.process.is_alive:
             followed.process.kill()
             return
@@ -288,5 +288,5 @@ class TaskProcesses(Generic[W]):
 
 
 def _id(one: TaskBase) -> int:
-    assert one.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
+    assert one.id is not None  # noqa: S101 -- an unflushed row is a bug
     return one.id
