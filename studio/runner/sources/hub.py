@@ -133,7 +133,7 @@ class HubDataset:
         )
 
     def choose_splits(self, builder: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- of datasets
-        """Return the files of the chosen split; by default of two, the first to train on."""
+        """Return the files of the chosen split, or else of the training and validation splits."""
         found = {str(split): list(files) for split, files in builder.config.data_files.items()}
         chosen = self.source.split or ("train" if "train" in found else next(iter(found)))
         if chosen not in found:

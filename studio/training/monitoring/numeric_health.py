@@ -170,8 +170,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
     ) -> None:
         """Run the head on some tokens: the fused loss bypasses it, so hooks see nothing."""
         states, kind = output[0].flatten(0, 1), output[0].device.type
-        # A low-precision copy of the head's weight made here would have no gradient: do not cache
-        # it.
+        # A low-precision copy of the head's weight would have no gradient: do not cache it.
         casts = torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=False)
         with casts:
             # As in model families whose hidden states are wider than their weights.
@@ -194,7 +193,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         }
         if math.isfinite(scores := outputs.get(self._head_name, math.nan)):
             metrics["logit_max"] = scores
-        # After such a gradient, shares mean nothing; nor do they at a learning rate of zero.
+        # Shares are meaningless after a non-finite gradient or at a learning rate of zero.
         if not broken:
             metrics |= _metric_shares(sums, has_rate=self._learning_rate() > 0)
         narrow = [(name, outputs[name]) for name in outputs if name in self._float16_modules]

@@ -188,7 +188,7 @@ class TaskProcesses(Generic[W]):
                 task_lifecycle.fail(one, why)
 
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
-        """Start the next work that waits for a device, or for none. Return if there was any."""
+        """Start the next work that waits for a device, or for none. Return whether it did."""
         with read_session(self.engine) as db:
             if not self.has_waiting(db, on_device=on_device):
                 return False
