@@ -1,4 +1,4 @@
-"""What is trained: a small adapter beside the frozen model, or every weight."""
+"""What is trained: a LoRA adapter next to the frozen model, or every weight."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -10,9 +10,9 @@ from studio.recipe.quantised import QUANTISED, Quantised
 
 
 class Lora(Section, title="LoRA adapter"):
-    """Train a small adapter beside the frozen model.
+    """Train a small adapter next to the frozen model.
 
-    `base_dtype` is about the model beside it.
+    `base_dtype` applies to the frozen model.
     """
 
     upstream: ClassVar[str] = "peft.LoraConfig"
@@ -20,56 +20,54 @@ class Lora(Section, title="LoRA adapter"):
     kind: Literal["lora"] = "lora"
 
     r: Annotated[int, Ge(1), Le(1024), FieldSpec("LoRA rank")] = 16
-    """Size of the adapter. Higher learns more and costs more memory."""
+    """Size of the adapter. A higher rank learns more and uses more memory."""
 
     lora_alpha: Annotated[int, Ge(1), Le(4096), FieldSpec("LoRA alpha", advanced=True)] = 32
-    """Strength of the adapter; twice the rank is a fair start."""
+    """Scales the adapter's effect; twice the rank is a good start."""
 
     lora_dropout: Annotated[float, Ge(0), Lt(1), FieldSpec("LoRA dropout", advanced=True)] = 0.0
-    """Share of the adapter switched off at random in each step, against overfitting."""
+    """Share of adapter inputs dropped at random in each step, to reduce overfitting."""
 
     target_modules: Annotated[Literal["all-linear"], FieldSpec("Target modules", advanced=True)] = (
         "all-linear"
     )
-    """Which layers get an adapter: every linear layer but the output."""
+    """Which layers get an adapter: every linear layer except the output layer."""
 
     use_rslora: Annotated[bool, FieldSpec("Rank-stabilised scaling", advanced=True)] = False
-    """Scale by the root of the rank: worth trying from rank 64 on."""
+    """Scale by the square root of the rank (rsLoRA): worth trying from rank 64."""
 
     base_dtype: Annotated[
         Literal["native", "float32", "bfloat16", "float16", "int8", "nf4"],
         FieldSpec(
-            "Frozen model kept in",
+            "Frozen model format",
             is_studio_own=True,
             related=("precision",),
-            titles={"native": "As it was saved"}
-            | {name: row.title for name, row in QUANTISED.items()},
+            titles={"native": "As saved"} | {name: row.title for name, row in QUANTISED.items()},
         ),
     ] = "native"
-    """As it was saved keeps the format of each weight in the file; in float32 modes, which compute
-    in the weights' own format, it is widened to float32. 8 or 4 bits take half or a quarter of the
-    memory of 16 bits."""
+    """As saved keeps each weight in the format of its file. Modes that compute in float32 widen
+    it to float32. 8 bits take half the memory of 16 bits; 4 bits take a quarter."""
 
     @property
     def quantised(self) -> Quantised | None:
-        """What the frozen model is quantised to, if it is."""
+        """The format that the frozen model is quantised to, or None."""
         return QUANTISED.get(self.base_dtype)
 
 
 class FullFineTune(Section, title="Full fine-tune"):
-    """Train every weight. Learns most, needs most memory, and wants a lower learning rate."""
+    """Train every weight. Learns the most, needs the most memory and a lower learning rate."""
 
     kind: Literal["full"] = "full"
 
     @property
     def quantised(self) -> None:
-        """Nothing: rounded weights cannot take small steps."""
+        """Always None: quantised weights cannot be trained by small steps."""
 
 
 def keeps_saved_dtypes(adapter: Lora | FullFineTune, mode: Precision) -> bool:
     """Whether each weight of the base model keeps the format it was saved in.
 
-    Where nothing is cast on the fly, weights are in the format that is computed in.
+    Without autocast, weights are cast to the compute format.
     """
     is_native = isinstance(adapter, Lora) and adapter.base_dtype == "native"
     return is_native and mode.autocast is not None

@@ -1,4 +1,4 @@
-"""What a run keeps of itself while it trains, and which weights it ends with."""
+"""When a run saves checkpoints, how many it keeps, and which weights it ends with."""
 
 from typing import Annotated, ClassVar
 
@@ -8,7 +8,7 @@ from studio.recipe.fields import FieldSpec, Section
 
 
 class Checkpoints(Section):
-    """What is saved while the model learns, so that a run can go on where it was cut off."""
+    """Checkpoints saved during training, so that an interrupted run can resume."""
 
     upstream: ClassVar[str] = "trl.SFTConfig"
 
@@ -18,18 +18,18 @@ class Checkpoints(Section):
         Le(10_080),
         FieldSpec("Save every", "minutes", advanced=True, is_studio_own=True),
     ] = 5.0
-    """Training that may be lost when a run is cut off. Slow saves come less often: they never take
-    more than a twentieth of the time. Leave empty to save by steps alone."""
+    """The most training time an interruption can lose. Slow saves happen less often, so that they
+    never take more than 5 % of the time. Leave empty to save by steps only."""
 
     save_steps: Annotated[
-        int | None, Ge(1), Le(10_000_000), FieldSpec("Save also every", "steps", advanced=True)
+        int | None, Ge(1), Le(10_000_000), FieldSpec("Also save every", "steps", advanced=True)
     ] = None
-    """Save at these steps, too. Leave empty to save by time alone."""
+    """Also save at these steps. Leave empty to save by time only."""
 
     save_total_limit: Annotated[
-        int, Ge(1), Le(1000), FieldSpec("Checkpoints kept", "newest", advanced=True)
+        int, Ge(1), Le(1000), FieldSpec("Checkpoints to keep", "newest", advanced=True)
     ] = 2
-    """Older ones are deleted. The one with the best weights stays, where those are wanted."""
+    """Older checkpoints are deleted, except the best one if the run ends with its weights."""
 
     load_best_model_at_end: Annotated[
         bool,
@@ -39,9 +39,9 @@ class Checkpoints(Section):
             related=("early_stopping.early_stopping_patience",),
         ),
     ] = False
-    """Go back at the end to the lowest validation loss. Early stopping always does."""
+    """Finish with the weights of the lowest validation loss. Early stopping always does."""
 
     keep_after_success: Annotated[
-        bool, FieldSpec("Keep checkpoints for good", advanced=True, is_studio_own=True)
+        bool, FieldSpec("Keep checkpoints after success", advanced=True, is_studio_own=True)
     ] = False
-    """Leave the checkpoints of a run that has succeeded. Those of any other stay anyway."""
+    """Keep the checkpoints of a run that succeeds. Other runs always keep theirs."""

@@ -1,4 +1,4 @@
-"""What a person can ask for of a trained model: which weights, in which format."""
+"""What can be exported from a trained model: which weights, in which format."""
 
 from pathlib import Path
 from typing import Literal
@@ -9,13 +9,13 @@ from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.float_formats import DType
 
 ExportKind = Literal["full", "merged", "merged_original", "adapter"]
-"""Every weight of a full fine-tune; the adapter folded into its base as it was trained beside it
-(rounded or dequantised); folded into the base as it was saved, which is another model; the adapter
-alone."""
+"""`full`: every weight of a full fine-tune. `merged`: the adapter merged into the base it was
+trained with (rounded or dequantised). `merged_original`: merged into the base as saved, which is a
+different model. `adapter`: the adapter alone."""
 
 
 class ExportSpec(BaseModel):
-    """An export, as the process that makes it is told."""
+    """An export, as handed to the process that writes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,7 +26,7 @@ class ExportSpec(BaseModel):
 
 
 def export_kinds(adapter: Lora | FullFineTune) -> tuple[ExportKind, ...]:
-    """Return what can be exported of a run, the most useful first."""
+    """Return what can be exported from a run, the most useful first."""
     if isinstance(adapter, FullFineTune):
         return ("full",)
     is_as_saved = adapter.base_dtype in ("native", "float32")

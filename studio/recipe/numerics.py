@@ -1,4 +1,4 @@
-"""What is measured of a run's numbers, and what happens when they break."""
+"""Numeric health checks of a run, and what happens on NaN or infinity."""
 
 from typing import Annotated, Literal
 
@@ -6,15 +6,14 @@ from studio.recipe.fields import FieldSpec, Section
 
 
 class Numerics(Section):
-    """What is measured of the run's numbers, and what happens when they break."""
+    """Numeric health checks, and what happens on NaN or infinity."""
 
     guard: Annotated[
-        Literal["warn", "stop", "rollback"], FieldSpec("When numbers break", advanced=True)
+        Literal["warn", "stop", "rollback"], FieldSpec("On NaN or infinity", advanced=True)
     ] = "stop"
-    """Stop ends a run that can learn nothing any more, and leaves a checkpoint to go on from;
-    rollback also keeps its last good weights as files. Both leave out a step whose gradient is no
-    number. Warn only tells you. Whatever you choose, a run fails if most of its steps were left
-    out."""
+    """Stop ends a run that can no longer learn, and leaves a checkpoint to resume from; rollback
+    also saves its last good weights as files. Both skip steps whose gradient is NaN or infinite.
+    Warn only notifies you. In every case, a run fails if most of its steps were skipped."""
 
     health: Annotated[bool, FieldSpec("Measure numeric health", advanced=True)] = True
-    """Look at gradients, updates and activations every tenth step. Losses stay the same."""
+    """Check gradients, updates and activations every tenth step. Losses do not change."""

@@ -1,6 +1,6 @@
-"""Numbers that a recipe may hold and no run could use: refused when it is submitted.
+"""Values that a recipe may store but no run can use: rejected when it is submitted.
 
-A knob's type holds for stored recipes, too, so a bound added there would make them unreadable.
+A setting's type also validates stored recipes, so a bound added there would make them unreadable.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from studio.recipe.fields import Section, field_spec
 
 
 def unusable_values(recipe: Recipe) -> Iterator[Conflict]:
-    """Yield what is out of the range that can have an effect, or has none without another knob."""
+    """Yield values outside their usable range, or without effect unless another is set."""
     yield from _out_of_range(recipe, "")
     stopping = recipe.early_stopping
     if stopping.early_stopping_threshold and stopping.early_stopping_patience is None:
         yield Conflict(
-            message="The least improvement has no effect without patience.",
-            hint="Set the patience of early stopping, too, or leave the least improvement at 0.",
+            message="The min improvement has no effect without patience.",
+            hint="Also set the patience of early stopping, or leave the min improvement at 0.",
             param="early_stopping.early_stopping_patience",
         )
 

@@ -1,4 +1,4 @@
-"""What a run may change of its own recipe, to go on where it failed."""
+"""What a run may change in its own recipe to recover from a failure."""
 
 from typing import Annotated
 
@@ -6,10 +6,10 @@ from studio.recipe.fields import FieldSpec, Section
 
 
 class Recovery(Section):
-    """What a run may do by itself when it fails. Each change is told in its history."""
+    """What a run may do on its own when it fails. Its history lists each change."""
 
     smaller_batches: Annotated[
-        bool, FieldSpec("Try smaller batches when memory runs out", advanced=True)
+        bool, FieldSpec("Retry with smaller batches when out of memory", advanced=True)
     ] = False
-    """Halve the batch size and double the accumulation, down to one: updates learn from as many
-    examples as before, and take longer."""
+    """Halve the batch size and double the gradient accumulation, down to a batch size of 1. Each
+    update uses as many examples as before, but takes longer."""
