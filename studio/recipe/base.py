@@ -1,7 +1,7 @@
-"""The recipe: everything a run needs to know, and nothing it finds out by itself.
+"""The recipe: everything a run needs to know, and nothing it can find out by itself.
 
-A section whose fields go to one upstream config keeps that config's own names, so that handing
-it over is `Config(**section.model_dump())` and no list of names exists twice.
+A section whose fields go to one upstream config keeps that config's names, so that you can pass it
+as `Config(**section.model_dump())` and no list of names exists twice.
 """
 
 from typing import Annotated, Literal
@@ -21,22 +21,22 @@ VERSION: Literal[1] = 1
 
 
 class Recipe(Section):
-    """What every method asks for."""
+    """The settings that every training method shares."""
 
     version: Literal[1] = VERSION
 
     base_model: Annotated[str, Field(min_length=1, max_length=1000), FieldSpec("Base model")]
-    """A model of yours, a folder on this machine, or a name on the Hugging Face hub."""
+    """One of your models, a folder on this machine, or a model on the Hugging Face hub."""
 
-    dataset: Annotated[str, Field(min_length=1, max_length=200), FieldSpec("Data set")]
-    """One of your data sets, by name."""
+    dataset: Annotated[str, Field(min_length=1, max_length=200), FieldSpec("Dataset")]
+    """The name of one of your datasets."""
 
     precision: Annotated[
         PrecisionChoice,
         FieldSpec("Precision", related=("adapter.base_dtype",), titles={AUTO: "Recommended"}),
     ] = AUTO
-    """The number format the model computes in; `auto` takes what is recommended for the model and
-    the machine that trains it."""
+    """The number format the model computes in; `auto` uses the recommendation for the model and the
+    machine that trains it."""
 
     optimisation: Optimisation = Optimisation()
     adapter: Annotated[Lora | FullFineTune, Field(discriminator="kind")] = Lora()
@@ -50,7 +50,7 @@ class Recipe(Section):
 
     @property
     def packages(self) -> frozenset[str]:
-        """The optional packages it cannot be trained without."""
+        """The optional packages that the recipe needs."""
         quantised = self.adapter.quantised
         mode = PRECISIONS.get(self.precision)
         needed = {mode.package if mode else "", quantised.package if quantised else ""}

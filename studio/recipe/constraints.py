@@ -1,4 +1,4 @@
-"""What in a recipe cannot go together, in words."""
+"""Settings of a recipe that cannot be combined, and why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ class Conflict:
     message: str
     hint: str
     param: str
-    """The knob to turn, by its dotted name."""
+    """The dotted name of the setting to change."""
 
 
 def find_conflict(recipe: Recipe) -> Conflict | None:
-    """Return the first thing in a recipe that no machine could do, or None."""
-    # What the studio will choose is chosen to go with the rest.
+    """Return the first conflict in a recipe that holds on any machine, or None."""
+    # With `auto`, the studio chooses a precision that fits the other settings.
     return None if recipe.precision == AUTO else next(_conflicts(recipe), None)
 
 
@@ -28,13 +28,13 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
     if mode.is_for_all_weights and isinstance(adapter, Lora):
         yield Conflict(
-            message=f"{mode.title} is about the weights trained, and an adapter's are float32.",
+            message=f"{mode.title} sets the format of trained weights; an adapter's are float32.",
             hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
             param="precision",
         )
     if mode.rounding is not None and optim not in _ADAMW_OPTIMIZERS:
         yield Conflict(
-            message=f"{mode.title} brings its own optimizer, {mode.optimizer}: {optim} has no say.",
+            message=f"{mode.title} uses its own optimizer, {mode.optimizer}, instead of {optim}.",
             hint="Choose AdamW, or another precision.",
             param="optimisation.optim",
         )
@@ -43,13 +43,13 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
         if dtype not in ("native", mode.weights) and adapter.quantised is None:
             yield Conflict(
                 message=f"A frozen model in {dtype} computes in {dtype}, not in {mode.compute}.",
-                hint="Keep the frozen model native, or choose a mixed precision.",
+                hint="Keep the frozen model as saved, or choose a mixed precision.",
                 param="adapter.base_dtype",
             )
     if adapter.quantised is not None and mode.matmul != mode.compute:
         yield Conflict(
-            message=f"{mode.title} is about products of float32 weights, and "
-            f"{adapter.quantised.name} weights have products of their own.",
-            hint="Choose float32, or keep the frozen model native.",
+            message=f"{mode.title} changes products of float32 weights, but "
+            f"{adapter.quantised.name} weights use their own product kernels.",
+            hint="Choose float32, or keep the frozen model as saved.",
             param="precision",
         )

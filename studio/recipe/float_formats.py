@@ -1,4 +1,4 @@
-"""The floating-point formats: how their bits are spent, and what that buys."""
+"""The floating-point formats: their bit layouts, ranges and step sizes."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -6,10 +6,10 @@ from typing import Literal, TypeAlias
 from studio.weights import native_dtypes
 
 DType: TypeAlias = native_dtypes.DType
-"""What a number may be kept in."""
+"""The formats a number can be stored in."""
 
 MatmulDType = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
-"""What a matrix product may read: TF32 and the 8 bits live nowhere but in there."""
+"""The input formats of a matrix product: TF32 and float8 exist only inside one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

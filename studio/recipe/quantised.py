@@ -1,8 +1,8 @@
-"""The quantised formats: what a frozen model's linear layers may be kept in beside an adapter.
+"""The quantised formats for the linear layers of a frozen model (QLoRA), one row per format.
 
-One row a format. The form's choices, the loader, the plan of memory, the refusals and the audit
-read it. Embeddings, norms and the output layer are never quantised: they stay in the format that
-the precision computes in, and so does what comes out of a quantised layer.
+The form's choices, the loader, the memory estimate, the incompatibilities and the audit read this
+table. Embeddings, norms and the output layer are never quantised: they stay in the compute format
+of the precision, and so does the output of a quantised layer.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from studio.hardware import Hardware
 QuantisedName = Literal["int8", "nf4"]
 
 NF4_BLOCK_SIZE = 64
-"""Weights of NF4 that share one scale."""
+"""NF4 weights that share one scale."""
 _NF4_SCALE_BLOCK_SIZE = 256
-"""Scales of NF4 that share one scale themselves: what bitsandbytes calls double quantisation."""
+"""NF4 scales that share one scale themselves: what bitsandbytes calls double quantisation."""
 
 PASCAL = (6, 0)
 TURING = (7, 5)
@@ -26,22 +26,22 @@ class Quantised:
     name: QuantisedName
     title: str
     bytes_per_weight: float
-    """With its share of all scales that belong to blocks of weights."""
+    """Including its share of the scales of weight blocks."""
     bytes_per_row: int = 0
-    """Of the scale that each output of a layer has, if it has one."""
+    """Size of the scale per layer output; 0 if there is none."""
     is_read_in_int8: bool = False
-    """Whether a GPU's products read it as it is. Else it is widened first, as it is on processors
-    while training; in evaluation they read it, too."""
+    """Whether matrix products on a GPU read it as int8. Otherwise it is widened first, as on CPUs
+    during training; CPUs read int8 in evaluation."""
     is_made_of_float16: bool = False
-    """Whether weights pass through float16 on their way, and must fit into it."""
+    """Whether weights are cast to float16 before they are quantised, and must fit into it."""
     capability: tuple[int, int]
-    """The oldest CUDA compute capability that the package has kernels for."""
+    """The lowest CUDA compute capability that the package has kernels for."""
     package: str = "bitsandbytes"
     extra: str = "quantised"
-    """The extra of ours that installs the package."""
+    """The extra of `mantissa-studio` that installs the package."""
 
     def unsupported_reason(self, hardware: Hardware) -> str:
-        """Say why this machine cannot keep weights so, or nothing if it can."""
+        """Return why this machine cannot use the format; empty if it can."""
         if self.package not in hardware.packages:
             return (
                 f"needs the package {self.package}, which is not installed: "
@@ -51,7 +51,7 @@ class Quantised:
             return ""
         oldest = min(hardware.gpus, key=lambda gpu: gpu.capability)
         return (
-            f"needs a GPU of compute capability {_version_text(self.capability)} or newer; "
+            f"needs a GPU with compute capability {_version_text(self.capability)} or newer; "
             f"{oldest.name} has {_version_text(oldest.capability)}"
         )
 
