@@ -1,4 +1,4 @@
-"""Dotted names: how a nested recipe travels through a flat form or a command line."""
+"""Convert between nested recipes and the dotted names of forms and command lines."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,10 +7,10 @@ from studio.errors import InvalidError
 
 
 def nest(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Turn ("a.b", 1) pairs into {"a": {"b": 1}}. A name given twice keeps its last value.
+    """Turn ("a.b", 1) pairs into {"a": {"b": 1}}. If a name repeats, the last value wins.
 
     Raises:
-        InvalidError: one name is both a value and a group of values.
+        InvalidError: a name is both a value and a group of values.
 
     """
     nested: dict[str, Any] = {}
@@ -20,7 +20,7 @@ def nest(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         for parent in parents:
             here = here.setdefault(parent, {})
             if not isinstance(here, dict):
-                raise InvalidError(f"{parent} is given both a value and fields inside it.")
+                raise InvalidError(f"{parent} is both a value and a group of fields. Use one.")
         here[leaf] = value
     return nested
 
@@ -37,9 +37,9 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the leaves of `changes` laid over it.
+    """Return `base`, recursively updated with `changes`.
 
-    A group whose `kind` changes is replaced whole: the fields of one kind are not the other's.
+    A group whose `kind` changes is replaced entirely, because the variants have different fields.
     """
     merged = dict(base)
     for name, value in changes.items():

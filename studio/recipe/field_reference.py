@@ -1,4 +1,4 @@
-"""Every knob of a recipe in words, drawn from its declaration: for the help pages and the docs."""
+"""A description of every setting of a recipe, from its declaration, for help pages and docs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,40 +13,40 @@ from studio.recipe.precision import PRECISIONS
 from studio.schemas.field_docs import field_descriptions
 
 _BOUND_TEXTS: tuple[tuple[type, str, str], ...] = (
-    (Gt, "gt", "more than {}"),
+    (Gt, "gt", "greater than {}"),
     (Ge, "ge", "at least {}"),
     (Lt, "lt", "less than {}"),
     (Le, "le", "at most {}"),
     (MinLen, "min_length", "not empty"),
-    (MaxLen, "max_length", "of at most {} characters"),
+    (MaxLen, "max_length", "at most {} characters"),
 )
-"""A rule of a field, where its limit stands, and what it is in words."""
+"""A constraint of a field, the attribute that holds its limit, and its text."""
 
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "yes or no", str: "text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldReference:
-    """All there is to say of one knob."""
+    """The full description of one setting."""
 
     name: str
-    """Dotted, as it stands in a recipe."""
+    """The dotted name in a recipe."""
     section: type[Section]
     knob: FieldSpec
     help: str
     required: bool
     default: object
-    """What it is unless a recipe says otherwise; nothing where a value is required."""
+    """The default value; None if a value is required."""
     legal: str
-    """Which values it takes, in words."""
+    """The allowed values, for display."""
     choices: Mapping[str, str]
-    """What it may be, each with its title, where it is one of few."""
+    """The choices with their titles; empty if it is not a choice."""
     upstream: str
-    """The argument it becomes, as in `trl.SFTConfig.learning_rate`, or nothing."""
+    """The argument it becomes, such as `trl.SFTConfig.learning_rate`; empty if none."""
 
     @property
     def group(self) -> str:
-        """The part of the recipe it stands in, or nothing at the top."""
+        """The section of the recipe that holds it; empty at the top level."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -54,13 +54,13 @@ class FieldReference:
         return f"{self.knob.label} ({self.knob.unit})" if self.knob.unit else self.knob.label
 
     def matches(self, words: list[str]) -> bool:
-        """Whether each word stands somewhere in what is said of it."""
+        """Whether every word occurs in its name, label, help or choices."""
         said = f"{self.name} {self.label} {self.help} {' '.join(self.choices.values())}".casefold()
         return all(word in said for word in words)
 
 
 def field_references(section: type[Section], prefix: str = "") -> Iterator[FieldReference]:
-    """Yield every knob of a recipe or of one of its sections, in the order they are declared."""
+    """Yield every setting of a recipe or section, in order of declaration."""
     for name, info in section.model_fields.items():
         if knob := field_spec(info):
             yield _field_reference(section, prefix + name, knob, info)
@@ -72,7 +72,7 @@ def field_references(section: type[Section], prefix: str = "") -> Iterator[Field
 def related_fields(
     entry: FieldReference, known: Mapping[str, FieldReference]
 ) -> list[FieldReference]:
-    """Return the knobs to think of with this one: those it names, and those that name it."""
+    """Return the related settings: those it names, and those that name it."""
     naming = [name for name, other in known.items() if entry.name in other.knob.related]
     return [known[name] for name in dict.fromkeys((*entry.knob.related, *naming))]
 
@@ -100,7 +100,7 @@ def _allowed_values(info: FieldInfo) -> str:
     ]
     kind = "one of the values below" if _choices(info.annotation) else _TYPE_NAMES[kinds[0]]
     bounds = " and ".join(filter(None, map(_bound_text, info.metadata)))
-    empty = "; it may be left empty" if NoneType in get_args(info.annotation) else ""
+    empty = "; may be left empty" if NoneType in get_args(info.annotation) else ""
     return f"{kind}, {bounds}{empty}" if bounds else f"{kind}{empty}"
 
 

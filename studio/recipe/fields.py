@@ -1,4 +1,4 @@
-"""Knobs: the fields a person turns. The type says what is legal, the docstring what it does."""
+"""Settings: the fields a user can change. Types define allowed values, docstrings the help."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,30 +13,30 @@ from studio.schemas.field_docs import FieldDocs
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """How a field looks on screen. Bounds, default and help live on the field itself."""
+    """How a field is displayed. Bounds, default and help are on the field itself."""
 
     label: str
     unit: str = ""
     advanced: bool = False
     titles: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What choices are called on a page, where their names do not say enough."""
+    """Display titles of choices whose names are not clear enough."""
     is_studio_own: bool = False
-    """Whether it is the studio's own, in a section that otherwise bears upstream's names."""
+    """Whether upstream does not have it, in a section that otherwise uses upstream names."""
     usable_range: tuple[float, float] | None = None
-    """The least and greatest number that a run can use, where the type allows others."""
+    """The lowest and highest value that a run can use, if the type allows others."""
     related: tuple[str, ...] = ()
-    """Knobs of other sections to think of with this one, by dotted name."""
+    """Dotted names of related settings in other sections."""
 
 
 class Section(FieldDocs, BaseModel):
-    """A titled group of knobs. One section is one fieldset, one YAML block, one JSON object.
+    """A titled group of settings. One section is one fieldset, one YAML block, one JSON object.
 
-    Strict: a program that sends "1e-4" or true where a number belongs is told so. Forms and YAML,
-    which know only text, are read with `validate_python(values, strict=False)`.
+    Strict: "1e-4" or true instead of a number is a validation error. Forms and YAML, which contain
+    only text, are validated with `validate_python(values, strict=False)`.
     """
 
     upstream: ClassVar[str] = ""
-    """The config whose names its knobs bear and which they are handed to, or nothing."""
+    """The upstream config that takes these settings under the same names; empty if none."""
 
     model_config = ConfigDict(
         strict=True,
@@ -47,12 +47,12 @@ class Section(FieldDocs, BaseModel):
 
 
 def field_spec(info: FieldInfo) -> FieldSpec | None:
-    """Return the field's knob, or None for a field that no person sets."""
+    """Return the field's `FieldSpec`, or None for a field that users do not set."""
     return next((item for item in info.metadata if isinstance(item, FieldSpec)), None)
 
 
 def section_types(annotation: Any) -> list[type[Section]]:  # noqa: ANN401 -- annotations have no narrower type
-    """Return the sections a field may hold: one, or several where it has kinds."""
+    """Return the section types a field may hold: several for a union of variants."""
     union = get_origin(annotation) in {UnionType, Union}
     options = get_args(annotation) if union else (annotation,)
     return [kind for kind in options if isinstance(kind, type) and issubclass(kind, Section)]

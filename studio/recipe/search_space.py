@@ -1,7 +1,7 @@
-"""What a sweep tries: for each knob that varies, some values or a range, read, written and drawn.
+"""The search space of a sweep: a list of values or a range for each setting that varies.
 
-In a form both are one line of text: `4, 8, 16` are values, `1e-5 .. 1e-3 log` is a range, and
-`8 .. 64 step 8` one of whole steps.
+A form takes either as one line of text: `4, 8, 16` is a list, `1e-5 .. 1e-3 log` a range, and
+`8 .. 64 step 8` a range with steps.
 """
 
 import math
@@ -19,7 +19,7 @@ Number = int | float
 
 MAX_VALUES = 100
 SIGNIFICANT_DIGITS = 3
-"""Significant digits of what is drawn from a range: more would only look exact."""
+"""Significant digits of values sampled from a range: more would only look exact."""
 
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(
@@ -29,7 +29,7 @@ _RANGE = re.compile(
 
 
 class Values(Section):
-    """Each of some values."""
+    """A list of values."""
 
     values: Annotated[list[Scalar], Field(min_length=1, max_length=MAX_VALUES)]
 
@@ -41,25 +41,25 @@ class Values(Section):
 
 
 class Range(Section):
-    """Anything from `low` to `high`, both among them. Two whole numbers are a range of such."""
+    """Any number from `low` to `high`, inclusive; whole numbers if both bounds are whole."""
 
     low: Number
     high: Number
     log: bool = False
-    """Whether every power of ten is as likely as any other."""
+    """Whether to sample uniformly in log space."""
     step: Number | None = None
-    """Only what lies whole steps above `low`."""
+    """Restricts values to whole multiples of it above `low`."""
 
     @model_validator(mode="after")
     def _check_bounds(self) -> "Range":
         if self.low >= self.high:
-            raise ValueError("A range goes from the lower to the higher number.")
+            raise ValueError("The first number of a range must be lower than the second.")
         if self.log and self.step is not None:
-            raise ValueError("A range goes by log or by steps, not by both.")
+            raise ValueError("A range can use log or step, not both.")
         if self.log and self.low <= 0:
-            raise ValueError("A range by log begins above zero.")
+            raise ValueError("A log range must start above zero.")
         if self.step is not None and self.step <= 0:
-            raise ValueError("A step is above zero.")
+            raise ValueError("A step must be greater than zero.")
         return self
 
     @property
@@ -68,18 +68,18 @@ class Range(Section):
 
     @property
     def spacing(self) -> Number | None:
-        """What parts one point from the next; None where there are points everywhere."""
+        """The distance between points; None for a continuous range."""
         return 1 if self.step is None and self.is_whole and not self.log else self.step
 
     @property
     def size(self) -> float:
-        """How many points it has."""
+        """The number of points; infinite for a continuous range."""
         if self.is_whole and self.log:
             return self.high - self.low + 1
         return math.inf if self.spacing is None else self._steps + 1
 
     def grid(self) -> Sequence[Scalar] | None:
-        """Return every point in order; None where there are too many to try each."""
+        """Return every point in order; None if there are too many to try them all."""
         if self.size > MAX_VALUES or self.spacing is None:
             return None
         return [self._point_at(place) for place in range(self._steps + 1)]
@@ -93,13 +93,13 @@ class Range(Section):
         return self.rounded(drawn)
 
     def rounded(self, value: float) -> Number:
-        """Return the number near a value that is tried: of few digits, and never outside."""
+        """Return the value rounded to a few digits and clamped to the range."""
         near = round(value) if self.is_whole else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
         return min(max(near, self.low), self.high)
 
     @property
     def _steps(self) -> int:
-        # A hair more, for 0.3 is not quite three times 0.1.
+        # Tolerance for rounding errors: in floating point, 0.3 is not three times 0.1.
         return math.floor((self.high - self.low) / (self.spacing or 1) + 1e-9)
 
     def _point_at(self, place: int) -> Number:
@@ -109,15 +109,15 @@ class Range(Section):
 
 Distribution = Values | Range
 SearchSpace = dict[str, Distribution]
-"""By the dotted names of the knobs."""
+"""Distributions by the dotted name of the setting."""
 SEARCH_SPACE_ADAPTER: TypeAdapter[SearchSpace] = TypeAdapter(SearchSpace)
 
 
 def parse(text: str) -> Distribution:
-    """Read what a person typed. Values stay text: what they mean, the knob says.
+    """Parse what a user typed. Values stay text, to be validated by the setting's type.
 
     Raises:
-        ValueError: it is a range that makes no sense.
+        ValueError: the range is invalid.
 
     """
     found = _RANGE.fullmatch(text.strip())
@@ -134,7 +134,7 @@ def parse(text: str) -> Distribution:
 
 
 def to_text(several: Distribution) -> str:
-    """Write values or a range so that reading it gives the same."""
+    """Format values or a range so that `parse` reads it back unchanged."""
     if isinstance(several, Values):
         return ", ".join(value_text(value) for value in several.values)
     how = " log" if several.log else f" step {several.step!r}" if several.step is not None else ""
@@ -142,14 +142,14 @@ def to_text(several: Distribution) -> str:
 
 
 def value_text(value: Scalar) -> str:
-    """Write one value as it is typed."""
+    """Format one value the way users type it."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def count_combinations(space: Mapping[str, Distribution]) -> float:
-    """Return how many combinations there are; infinitely many where a range has no steps."""
+    """Return the number of combinations; infinite if a range is continuous."""
     return math.prod(
         len(one.values) if isinstance(one, Values) else one.size for one in space.values()
     )

@@ -1,4 +1,4 @@
-"""Yesterday's recipes made today's: one function for each version that broke stored recipes."""
+"""Upgrade stored recipes: one function for each version that changed the format."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,11 @@ from studio.recipe.base import VERSION
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 UPGRADES: dict[int, Upgrade] = {}
-"""From a version to the function that makes its recipes one version newer."""
+"""Upgrade functions by the version they start from; each upgrades by one version."""
 
 
 def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-    """Bring a stored recipe to the present version."""
+    """Upgrade a stored recipe to the current version."""
     for version in range(int(values.get("version", VERSION)), VERSION):
         values = UPGRADES[version](values) | {"version": version + 1}
     return values

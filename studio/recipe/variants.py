@@ -1,4 +1,4 @@
-"""Which knobs belong to one kind of a section: a LoRA has a rank, a full fine-tune has none."""
+"""Which settings belong to one variant of a section: LoRA has a rank, a full fine-tune has none."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from studio.recipe.fields import Section, section_types
 
 @dataclass(frozen=True, slots=True)
 class VariantField:
-    """What a knob belongs to."""
+    """The variants of a section that have a setting."""
 
     discriminator: str
-    """The field that says which kind is in force, by its dotted name."""
+    """The dotted name of the field that selects the variant."""
     variants: tuple[str, ...]
-    """The kinds that have the knob."""
+    """The variants that have the setting."""
 
 
 @cache
 def variant_fields(recipe: type[Section]) -> dict[str, VariantField]:
-    """Return the knobs that only some kinds of a section have, by dotted name."""
+    """Return the settings that only some variants of a section have, by dotted name."""
     return dict(_find_variant_fields(recipe, ""))
 
 
 @cache
 def discriminators(recipe: type[Section]) -> dict[str, tuple[str, ...]]:
-    """Return the fields that say which kind is in force, with the kinds there are."""
+    """Return the dotted names of the fields that select a variant, with their variants."""
     return dict(_find_discriminators(recipe, ""))
 
 
 def active_settings(
     recipe: type[Section], values: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return those of some settings that count once all of them are laid over a recipe's values."""
+    """Return the settings that have an effect once all are applied to a recipe's values."""
     known = variant_fields(recipe)
     now = {**values, **settings}
     return {
@@ -48,7 +48,7 @@ def _find_variant_fields(section: type[Section], prefix: str) -> Iterator[tuple[
         kinds = section_types(info.annotation)
         for one in kinds:
             yield from _find_variant_fields(one, f"{prefix}{name}.")
-        if len(kinds) < 2:  # noqa: PLR2004 -- one kind is no choice
+        if len(kinds) < 2:  # noqa: PLR2004 -- a single variant is not a choice
             continue
         switch = str(info.discriminator)
         having: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Recipes as YAML: read strictly, written with each knob's help above it."""
+"""Recipes as YAML: parsed strictly, written with each setting's help as a comment."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,15 +12,15 @@ from studio.schemas.field_docs import field_descriptions
 
 
 def dump(recipe: Section) -> str:
-    """Write a recipe so that a person can read it and a run can repeat it."""
+    """Write a recipe as commented YAML that reproduces the run."""
     return "\n".join(_lines(recipe, indent=0)) + "\n"
 
 
 def load(text: str) -> dict[str, Any]:
-    """Read a recipe's text as plain values.
+    """Parse the text of a recipe into plain values.
 
     Raises:
-        InvalidError: the text is no YAML, or no mapping; the message names line and column.
+        InvalidError: the text is not YAML, or not a mapping; the message gives line and column.
 
     """
     try:
@@ -29,10 +29,10 @@ def load(text: str) -> dict[str, Any]:
         place = getattr(error, "problem_mark", None)
         where = f" at line {place.line + 1}, column {place.column + 1}" if place else ""
         raise InvalidError(
-            f"This is not YAML{where}.", hint="Indent with spaces, and write `name: value`."
+            f"Invalid YAML{where}.", hint="Indent with spaces, and write `name: value`."
         ) from error
     if not isinstance(values, dict):
-        raise InvalidError("A recipe is a list of `name: value` lines; this text is not.")
+        raise InvalidError("A recipe must consist of `name: value` lines.")
     return {str(name): value for name, value in values.items()}
 
 
@@ -46,7 +46,7 @@ def _lines(section: BaseModel, indent: int) -> Iterator[str]:
             yield f"{margin}{name}:"
             yield from _lines(value, indent + 1)
         else:
-            # The writer would break a line at U+0085 and not find it again.
+            # PyYAML would break a line at U+0085 and not parse it back.
             plain = str(value).isprintable()
             text = yaml.safe_dump({name: value}, allow_unicode=plain, width=10_000)
             yield from (margin + line for line in text.rstrip("\n").split("\n"))
