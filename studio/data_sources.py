@@ -1,4 +1,4 @@
-"""Where data can be brought from, as a person or a program names it."""
+"""The sources that data can be imported from."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from studio.errors import InvalidError
 from studio.schemas.field_docs import FieldDocs
 
 REPO_ID = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
-"""How the hub spells `owner/name`."""
+"""The format of repository IDs on the hub: `owner/name`."""
 
 
 S3_URL = r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}/\S.*"
-"""A bucket becomes part of a host's name, so it is spelt as one: nothing leads elsewhere."""
+"""The bucket becomes part of a host name, so only characters of host names are allowed."""
 
 
 class _Source(FieldDocs, BaseModel):
@@ -30,7 +30,7 @@ ShortText = Annotated[str, AfterValidator(_strip), Field(max_length=4000)]
 
 
 class LocalFileSource(_Source):
-    """A file in one of the folders that the operator has opened for this."""
+    """A file in one of the folders that the operator opened with `STUDIO_IMPORT_FOLDERS`."""
 
     kind: Literal["path"] = "path"
     path: ShortText
@@ -41,29 +41,29 @@ class LocalFileSource(_Source):
 
 
 class UrlSource(_Source):
-    """A file at an address of the web."""
+    """A file at a URL."""
 
     kind: Literal["url"] = "url"
     url: ShortText
 
     @property
     def display_name(self) -> str:
-        """The address without what may be secret in it: what follows the question mark."""
+        """The URL without parts that may be secret: user info, query and fragment."""
         return re.sub(r"//[^/@]*@", "//", self.url).partition("?")[0].partition("#")[0]
 
 
 class HubDatasetSource(_Source):
-    """A data set on the Hugging Face hub, or a mirror of it."""
+    """A dataset on the Hugging Face hub or a mirror."""
 
     kind: Literal["hub"] = "hub"
     id: ShortText
     """owner/name"""
     config: ShortText = ""
-    """Which of its parts; nothing is the default, or the only one."""
+    """The config (subset); empty means the default or the only one."""
     split: ShortText = ""
-    """Which of its splits; nothing is train, measured by validation or else by test."""
+    """The split; empty means train, with validation (or else test) for validation."""
     revision: ShortText = ""
-    """A branch, a tag or a commit; nothing is the newest."""
+    """A branch, tag or commit; empty means the newest."""
 
     @property
     def display_name(self) -> str:
@@ -71,7 +71,7 @@ class HubDatasetSource(_Source):
 
 
 class S3Source(_Source):
-    """A file in a bucket of S3, or what is compatible. Where that is, the operator says."""
+    """A file in a bucket of S3 or a compatible service, whose endpoint the operator sets."""
 
     kind: Literal["s3"] = "s3"
     url: ShortText
@@ -83,11 +83,11 @@ class S3Source(_Source):
 
 
 class UploadSource(_Source):
-    """A large file that was sent in parts, and has come whole."""
+    """A large file that was uploaded in parts and is complete."""
 
     kind: Literal["upload"] = "upload"
     upload: ShortText
-    """Its number, as it was given out before the first part."""
+    """The upload ID that was issued before the first part."""
 
     @property
     def display_name(self) -> str:
@@ -102,10 +102,10 @@ SOURCE_ADAPTER: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 def resolve_inside(folders: Sequence[Path], path: str) -> Path:
-    """Return where a path really leads, if that is inside one of the folders.
+    """Resolve a path that must be inside one of the folders.
 
     Raises:
-        InvalidError: it leads out of them, by dots or links, or there is nothing.
+        InvalidError: it leads outside through `..` or links, or does not exist.
 
     """
     try:
@@ -113,9 +113,9 @@ def resolve_inside(folders: Sequence[Path], path: str) -> Path:
     except (OSError, ValueError, RuntimeError):
         real = None
     if real is None or not any(real.is_relative_to(one.resolve()) for one in folders):
-        # What is there outside of them is nobody's business, so both are told alike.
+        # The same error for both cases, so that it does not reveal which files exist outside.
         raise InvalidError(
-            "There is nothing of that name in the folders that may be read.",
+            "No such file in the folders that are open for import.",
             hint="The operator opens folders with STUDIO_IMPORT_FOLDERS.",
             param="path",
         )
@@ -123,44 +123,44 @@ def resolve_inside(folders: Sequence[Path], path: str) -> Path:
 
 
 class FetchLimits(BaseModel):
-    """How much may be brought, as the process that fetches it is told."""
+    """The limits of a fetch, as handed to the process that does it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bytes: int
     row_bytes: int
-    """The longest row; a longer one is a broken file."""
+    """The longest row allowed; files with longer rows are rejected."""
     seconds: float = 12 * 3600.0
-    """For all of it, however often it is broken off."""
+    """For the whole fetch, including interruptions."""
 
 
 class FetchRequest(BaseModel):
-    """What a `fetch` chore is to bring."""
+    """The parameters of a `fetch` task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Source
     home: Path
-    """Where data sets are kept."""
+    """The folder of the datasets."""
     about: str = ""
-    """Where it comes from, for whoever watches."""
+    """The source, for display."""
     name: str = ""
-    """What the data set will be called; nothing means as the file is."""
+    """The name of the dataset; empty means the file name."""
     limits: FetchLimits
 
 
 class FetchResult(BaseModel):
-    """What a `fetch` chore has brought."""
+    """The result of a `fetch` task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: str
-    """Among the files of its folder."""
+    """The file's name in the task's folder."""
     filename: str
-    """As it was called where it comes from."""
+    """The file's name at its source."""
     bytes: int
     sha256: str
     arrival: dict[str, Any]
-    """What was seen in it: a `studio.intake.conversion.detection_result.DetectionResult`."""
+    """The detected format: a `studio.intake.conversion.detection_result.DetectionResult`."""
     facts: dict[str, Any] = {}
-    """What else is known of where it comes from: a hub's commit, an address that was led to."""
+    """Other facts about the source, such as the hub commit or the URL after redirects."""

@@ -1,4 +1,4 @@
-"""What the person who runs the studio may set, each by `STUDIO_<NAME>` in the environment."""
+"""The operator's settings, each set by `STUDIO_<NAME>` in the environment."""
 
 import json
 import os
@@ -10,136 +10,137 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names by which a machine reaches itself."""
+"""Host names of the loopback interface."""
 
 
 class Settings(BaseSettings):
-    """Read once at a process's door and handed down; no module reads the environment."""
+    """Read once when a process starts and passed down; no other module reads the environment."""
 
     model_config = SettingsConfigDict(env_prefix="STUDIO_", frozen=True, populate_by_name=True)
 
     home: Path = Path.home() / ".mantissa-studio"
-    """Where the database, data sets, models and runs are kept."""
+    """Folder of the database, datasets, models and runs."""
 
     slots: int | None = None
-    """How many runs may train at once; by default one for each GPU, or one. A run trains on one GPU
-    however many slots it takes, and runs beyond the number of GPUs share the first."""
+    """How many runs may train at once; by default one per GPU, or one. A run trains on one GPU
+    however many slots it takes; runs beyond the number of GPUs share the first GPU."""
 
     stop_grace_seconds: float = 60
-    """How long a cancelled run may take to save and leave before it is killed."""
+    """How long a cancelled run may take to save and exit before it is killed."""
 
     save_grace_seconds: float = 600
-    """How long a run that is to pause or to keep what it learnt may take to save it."""
+    """How long a run may take to save when you pause it or keep its model."""
 
     hang_seconds: float = 1800
-    """How long a run may say nothing before it is taken for hung: longer than any step of yours."""
+    """How long a run may report nothing before it counts as hung: longer than your longest step."""
 
     run_memory_bytes: int | None = None
-    """The memory of this machine that one run may have; by default no less than there is. A control
-    group of its own holds it to that where the worker may make one, else RLIMIT_DATA."""
+    """Memory limit of one run; by default, all memory of this machine. Enforced by a cgroup if the
+    worker may create one, otherwise by RLIMIT_DATA."""
 
     on_stop: Literal["leave", "drain"] = "leave"
-    """What a worker does with its runs when it is told to end: leave them training for the next
-    worker to find, or have each write a checkpoint and wait in the queue."""
+    """What happens to runs when a worker stops: `leave` lets them train until the next worker takes
+    over; `drain` has each save a checkpoint and return to the queue."""
 
     answer_idle_seconds: float = 300
-    """How long a model that was asked something stays loaded for the next question."""
+    """How long a model stays loaded after its last answer."""
 
     warm_launcher: bool = True
-    """Whether to keep the training packages loaded, so that runs start at once. Linux only."""
+    """Whether to keep the training packages loaded so that runs start immediately. Linux only."""
 
     upload_limit_bytes: int = 4 * 2**30
-    """The largest file that may be uploaded."""
+    """The maximum size of an uploaded file."""
 
     import_folders: Annotated[tuple[Path, ...], NoDecode] = ()
-    """Folders of this machine from which people may take data, parted by colons; none by default.
-    Whoever can open the studio can read them."""
+    """Folders on this machine that users may import data from, separated by colons; none by
+    default. Everyone who can open the studio can read them."""
 
     s3_endpoint: str = ""
-    """Where S3 or what is compatible is, as in https://minio.example.org; empty is Amazon's own."""
+    """URL of an S3-compatible service, such as https://minio.example.org; empty means Amazon S3."""
 
     s3_key: SecretStr = SecretStr("")
-    """The access key that data is read from S3 with. Read rights are enough."""
+    """The access key for reading data from S3. Read permission is enough."""
 
     s3_secret: SecretStr = SecretStr("")
-    """The secret that belongs to the key."""
+    """The secret access key that belongs to `s3_key`."""
 
     line_limit_bytes: int = 10 * 2**20
-    """The longest line of a data set; a longer one is a broken file."""
+    """The longest line allowed in a dataset; files with longer lines are rejected."""
 
     allowed_hosts: str = "localhost,127.0.0.1,[::1]"
-    """Names this studio answers to, parted by commas. Others are refused (DNS rebinding)."""
+    """Host names of this studio, separated by commas. Other names are rejected, to prevent DNS
+    rebinding."""
 
     sign_in: Literal["link", "accounts", "none"] = "link"
-    """Who is let in: whoever opens a link that the studio prints when it starts; people with an
-    account; or everybody, which is only for a machine of one's own."""
+    """Who may sign in: anyone with the link that the studio prints at startup (`link`), users with
+    an account (`accounts`), or everyone (`none`; only on a machine that you alone use)."""
 
     trusted_proxies: str = ""
-    """Addresses and networks of proxies, parted by commas, that are believed where a request came
-    from; whatever anybody else says of that is not heard."""
+    """Addresses and networks of trusted proxies, separated by commas. Only their forwarding headers
+    are used to determine where a request came from."""
 
     proxy_user_header: str = ""
-    """The header in which such a proxy names who has signed in there, as X-Forwarded-User. It must
-    take away what visitors send under this name. Only with accounts."""
+    """The header in which a trusted proxy names the signed-in user, such as X-Forwarded-User. The
+    proxy must remove this header from incoming requests. Only with accounts."""
 
     new_people: Literal["", "viewer", "member"] = ""
-    """What somebody may do whom a proxy names for the first time; by default, nothing: only people
-    with an account get in."""
+    """The role of a new user named by a proxy or by OpenID Connect; by default none: only users
+    with an account can sign in."""
 
     audit_days: int = Field(default=90, ge=1)
-    """How long it is kept who changed what."""
+    """How many days to keep the audit log."""
 
     public_url: str = ""
-    """Where people reach this studio, as in https://studio.example.org: messages link to it."""
+    """The URL where users reach this studio, such as https://studio.example.org. Used for links in
+    notifications."""
 
     webhook_url: SecretStr = SecretStr("")
-    """Where to post what became of a run. Kept secret: many services put a password into it."""
+    """Where to post the outcome of runs. A secret, because many services put a password in it."""
 
     webhook_secret: SecretStr = SecretStr("")
-    """Signs what is posted, in the way of Standard Webhooks: 24 to 64 bytes in base64, which may
-    begin with whsec_."""
+    """Signs webhooks as defined by Standard Webhooks: 24 to 64 bytes in base64, optionally with the
+    prefix whsec_."""
 
     smtp_url: SecretStr = SecretStr("")
-    """The mail server, as in smtp://name:password@mail.example.org:587; smtps:// for port 465."""
+    """The mail server, such as smtp://name:password@mail.example.org:587; smtps:// for port 465."""
 
     notify_email: str = ""
-    """Who gets a mail about what became of a run; several addresses are parted by commas."""
+    """Who gets an email about the outcome of runs; separate several addresses with commas."""
 
     hub_endpoint: str = Field(
         default="https://huggingface.co",
         validation_alias=AliasChoices("STUDIO_HUB_ENDPOINT", "HF_ENDPOINT"),
     )
-    """Where models are searched and downloaded: the Hugging Face hub, or a mirror of it."""
+    """Where to search and download models: the Hugging Face hub or a mirror."""
 
     hub_token: SecretStr = Field(
         default=SecretStr(""), validation_alias=AliasChoices("STUDIO_HUB_TOKEN", "HF_TOKEN")
     )
-    """Says who you are to the hub, for gated and private models. Read rights are enough."""
+    """Your access token for gated and private models on the hub. Read permission is enough."""
 
     secret_key: SecretStr = SecretStr("")
-    """Locks the secrets that were given on a page, in place of the file secret_key: 32 characters
-    or more, as from openssl rand -base64 32."""
+    """Encrypts the secrets set on the Settings page, instead of the file secret_key: 32 characters
+    or more, for example from openssl rand -base64 32."""
 
     oidc_issuer: str = ""
-    """Who signs people in besides, by OpenID Connect, as in https://login.example.org/realms/us.
+    """The OpenID Connect issuer for single sign-on, such as https://login.example.org/realms/us.
     Only with accounts."""
 
     oidc_client_id: str = ""
-    """By what name the studio is known there."""
+    """The client ID of the studio at the issuer."""
 
     oidc_client_secret: SecretStr = SecretStr("")
-    """The secret that belongs to it; none for a public client."""
+    """The client secret; empty for a public client."""
 
     oidc_groups: str = ""
-    """What members of groups there may do here, as in ml-admins=administrator,ml=member. Whoever is
-    in one gets an account, and the highest role of all that fit at each visit."""
+    """Roles for groups of the issuer, such as ml-admins=administrator,ml=member. A user in a listed
+    group gets an account and, at each sign-in, the highest role that matches."""
 
     development: bool = False
-    """Whether to show /style, the page of everything that pages are made of."""
+    """Whether to show /style, the page with all design elements."""
 
     allow_internal_addresses: bool = False
-    """Whether webhooks and downloads may go to this machine and its network, which is refused
-    otherwise."""
+    """Whether webhooks and downloads may connect to this machine and its network."""
 
     @field_validator("import_folders", mode="before")
     @classmethod
@@ -149,7 +150,7 @@ class Settings(BaseSettings):
     @field_validator("home")
     @classmethod
     def _make_absolute(cls, home: Path) -> Path:
-        # Other processes, with other working folders, are told of paths in it.
+        # Other processes with other working directories get paths inside it.
         return home.expanduser().absolute()
 
     @property
@@ -174,41 +175,41 @@ class Settings(BaseSettings):
 
     @property
     def uploads(self) -> Path:
-        """Where large files arrive, in as many parts as it takes."""
+        """Where large files are stored while their parts arrive."""
         return self.home / "uploads"
 
     @property
     def cache(self) -> Path:
-        """What may be deleted at any time: it only saves making it again."""
+        """Files that can be rebuilt, so you may delete them at any time."""
         return self.home / "cache"
 
     @property
     def api_token(self) -> Path:
-        """What programs of the same user show when they ask for something."""
+        """The file with the API token for programs of the same user."""
         return self.home / "api_token"
 
     @property
     def secret_file(self) -> Path:
-        """What locks the secrets in the database, unless `secret_key` does."""
+        """The key that encrypts the secrets in the database, unless `secret_key` is set."""
         return self.home / "secret_key"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What another process has to find in its environment to read the same settings.
+        """The environment variables that give another process the same settings.
 
-        Secrets are not among them: see `revealed`.
+        Secrets are excluded: see `secret_environment`.
         """
         hidden = {*SECRETS, "secret_key"}
         told = self.model_dump(exclude_defaults=True, exclude=hidden) | {"home": self.home}
         return {_variable_name(name): _to_environment_text(value) for name, value in told.items()}
 
     def secret_environment(self, names: Iterable[str]) -> dict[str, str]:
-        """Return some secrets as a process that needs them finds them in its environment."""
+        """Return the named secrets as environment variables, without those that are not set."""
         found = {name: self.secret_value(name) for name in names}
         return {_variable_name(name): value for name, value in found.items() if value}
 
     def secret_value(self, name: str) -> str:
-        """Return what a secret is; nothing where it is not set."""
+        """Return the value of a secret; empty if it is not set."""
         secret: SecretStr = getattr(self, name)
         return secret.get_secret_value()
 
@@ -230,7 +231,7 @@ SECRETS = tuple(
     for name, field in Settings.model_fields.items()
     if field.annotation is SecretStr and name != "secret_key"
 )
-"""The settings that are secret, and may be given on a page, too."""
+"""The secret settings, which can also be set on a page."""
 
 _SECRET_VARIABLES = frozenset(
     {
@@ -243,8 +244,8 @@ _SECRET_VARIABLES = frozenset(
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for a process that needs none of the studio's secrets."""
-    # Settings are read without regard to small and large letters.
+    """Return an environment without the studio's secrets."""
+    # Settings are case-insensitive.
     return {
         name: value for name, value in environment.items() if name.upper() not in _SECRET_VARIABLES
     }
