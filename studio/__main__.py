@@ -1,4 +1,4 @@
-"""`python -m studio`: the `studio` command where no script is installed."""
+"""`python -m studio`: the `studio` command if its script is not installed."""
 
 from studio.cli import main
 

@@ -1,6 +1,6 @@
 """The `studio` command: serve · link · accounts · worker · train · runs · datasets ….
 
-What a command needs is imported by it: help, and what only asks the API, come at once.
+Each command imports what it needs, so that help and API commands start quickly.
 """
 
 import gc
@@ -21,33 +21,35 @@ app = typer.Typer(
 )
 
 EXIT_UNAVAILABLE = 3
-"""How the command ends when something it needs is not there; 1 says that it was refused."""
+"""The exit code if something the command needs is unavailable; other errors exit with 1."""
 
 app.add_typer(accounts.app, name="accounts")
 app.add_typer(runs.app, name="runs")
 app.add_typer(datasets.app, name="datasets")
 
-Port = Annotated[int, typer.Option(help="Where to listen.", min=1, max=65535)]
+Port = Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)]
 Host = Annotated[
-    str, typer.Option(help="Which address to listen on; only this machine by default.")
+    str, typer.Option(help="The address to listen on; by default, only this machine can connect.")
 ]
 OpenPage = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 NoSignIn = Annotated[
-    bool, typer.Option("--no-sign-in", help="Let every program and person of this machine in.")
+    bool, typer.Option("--no-sign-in", help="Let all users and programs on this machine in.")
 ]
-OwnWorker = Annotated[bool, typer.Option("--worker/--no-worker", help="Train here, too.")]
+OwnWorker = Annotated[bool, typer.Option("--worker/--no-worker", help="Also start a worker.")]
 RecipeFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A recipe as YAML.")]
 Changes = Annotated[
     list[str],
     typer.Option("--set", help="Change a value: --set precision=fp32", metavar="KEY=VALUE"),
 ]
-BackupFile = Annotated[Path, typer.Argument(help="A file that ends in .zip, or a folder to make.")]
-Models = Annotated[bool, typer.Option(help="Take the base models along, which may be large.")]
-Checkpoints = Annotated[bool, typer.Option(help="Take the runs' checkpoints along.")]
-Backup = Annotated[Path, typer.Argument(help="What `studio backup` made.")]
+BackupFile = Annotated[Path, typer.Argument(help="A .zip file or a folder to create.")]
+Models = Annotated[bool, typer.Option(help="Include the base models, which may be large.")]
+Checkpoints = Annotated[bool, typer.Option(help="Include the checkpoints of runs.")]
+Backup = Annotated[Path, typer.Argument(help="A backup made by `studio backup`.")]
 Into = Annotated[Path | None, typer.Option(help="The folder to fill; by default STUDIO_HOME.")]
-Force = Annotated[bool, typer.Option(help="Fill a home in use before; what it held is set aside.")]
-RunName = Annotated[str, typer.Option(help="What to call it; by default the file's name.")]
+Force = Annotated[
+    bool, typer.Option(help="Restore into a home that is not empty; its content is set aside.")
+]
+RunName = Annotated[str, typer.Option(help="Name of the run; by default the file's name.")]
 
 
 @app.command()
@@ -59,8 +61,8 @@ def serve(
     worker: OwnWorker = True,
     no_sign_in: NoSignIn = False,
 ) -> None:
-    """Serve the pages and the API, and run the queue beside them."""
-    gc.disable()  # what is imported stays: no use in looking it over; `settle` enables it again
+    """Serve the pages and the API, and start a worker that runs the queue."""
+    gc.disable()  # imported modules are never freed; `settle` enables it again
     from studio.commands import login_link  # noqa: PLC0415 -- heavy import
     from studio.commands import serve as serving  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
@@ -71,7 +73,7 @@ def serve(
 
 @app.command()
 def link() -> None:
-    """Print a new link into the studio that runs here. It works once."""
+    """Print a new sign-in link for the studio on this machine. It works once."""
     from studio.commands import login_link  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
@@ -82,7 +84,7 @@ def link() -> None:
 def worker(
     lifeline: Annotated[int | None, typer.Option(hidden=True, help="An open socket.")] = None,
 ) -> None:
-    """Run the queue, until told to stop; training goes on without it."""
+    """Run the queue until stopped; runs that are training continue without it."""
     gc.disable()  # as above
     from studio.commands import worker  # noqa: PLC0415 -- heavy import
 
@@ -91,8 +93,8 @@ def worker(
 
 
 @app.command()
-def train(recipe: RecipeFile, changes: Changes = [], name: RunName = "") -> None:  # noqa: B006 -- typer reads it, nobody changes it
-    """Queue a recipe, follow it to its end, and say what came of it."""
+def train(recipe: RecipeFile, changes: Changes = [], name: RunName = "") -> None:  # noqa: B006 -- typer reads it; it is never changed
+    """Queue a recipe, follow the run until it ends, and print the result."""
     from studio.commands import train as training  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
@@ -101,7 +103,7 @@ def train(recipe: RecipeFile, changes: Changes = [], name: RunName = "") -> None
 
 @app.command()
 def backup(to: BackupFile, *, models: Models = True, checkpoints: Checkpoints = True) -> None:
-    """Copy everything the studio keeps to one file or folder; it may go on meanwhile."""
+    """Back up everything to a file or folder, even while the studio runs."""
     from studio.commands import backup as keeping  # noqa: PLC0415 -- heavy import
     from studio.services.operations.backups import BackupOptions  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
@@ -113,7 +115,7 @@ def backup(to: BackupFile, *, models: Models = True, checkpoints: Checkpoints = 
 
 @app.command()
 def restore(source: Backup, into: Into = None, *, force: Force = False) -> None:
-    """Bring a backup back, here or on another machine; checked whole before anything changes."""
+    """Restore a backup here or on another machine, after verifying all of it."""
     from studio.commands import backup as keeping  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
@@ -123,7 +125,7 @@ def restore(source: Backup, into: Into = None, *, force: Force = False) -> None:
 
 @app.command("doctor")
 def check_machine() -> None:
-    """Say what this machine can do and what is missing."""
+    """Check what this machine supports and what is missing."""
     from studio.commands import doctor  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
@@ -148,7 +150,7 @@ def root_options(
 
 
 def main() -> None:
-    """Run the command; an expected failure is one sentence and its hint, never a traceback."""
+    """Run the command; print an expected error as a sentence and a hint, without a traceback."""
     try:
         app(standalone_mode=True)
     except StudioError as error:

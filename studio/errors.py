@@ -1,24 +1,24 @@
-"""Every error the studio raises on purpose, and what each one means.
+"""The errors that the studio raises on purpose, and their meanings.
 
 StudioError
-├── NotFoundError       nothing by that name
-├── AccessError         it is not for whoever asks
-│   ├── UnknownPersonError  nobody has said who that is
-│   ├── ForbiddenError      they may not do this
-│   └── TooManyError        they asked too often; later it will be answered
+├── NotFoundError       nothing has that name
+├── AccessError         the caller has no access
+│   ├── UnauthorizedError      the caller is not signed in
+│   ├── ForbiddenError         the caller lacks permission
+│   └── TooManyRequestsError   the caller sent too many requests; retry later
 ├── ConflictError       it exists, but not in a state that allows this
-│   └── StaleError      it was changed by somebody else meanwhile
-├── InvalidError        the input cannot be accepted, and never will be
-├── TooLargeError       the input is bigger than the studio takes
+│   └── StaleError      someone else changed it in the meantime
+├── InvalidError        the input is invalid; a retry will not help
+├── TooLargeError       the input exceeds a size limit
 ├── UnavailableError    a resource is missing now: a GPU, the hub, the training packages
-│   ├── DiskFullError   there is no room left where the studio keeps its data
-│   └── FilesLostError  the files of work that goes on were deleted
-└── TrainingError       a run began and could not finish
+│   ├── DiskFullError   the disk that holds the studio's data is full
+│   └── FilesLostError  the files of active work were deleted
+└── TrainingError       a run started and could not finish
 """
 
 
 class StudioError(Exception):
-    """An expected failure, told in words a user can act on."""
+    """An expected failure, with a message and a hint that users can act on."""
 
     code = "error"
 
@@ -27,7 +27,7 @@ class StudioError(Exception):
         self.message = message
         self.hint = hint
         self.param = param
-        """The dotted name of the field at fault, or nothing."""
+        """The dotted name of the invalid field; empty if none."""
 
 
 class NotFoundError(StudioError):
@@ -55,7 +55,7 @@ class UnavailableError(StudioError):
 
 
 class AccessError(StudioError):
-    """A refusal of a person, and of nothing that a run does."""
+    """A request was denied to its caller; never raised by a run."""
 
 
 class UnauthorizedError(AccessError):
@@ -79,10 +79,10 @@ class FilesLostError(UnavailableError):
 
 
 class TrainingError(StudioError):
-    """A run that cannot go on. `code` is one of `studio.failure_codes`."""
+    """A run cannot continue. `code` is one of `studio.failure_codes`."""
 
     def __init__(self, code: str, message: str, *, hint: str = "", **facts: int) -> None:
         super().__init__(message, hint=hint)
         self.code = code
         self.facts = facts
-        """Numbers that a repair can go by."""
+        """Figures that the suggested fixes are based on."""

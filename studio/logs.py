@@ -1,4 +1,4 @@
-"""One way to log for every process: a readable line on a terminal, JSON elsewhere."""
+"""Logging for every process: readable lines on a terminal, JSON elsewhere."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 def configure(process: str) -> None:
-    """Send everything this process logs to the error stream, without the secrets it knows."""
+    """Send all logs of this process to stderr, with known secrets redacted."""
     handler = logging.StreamHandler()
     handler.setFormatter(_TerminalFormatter() if sys.stderr.isatty() else _JsonFormatter(process))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -29,7 +29,7 @@ def configure(process: str) -> None:
 
 @contextmanager
 def log_context(**facts: object) -> Iterator[None]:
-    """Add facts to every line that is logged inside, whatever module logs it."""
+    """Add fields to every line that any module logs inside the context."""
     token = _context.set(_context.get() | facts)
     try:
         yield
@@ -46,14 +46,14 @@ def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _escape_control_characters(value: object) -> str:
-    """Write a value so that it cannot pass for another line, or colour the terminal."""
+    """Escape a value so that it cannot forge another log line or control the terminal."""
     text = str(value)
     return text if text.isprintable() else ascii(text)
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """Write where it failed, without what a person had put in: pydantic quotes it."""
-    assert record.exc_info  # noqa: S101 -- asked by the caller
+    """Format the traceback without the user input that pydantic quotes in its errors."""
+    assert record.exc_info  # noqa: S101 -- checked by the caller
     return _QUOTED_INPUT.sub("input_value=…", formatter.formatException(record.exc_info))
 
 

@@ -1,4 +1,4 @@
-"""What a process knows to be secret, kept out of what it writes and shows: `***` in its place."""
+"""Redact secrets: replace them with `***` in logs and in displayed text."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 MASK = "***"
 MIN_SECRET_LENGTH = 6
-"""Less than this is no secret, and stands in every other word."""
+"""Shorter values are not redacted, because they occur in ordinary words."""
 _MIN_SECRET_PATH_LENGTH = 16
-"""An address's path of so many signs may be what lets one in, as with many chats' webhooks."""
+"""A URL path of at least this many characters may be a secret, as in many webhook URLs."""
 
 _TOKEN_PATTERN = re.compile(
     r"\b(?:hf_[a-z0-9]{16,}|sft_\d+_[\w-]{20,}|whsec_[a-z0-9+/=]{16,})"
@@ -18,20 +18,20 @@ _TOKEN_PATTERN = re.compile(
     r"|(?<=://)[^\s/:@\"']*:[^\s/@\"']+(?=@)",
     re.ASCII | re.IGNORECASE,
 )
-"""What looks like somebody's secret, whoever told it: tokens by their beginnings, what is shown to
-be let in, and passwords in addresses."""
+"""Text that looks like a secret from any source: tokens by their prefixes, bearer tokens, and
+passwords in URLs."""
 
 _QUERY_SECRET_PATTERN = re.compile(
     r"([?&](?:access_token|token|api_key|key|secret|password|signature)=)[^\s&\"']+", re.IGNORECASE
 )
-"""What an address itself calls secret."""
+"""Query parameters whose names mark them as secret."""
 
 _registered_secrets: dict[str, None] = {}
 _secret_patterns: list[re.Pattern[str]] = []
 
 
 def register_secrets(values: Iterable[str]) -> None:
-    """Keep these values out of sight from now on, however they are written."""
+    """Redact these values from now on, in all their encodings."""
     new = {
         one: None for value in values for one in _spellings(value) if one not in _registered_secrets
     }
@@ -44,14 +44,14 @@ def register_secrets(values: Iterable[str]) -> None:
 
 
 def redact(text: str) -> str:
-    """Return a text without what is secret."""
+    """Return the text with secrets redacted."""
     for pattern in _secret_patterns:
         text = pattern.sub(MASK, text)
     return _QUERY_SECRET_PATTERN.sub(rf"\1{MASK}", _TOKEN_PATTERN.sub(MASK, text))
 
 
-def redact_value(value: Any) -> Any:  # noqa: ANN401 -- whatever JSON can hold
-    """Return a value without what is secret in its texts; numbers stay numbers."""
+def redact_value(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
+    """Return the value with secrets redacted in its strings; numbers stay numbers."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -64,21 +64,21 @@ def redact_value(value: Any) -> Any:  # noqa: ANN401 -- whatever JSON can hold
 
 
 class RedactingStream:
-    """A stream of text that lets nothing secret through."""
+    """A text stream that redacts secrets."""
 
-    def __init__(self, inner: Any) -> None:  # noqa: ANN401 -- sys.stdout, or what stands in for it
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401 -- sys.stdout or a replacement
         self._inner = inner
 
     def write(self, text: str) -> int:
         self._inner.write(redact(text))
         return len(text)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- all else is the stream's own
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- delegates to the stream
         return getattr(self._inner, name)
 
 
 def _spellings(value: str) -> set[str]:
-    """Return how a value may be written, and what in it is secret by itself."""
+    """Return all encodings of a value and of the secret parts in it."""
     parts = {value}
     if "://" in value:
         where = urlsplit(value)

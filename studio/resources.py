@@ -1,4 +1,4 @@
-"""Where templates, static files and migrations are: in the installed wheel or in the checkout."""
+"""Paths of templates, static files and migrations, in the installed wheel or the checkout."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ def migrations_dir() -> Path:
 
 
 def has_vendored_scripts() -> bool:
-    """Whether the JavaScript that others wrote is in place; without it a page is dead."""
+    """Whether the third-party JavaScript is installed; pages do not work without it."""
     return (static_dir() / "vendor" / ".stamp").exists()
 
 
 def _resources_dir() -> Path:
-    # A standard wheel carries the folders inside the package; an editable one reads the checkout.
+    # A standard wheel has the folders inside the package; an editable install uses the checkout.
     carried = _PACKAGE / "_resources"
     return carried if carried.is_dir() else _PACKAGE.parent
