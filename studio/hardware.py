@@ -1,4 +1,4 @@
-"""What this machine has, read without torch: processor, memory, GPUs, training packages."""
+"""The hardware of this machine, detected without torch: CPU, memory, GPUs, training packages."""
 
 import os
 import shutil
@@ -14,26 +14,26 @@ from typing import Literal
 import psutil
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""Names under which Linux reports bfloat16 arithmetic: AVX-512, AMX, and 64-bit Arm."""
+"""CPU flags by which Linux reports bfloat16 support: AVX-512, AMX and 64-bit Arm."""
 
 OPENMP_ENVIRONMENT = {"GOMP_SPINCOUNT": "300000"}
-"""How long a thread of torch waits by turning round and round before it sleeps, in turns.
+"""How many iterations a thread of torch spins before it sleeps.
 
-The default is to turn for ever. Alone on a machine that is 4 % faster; beside two busy programs
-the same work took 72 s instead of 43.
+By default it spins forever. On an idle machine that is 4 % faster; next to two busy programs, the
+same work took 72 s instead of 43.
 """
 
 OPTIONAL_PACKAGES = ("bitsandbytes", "torchao")
-"""Packages that some recipes need, and most do not."""
+"""Packages that only some recipes need."""
 
 _CGROUP_LIMIT_FILES = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Where a container reads how much memory it may use."""
+"""The memory limit of a container (cgroup v2 and v1)."""
 
 _CGROUP_USAGE_FILES = ("memory.current", "memory.usage_in_bytes")
-"""The files beside these that say how much it uses, page cache included."""
+"""The memory usage files in the same folders; usage includes the page cache."""
 
 _QUERY = "index,name,memory.total,compute_cap"
 
@@ -44,7 +44,7 @@ class Gpu:
     name: str
     memory_bytes: int
     capability: tuple[int, int]
-    """CUDA compute capability, for example (8, 0) for an A100."""
+    """CUDA compute capability, such as (8, 0) for an A100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +52,37 @@ class Hardware:
     processor: str
     cores: int
     memory_bytes: int
-    """Of the host, or what a container may use of it."""
+    """Memory of the host, or the container's limit."""
     native_bf16: bool
-    """The processor multiplies bfloat16 itself; others emulate it, rightly but slowly."""
+    """Whether the CPU supports bfloat16 natively; others emulate it, accurately but slowly."""
     gpus: tuple[Gpu, ...] = ()
     torch: str = ""
-    """Version of the installed torch, or nothing when the training packages are absent."""
+    """Version of the installed torch; empty without the training packages."""
     packages: frozenset[str] = frozenset()
     """The optional packages that are installed."""
     product_times: Mapping[str, float] = field(default_factory=dict)
-    """By format: how many times as long as in float32 matrix products take, once measured."""
+    """Measured time of matrix products by format, relative to float32; empty until measured."""
 
     @property
     def device(self) -> Literal["cuda", "cpu"]:
-        """Where runs train: a CPU build of torch leaves GPUs unused."""
+        """The device that runs train on; a CPU build of torch cannot use GPUs."""
         return "cuda" if self.gpus and self.torch and "+cpu" not in self.torch else "cpu"
 
     @property
     def capability(self) -> tuple[int, int]:
-        """The oldest compute capability among the GPUs: what every one of them can do."""
+        """The lowest compute capability among the GPUs, which all of them support."""
         return min(gpu.capability for gpu in self.gpus)
 
     @property
     def usable_memory_bytes(self) -> int:
-        """What one run may fill: the smallest GPU, or the memory of the host."""
+        """The memory one run may use: that of the smallest GPU, or of the host."""
         if self.device == "cpu":
             return self.memory_bytes
         return min(gpu.memory_bytes for gpu in self.gpus)
 
     @property
     def device_name(self) -> str:
-        """What a run says that it trained on."""
+        """The device name that a run reports."""
         return self.processor if self.device == "cpu" else self.gpus[0].name
 
     @property
@@ -94,7 +94,7 @@ class Hardware:
 
 @lru_cache(maxsize=1)
 def detect() -> Hardware:
-    """Look at the machine once a process."""
+    """Detect the hardware, once per process."""
     model, flags = _processor()
     return Hardware(
         processor=model,
@@ -110,7 +110,7 @@ def detect() -> Hardware:
 
 
 def _total_memory() -> int:
-    """Return the host's memory, or a container's share of it where that is less."""
+    """Return the host's memory in bytes, or the container's limit if that is lower."""
     told = (
         path.read_text(encoding="ascii").strip() for path in _CGROUP_LIMIT_FILES if path.exists()
     )
@@ -119,7 +119,7 @@ def _total_memory() -> int:
 
 
 def free_memory() -> int:
-    """Return how many bytes of memory are free now: of the host, or of a container's share."""
+    """Return the free memory in bytes, of the host or within the container's limit."""
     free = psutil.virtual_memory().available
     limits = [
         (limit, limit.with_name(name))
@@ -132,7 +132,7 @@ def free_memory() -> int:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the version of each package a run's numbers may depend on; absent ones left out."""
+    """Return the versions of installed packages that can affect the metrics of a run."""
     names = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "safetensors")
     return {
         name: found for name in (*names, *OPTIONAL_PACKAGES) if (found := _package_version(name))
@@ -147,7 +147,7 @@ def _package_version(package: str) -> str:
 
 
 def _processor() -> tuple[str, frozenset[str]]:
-    """Return the processor's name and its feature flags, as far as the system tells them."""
+    """Return the CPU's name and feature flags, if the system reports them."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return "Processor", frozenset()

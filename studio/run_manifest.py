@@ -1,7 +1,7 @@
-"""The manifest of a run: one document that lets a person repeat it, and trust what came of it.
+"""The manifest of a run: one document with everything needed to reproduce and verify it.
 
-The runner writes it beside the files it is about; until then it can be told from the run's row.
-What stands in it is decided here alone.
+The runner writes it next to the files it describes; until then it is built from the run's row.
+This module alone decides its content.
 """
 
 import hashlib
@@ -23,25 +23,25 @@ class _ManifestPart(FieldDocs, BaseModel):
 
 class BaseFacts(_ManifestPart):
     name: str
-    """As the recipe names it: one of the studio's models, a folder, or a name on the hub."""
+    """The model as named in the recipe: one of the studio's models, a folder, or a hub name."""
     revision: str = ""
-    """Of a model from the hub: the commit that was fetched."""
+    """For a model from the hub: the commit that was downloaded."""
     sha256: dict[str, str] = {}
-    """Of a model in a folder: each file of weights, and its hash."""
+    """For a model in a folder: the checksum of each weight file."""
 
 
 class PrecisionFacts(_ManifestPart):
     requested: str
     chosen_by: Literal["user", "studio"] = "user"
     reason: str = ""
-    """Why the studio chose it; empty where a user did."""
+    """Why the studio chose the precision; empty if a user chose it."""
     resolved: dict[str, Any]
-    """What was planned for this model, before it was loaded."""
+    """The formats planned for this model before it was loaded."""
     audited: dict[str, Any]
-    """What was measured before the first step; equal to the plan, or the run would have ended."""
+    """The formats measured before the first step; a run whose audit differs from the plan fails."""
     rounded: dict[str, Any] | None = None
-    """What loading the base model has rounded, measured on a sample; null where every weight
-    stayed as it was saved."""
+    """The rounding error of loading the base model, measured on a sample; null if every weight kept
+    its saved format."""
 
 
 class FileFacts(_ManifestPart):
@@ -51,28 +51,28 @@ class FileFacts(_ManifestPart):
 
 
 class Manifest(_ManifestPart):
-    """What was trained, on what, with what, and what came of it."""
+    """The recipe, data, model, environment and results of a run."""
 
     manifest_version: Literal[1] = 1
     run: int
     name: str
     attempt: int
     is_finished: bool = False
-    """Whether it was trained to its end; if not, this is what is known so far."""
+    """Whether training finished; if not, the manifest is preliminary."""
     recipe: dict[str, Any]
     recipe_sha256: str
-    """Of the recipe as JSON, keys sorted, without spaces."""
+    """The checksum of the recipe as JSON with sorted keys and no spaces."""
     dataset: DatasetFacts | None
-    """None where it was deleted before the run began."""
+    """None if it was deleted before the run started."""
     base_model: BaseFacts
     precision: PrecisionFacts
     seed: int
     versions: dict[str, str]
     hardware: dict[str, str]
     metrics: dict[str, float]
-    """The last value of each."""
+    """The last value of each metric."""
     artifacts: list[FileFacts] = []
-    """What the run has made; the manifest itself is left out."""
+    """The files that the run produced, without the manifest."""
 
 
 def build_manifest(
@@ -81,7 +81,7 @@ def build_manifest(
     resolved: Mapping[str, Any],
     metrics: Mapping[str, float],
 ) -> Manifest:
-    """Tell what is known of a run from its recipe, from its launch and from what it told."""
+    """Build the preliminary manifest of a run from its recipe, job spec and reported results."""
     return Manifest(
         run=spec.run_id,
         name=spec.name,
@@ -108,7 +108,7 @@ def build_manifest(
 def finish_manifest(
     known: Manifest, *, location: str, revision: str | None, folder: Path
 ) -> Manifest:
-    """Add what the end of a run tells: hashes of what it began with, and of what it made."""
+    """Complete the manifest of a finished run: add checksums of the base model and artifacts."""
     base = Path(location)
     weights = safetensors_headers.weight_files(base) if base.is_absolute() else []
     hashes = {path.name: file_sha256(path) for path in weights}

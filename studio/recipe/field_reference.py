@@ -13,7 +13,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.schemas.field_docs import field_descriptions
 
 _BOUND_TEXTS: tuple[tuple[type, str, str], ...] = (
-    (Gt, "gt", "greater than {}"),
+    (Gt, "gt", "more than {}"),
     (Ge, "ge", "at least {}"),
     (Lt, "lt", "less than {}"),
     (Le, "le", "at most {}"),

@@ -1,4 +1,1 @@
-"""What all pydantic models share.
-
-Field descriptions from docstrings, readable validation errors.
-"""
+"""Shared by all pydantic models: field descriptions from docstrings, readable validation errors."""

@@ -1,6 +1,6 @@
-"""Models whose fields are described by the texts under them, read when somebody asks.
+"""Field descriptions from attribute docstrings, read on demand.
 
-Pydantic's own `use_attribute_docstrings` reads the source of every class while it is made: a
+Pydantic's `use_attribute_docstrings` reads the source of every class when it is created: a
 millisecond each, for texts that most processes never show.
 """
 
@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema
 
 
 class FieldDocs:
-    """What a model has beside its base, to tell the texts of its fields in its JSON schema."""
+    """A mixin that adds attribute docstrings to a model's JSON schema as descriptions."""
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -33,9 +33,9 @@ class FieldDocs:
 
 @cache
 def field_descriptions(model: type[BaseModel]) -> Mapping[str, str]:
-    """Return the text under each field of a model, its own or of the class it has the field from.
+    """Return the docstring of each field of a model, including inherited ones.
 
-    A field without one is left out.
+    Fields without a docstring are omitted.
     """
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):

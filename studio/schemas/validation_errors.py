@@ -1,7 +1,7 @@
-"""Validation errors in sentences: which field it is, what it must be, and the range it may have.
+"""Readable validation errors: the field, what it must be, and its allowed range.
 
-Pydantic names the branches of a union on the way to a field (`messages.0.content.constrained-str`)
-and tells only the bound that was broken. Here the types of the model say which parts are fields.
+Pydantic includes union branches in the location (`messages.0.content.constrained-str`) and reports
+only the bound that was exceeded. This module finds the real fields through the model's types.
 """
 
 import re
@@ -19,21 +19,21 @@ _UNION_BRANCH = re.compile(
     r"(str|int|float|bool|none|dict|list|bytes|datetime)|(constrained|tagged|function|model)-.*"
     r"|.*\[.*"
 )
-"""What pydantic calls a branch that is no model."""
+"""The names that pydantic gives union branches that are not models."""
 _MAPPING_TYPES = (dict, Mapping)
 _LIST_TYPES = (list, tuple, set, frozenset, Sequence)
 _RANGE_ERRORS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
 _DATABASE_LIMIT = 2**53
-"""Beyond it bounds are those of storage, and mean nothing to a reader."""
+"""Larger bounds are storage limits, which mean nothing to users."""
 _ABSENT_FIELD_ERRORS = frozenset({"missing", "extra_forbidden"})
-"""Errors whose last part names a field that is not there."""
+"""Errors whose location ends in a missing or unknown field."""
 _MUST_BE = "Must be "
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
     param: str
-    """The field by its dotted name, as `messages.0.content`; nothing for the whole."""
+    """The dotted name of the field, such as `messages.0.content`; empty for the whole input."""
     message: str
     """One or two sentences."""
 
@@ -43,20 +43,20 @@ class FieldError:
 
 @dataclass(frozen=True, slots=True)
 class _FieldLocation:
-    """Where an error is: the fields on the way, and what may stand there by its types."""
+    """The location of an error: the path of fields, and the types allowed there."""
 
     path: tuple[str, ...]
     types: tuple[Any, ...]
     siblings: tuple[str, ...]
-    """Names of the fields beside it."""
+    """Names of the fields in the same object."""
 
 
 def field_errors(errors: Iterable[ErrorDetails], model: Any = None) -> list[FieldError]:  # noqa: ANN401 -- any annotation
-    """Return one error a field, in the order of the fields.
+    """Return one error per field, in the order of the errors.
 
-    `model` is the annotation that the input was validated against, or one for each name; without
-    it messages name no range.
-    Where every branch of a union failed, only those are kept that got furthest.
+    `model` is the annotation that the input was validated against, or a mapping of names to
+    annotations; without it, messages give no range. If every branch of a union failed, only the
+    errors deepest in the input are returned.
     """
     fields: dict[tuple[str, ...], list[str]] = {}
     for error in errors:
@@ -71,7 +71,7 @@ def field_errors(errors: Iterable[ErrorDetails], model: Any = None) -> list[Fiel
 
 
 def _join_branches(messages: Sequence[str]) -> str:
-    """Join what each branch of a union asks for."""
+    """Join the requirements of all branches of a union into one sentence."""
     unlike = list(dict.fromkeys(messages))
     if len(unlike) == 1 or not all(message.startswith(_MUST_BE) for message in unlike):
         return unlike[0]
@@ -105,7 +105,7 @@ def _field_names(kind: Any) -> Iterable[str]:  # noqa: ANN401 -- any annotation
 
 
 def _types_inside(types: Iterable[Any], part: int | str) -> Iterator[Any]:
-    """Yield what may stand under a part of the way, by each type that has one of this name."""
+    """Yield the types allowed for a field or index inside the given types."""
     for kind in types:
         origin, args = get_origin(kind) or kind, get_args(kind)
         if kind is Any:
@@ -129,7 +129,7 @@ def _model_field_types(model: type[BaseModel], part: int | str) -> Iterator[Any]
 
 
 def _union_members(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotation
-    """Yield each alternative of a type, and beside it the bounds it is annotated with."""
+    """Yield each member of a union, and the constraints it is annotated with."""
     if kind is None:
         return
     if isinstance(kind, FieldInfo):
@@ -147,12 +147,12 @@ def _union_members(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotatio
 
 
 def accepts_list(kind: Any) -> bool:  # noqa: ANN401 -- any annotation
-    """Whether several values are taken."""
+    """Whether the type accepts a list."""
     return any((get_origin(one) or one) in _LIST_TYPES for one in _union_members(kind))
 
 
 def range_message(types: Iterable[Any], what: str = "") -> str:
-    """Say which numbers are allowed, or nothing if all are; `what` says what kind of number."""
+    """Return the allowed range as a sentence, empty if unbounded; `what` names the number type."""
     bounds = {
         name: _format_number(limit)
         for kind in types
@@ -203,7 +203,7 @@ def _sentence(error: ErrorDetails, place: _FieldLocation) -> str:
         return range_message(place.types) or range_message([broken])
     if kind == "extra_forbidden":
         near = _suggestion(error["loc"][-1], place.siblings)
-        return " ".join(filter(None, ("There is no such field.", near)))
+        return " ".join(filter(None, ("Unknown field.", near)))
     if written := _ERROR_SENTENCES.get(kind):
         return written.format(**context)
     if what := _NUMBER_ERRORS.get(kind):
@@ -217,7 +217,7 @@ def _suggestion(name: int | str, siblings: Sequence[str]) -> str:
 
 
 def _reword(message: str) -> str:
-    """Reword a message of pydantic's own, or of a validator of ours, which is a sentence."""
+    """Reword a message from pydantic, or from a validator of the studio, as a sentence."""
     text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     for theirs, ours in (("Input should be ", _MUST_BE), ("Value should ", "Must ")):
         text = text.replace(theirs, ours)
@@ -231,7 +231,7 @@ _NUMBER_ERRORS = {
     "finite_number": "a finite number",
 }
 _ERROR_SENTENCES = {
-    "missing": "A value is needed.",
+    "missing": "A value is required.",
     **dict.fromkeys(("bool_type", "bool_parsing"), "Must be true or false."),
     "string_type": "Must be text.",
     "string_unicode": "Must be text in UTF-8.",
@@ -240,7 +240,7 @@ _ERROR_SENTENCES = {
     "string_pattern_mismatch": "Must match the pattern {pattern}",
     **dict.fromkeys(("literal_error", "enum"), "Must be {expected}."),
     "union_tag_invalid": "Must be one of {expected_tags}.",
-    "union_tag_not_found": "A value is needed.",
+    "union_tag_not_found": "A value is required.",
     **dict.fromkeys(("list_type", "tuple_type", "set_type"), "Must be a list."),
     "dict_type": "Must be an object with fields.",
     "mapping_type": "Must be an object with fields.",
@@ -248,8 +248,8 @@ _ERROR_SENTENCES = {
     "model_attributes_type": "Must be an object with fields.",
     "too_short": "Must have at least {min_length} entries.",
     "too_long": "Must have at most {max_length} entries.",
-    "json_invalid": "This is not JSON: {error}.",
+    "json_invalid": "Invalid JSON: {error}.",
     "none_required": "Must be null.",
     "multiple_of": "Must be a multiple of {multiple_of}.",
 }
-"""What the API says of each kind of error; see https://docs.pydantic.dev/latest/errors/."""
+"""API messages by pydantic error type; see https://docs.pydantic.dev/latest/errors/."""
