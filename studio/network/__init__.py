@@ -1,1 +1,1 @@
-"""Requests to other machines: guarded HTTP, internal networks, the Hugging Face hub."""
+"""Requests to other machines: safe HTTP, internal networks, the Hugging Face hub."""

@@ -1,7 +1,7 @@
-"""The Hugging Face hub, or a mirror of it: what it has, and what a model's files must come to.
+"""A client for the Hugging Face hub or a mirror: search, model info, downloads.
 
-Nothing is cached and nothing is tried twice here: who waits for an answer hears soon that there is
-none. Where the hub is, and who we are to it, the operator says and nobody else.
+Nothing is cached or retried here, so that callers learn quickly if the hub does not answer. Only
+the operator sets the endpoint and the token.
 """
 
 import re
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-"""`owner/name`, as the hub spells it."""
+"""The format of repository IDs: `owner/name`."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
-"""A branch, a tag, a pull request as refs/pr/1, or a commit."""
+"""A branch, a tag, a pull request such as refs/pr/1, or a commit."""
 
 TIMEOUT_SECONDS = 10.0
-"""How long the hub may be silent."""
+"""How long to wait for the hub before giving up."""
 
 _EXPANDED_FIELDS = (
     "downloads",
@@ -40,18 +40,18 @@ _TASK = "text-generation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubFile:
-    """One file of a model, and what it must come to."""
+    """One file of a model, with its expected size and checksum."""
 
     name: str
     size: int
     sha256: str = ""
-    """Of a large file; small ones are known by git's own hash."""
+    """The checksum of a large (LFS) file; small files have only git's hash."""
     git: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubModel:
-    """A model on the hub, as far as an answer tells of it."""
+    """A model on the hub; fields that the response lacks keep their defaults."""
 
     id: str
     commit: str = ""
@@ -59,9 +59,9 @@ class HubModel:
     likes: int = 0
     licence: str = ""
     gated: bool = False
-    """Whether its owner asks for consent before files are handed out."""
+    """Whether you must accept its terms before you can download files."""
     parameters: Mapping[str, int] = field(default_factory=dict)
-    """How many there are of each format, by safetensors' names of these."""
+    """Parameter counts by safetensors dtype name."""
     files: tuple[HubFile, ...] = ()
 
     @property
@@ -71,22 +71,22 @@ class HubModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
-    """The hub at one address, asked by one reader."""
+    """The hub at one endpoint, accessed with one token."""
 
     endpoint: str
     token: str = field(default="", repr=False)
     timeout_seconds: float = TIMEOUT_SECONDS
-    """How long it may be silent."""
+    """How long to wait for an answer."""
 
     @property
     def host(self) -> str:
         return urlsplit(self.endpoint).hostname or self.endpoint
 
     def search(self, words: str, limit: int) -> list[HubModel]:
-        """Return models that write text and whose name has these words, the most fetched first.
+        """Return text generation models whose name contains the words, most downloaded first.
 
         Raises:
-            UnavailableError: the hub cannot be reached, or answers what is no answer.
+            UnavailableError: the hub cannot be reached, or its response is invalid.
 
         """
         from huggingface_hub import get_session  # noqa: PLC0415 -- heavy import
@@ -109,20 +109,20 @@ class Hub:
             return [_hub_model(_model_info(told)) for told in answer.json()][:limit]
 
     def model_info(self, name: str, revision: str = "") -> HubModel:
-        """Return what a model consists of, at the commit that a revision means now.
+        """Return a model's files and metadata at the commit that a revision currently points to.
 
         Raises:
-            InvalidError: it is gated, and we are not let in; or this is no name or revision.
-            NotFoundError: there is no such model or revision, or it is private.
+            InvalidError: it is gated and access is denied; or the name or revision is malformed.
+            NotFoundError: the model or revision does not exist, or is private.
             UnavailableError: the hub cannot be reached.
 
         """
         from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
 
         if not REPO_ID.fullmatch(name):
-            raise InvalidError(f"{name[:200]} is not written owner/name.", param="source.id")
+            raise InvalidError(f"Write {name[:200]} as owner/name.", param="source.id")
         if revision and not REVISION.fullmatch(revision):
-            raise InvalidError("This is no revision.", param="source.revision")
+            raise InvalidError("This is not a valid revision.", param="source.revision")
         api = HfApi(endpoint=self.endpoint, token=self.token or False)
         with self._explain_errors(name):
             told = api.model_info(
@@ -131,7 +131,7 @@ class Hub:
             return _hub_model(told)
 
     def url(self, name: str, commit: str, file: str) -> str:
-        """Return where a file of a model is."""
+        """Return the URL of a model's file."""
         return f"{self.endpoint}/{name}/resolve/{commit}/{quote(file, safe='')}"
 
     def headers(self) -> dict[str, str]:
@@ -140,15 +140,15 @@ class Hub:
 
     @contextmanager
     def open(self, name: str, commit: str, file: HubFile, start: int) -> Iterator[Any]:
-        """Open a file from one of its bytes on; the answer's status is 206, or 200 from the first.
+        """Open a file at a byte offset; the status is 206, or 200 if it starts at the first byte.
 
         Raises:
-            StudioError: as `look`. What goes wrong later is left as it is.
+            StudioError: as in `model_info`. Errors while reading the body are not translated.
 
         """
         from huggingface_hub import get_session  # noqa: PLC0415 -- heavy import
 
-        # What is counted and hashed are the bytes of the file, and not of a way to pack them.
+        # Offsets and checksums refer to the bytes of the file, not to a compressed encoding.
         headers = self.headers() | {"Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
@@ -164,7 +164,7 @@ class Hub:
 
     @contextmanager
     def _explain_errors(self, name: str) -> Iterator[None]:
-        """Say what is wrong, and what to do; nothing that is told holds the token."""
+        """Translate errors into messages with a hint; none of them contains the token."""
         import httpx2  # noqa: PLC0415 -- heavy import
         from huggingface_hub import errors  # noqa: PLC0415 -- heavy import
 
@@ -174,7 +174,7 @@ class Hub:
             raise self._gated(name) from error
         except errors.RevisionNotFoundError as error:
             raise NotFoundError(
-                f"{name} has no such revision.", hint="Leave it out for the newest."
+                f"{name} does not have this revision.", hint="Leave it empty for the newest."
             ) from error
         except (errors.RepositoryNotFoundError, errors.RemoteEntryNotFoundError) as error:
             raise self._missing(name) from error
@@ -182,54 +182,54 @@ class Hub:
             raise self._refused(error.response.status_code) from error
         except errors.OfflineModeIsEnabled as error:
             raise UnavailableError(
-                "This studio is set to stay offline.", hint="HF_HUB_OFFLINE is set where it runs."
+                "This studio is in offline mode.", hint="HF_HUB_OFFLINE is set where it runs."
             ) from error
         except httpx2.TransportError as error:
             raise self._unreachable() from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UnavailableError(
-                f"{self.host} does not answer as the hub does.",
-                hint="The operator sets its address: STUDIO_HUB_ENDPOINT.",
+                f"{self.host} does not respond like the Hugging Face hub.",
+                hint="The operator sets its address with STUDIO_HUB_ENDPOINT.",
             ) from error
 
     def _gated(self, name: str) -> StudioError:
         how = (
-            "The token of this studio is not let in yet."
+            "The token of this studio does not have access yet."
             if self.token
             else "Then set STUDIO_HUB_TOKEN (or HF_TOKEN) where the studio runs."
         )
         return InvalidError(
-            f"{name} is gated: its owner asks for your consent first.",
+            f"{name} is gated: you must accept its owner's terms first.",
             hint=f"Accept its terms at {self.endpoint}/{name}. {how}",
             param="source.id",
         )
 
     def _missing(self, name: str) -> StudioError:
-        how = "" if self.token else ", which takes STUDIO_HUB_TOKEN where the studio runs"
+        how = "" if self.token else ", which requires STUDIO_HUB_TOKEN where the studio runs"
         return NotFoundError(
-            f"{self.host} has no {name}, or not for us.",
-            hint=f"It may be spelt otherwise, renamed or private{how}.",
+            f"{self.host} has no {name}, or this studio has no access to it.",
+            hint=f"Check the spelling. It may have been renamed, or be private{how}.",
         )
 
     def _refused(self, status: int) -> StudioError:
         match status:
             case 401 | 403:
-                why = "does not take this studio's token" if self.token else "wants a token"
-                hint = "Set one that may read where the studio runs: STUDIO_HUB_TOKEN."
+                why = "does not accept this studio's token" if self.token else "requires a token"
+                hint = "Set STUDIO_HUB_TOKEN to a token with read access where the studio runs."
             case 429:
-                why, hint = "asks for a pause: too many requests", "Try again in some minutes."
+                why, hint = "received too many requests", "Try again in a few minutes."
             case _:
-                why, hint = f"answers with status {status}", "Try again later."
+                why, hint = f"responded with status {status}", "Try again later."
         return UnavailableError(f"{self.host} {why}.", hint=hint)
 
     def _unreachable(self) -> StudioError:
         return UnavailableError(
             f"{self.host} cannot be reached from here.",
-            hint="What is on this machine can be used. The hub's address: STUDIO_HUB_ENDPOINT.",
+            hint="Use a model on this machine, or check the hub's address: STUDIO_HUB_ENDPOINT.",
         )
 
 
-def _raise_for_status(answer: Any) -> None:  # noqa: ANN401 -- of the hub's own client
+def _raise_for_status(answer: Any) -> None:  # noqa: ANN401 -- a type of the hub's client
     from huggingface_hub import hf_raise_for_status  # noqa: PLC0415 -- heavy import
 
     hf_raise_for_status(answer)
@@ -238,7 +238,7 @@ def _raise_for_status(answer: Any) -> None:  # noqa: ANN401 -- of the hub's own 
 def _model_info(told: Mapping[str, Any]) -> "ModelInfo":
     from huggingface_hub.hf_api import ModelInfo  # noqa: PLC0415 -- heavy import
 
-    return ModelInfo(**told)  # type: ignore[no-untyped-call] # upstream takes what comes
+    return ModelInfo(**told)  # type: ignore[no-untyped-call] # untyped upstream
 
 
 def _hub_model(told: "ModelInfo") -> HubModel:

@@ -1,10 +1,10 @@
-"""Networks that the studio never connects to for a user, and where each is listed.
+"""Internal networks that the studio never connects to on behalf of a user (SSRF).
 
-A list of our own: what `ipaddress.is_global` knows depends on the version of Python (3.11.7 takes
-192.0.0.0/24, 3fff::/20 and fec0::/10 for public), and no registry lists the public address at which
-Azure answers its machines. Sources: IANA's special-purpose address registries for IPv4
-(RFC 6890, as of 2025-10) and IPv6, its IPv6 address space registry, and the clouds' own manuals.
-`docs/security.md` shows the same table; a contract test compares them.
+The studio has its own list because `ipaddress.is_global` depends on the Python version (3.11.7
+treats 192.0.0.0/24, 3fff::/20 and fec0::/10 as public), and no registry lists the public address at
+which Azure serves its virtual machines. Sources: IANA's special-purpose address registries for IPv4
+(RFC 6890, as of 2025-10) and IPv6, its IPv6 address space registry, and the cloud providers'
+documentation. `docs/security.md` shows the same table; a contract test compares them.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ INTERNAL_NETWORKS = tuple(
 
 
 def find_internal_network(address: str) -> InternalNetwork | None:
-    """Return the internal network that an address is in, or leads to by translation, if any.
+    """Return the internal network of an address, after address translation, or None.
 
     Raises:
         ValueError: the text is not an IP address.
@@ -75,7 +75,7 @@ def find_internal_network(address: str) -> InternalNetwork | None:
 
 
 def _destination(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 one leads to by translation or tunnel, or itself."""
+    """Return the IPv4 address behind a translated or tunnelled IPv6 address, or the address."""
     if isinstance(ip, IPv4Address):
         return ip
     if ip.ipv4_mapped or ip.sixtofour:

@@ -1,8 +1,9 @@
-"""Requests to the outside: a name is resolved once, every address of it checked, then connected to.
+"""Outgoing HTTP requests that cannot reach internal networks (SSRF protection).
 
-What was checked is what is connected to, so a name that answers a public address first and an
-internal one later gains nothing. Proxies from the environment are not asked: they would lead where
-nobody has looked. Redirects are followed to fetch, each checked alike, and never to post.
+A host name is resolved once, every address is checked, and the connection goes to a checked
+address, so DNS rebinding has no effect. Proxies from the environment are ignored, because they
+would connect to unchecked addresses. GET follows redirects, each checked the same way; POST does
+not.
 """
 
 import http.client
@@ -21,18 +22,18 @@ from studio.network.internal_networks import find_internal_network
 
 WEB_PORTS = frozenset({80, 443})
 FIRST_UNPRIVILEGED_PORT = 1024
-"""Below it live mail, shells and files; the web has only its two ports there."""
+"""Lower ports belong to mail, shells and file services, except the two web ports."""
 
 CONNECT_SECONDS = 10.0
 MAX_REDIRECTS = 6
-"""How many addresses one request may go through."""
+"""How many URLs one request may go through."""
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _CHUNK_BYTES = 2**20
 REDACTED = "…"
 
 
 def blocked_reason(address: str) -> str:
-    """Say why an address may not be asked, or nothing."""
+    """Return why the studio must not connect to an address; empty if it may."""
     return f"{address} is an internal address" if find_internal_network(address) else ""
 
 
@@ -44,11 +45,11 @@ def post(
     seconds: float,
     allow_internal: bool,
 ) -> int:
-    """Post to an address and return the status of the answer, whose body is not read.
+    """Post to a URL and return the response status, without reading the body.
 
     Raises:
-        InvalidError: the address is none, or not one that may be asked.
-        UnavailableError: it cannot be reached, or took longer than some seconds in all.
+        InvalidError: the URL is malformed, or leads to a blocked address.
+        UnavailableError: it cannot be reached, or took longer than `seconds` in total.
 
     """
     where, end = _parse_url(url), time.monotonic() + seconds
@@ -58,7 +59,7 @@ def post(
     ):
         connection.request("POST", _request_target(where), body, dict(headers))
         status = connection.getresponse().status
-        # An answer that was cut short reads as one that has ended.
+        # A response cut off by the timer looks like one that ended normally.
         if time.monotonic() >= end:
             raise TimeoutError
         return status
@@ -66,20 +67,20 @@ def post(
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What an address has answered, up to its body."""
+    """A response whose body has not been read yet."""
 
     url: str
-    """Where redirects led to."""
+    """The URL after redirects."""
     status: int
     headers: Message
     _response: http.client.HTTPResponse
     _end: float
 
     def iter_bytes(self) -> Iterator[bytes]:
-        """Yield the body as it comes, unpacked by nobody. One that is cut off just ends.
+        """Yield the raw body as it arrives, not decompressed. A truncated body just ends.
 
         Raises:
-            UnavailableError: the connection broke, or its time is over.
+            UnavailableError: the connection failed, or timed out.
 
         """
         while True:
@@ -101,13 +102,13 @@ def open_url(
     allow_internal: bool,
     body: bytes | None = None,
 ) -> Iterator[HttpResponse]:
-    """Ask for what is at an address, or post a body to it and hear the answer.
+    """Open a URL with GET, or with POST if there is a body.
 
-    Redirects are followed, each checked as the first was; with a body they are not.
+    GET follows redirects and checks each like the first URL; POST does not.
 
     Raises:
-        InvalidError: an address on the way is none, or not one that may be asked.
-        UnavailableError: it cannot be reached, or all of it took longer than some seconds.
+        InvalidError: a URL on the way is malformed, or leads to a blocked address.
+        UnavailableError: it cannot be reached, or took longer than `seconds` in total.
 
     """
     end = time.monotonic() + seconds
@@ -127,13 +128,13 @@ def open_url(
                 return
             held.close()
             url = _redirect_target(url, further)
-    raise UnavailableError("It leads from one address to the next without end.")
+    raise UnavailableError("Too many redirects.")
 
 
 def _redirect_target(url: str, further: str) -> str:
     there = urljoin(url, further)
     if url.startswith("https:") and not there.startswith("https:"):
-        raise InvalidError("It leads from an encrypted address to one that is not.")
+        raise InvalidError("The URL redirects from https to an unencrypted address.")
     return there
 
 
@@ -146,7 +147,7 @@ def _explain_errors(end: float) -> Iterator[None]:
         reason = "it did not answer in time" if is_late else _error_reason(error)
         raise UnavailableError(f"It could not be reached: {reason}.") from error
     except UnicodeError as error:
-        raise InvalidError("This is no name of a host.") from error
+        raise InvalidError("This is not a valid host name.") from error
 
 
 def _request_target(where: SplitResult) -> str:
@@ -154,18 +155,18 @@ def _request_target(where: SplitResult) -> str:
 
 
 def validate_url(url: str) -> None:
-    """Refuse what cannot be fetched, as far as can be told without asking anybody.
+    """Reject a URL that cannot be fetched, without connecting to it.
 
     Raises:
-        InvalidError: it is no address, or tells a password.
+        InvalidError: the URL is malformed, or contains a password.
 
     """
     if _parse_url(url).username is not None:
-        raise InvalidError("An address tells no password.", hint="Leave it out.", param="url")
+        raise InvalidError("A URL must not contain a password.", hint="Remove it.", param="url")
 
 
 def redact_url(url: str) -> str:
-    """Return where an address leads without what may be secret in it: path, query, password."""
+    """Return a URL without parts that may be secret: path, query and password."""
     where = urlsplit(url)
     port = f":{where.port}" if where.port else ""
     return f"{where.scheme}://{where.hostname or ''}{port}/{REDACTED}"
@@ -177,9 +178,9 @@ def _parse_url(url: str) -> SplitResult:
         is_whole = where.scheme in ("http", "https") and where.hostname
         _ = where.port
     except ValueError as error:
-        raise InvalidError(f"This is no address: {error}.") from error
+        raise InvalidError(f"This is not a valid URL: {error}.") from error
     if not is_whole:
-        raise InvalidError("An address begins with http:// or https:// and names a host.")
+        raise InvalidError("A URL must start with http:// or https:// and contain a host.")
     return where
 
 
@@ -187,13 +188,13 @@ def _parse_url(url: str) -> SplitResult:
 def _open_connection(
     where: SplitResult, seconds: float, *, allow_internal: bool
 ) -> Iterator[http.client.HTTPConnection]:
-    """Open a connection that is cut when its time is over, however slowly the other side talks."""
+    """Open a connection that is closed after `seconds`, even if the server keeps sending slowly."""
     is_secure = where.scheme == "https"
     host, port = where.hostname or "", where.port or (443 if is_secure else 80)
     plain = _connect(_resolve_and_check(host, port, allow_internal=allow_internal))
     kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
     connection = kind(host, port)
-    connection.auto_open = 0  # never anywhere but to the checked address
+    connection.auto_open = 0  # connect only to the checked address
     with plain, closing(connection), _close_after(seconds, plain):
         connection.sock = _wrap_tls(plain, host) if is_secure else plain
         yield connection
@@ -224,18 +225,18 @@ def _wrap_tls(plain: socket.socket, host: str) -> ssl.SSLSocket:
 def _resolve_and_check(
     host: str, port: int, *, allow_internal: bool
 ) -> list[tuple[int, tuple[str, int]]]:
-    """Resolve a name. One address that may not be asked makes all of them suspect."""
+    """Resolve a host name; reject it if any of its addresses is blocked."""
     if not allow_internal and port not in WEB_PORTS and port < FIRST_UNPRIVILEGED_PORT:
-        raise InvalidError(f"Port {port} is not for the web.", hint=_ALLOW_INTERNAL_HINT)
+        raise InvalidError(f"Port {port} is not a web port.", hint=_ALLOW_INTERNAL_HINT)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if not allow_internal:
         for *_, address in found:
             if refused := blocked_reason(str(address[0])):
-                raise InvalidError(f"{refused}, which is not asked.", hint=_ALLOW_INTERNAL_HINT)
-    return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc] # as getaddrinfo has it
+                raise InvalidError(f"{refused}, which is blocked.", hint=_ALLOW_INTERNAL_HINT)
+    return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc] # typeshed of getaddrinfo
 
 
-_ALLOW_INTERNAL_HINT = "The operator may allow it: STUDIO_ALLOW_INTERNAL_ADDRESSES=true"
+_ALLOW_INTERNAL_HINT = "The operator can allow it: STUDIO_ALLOW_INTERNAL_ADDRESSES=true"
 
 
 def _connect(addresses: list[tuple[int, tuple[str, int]]]) -> socket.socket:
