@@ -1,4 +1,1 @@
-"""What web, worker and runner exchange.
-
-Run folders, events, tasks, and the two Unix socket services.
-"""
+"""What web, worker and runner exchange: run folders, events, tasks and two socket services."""

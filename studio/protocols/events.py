@@ -1,8 +1,8 @@
-"""What a training process tells the world: one JSON object a line, in order, numbered from one.
+"""The event log of a training process: one JSON object per line, numbered from 1.
 
-The runner writes, the worker reads, and neither knows the other. A line is complete once it ends
-in a newline, so a reader that meets half a line waits for the rest. Non-finite numbers travel as
-the strings "NaN" and "Infinity": JSON has no word for them, and they must not turn into zero.
+The runner writes it and the worker reads it; they share nothing else. A line is complete when it
+ends in a newline, so a reader waits for the rest of a partial line. Non-finite numbers are written
+as the strings "NaN" and "Infinity", because JSON cannot represent them.
 """
 
 import errno
@@ -22,21 +22,21 @@ def _now() -> datetime:
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
     seq: int = 0
-    """Its place in the file; the log sets it."""
+    """The position in the file, set by the log."""
     at: datetime = Field(default_factory=_now)
 
 
 class Started(_Event):
-    """The trainer is built; the first step is next."""
+    """The trainer is built, and the first step is next."""
 
     kind: Literal["started"] = "started"
     total_steps: int
     resolved: dict[str, Any]
-    """What really runs: dtypes, parameter counts, effective batch, tokens."""
+    """The actual dtypes, parameter counts, effective batch size and tokens."""
 
 
 class Resumed(_Event):
-    """Another attempt has begun, from a checkpoint, or from step 0 where there was none."""
+    """Another attempt started, from a checkpoint, or from step 0 without one."""
 
     kind: Literal["resumed"] = "resumed"
     step: int
@@ -44,20 +44,20 @@ class Resumed(_Event):
 
 
 class MetricsLogged(_Event):
-    """One logging step, or one evaluation: numbers at a place on every axis."""
+    """The metrics of one logging step or one evaluation."""
 
     kind: Literal["progressed"] = "progressed"
     step: int
     epoch: float
     tokens: int
-    """Real tokens trained on so far; padding is not counted."""
+    """Tokens trained on so far, without padding."""
     seconds: float
-    """Since the first step began, evaluations included."""
+    """Time since the first step started, including evaluations."""
     metrics: dict[str, float]
 
 
 SampleStage = Literal["before", "during", "after"]
-"""When the model answered, seen from its training."""
+"""When the model answered, relative to training."""
 
 
 class Sampled(_Event):
@@ -71,25 +71,25 @@ class Sampled(_Event):
     reference: str
     answer: str
     computed_in: str = ""
-    """The format that came out of the model's products, and that of quantised weights: `float32`,
-    `bfloat16 (nf4)`; empty in events of earlier versions."""
+    """The output format of the model's matrix products and the format of quantised weights:
+    `float32`, `bfloat16 (nf4)`; empty in events of earlier versions."""
 
 
 PHASES = ("loading", "tokenising", "training", "answering", "saving")
-"""What a run goes through."""
+"""The phases of a run."""
 
 
 class PhaseChanged(_Event):
-    """A stage that is not training: loading, tokenising, saving."""
+    """The run entered a phase other than training: loading, tokenising, saving."""
 
     kind: Literal["phase"] = "phase"
     name: str
     share: float | None = None
-    """How much of all the work is done; None where nobody counts."""
+    """The share of the whole work that is done; None if unknown."""
 
 
 class AlarmRaised(_Event):
-    """The run's numbers break, or its checkpoints. It may go on; if not, `Failed` says so."""
+    """A numerical issue or a checkpoint problem. The run may continue; if not, `Failed` follows."""
 
     kind: Literal["alarmed"] = "alarmed"
     code: str
@@ -97,46 +97,46 @@ class AlarmRaised(_Event):
     hint: str = ""
     step: int
     module: str = ""
-    """Where in the model it was seen first, by name."""
+    """The name of the module where it occurred first."""
 
 
 class Checkpointed(_Event):
-    """The run could go on from here: a checkpoint is whole and on the disk."""
+    """A complete checkpoint is on disk, so the run can resume from here."""
 
     kind: Literal["checkpointed"] = "checkpointed"
     step: int
     bytes: int
     seconds: float
-    """What it took."""
+    """How long saving took."""
 
 
 class Finished(_Event):
-    """All was trained and saved."""
+    """Training finished, and everything is saved."""
 
     kind: Literal["finished"] = "finished"
     metrics: dict[str, float]
 
 
 class Paused(_Event):
-    """The run was asked to pause, and did; its newest checkpoint is of this step."""
+    """The run paused on request; its newest checkpoint is from this step."""
 
     kind: Literal["paused"] = "paused"
     step: int
 
 
 class Stopped(_Event):
-    """The run was asked to stop, and did."""
+    """The run stopped on request."""
 
     kind: Literal["stopped"] = "stopped"
     step: int
     kept: bool = False
-    """Whether what was learnt so far was measured and saved, as a result."""
+    """Whether the model trained so far was evaluated and saved as the result."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """As those of `Finished`, of what was kept."""
+    """The metrics of the saved model, as in `Finished`."""
 
 
 class Failed(_Event):
-    """The run cannot go on, in words."""
+    """The run cannot continue, with the reason."""
 
     kind: Literal["failed"] = "failed"
     code: str
@@ -144,7 +144,7 @@ class Failed(_Event):
     message: str
     hint: str = ""
     facts: dict[str, int] = Field(default_factory=dict)
-    """Numbers that a repair can go by."""
+    """Figures that the suggested fixes are based on."""
 
 
 DISK_FULL = Failed(
@@ -153,7 +153,7 @@ DISK_FULL = Failed(
     hint="Delete old runs or models, then try again.",
 )
 DISK_FULL_EXIT_CODE = errno.ENOSPC
-"""The exit code of a training process that has no room left even for its last event."""
+"""The exit code of a training process that has no disk space left even for its last event."""
 
 Event = Annotated[
     Started
@@ -173,14 +173,14 @@ _parse = TypeAdapter[Event](Event).validate_json
 
 
 class EventLog:
-    """An append-only file of events. One process writes it, any number read it."""
+    """An append-only file of events with one writer and any number of readers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._written = 0
 
     def append(self, event: Event) -> None:
-        """Write the event, numbered, as one whole line in one system call."""
+        """Append the numbered event as one line, in one system call."""
         if not self._written:
             self._end_partial_line()
             self._written = self._count()
@@ -190,9 +190,9 @@ class EventLog:
             file.write(line.encode())
 
     def read(self, offset: int = 0) -> tuple[list[Event], int]:
-        """Return the whole events after byte `offset`, and the offset to read from next.
+        """Return the complete events after byte `offset`, and the next offset to read from.
 
-        A line that is no event, as a crash in mid-write leaves it, is passed over.
+        Lines that are not events, such as those cut off by a crash, are skipped.
         """
         if not self.path.exists():
             return [], offset
@@ -203,7 +203,7 @@ class EventLog:
         return events, offset + len(whole + newline)
 
     def read_head(self, lines: int) -> list[Event]:
-        """Return the events of the first lines, however long the file has grown."""
+        """Return the events of the first lines without reading the rest of the file."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -212,7 +212,7 @@ class EventLog:
             ]
 
     def _end_partial_line(self) -> None:
-        """End the line that an earlier writer was killed in, or the next would be part of it."""
+        """Terminate a line left by a killed writer, so that the next event starts a new line."""
         with self.path.open("ab+", buffering=0) as file:
             if file.tell() == 0:
                 return

@@ -1,12 +1,12 @@
-"""What is asked of the speaker, and what it says: lines of JSON over a unix socket.
+"""The protocol of the inference service: JSON lines over a Unix socket.
 
-The speaker is a process of the worker's side (`python -m studio.runner.inference.main`) that loads
-models and has them answer. It is asked one thing on a line, and says its answer bit by bit:
+The service is a process of the worker (`python -m studio.runner.inference.main`) that loads models
+and generates answers. A client sends one request per connection, and the answer is streamed:
 
-    asked     {"model": "/…/starter", "ids": [1, 52, …], …}  and no more
-    answered  {"begun": true}   {"text": "Go"}   {"text": "od."}   {"end": {"reason": "stop", …}}
+    request   {"model": "/…/starter", "ids": [1, 52, …], …}
+    response  {"begun": true}   {"text": "Go"}   {"text": "od."}   {"end": {"reason": "stop", …}}
 
-or `{"failure": …}` in place of what is left. Whoever hangs up before the end stops it.
+or ends with `{"failure": …}`. Closing the connection stops the generation.
 """
 
 import socket
@@ -22,10 +22,10 @@ from studio.schemas.field_docs import FieldDocs
 MODULE = "studio.runner.inference.main"
 
 MAX_REQUEST_BYTES = 16 * 2**20
-"""The longest request: a million tokens and little else."""
+"""The longest request, enough for a million tokens."""
 
 MAX_LINE_BYTES = 2**20
-"""The longest line of an answer."""
+"""The longest line of a response."""
 
 FinishReason = Literal["stop", "length"]
 
@@ -35,51 +35,52 @@ class _Message(FieldDocs, BaseModel):
 
 
 class GenerationRequest(_Message):
-    """What a model is to go on with, and how."""
+    """A prompt and the parameters of its generation."""
 
     model: str
-    """The folder of the model, or of the base that an adapter stands on; or a name on the hub."""
+    """The folder of the model or of an adapter's base model, or a name on the hub."""
     code: str = ""
-    """The hash of the model's own code that was allowed to run; empty runs none."""
+    """The checksum of the model's custom code that may run; empty runs none."""
     adapter: str = ""
-    """The folder of an adapter, or nothing."""
+    """The folder of an adapter; empty without one."""
     name: str = ""
-    """What whoever asks calls it, to be told to others."""
+    """The model's name as used by the client, for display."""
     precision: str = ""
-    """Of an adapter: the precision it was trained in."""
+    """The precision an adapter was trained in."""
     base_dtype: str = ""
-    """Of an adapter: what the base beside it was kept in, as recipes name it. One that was rounded
-    or quantised is loaded so again: the adapter has learnt to make up for that."""
+    """The format of an adapter's frozen base model, as named in recipes. A rounded or quantised
+    base is loaded the same way again, because the adapter compensates for its errors."""
     weights: str = ""
-    """The folder of a checkpoint whose weights are put in place of the model's or adapter's own."""
+    """The folder of a checkpoint whose weights replace those of the model or adapter."""
     ids: list[int]
     stops: list[int]
-    """The tokens that end an answer."""
+    """The token IDs that end an answer."""
     stop: list[str] = []
-    """Texts that end it, and are not said."""
+    """Strings that end an answer and are not included in it."""
     most: int | None = None
-    """How many tokens it may have; None goes on to the end of what the model can see."""
+    """The maximum number of new tokens; None allows as many as fit into the context."""
     temperature: float = 1.0
-    """0 takes the likeliest token each time."""
+    """0 selects the most likely token (greedy decoding)."""
     top_p: float = 1.0
     seed: int | None = None
     is_turn: bool = True
-    """Whether it is a turn of a conversation, which begins with no space; else a text goes on."""
+    """Whether the output is a turn of a conversation, which has no leading space, rather than a
+    continuation of text."""
 
 
 class GenerationEnd(_Message):
     reason: FinishReason
     tokens: int
-    """How many were written, the one that ended it included."""
+    """The number of generated tokens, including the end token."""
     computed_in: str = ""
-    """The number format that the model computed in, as `events.Sampled` says it."""
+    """The number format that the model computed in, as in `events.Sampled`."""
 
 
 class GenerationChunk(_Message):
-    """One line of an answer: one of these."""
+    """One line of a response; exactly one field is set."""
 
     begun: bool = False
-    """The model is loaded, and begins to write."""
+    """The model is loaded, and generation starts."""
     text: str = ""
     end: GenerationEnd | None = None
     failure: ServiceFailure | None = None
@@ -89,12 +90,12 @@ class GenerationChunk(_Message):
 
 
 class InferenceStatus(_Message):
-    """What the speaker tells its worker whenever it begins or ends an answer: a line, too."""
+    """The line that the service sends to its worker when an answer starts or ends."""
 
     name: str
     is_answering: bool
     computed_in: str = ""
-    """Once it has answered: the number format that it computed in."""
+    """The number format that it computed in, after its first answer."""
 
     def to_line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"
@@ -105,10 +106,10 @@ def socket_path(home: Path) -> Path:
 
 
 def connect(home: Path, timeout: float) -> socket.socket:
-    """Connect to the speaker of a home.
+    """Connect to the inference service of a home.
 
     Raises:
-        OSError: there is nobody.
+        OSError: the service is not listening.
 
     """
     return unix_sockets.connect(socket_path(home), timeout)

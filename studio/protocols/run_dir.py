@@ -1,4 +1,4 @@
-"""The folders of runs and other work: the only thing the web side and the torch side share."""
+"""The folders of runs and tasks, which are all that the web and torch processes share."""
 
 import json
 from contextlib import suppress
@@ -15,30 +15,30 @@ MANIFEST = "manifest.json"
 
 
 RunCommand = Literal["cancel", "pause", "keep"]
-"""What can be asked of a run that trains. Both of the others keep what it has learnt."""
+"""Commands to a run that is training; unlike `cancel`, `pause` and `keep` save its weights."""
 
 
 class DatasetFacts(FieldDocs, BaseModel):
-    """What tells a data set from every other."""
+    """The facts that identify a dataset version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     sha256: str
-    """Of the file as it was brought."""
+    """The checksum of the uploaded file."""
     version: int = 1
-    """Which reading of the file."""
+    """The number of the dataset version."""
     rows_sha256: str = ""
-    """Of the rows, those to validate on behind the others."""
+    """The checksum of the rows, with validation rows after training rows."""
     mapping: dict[str, Any] = {}
-    """How the file was read: the same reading of the same file gives the same rows."""
+    """How the columns become rows; the same mapping of the same file gives the same rows."""
     train_rows: int
-    """Usable ones."""
+    """The number of usable training rows."""
     validation_rows: int
 
 
 class JobSpec(FieldDocs, BaseModel):
-    """What the recipe's names mean on this machine."""
+    """The paths and facts of a run on this machine, which a recipe only names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,30 +49,30 @@ class JobSpec(FieldDocs, BaseModel):
     train: Path
     """Rows as JSON lines, each `{"messages": [{"role", "content"}, ...]}`."""
     validation: Path | None
-    """Rows of the same kind; None when a share of `train` is to be held back."""
+    """Rows in the same format; None if a share of `train` is held out."""
     precision_reason: str = ""
-    """Why the studio chose the recipe's precision; empty where a user did."""
+    """Why the studio chose the recipe's precision; empty if a user chose it."""
     attempt: int = 1
-    """How often the run has been launched, this time included."""
+    """How often the run has been launched, including this time."""
     dataset: DatasetFacts | None = None
-    """For the manifest; training needs the rows alone."""
+    """For the manifest; training needs only the rows."""
     resume: bool = False
-    """Whether to go on from the newest whole checkpoint. If not, those there are go."""
+    """Whether to resume from the newest complete checkpoint; if not, checkpoints are deleted."""
     code: str = ""
-    """The hash of the model's own code that was allowed to run; empty runs none."""
+    """The checksum of the model's custom code that may run; empty runs none."""
     cache: Path | None = None
-    """Where tokenised data is kept for the next run; None keeps none."""
+    """Where to cache tokenised data for later runs; None disables the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkDir:
-    """What is in the folder of any work that a process of its own does."""
+    """The files in the folder of any work that has its own process."""
 
     root: Path
 
     @property
     def job(self) -> Path:
-        """What to do, in terms of this machine: a `JobSpec`, `ExportSpec` or `ChoreSpec`."""
+        """The work to do: a `JobSpec`, `ExportSpec` or `TaskSpec`."""
         return self.root / "job.json"
 
     @property
@@ -81,7 +81,7 @@ class WorkDir:
 
     @property
     def log(self) -> Path:
-        """Whatever the process prints."""
+        """The output of the process."""
         return self.root / "log.txt"
 
 
@@ -89,14 +89,14 @@ class WorkDir:
 class RunDir(WorkDir):
     @property
     def recipe(self) -> Path:
-        """What to train, with each knob's help above it."""
+        """The recipe as YAML, with each setting's help as a comment."""
         return self.root / "recipe.yaml"
 
     @property
     def command(self) -> Path:
-        """What is asked of the run.
+        """The command to the run, a `RunCommand` written before SIGTERM.
 
-        An `RunCommand`, written before SIGTERM is sent. None is a cancel.
+        A missing file means cancel.
         """
         return self.root / "ask"
 
@@ -105,14 +105,14 @@ class RunDir(WorkDir):
         return self.root / "checkpoints"
 
     def write_exit_code(self, pid: int, code: int) -> None:
-        """Say with which code a process ended, for whoever could not wait for it."""
+        """Record the exit code of a process, for processes that cannot wait for it."""
         new = self._exit.with_suffix(".new")
         new.write_text(json.dumps({"pid": pid, "code": code}), encoding="utf-8")
         new.replace(self._exit)
 
     def read_exit_code(self, pid: int) -> int | None:
-        """Return the code with which a process ended, or None if nobody has left it here."""
-        # A file of another's making, or a folder in its place, tells as little as none.
+        """Return the recorded exit code of a process, or None if there is none."""
+        # A file in another format, or a folder in its place, counts as missing.
         with suppress(OSError, ValueError, KeyError, TypeError):
             left: dict[str, int] = json.loads(self._exit.read_text(encoding="utf-8"))
             return left["code"] if left["pid"] == pid else None
@@ -124,17 +124,17 @@ class RunDir(WorkDir):
 
     @property
     def lock(self) -> Path:
-        """Held by the process that trains the run; names it by its pid and when it began."""
+        """The lock of the process that trains the run; contains its PID and start time."""
         return self.root / "runner.lock"
 
     @property
     def artifacts(self) -> Path:
-        """What the run is for: the trained model or adapter, its tokenizer, its card."""
+        """The result of the run: the trained model or adapter, its tokenizer and model card."""
         return self.root / "artifacts"
 
     @property
     def manifest(self) -> Path:
-        """All it takes to repeat the run, and to trust it."""
+        """The manifest: everything needed to reproduce and verify the run."""
         return self.artifacts / MANIFEST
 
     @property
@@ -147,14 +147,14 @@ class RunDir(WorkDir):
 
 @dataclass(frozen=True, slots=True)
 class ExportDir(WorkDir):
-    """The folder of one export of a run's model, inside the run's own."""
+    """The folder of one export of a run's model, inside the run's folder."""
 
     @property
     def files(self) -> Path:
-        """What is handed out. It is there whole, or not at all."""
+        """The exported files; the folder is complete or absent."""
         return self.root / "files"
 
     @property
     def merged(self) -> Path:
-        """Where an adapter and its base lie as one float32 model while they are converted."""
+        """The adapter and its base merged into one float32 model, during conversion."""
         return self.root / "merged"

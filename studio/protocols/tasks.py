@@ -1,4 +1,4 @@
-"""Chores: long work that no run waits for. Which kinds there are, and the folder of one."""
+"""Background tasks: their definitions, and the folder of one task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,38 +14,38 @@ FILES_DIR = "files"
 
 @dataclass(frozen=True, slots=True)
 class TaskDefinition:
-    """One kind of chore."""
+    """One kind of task."""
 
     entry_point: str
-    """What does it, as `module:function`; only its own process imports that. It is called with the
-    chore's folder, its params, and what to tell its progress to; it returns the result."""
+    """The function to call, as `module:function`; only the task's process imports it. It takes the
+    task's folder, its params and a progress callback, and returns the result."""
     title: str
-    """What a person calls it."""
+    """The title for display."""
     needs_device: bool = False
     """Whether it waits, like an export, for a slot that no run waits for."""
     is_kept: bool = False
-    """Whether its result is looked up for as long as there is what it tells of."""
+    """Whether its result is kept as long as its subject exists."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Which secrets of the settings its process is given, by the kind of source it asks; under no
-    name those that it always is."""
+    """The secret settings that its process gets, by the kind of its source; those under the empty
+    key are always passed."""
 
     def required_secrets(self, params: dict[str, Any]) -> tuple[str, ...]:
-        """Return the secrets that one chore of this kind needs."""
+        """Return the secrets that a task of this kind needs."""
         source = params.get("source")
         asked = source.get("kind", "") if isinstance(source, dict) else ""
         return self.secrets.get(asked, ())
 
 
 TASK_DEFINITIONS = {
-    "build": TaskDefinition("studio.runner.tasks.build_dataset:build", "Reading a data set"),
+    "build": TaskDefinition("studio.runner.tasks.build_dataset:build", "Processing a dataset"),
     "calibrate": TaskDefinition(
         "studio.runner.tasks.calibrate:calibrate", "Training a few steps", needs_device=True
     ),
-    "look": TaskDefinition("studio.runner.tasks.scan_dataset:scan", "Looking through a data set"),
-    "measure": TaskDefinition("studio.runner.tasks.memory_dry_run:measure", "Going through a step"),
+    "look": TaskDefinition("studio.runner.tasks.scan_dataset:scan", "Checking a dataset"),
+    "measure": TaskDefinition("studio.runner.tasks.memory_dry_run:measure", "Simulating a step"),
     "fetch": TaskDefinition(
         "studio.runner.tasks.fetch_dataset:fetch",
-        "Fetching a file",
+        "Downloading a file",
         secrets={"hub": ("hub_token",), "s3": ("s3_key", "s3_secret")},
     ),
     "probe": TaskDefinition(
@@ -63,11 +63,11 @@ TASK_DEFINITIONS = {
         secrets={"": ("hub_token",)},
     ),
 }
-"""Every kind there is. What its end means to others: `studio.services.queue.task_results`."""
+"""All kinds of tasks. `studio.services.queue.task_results` handles their results."""
 
 
 class TaskSpec(BaseModel):
-    """A chore, as the process that does it is told."""
+    """A task, as handed to the process that runs it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,14 +77,14 @@ class TaskSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TaskDir(WorkDir):
-    """The folder of one chore. Another attempt finds in it the files of the one before."""
+    """The folder of one task. A further attempt finds the files of the previous one."""
 
     @property
     def result(self) -> Path:
-        """What it came to, as JSON: whole, or not there."""
+        """The result as JSON; the file is complete or absent."""
         return self.root / "result.json"
 
     @property
     def files(self) -> Path:
-        """Room for what it fetches or makes; kept from one attempt to the next."""
+        """The files it downloads or creates, which later attempts reuse."""
         return self.root / FILES_DIR

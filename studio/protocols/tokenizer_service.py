@@ -1,8 +1,7 @@
-"""What is asked of the desk, and what it answers: one line of JSON each, over a unix socket.
+"""The protocol of the tokenizer service: one JSON line each way over a Unix socket.
 
-The desk is a process of the worker's side (`python -m studio.runner.tokenizer.main`) that keeps
-tokenizers loaded, so that a page can show a row as a model will see it, and need not load any
-itself.
+The service is a process of the worker (`python -m studio.runner.tokenizer.main`) that keeps
+tokenizers loaded, so that pages can show a row as the model sees it without loading one.
 """
 
 import socket
@@ -17,30 +16,30 @@ from studio.schemas.field_docs import FieldDocs
 MODULE = "studio.runner.tokenizer.main"
 
 MAX_REQUEST_BYTES = 8 * 2**20
-"""The longest request: a row and little else."""
+"""The longest request, which is mostly one row."""
 
 MAX_RESPONSE_BYTES = 8 * 2**20
-"""The longest answer."""
+"""The longest response."""
 
 MAX_PREVIEW_TOKENS = 2000
-"""How many tokens of a row are told one by one; the others are counted."""
+"""How many tokens of a row are returned; the others are only counted."""
 
 PACKING_WINDOW_ROWS = 500
-"""How many rows that follow each other in a file are packed among themselves.
+"""How many consecutive rows of a file are packed together.
 
-Of 7,473 questions of grade-school mathematics in examples of 1,024 tokens, 98.0 % is filled so,
-98.2 % with 1,000 and 98.4 % with all at once; but who looks at a row waits for its whole window.
+With 7,473 grade-school math questions in sequences of 1,024 tokens, this fills 98.0 %; 1,000 rows
+fill 98.2 % and all rows 98.4 %, but a preview of one row must wait for its whole window.
 """
 
 MAX_PREVIEW_CHARACTERS = 2000
-"""Characters of a template's preview."""
+"""The maximum length of a template preview."""
 
 TemplateSource = Literal["model", "chatml", "plain"]
 RequestKind = Literal["tokens", "templates", "prompt"]
 
 
 def packing_window(number: int) -> range:
-    """Return the numbers of the rows, counted from one, that a row may be packed with."""
+    """Return the numbers, from 1, of the rows that a row may be packed with."""
     first = (number - 1) // PACKING_WINDOW_ROWS * PACKING_WINDOW_ROWS + 1
     return range(first, first + PACKING_WINDOW_ROWS)
 
@@ -50,136 +49,136 @@ class _Message(FieldDocs, BaseModel):
 
 
 class PackingWindow(_Message):
-    """Where the rows stand that a row may share an example with."""
+    """The location of the rows that a row may be packed with."""
 
     path: str
-    """The file of its part."""
+    """The file of the split."""
     start: int
-    """Where in the file, in bytes, the first of them begins."""
+    """The byte offset of the first row."""
     rows: int
-    """How many the file has."""
+    """The number of rows in the file."""
     judged: bool = False
-    """Whether some of them may be bad examples, which are not learnt."""
+    """Whether rows may be rated as bad, which are not trained on."""
     share: float = 0.0
-    """Of the rows that are learnt, how many are held back to measure by."""
+    """The share of trainable rows held out for validation."""
     seed: int = 0
-    """What those are drawn by."""
+    """The seed that selects the held-out rows."""
 
 
 class TokenizerRequest(_Message):
-    """A row, and all that decides how a model sees it."""
+    """A row, and everything that determines how a model sees it."""
 
     kind: RequestKind
     model: str
     """A folder, or a name on the hub."""
     row: dict[str, Any]
-    """As it stands in a data set's file."""
+    """The row as stored in the dataset's file."""
     number: int = 0
-    """Which row it is; 0 where it is in no file."""
+    """The number of the row; 0 if it is not from a file."""
     max_length: int = 1024
     chat_template: TemplateSource = "model"
     window: PackingWindow | None = None
-    """Where rows are packed, those it may be packed with."""
+    """With sequence packing, the rows it may be packed with."""
 
 
 class Token(_Message):
     id: int
     text: str
-    """The characters it stands for; none where it is a further piece of the character before."""
+    """Its characters; empty for a further piece of the previous token's character."""
     start: int
     end: int
-    """Where it stands in the text that the template wrote; nowhere if both are 0."""
+    """Its position in the rendered template; both 0 if it has none."""
     learnt: bool
     special: bool
     turn: int
-    """Which turn it belongs to, from 0."""
+    """The index of its turn, from 0."""
     cut: bool
-    """Whether it stands behind the longest example, and is not seen."""
+    """Whether it is beyond the max sequence length, and therefore truncated."""
 
 
 class PackedRow(_Message):
-    """One of the rows that share an example."""
+    """One of the rows in a packed sequence."""
 
     number: int
     size: int
-    """Tokens of it that are kept."""
+    """The number of its tokens that are not truncated."""
     tokens: list[Token]
-    """Of the row before the one that was asked about the last, of those behind it the first; none
-    of that one itself."""
+    """The last tokens of the row before the requested row, the first tokens of rows after it; none
+    for the requested row itself."""
 
 
 class PackedExample(_Message):
-    """An example with all of its rows, as a model will read them."""
+    """A packed sequence with all of its rows, as the model reads it."""
 
     rows: list[PackedRow]
     size: int
     limit: int
-    """The longest it may be."""
+    """The maximum length."""
 
 
 class TokenPreview(_Message):
     """A row as a model will see it."""
 
     tokens: list[Token]
-    """The first of them; `total` says how many there are."""
+    """The first tokens; `total` is the number of all."""
     total: int
     learnt: int
-    """Of those that are kept."""
+    """The number of tokens trained on, without truncated ones."""
     cut: int
-    """How many stand behind the longest example."""
+    """The number of truncated tokens."""
     cut_at: int | None
-    """The place of the first that is cut; None where nothing is."""
+    """The index of the first truncated token; None if there is none."""
     roles: list[str]
-    """Of the turns, in their order; none for text."""
+    """The roles of the turns in order; empty for text."""
     template: TemplateSource | None
-    """What wrote the turns; None for text."""
+    """The chat template that rendered the turns; None for text."""
     sentences: list[str]
-    """What a person should know of it."""
+    """Notes for the user."""
     warnings: list[str]
-    """What is lost, in sentences."""
+    """Sentences about lost data."""
     pack: PackedExample | None = None
-    """The example it shares with others, or could; None where rows are not packed."""
+    """The packed sequence that contains it; None without sequence packing."""
 
 
 class TemplatePreview(_Message):
-    """What a chat template makes of a row."""
+    """A row rendered by a chat template."""
 
     name: TemplateSource
     title: str
     refused: str
-    """Why it cannot be used, in a sentence, or nothing."""
+    """Why the template cannot be used; empty if it can."""
     pieces: list[tuple[str, bool]]
-    """The text it writes, in stretches, and whether each is learnt."""
+    """The rendered text in pieces, and whether each is trained on."""
     shortened: bool
 
 
 class TemplatePreviews(_Message):
-    """The chat templates there are for a model, but the one that was asked about."""
+    """The other chat templates available for a model."""
 
     has_own: bool
     choices: list[TemplatePreview]
 
 
 class PromptTokens(_Message):
-    """What a model goes on with: turns as its chat template writes them, or a text."""
+    """A tokenized prompt: turns rendered by the chat template, or plain text."""
 
     ids: list[int]
     stops: list[int]
-    """The tokens that end an answer."""
+    """The token IDs that end an answer."""
 
 
 class RowLengths(_Message):
-    """How long the rows of a window are: what the desk remembers, and nobody is told."""
+    """The lengths of a window's rows, which the service caches and does not return."""
 
     numbers: list[int] = []
-    """Those that are learnt from, if enough of them is kept."""
+    """Numbers of the rows trained on that are long enough after truncation."""
     tokens: list[int] = []
     firsts: list[int] = []
-    """Where the first token stands that is learnt; 0 where there is none."""
+    """The index of the first token trained on; 0 if there is none."""
     held: list[int] = []
-    """Numbers of those that are held back."""
+    """Numbers of the rows held out for validation."""
     trouble: str = ""
-    """Why they could not be told, in a sentence."""
+    """Why the lengths could not be determined."""
 
 
 class ServiceFailure(_Message):
@@ -189,7 +188,7 @@ class ServiceFailure(_Message):
 
 
 class TokenizerResponse(_Message):
-    """One of them, and nothing else."""
+    """The response; exactly one field is set."""
 
     tokens: TokenPreview | None = None
     templates: TemplatePreviews | None = None
@@ -202,10 +201,10 @@ def socket_path(home: Path) -> Path:
 
 
 def connect(home: Path, timeout: float) -> socket.socket:
-    """Connect to the desk of a home.
+    """Connect to the tokenizer service of a home.
 
     Raises:
-        OSError: there is nobody.
+        OSError: the service is not listening.
 
     """
     return unix_sockets.connect(socket_path(home), timeout)
