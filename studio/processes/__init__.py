@@ -1,1 +1,1 @@
-"""Operating system processes: identity, end with the parent, malloc settings, Unix sockets."""
+"""Operating system processes: identity, exit with the parent, malloc settings, Unix sockets."""

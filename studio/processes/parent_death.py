@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however suddenly that is gone."""
+"""End a process together with its parent, even if the parent is killed."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
-"""See prctl(2). A fork starts without it."""
+"""See prctl(2). A forked child does not inherit it."""
 
 
 def kill_on_parent_death(is_parent_gone: Callable[[], bool]) -> None:
-    """Have the kernel kill this process when the thread that started it ends; on Linux only.
+    """Have the kernel kill this process when the thread that started it ends (Linux only).
 
-    Otherwise it would live on for as long as it loads or computes without looking at its lifeline.
-    `is_parent_gone` is asked once: the parent may have ended before the kernel knew of this.
+    Otherwise it would keep running while it loads or computes without checking its lifeline.
+    `is_parent_gone` is called once, because the parent may have exited before the prctl call.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -25,7 +25,7 @@ def kill_on_parent_death(is_parent_gone: Callable[[], bool]) -> None:
 
 
 def stop_on_parent_exit(lifeline: int, stop: threading.Event) -> None:
-    """Set an event as soon as the other end of a lifeline is closed: its owner ended, or died."""
+    """Set `stop` when the other end of the lifeline is closed because its owner exited or died."""
 
     def watch() -> None:
         with suppress(OSError):

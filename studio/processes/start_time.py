@@ -1,7 +1,7 @@
-"""When a process began, by a clock that nobody sets: with its number, its name on this boot.
+"""The start time of a process by a monotonic clock; with the PID, it identifies the process.
 
-What psutil tells is reckoned from the time of day, which moves when the clock is set; a process
-would then be taken for another one.
+psutil derives the start time from the wall clock, so a clock change would make a process look like
+a different one.
 """
 
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 
 _START_TIME_FIELD = 19
-"""The place of the start among the fields that follow the name; see proc_pid_stat(5)."""
+"""The index of the start time among the fields after the name; see proc_pid_stat(5)."""
 
 
 def process_start_time(pid: int) -> float:
-    """Return when a process began: on Linux in seconds since the boot, else since the epoch.
+    """Return the start time of a process in seconds: since boot on Linux, else since the epoch.
 
     Raises:
-        psutil.NoSuchProcess: it is not there.
+        psutil.NoSuchProcess: the process does not exist.
 
     """
     if sys.platform != "linux":

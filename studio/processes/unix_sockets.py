@@ -1,4 +1,4 @@
-"""Unix sockets between processes of one home: where they are, and how one is listened to."""
+"""Unix sockets between the processes of one home."""
 
 import os
 import select
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _MAX_ADDRESS_BYTES = 100
-"""Bytes of a socket's path that every system takes."""
+"""The longest socket path, in bytes, that every system supports."""
 
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """Give a socket's address. One too long for the system is gone round by an open folder."""
+    """Yield a socket's address; a path that is too long goes through an open folder handle."""
     plain = str(path)
     if len(os.fsencode(plain)) <= _MAX_ADDRESS_BYTES:
         yield plain
@@ -26,10 +26,10 @@ def socket_address(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path, timeout: float) -> socket.socket:
-    """Connect to whoever listens there.
+    """Connect to the process that listens on a socket.
 
     Raises:
-        OSError: nobody does.
+        OSError: no process listens.
 
     """
     line = socket.socket(socket.AF_UNIX)
@@ -44,22 +44,22 @@ def connect(path: Path, timeout: float) -> socket.socket:
 
 
 def receive_all(line: socket.socket, most: int) -> bytes:
-    """Read what is said until the other side has said all.
+    """Read until the other side closes its end.
 
     Raises:
-        OSError: it says too much, or takes too long.
+        OSError: it sends more than `most` bytes, or takes too long.
 
     """
     heard = bytearray()
     while part := line.recv(2**16):
         heard += part
         if len(heard) > most:
-            raise OSError(f"More than {most:,} bytes were said.")
+            raise OSError(f"Received more than {most:,} bytes.")
     return bytes(heard)
 
 
 def is_hung_up(line: socket.socket | int) -> bool:
-    """Whether the other side has hung up altogether, and not only said all it had to say."""
+    """Whether the other side closed the connection completely, not only its sending half."""
     poll = select.poll()
     poll.register(line, 0)
     return any(event & select.POLLHUP for _, event in poll.poll(0))
