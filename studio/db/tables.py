@@ -1,4 +1,4 @@
-"""The tables. A row is data: what may be done with it is said in `studio.services`."""
+"""The main tables. Rows are plain data; the operations on them are in `studio.services`."""
 
 from datetime import datetime
 from typing import Any
@@ -8,7 +8,7 @@ from sqlalchemy import JSON, Column, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
 import studio.db.openai
-import studio.db.sweeps  # noqa: F401 -- a run refers to its sweep
+import studio.db.sweeps  # noqa: F401 -- runs refer to their sweep
 from studio.db.column_types import (
     AUTOINCREMENT,
     METRICS_ADAPTER,
@@ -23,7 +23,7 @@ from studio.methods import RECIPE_ADAPTER, AnyRecipe
 
 
 class Experiment(SQLModel, table=True):
-    """A named recipe with notes and tags: what to try."""
+    """A named recipe with notes and tags."""
 
     __table_args__ = AUTOINCREMENT
 
@@ -33,15 +33,15 @@ class Experiment(SQLModel, table=True):
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPE_ADAPTER), nullable=False))
     precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
-    """Why the studio chose the recipe's precision; empty where a person did."""
+    """Why the studio chose the recipe's precision; empty if a user chose it."""
     parent: str = Field(default="", sa_column_kwargs={"server_default": ""})
-    """What its recipe was made from, as `run:12` or `experiment:3`; it may be gone by now."""
+    """The parent of its recipe, such as `run:12` or `experiment:3`; it may have been deleted."""
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class Study(SQLModel, table=True):
-    """One recipe in several precisions and with several seeds: to see what a precision costs."""
+    """A precision study: one recipe in several precisions and with several seeds."""
 
     __table_args__ = AUTOINCREMENT
 
@@ -51,7 +51,7 @@ class Study(SQLModel, table=True):
     modes: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     seeds: list[int] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     max_steps: int | None = None
-    """How long each run is; None leaves that to the recipe."""
+    """The length of each run; None uses the recipe's."""
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
@@ -59,13 +59,13 @@ class Study(SQLModel, table=True):
 class Run(SQLModel, table=True):
     """One execution of an experiment: queued, trained, measured."""
 
-    # Rows are wide: what lists look through and the census adds up stands in indexes as a whole.
+    # Rows are wide, so covering indexes hold all columns that lists filter and metrics aggregate.
     __table_args__ = (
         Index("run_by_status", "status", "id", "archived_at", "deleted_at"),
         Index("run_in_words", "id", "name", "notes", "archived_at", "deleted_at"),
         Index("run_by_tags", "tags", "deleted_at"),
         Index("run_took", "finished_at", "claimed_at", "tokens"),
-        # No trial of a sweep is made twice, whoever makes it.
+        # Prevents creating the same trial of a sweep twice.
         Index("run_of_sweep", "sweep_id", "trial", unique=True),
         AUTOINCREMENT,
     )
@@ -75,48 +75,48 @@ class Run(SQLModel, table=True):
     study_id: int | None = Field(default=None, foreign_key="study.id", index=True)
     sweep_id: int | None = Field(default=None, foreign_key="sweep.id")
     trial: int | None = None
-    """Its number in its sweep, counted from zero."""
+    """The number of its trial in its sweep, from 0."""
     is_pruned: bool = Field(default=False, sa_column_kwargs={"server_default": text("0")})
-    """Whether its sweep had it stopped early, because it looked hopeless."""
+    """Whether its sweep stopped it early because it was unpromising."""
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPE_ADAPTER), nullable=False))
     precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
-    """Why the studio chose the recipe's precision; empty where a person did."""
+    """Why the studio chose the recipe's precision; empty if a user chose it."""
     dataset_version_id: int | None = Field(
         default=None, foreign_key="dataset_version.id", index=True
     )
-    """The rows it learns from, as they were when it was submitted; None once they are deleted."""
+    """The dataset version it trains on, fixed at submission; None once deleted."""
     status: RunStatus = Field(
         default=RunStatus.QUEUED, sa_column=Column(text_enum(RunStatus), nullable=False)
     )
     priority: int = 0
-    """Higher starts first."""
+    """Runs with a higher priority start first."""
     rank: int | None = None
-    """Its place among runs of one priority, where a person has moved it; else its id is."""
+    """Its position among runs of the same priority if a user moved it; otherwise its ID decides."""
     is_held: bool = False
-    """Whether it waits until a person lets it go."""
+    """Whether it waits until a user releases it."""
     slots: int = 1
-    """How many of the machine's slots it takes; it trains on one GPU all the same."""
+    """How many of the machine's slots it takes; it always trains on one GPU."""
     asked: RunCommand | None = Field(default=None, sa_column=Column(text_enum(RunCommand)))
-    """What was asked of it last, until that is done."""
+    """The last command, until it is carried out."""
     attempt: int = 0
     """How often a worker has claimed it."""
     resumes: bool = False
-    """Whether the next attempt goes on from a checkpoint."""
+    """Whether the next attempt resumes from a checkpoint."""
     worker: str = ""
     lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    """Until when its worker need not be heard of again; then another may take it over."""
+    """When the lease of its worker expires, so that another worker may take over."""
     handle: str = ""
-    """What the launcher calls the process that trains it; empty when there is none."""
+    """The launcher's handle of its training process; empty if there is none."""
     gpu: int | None = None
-    """Which GPU it was given; None on a machine without."""
+    """The GPU it was given; None on a machine without GPUs."""
     checkpoint_step: int | None = None
     """The step of its newest checkpoint."""
     resumed_step: int = 0
-    """Where its present attempt went on from."""
+    """The step that its current attempt resumed from."""
     events_offset: int = 0
     phase: str = ""
-    """What it does besides training: loading, tokenising, saving."""
+    """What it does other than training: loading, tokenising, saving."""
     step: int = 0
     total_steps: int | None = None
     epoch: float = 0
@@ -126,11 +126,11 @@ class Run(SQLModel, table=True):
     )
     """The newest value of each metric."""
     resolved: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """What really ran: dtypes, counts, versions. Empty until the trainer is built."""
+    """The actual dtypes, counts and versions; empty until the trainer is built."""
     estimate: dict[str, Any] = Field(
         default_factory=dict, sa_column=Column(JSON, nullable=False, server_default="{}")
     )
-    """What was estimated of its memory and time when it was submitted."""
+    """The estimate of memory and time at submission."""
     error_code: str = ""
     error_message: str = ""
     error_hint: str = ""
@@ -139,9 +139,9 @@ class Run(SQLModel, table=True):
         default_factory=list, sa_column=Column(JSON, nullable=False, server_default="[]")
     )
     archived_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    """When it was put out of sight; lists show it when asked."""
+    """When it was archived; lists show archived runs only on request."""
     deleted_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    """When it was put into the trash, from which it can be taken back for some weeks."""
+    """When it was moved to the trash, from which it can be restored for some weeks."""
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     claimed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
@@ -151,7 +151,7 @@ class Run(SQLModel, table=True):
 
 
 class Attempt(SQLModel, table=True):
-    """One go at a run: who made it, how it began, how it ended."""
+    """One execution of a run: its worker, start and outcome."""
 
     __table_args__ = (UniqueConstraint("run_id", "number"),)
 
@@ -163,19 +163,19 @@ class Attempt(SQLModel, table=True):
     began_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     outcome: str = ""
-    """The run's status after it, or `lost` when its process was gone without a word."""
+    """The run's status afterwards, or `lost` if its process disappeared."""
     exit_code: int | None = None
-    """None where nobody could know it; negative for a signal."""
+    """None if unknown; negative for a signal."""
 
 
 _NON_FINITE_ONLY: dict[str, Any] = dict.fromkeys(
     ("sqlite_where", "postgresql_where"), text("value IS NULL")
 )
-"""Which numbers an index is for that holds only those that are not finite."""
+"""The condition of a partial index on non-finite values."""
 
 
 class Metric(SQLModel, table=True):
-    """One number at one step. Its id orders everything that was ever told, for live viewers."""
+    """One metric value at one step. Live streams follow new values by their IDs."""
 
     __table_args__ = (
         UniqueConstraint("run_id", "key", "step"),
@@ -189,7 +189,7 @@ class Metric(SQLModel, table=True):
     key: str
     step: int
     value: float | None = None
-    """None when the number was not finite; `non_finite` then says which it was."""
+    """None if the value is not finite: see `non_finite`."""
     non_finite: str = ""
     epoch: float
     tokens: int
@@ -210,11 +210,11 @@ class Sample(SQLModel, table=True):
     reference: str
     answer: str
     computed_in: str = Field(default="", sa_column_kwargs={"server_default": ""})
-    """As `events.Sampled` says it; empty where the run did not."""
+    """As in `events.Sampled`; empty if the run did not report it."""
 
 
 class RunEvent(SQLModel, table=True):
-    """Something that befell a run, other than a number: a change of status, a phase, a failure."""
+    """An event in a run's history: a change of status, a phase, a failure."""
 
     __tablename__ = "happening"
     id: int | None = Field(default=None, primary_key=True)
@@ -225,7 +225,7 @@ class RunEvent(SQLModel, table=True):
 
 
 class Dataset(SQLModel, table=True):
-    """A file to learn from, as it was brought. How it is read makes a version of it."""
+    """An uploaded data file. Each mapping of its columns creates a version."""
 
     __table_args__ = AUTOINCREMENT
 
@@ -235,25 +235,25 @@ class Dataset(SQLModel, table=True):
     format: str
     bytes: int
     sha256: str
-    """Of the file as it was brought."""
+    """The checksum of the uploaded file."""
     source: str = "upload"
-    """Where it came from: upload, starter, or an address in words."""
+    """The source: upload, starter, or a description of its address."""
     status: DatasetStatus = Field(
         default=DatasetStatus.READY, sa_column=Column(text_enum(DatasetStatus), nullable=False)
     )
     version: int | None = None
-    """The number of the version in use; None while there is none."""
+    """The number of the version in use; None if there is none yet."""
     detected: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """What was seen in it.
+    """The detected format.
 
-    `studio.intake.detection.row_shapes.DetectedMapping`. Empty where nothing was looked at.
+    A `studio.intake.detection.row_shapes.DetectedMapping`; empty if detection did not run.
     """
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class DatasetVersion(SQLModel, table=True):
-    """The rows of a data set, made by one reading of its file. It never changes."""
+    """The rows that one mapping produced from a dataset's file. It never changes."""
 
     __tablename__ = "dataset_version"
     __table_args__ = (UniqueConstraint("dataset_id", "number"), AUTOINCREMENT)
@@ -262,25 +262,25 @@ class DatasetVersion(SQLModel, table=True):
     dataset_id: int = Field(foreign_key="dataset.id", ondelete="CASCADE")
     number: int
     kind: str
-    """What its rows are: conversation, text, preference or judged."""
+    """The kind of its rows: conversation, text, preference or judged."""
     mapping: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """How the file was read: `studio.intake.mapping.Mapping`."""
+    """How the columns become rows: a `studio.intake.mapping.Mapping`."""
     sha256: str
-    """Of the rows. Empty until the files of an older home have been moved."""
+    """The checksum of the rows; empty until the files of an older home are migrated."""
     train_rows: int
     validation_rows: int = 0
     problems: list[dict[str, Any]] = Field(
         default_factory=list, sa_column=Column(JSON, nullable=False)
     )
-    """What could not be used, or may do harm."""
+    """Rows that could not be used, and possible problems."""
     removed: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """Rows that could be used and were not wanted, by reason."""
+    """Counts of usable rows that the mapping excluded, by reason."""
     findings: list[dict[str, Any]] | None = Field(
         default=None, sa_column=Column(JSON(none_as_null=True))
     )
-    """What is suspicious in its rows.
+    """Possible problems in its rows.
 
-    `studio.intake.quality.dataset_checks.Finding`. None: nobody has looked.
+    A list of `studio.intake.quality.dataset_checks.Finding`; None if not checked yet.
     """
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
@@ -293,15 +293,15 @@ class Model(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     kind: str
-    """starter, folder, hub or run: where it comes from."""
+    """The source: starter, folder, hub or run."""
     location: str = Field(sa_type=HomePath)
-    """Its folder, or its name on the hub."""
+    """The folder, or the name on the hub."""
     repo: str = ""
-    """Of one that was downloaded: its name on the hub."""
+    """The name on the hub of a downloaded model."""
     revision: str = ""
-    """The commit it was downloaded at."""
+    """The commit of a downloaded model."""
     consent: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
-    """Who allowed its own code to run, when, and which.
+    """Who allowed its custom code to run, when, and which code.
 
     See `studio.services.models.remote_code_trust`.
     """
@@ -312,16 +312,16 @@ class Model(SQLModel, table=True):
 
 
 class FailingStep(BaseModel):
-    """A step of a worker's tick that failed the last time it was tried."""
+    """A step of the worker's loop that failed the last time it ran."""
 
     model_config = ConfigDict(frozen=True)
 
     step: str
     """One of `studio.services.workers.workers.STEP_FAILURES`."""
     subject: str
-    """What it was for, as `run 3`; empty for the worker itself."""
+    """What it was for, such as `run 3`; empty for the worker itself."""
     error: str
-    """The class of the error. Its message may hold a path; it is in the worker's log."""
+    """The class of the error. Its message may contain a path, so it is only in the worker's log."""
     since: datetime
 
 
@@ -329,7 +329,7 @@ _FAILING_STEPS = TypeAdapter(list[FailingStep])
 
 
 class Worker(SQLModel, table=True):
-    """A worker and the last time it was heard of."""
+    """A worker, with its last heartbeat."""
 
     name: str = Field(primary_key=True)
     pid: int
@@ -338,9 +338,9 @@ class Worker(SQLModel, table=True):
         default_factory=list,
         sa_column=Column(ValidatedJSON(_FAILING_STEPS), nullable=False, server_default="[]"),
     )
-    """What it cannot do at present; it goes on with the rest."""
+    """The steps that currently fail; the others continue."""
     failures: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
-    """How many steps have failed since it started."""
+    """How many steps have failed since the worker started."""
     beat_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     hardware: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
-    """What it trains on: `studio.hardware.Hardware`. It may be another machine than the pages'."""
+    """Its `studio.hardware.Hardware`; it may run on another machine than the web process."""
