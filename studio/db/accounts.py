@@ -1,4 +1,4 @@
-"""The tables of who may come in: accounts, sign-ins, tokens, one-time links, and who did what."""
+"""The tables of access control: accounts, sessions, tokens, one-time links, audit log."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -11,16 +11,16 @@ from studio.db.states import text_enum
 
 
 class Scope(StrEnum):
-    """How much may be done; each holds those before it."""
+    """What a token may do; each scope includes those before it."""
 
     READ = "read"
-    """See all there is."""
+    """Read everything."""
     SUBMIT = "submit"
-    """Make something new: runs, data sets, experiments."""
+    """Create runs, datasets, experiments and so on."""
     MANAGE = "manage"
-    """Change and delete what is there."""
+    """Change and delete existing things."""
     ADMIN = "admin"
-    """Decide about people, and about whatever reaches beyond the studio."""
+    """Manage accounts, and everything that reaches beyond the studio."""
 
     def includes(self, other: "Scope") -> bool:
         order = list(Scope)
@@ -34,34 +34,34 @@ class Role(StrEnum):
 
 
 class LinkPurpose(StrEnum):
-    """What a one-time link is for."""
+    """The purpose of a one-time link."""
 
     ENTER = "enter"
-    """To come into a studio without accounts."""
+    """Sign in to a studio without accounts."""
     FIRST = "first"
-    """To become the first administrator."""
-    PASSWORD = "password"  # noqa: S105 -- the word, not one
-    """To choose one's password."""
+    """Become the first administrator."""
+    PASSWORD = "password"  # noqa: S105 -- the word, not a password
+    """Choose a password."""
 
 
 class Account(SQLModel, table=True):
-    """A person."""
+    """A user account."""
 
     __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
-    """In small letters."""
+    """In lower case."""
     role: Role = Field(sa_column=Column(text_enum(Role), nullable=False))
     password: str = ""
-    """Its argon2id hash; nothing while none was chosen."""
+    """The argon2id hash of the password; empty until one is chosen."""
     subject: str | None = Field(default=None, unique=True, index=True)
-    """Who they are for a service that signs people in; names may be given to others, this not."""
+    """The user's ID at the OpenID Connect issuer; unlike a name, it is never reassigned."""
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class LoginSession(SQLModel, table=True):
-    """A browser that was let in. What its cookie says is kept as a hash only."""
+    """A signed-in browser. Only a hash of its cookie is stored."""
 
     __tablename__ = "sign_in"
     __table_args__ = AUTOINCREMENT
@@ -74,13 +74,13 @@ class LoginSession(SQLModel, table=True):
     """None in a studio without accounts."""
     address: str = ""
     agent: str = ""
-    """What the browser says it is."""
+    """The browser's User-Agent header."""
     began_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     seen_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class ApiToken(SQLModel, table=True):
-    """What a program shows instead of a cookie. It is kept as a hash only."""
+    """A token that a program sends instead of a cookie. Only its hash is stored."""
 
     __tablename__ = "token"
     __table_args__ = AUTOINCREMENT
@@ -91,7 +91,7 @@ class ApiToken(SQLModel, table=True):
     account_id: int | None = Field(
         default=None, foreign_key="account.id", index=True, ondelete="CASCADE"
     )
-    """Whose it is; None in a studio without accounts."""
+    """The owner; None in a studio without accounts."""
     scope: Scope = Field(sa_column=Column(text_enum(Scope), nullable=False))
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     expires_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
@@ -109,7 +109,7 @@ class OneTimeLink(SQLModel, table=True):
 
 
 class AuditEntry(SQLModel, table=True):
-    """Something that somebody did, or was refused."""
+    """An entry of the audit log: something that a user did or was denied."""
 
     __tablename__ = "deed"
     __table_args__ = (Index("deed_by_time", "at"),)
@@ -117,13 +117,13 @@ class AuditEntry(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     who: str
-    """A name, for the account may be gone by now."""
+    """A name, because the account may have been deleted."""
     method: str
     route: str
-    """The template of the address."""
+    """The route's path template."""
     subject: str = ""
-    """What it was done to, as `run_id=3`."""
+    """The object of the request, such as `run_id=3`."""
     permission: str
     status: int
-    """What was answered."""
+    """The HTTP status of the response."""
     address: str = ""

@@ -1,4 +1,4 @@
-"""Take a database through migrations, forth or back: what needs Alembic, a heavy import."""
+"""Run migrations up or down: the code that needs Alembic, a heavy import."""
 
 from alembic import command
 from alembic.config import Config
@@ -8,7 +8,7 @@ from studio import resources
 
 
 def run_migrations(connection: Connection, to: str, *, back: bool = False) -> None:
-    """Run the migrations between a database's version and another, in the open transaction."""
+    """Run the migrations from the current version to another, in the open transaction."""
     config = alembic_config()
     config.attributes["connection"] = connection
     (command.downgrade if back else command.upgrade)(config, to)

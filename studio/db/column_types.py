@@ -1,4 +1,4 @@
-"""Columns that hold what a plain one cannot: checked JSON, times with a zone, paths that move."""
+"""Custom column types: validated JSON, UTC times, paths relative to the home."""
 
 import json
 from datetime import UTC, datetime
@@ -13,14 +13,14 @@ from sqlalchemy.types import TypeDecorator
 T = TypeVar("T")
 
 HOME_DIRS: WeakKeyDictionary[Dialect, Path] = WeakKeyDictionary()
-"""The folder that each open database lies in. A column is told of its dialect and nothing else."""
+"""The folder of each open database, by dialect, because a column type only gets the dialect."""
 
 HOME_PREFIX = "./"
-"""How a path relative to the home begins; no name on the hub does."""
+"""The prefix of paths relative to the home; hub names never start with it."""
 
 
 class ValidatedJSON(TypeDecorator[T]):
-    """A JSON column whose values are checked on the way in and on the way out."""
+    """A JSON column whose values are validated on write and on read."""
 
     impl = JSON
     cache_ok = True
@@ -30,7 +30,7 @@ class ValidatedJSON(TypeDecorator[T]):
         self.adapter = adapter
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:  # noqa: ANN401, ARG002 -- the signature is SQLAlchemy's
-        # Only the JSON writer turns NaN into a string; Postgres and browsers refuse a bare NaN.
+        # Only `dump_json` turns NaN into a string; Postgres and browsers reject a bare NaN.
         return None if value is None else json.loads(self.adapter.dump_json(value))
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> T | None:  # noqa: ANN401, ARG002 -- the signature is SQLAlchemy's
@@ -38,7 +38,7 @@ class ValidatedJSON(TypeDecorator[T]):
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite forgets the zone; this puts it back."""
+    """A time in UTC. SQLite drops the time zone; this adds it back."""
 
     impl = DateTime
     cache_ok = True
@@ -51,10 +51,10 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 class HomePath(TypeDecorator[str]):
-    """A folder, or a name on the hub. A folder inside the home is kept relative to it.
+    """A folder or a name on the hub. A folder inside the home is stored relative to it.
 
-    So a home can be moved, copied and restored elsewhere; who reads the column gets the path as it
-    is today.
+    This way a home can be moved, copied and restored elsewhere; reading the column returns the
+    current absolute path.
     """
 
     impl = String
@@ -77,7 +77,7 @@ def now() -> datetime:
 
 
 METRICS_ADAPTER = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
-"""Numbers by name; NaN and infinity are written as strings, for JSON has no word for them."""
+"""Metric values by name; NaN and infinity are stored as strings, as JSON cannot represent them."""
 
 AUTOINCREMENT = {"sqlite_autoincrement": True}
-"""SQLite gives a deleted row's id to the next one, unless told not to; ours are in addresses."""
+"""Without it, SQLite reuses the IDs of deleted rows, but IDs are part of URLs."""

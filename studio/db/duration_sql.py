@@ -1,4 +1,4 @@
-"""How long something took, reckoned by the database: each writes that in its own way."""
+"""Durations computed in SQL, in the dialect of each database."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 
 class seconds_between(FunctionElement[float]):  # noqa: N801 -- called as a function
-    """Seconds from one column of moments to another, none if the clock was set back meanwhile."""
+    """Seconds between two time columns; 0 if the clock was set back in between."""
 
     type = Float()
     inherit_cache = True
@@ -20,12 +20,12 @@ class seconds_between(FunctionElement[float]):  # noqa: N801 -- called as a func
 
 
 @compiles(seconds_between)
-def _standard(element: seconds_between, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- as SQLAlchemy has it
+def _standard(element: seconds_between, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
     start, end = (compiler.process(clause, **given) for clause in element.clauses)
     return f"GREATEST(EXTRACT(EPOCH FROM {end} - {start}), 0)"
 
 
 @compiles(seconds_between, "sqlite")
-def _sqlite(element: seconds_between, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- as SQLAlchemy has it
+def _sqlite(element: seconds_between, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
     start, end = (compiler.process(clause, **given) for clause in element.clauses)
     return f"max((julianday({end}) - julianday({start})) * 86400, 0.0)"

@@ -1,4 +1,4 @@
-"""Answers that are kept under keys."""
+"""The table of stored responses by idempotency key."""
 
 from datetime import datetime
 
@@ -9,12 +9,12 @@ from studio.db.column_types import UTCDateTime, now
 
 
 class IdempotencyKey(SQLModel, table=True):
-    """What was answered to a request under a key: sent again, it is answered alike."""
+    """The response to a request with an idempotency key, replayed if the request is repeated."""
 
     __tablename__ = "receipt"
     key: str = Field(primary_key=True)
     sha256: str
-    """Of what was sent, and where to."""
+    """The checksum of the request's URL and body."""
     status: int
     headers: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     body: bytes

@@ -1,4 +1,4 @@
-"""The different values of a column, where rows are many and values few."""
+"""Distinct values of a column with many rows but few values, by a loose index scan."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from sqlalchemy import ColumnElement, Select, SQLColumnExpression, func, select
 
 
 def distinct_values(column: SQLColumnExpression[Any], *where: ColumnElement[bool]) -> Select[Any]:
-    """Select each value of a column once, in order; None at the end.
+    """Select each value of a column once, in order; the last row is None.
 
-    One is looked up after the other: an index that begins with the column is hardly read.
+    Each value is found by one lookup, so only a small part of an index on the column is read.
     """
     first = select(func.min(column).label("value")).where(*where).cte(recursive=True)
     further = select(func.min(column)).where(column > first.c.value, *where)

@@ -1,7 +1,7 @@
-"""Bring a database to the present version, or say that it is from a newer one.
+"""Upgrade a database to the current version, and reject one from a newer version.
 
-The version before is copied away first, and all steps are one transaction: whatever cuts an
-upgrade off, even a power cut, the database is the old one or the new one.
+The old database is backed up first, and all migrations run in one transaction: if an upgrade is
+interrupted, even by a power cut, the database is either the old or the new version.
 """
 
 from pathlib import Path
@@ -15,15 +15,15 @@ from studio.db.session import explain_errors
 from studio.errors import UnavailableError
 
 BACKUPS = "backups"
-"""The folder beside the database where the copies from before upgrades are kept."""
+"""The folder next to the database with the backups made before upgrades."""
 
 
 def upgrade(engine: Engine, to: str = "head") -> None:
-    """Run the migrations that this database has not seen, all or none; keep a copy of it first.
+    """Back up the database, then run all pending migrations or none.
 
     Raises:
-        DiskFullError: there is no room for the copy, or for the upgrade.
-        UnavailableError: a newer studio has written this database, or it cannot be upgraded.
+        DiskFullError: there is no disk space for the backup or the upgrade.
+        UnavailableError: a newer studio wrote this database, or it cannot be upgraded.
 
     """
     if not is_behind(engine, to):
@@ -34,16 +34,16 @@ def upgrade(engine: Engine, to: str = "head") -> None:
             _run_migrations(engine, to)
     except SQLAlchemyError as error:
         raise UnavailableError(
-            f"The database could not be brought to this version: {error}.",
-            hint=f"It is as it was, and a copy is in {kept}. Use the version from before.",
+            f"The database could not be upgraded to this version: {error}.",
+            hint=f"It is unchanged, and a backup is in {kept}. Use the previous version.",
         ) from error
 
 
 def is_behind(engine: Engine, to: str = "head") -> bool:
-    """Whether there are migrations that this database has not seen.
+    """Whether the database has pending migrations.
 
     Raises:
-        UnavailableError: a newer studio has written this database.
+        UnavailableError: a newer studio wrote this database.
 
     """
     now = current_version(engine)
@@ -52,10 +52,10 @@ def is_behind(engine: Engine, to: str = "head") -> bool:
 
 
 def reject_newer_version(version: str | None) -> None:
-    """Refuse a version that this studio has not heard of.
+    """Reject a version that this studio does not know.
 
     Raises:
-        UnavailableError: it is a newer one.
+        UnavailableError: a newer studio wrote this database.
 
     """
     if version and version not in known_versions():
@@ -70,7 +70,7 @@ def downgrade(engine: Engine, to: str) -> None:
 
 
 def current_version(engine: Engine) -> str | None:
-    """Return the version a database is at, or None for an empty one."""
+    """Return the version of a database, or None if it is empty."""
     with explain_errors():
         if not inspect(engine).has_table("alembic_version"):
             return None
@@ -82,13 +82,13 @@ def current_version(engine: Engine) -> str | None:
 
 
 def known_versions() -> list[str]:
-    """Return the versions this studio knows, oldest first: the numbers of its migration files."""
+    """Return the versions that this studio knows, the numbers of its migration files, in order."""
     folder = resources.migrations_dir() / "versions"
     return sorted(path.name[:4] for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py"))
 
 
 def _back_up(engine: Engine) -> Path | None:
-    """Copy a database that holds something. Return where the copy is."""
+    """Back up the database and return the path of the copy; None if it is empty."""
     now, database = current_version(engine), engine.url.database
     if now is None or database is None:
         return None

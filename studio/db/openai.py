@@ -1,11 +1,11 @@
-"""What OpenAI's interface says of files and jobs, and no other table holds."""
+"""Facts about files and jobs that only the OpenAI-compatible API needs."""
 
 from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
 
 class OpenAIFile(SQLModel, table=True):
-    """Why a data set that was brought as a file cannot be learnt from."""
+    """Why a dataset uploaded as a file cannot be used for training."""
 
     __tablename__ = "openai_file"
 
@@ -14,16 +14,16 @@ class OpenAIFile(SQLModel, table=True):
 
 
 class OpenAIJob(SQLModel, table=True):
-    """A run that was asked for as a fine-tuning job."""
+    """A run created as a fine-tuning job."""
 
     __tablename__ = "openai_job"
 
     run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
     suffix: str = ""
     pairs: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """Its metadata."""
+    """The metadata of the job."""
     training_id: int
-    """The data set that is its training file; it may be gone by now, as may the next."""
+    """The dataset of the training file; it and `validation_id` may have been deleted."""
     validation_id: int | None = None
     is_validating: bool = Field(default=False, index=True)
-    """Whether its run waits for its files to be read."""
+    """Whether the run waits until its files are processed."""

@@ -1,4 +1,4 @@
-"""The outbox: what is to be told to the outside, and each try to tell it."""
+"""The outbox: notifications to deliver, and each delivery attempt."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -22,27 +22,27 @@ class DeliveryStatus(StrEnum):
 
 
 class Delivery(SQLModel, table=True):
-    """One message for one channel. It is stored with what it tells of, or neither is."""
+    """One notification for one channel, stored in the same transaction as its cause."""
 
     __table_args__ = (Index("ix_delivery_status_due_at", "status", "due_at"), AUTOINCREMENT)
 
     id: int | None = Field(default=None, primary_key=True)
     key: str = Field(unique=True)
-    """The same on every try, so that a receiver can tell a repeat."""
+    """The same for every attempt, so that a receiver can detect repeats."""
     channel: str
     event: str
-    """What it tells, as `run.failed`; or `test`."""
+    """The type of the event, such as `run.failed`, or `test`."""
     run_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL", index=True)
     data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """The run in brief, as it was at that moment."""
+    """A summary of the run at that time."""
     status: str = DeliveryStatus.WAITING
     due_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
-    """When to try next; while a try goes on, when it is taken for lost."""
+    """When to try next; during an attempt, when the attempt counts as lost."""
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class DeliveryAttempt(SQLModel, table=True):
-    """One try at a delivery, written down before it is made."""
+    """One delivery attempt, recorded before it starts."""
 
     __tablename__ = "delivery_try"
     __table_args__ = (UniqueConstraint("delivery_id", "number"),)
@@ -52,6 +52,6 @@ class DeliveryAttempt(SQLModel, table=True):
     number: int
     began_at: datetime = Field(sa_type=UTCDateTime)
     ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    """None while it goes on, and for ever if its worker was killed meanwhile."""
+    """None during the attempt, and forever if its worker was killed."""
     words: str = ""
-    """What came back, as a sentence."""
+    """The response, as a sentence."""

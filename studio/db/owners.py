@@ -1,7 +1,7 @@
-"""Whose a new row is: known from who acts, so that no verb has to hand it down.
+"""The owner of a new row, taken from the current actor instead of being passed down.
 
-The web process says for each request who acts, and the worker for each thing that it ends on
-somebody's behalf. Where nobody says, a row is everyone's.
+The web process sets the actor for each request, and the worker for each task that it completes on
+behalf of a user. Without an actor, a row belongs to everyone.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from typing import Any
 
 from sqlmodel import Field
 
-import studio.db.accounts  # noqa: F401 -- a row refers to its owner
+import studio.db.accounts  # noqa: F401 -- rows refer to their owner
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
     name: str = "the local user"
-    """Who uses a studio without accounts, and administers it."""
+    """The display name; the default is the user and administrator of a studio without accounts."""
     account_id: int | None = None
     is_limited: bool = False
-    """Whether only one's own and everyone's things may be changed."""
+    """Whether the actor may change only their own things and those that belong to everyone."""
 
 
 _DEFAULT_ACTOR = Actor()
@@ -45,6 +45,6 @@ def current_owner_id() -> int | None:
     return _CURRENT_ACTOR.get().account_id
 
 
-def owner_column() -> Any:  # noqa: ANN401 -- what SQLModel's Field gives has no nameable type
-    """Make the column of a row's owner; None is everyone."""
+def owner_column() -> Any:  # noqa: ANN401 -- SQLModel's Field returns Any
+    """Return the column for a row's owner; None means everyone."""
     return Field(default_factory=current_owner_id, foreign_key="account.id")

@@ -1,4 +1,4 @@
-"""The table of secrets that were given on a page: locked, each under the name of its setting."""
+"""The table of secrets set on the Settings page, encrypted, by the name of the setting."""
 
 from datetime import datetime
 
@@ -8,12 +8,12 @@ from studio.db.column_types import UTCDateTime, now
 
 
 class Secret(SQLModel, table=True):
-    """A secret. Its key is not in the database: whoever has only this has nothing."""
+    """An encrypted secret. The key is not in the database, which alone reveals nothing."""
 
     name: str = Field(primary_key=True)
-    """Of the field of `Settings` that it stands in for."""
+    """The name of the field of `Settings`."""
     locked: str
     """A Fernet token of its name and value."""
     set_by: str
-    """A name, for the account may be gone by now."""
+    """A name, because the account may have been deleted."""
     set_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

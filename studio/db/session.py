@@ -1,4 +1,4 @@
-"""One engine a process, one session a request: commit at the edge, never in the middle."""
+"""One engine per process, one session per request: commit once, at the end of a request."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -19,23 +19,23 @@ FIRST_SAFE_SQLITE = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, which can corrupt a database under two writers."""
 
 BUSY_SECONDS = 30.0
-"""How long a writer waits for another before it gives up."""
+"""How long a writer waits for another writer before it gives up."""
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
-"""FULL: what was acknowledged survives a power cut, which NORMAL does not promise in WAL mode."""
+"""FULL: commits survive a power cut, which NORMAL does not guarantee in WAL mode."""
 
 NO_TRANSACTION = "none"
-"""What `begin` is set to for the few statements that SQLite takes outside of one only."""
+"""The `begin` option for the few statements that SQLite only runs outside a transaction."""
 
 
 def open_engine(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine:
-    """Open the database file with the newest SQLite at hand."""
+    """Open the database file with the newest SQLite available."""
     engine = create_engine(
         f"sqlite:///{database}",
         module=sqlite_driver(),
         connect_args={"check_same_thread": False},
-        hide_parameters=True,  # what people bring does not belong into a log
-        max_overflow=-1,  # a connection is a file handle: nobody should wait for another's
+        hide_parameters=True,  # user data must not appear in logs
+        max_overflow=-1,  # a connection is only a file handle, so do not limit their number
     )
     HOME_DIRS[engine.dialect] = database.absolute().parent
     event.listen(engine, "connect", partial(_set_pragmas, int(busy_seconds * 1000)))
@@ -57,11 +57,11 @@ def sqlite_driver() -> ModuleType:
 
 @contextmanager
 def unit_of_work(engine: Engine) -> Iterator[Session]:
-    """Open a session that commits whole or not at all.
+    """Open a session that commits everything or nothing.
 
     Raises:
-        DiskFullError: there was no room to write; nothing was changed.
-        UnavailableError: another process held the database too long, or it cannot be used.
+        DiskFullError: the disk is full; nothing was changed.
+        UnavailableError: another process locked the database too long, or it cannot be used.
 
     """
     writer = engine.execution_options(begin="BEGIN IMMEDIATE")
@@ -71,7 +71,7 @@ def unit_of_work(engine: Engine) -> Iterator[Session]:
 
 @contextmanager
 def read_session(engine: Engine) -> Iterator[Session]:
-    """Open a session that sees one moment of the database and changes nothing.
+    """Open a read-only session on one snapshot of the database.
 
     Raises:
         UnavailableError: the database cannot be used now.
@@ -83,11 +83,11 @@ def read_session(engine: Engine) -> Iterator[Session]:
 
 @contextmanager
 def explain_errors() -> Iterator[None]:
-    """Say what keeps the database from working as a person can use it.
+    """Translate database errors into errors that users can act on.
 
     Raises:
-        DiskFullError: there was no room to write.
-        UnavailableError: it is busy, damaged, or out of reach.
+        DiskFullError: the disk is full.
+        UnavailableError: the database is busy, damaged or inaccessible.
 
     """
     try:
@@ -111,29 +111,29 @@ def _explanation(reason: str) -> StudioError | None:
     if "malformed" in reason or "not a database" in reason:
         return UnavailableError(
             "The database is damaged.",
-            hint="Stop the studio and bring a backup back: studio restore FILE --force.",
+            hint="Stop the studio and restore a backup: studio restore FILE --force.",
         )
     if "disk I/O" in reason or "readonly" in reason or "unable to open" in reason:
         return UnavailableError(
             f"The database cannot be used: {reason}.",
-            hint="Look at the disk and at who may write there, then try again.",
+            hint="Check the disk and the file permissions, then try again.",
         )
     return None
 
 
 def _set_pragmas(busy_milliseconds: int, connection: DBAPIConnection, _record: object) -> None:
-    # The driver must not begin transactions by itself: `_begin` does, at the right moment.
+    # The driver must not start transactions by itself: `_begin` does, at the right time.
     setattr(connection, "isolation_level", None)  # noqa: B010 -- sqlite3's, not in the protocol
     cursor = connection.cursor()
-    # First, because the others may have to wait, too.
+    # The timeout comes first, because the other pragmas may also have to wait.
     for pragma in (f"busy_timeout={busy_milliseconds}", *PRAGMAS):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
 def _begin(connection: Connection) -> None:
-    # A transaction that reads first and writes later would fail at once if another wrote in
-    # between; one that says so at its beginning waits for its turn.
+    # A transaction that reads first and writes later fails immediately if another one wrote in
+    # between; BEGIN IMMEDIATE waits for its turn.
     begin = connection.get_execution_options().get("begin", "BEGIN")
     if begin != NO_TRANSACTION:
         connection.exec_driver_sql(begin)

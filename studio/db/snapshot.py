@@ -1,7 +1,7 @@
-"""A copy of one moment of the database, made while others go on writing to it.
+"""A consistent copy of the database, made while other processes keep writing to it.
 
-Copying the file alone would miss what still stands in its write-ahead log, or take half of a
-change; SQLite's own `VACUUM INTO` does neither.
+Copying the file alone could miss the write-ahead log or copy half of a change; SQLite's
+`VACUUM INTO` does neither.
 """
 
 import os
@@ -17,14 +17,14 @@ from studio.errors import UnavailableError
 _UNFINISHED_PREFIX = ".new-"
 
 MAX_COPIES = 3
-"""How many copies from before upgrades stay; the oldest goes first."""
+"""How many backups from before upgrades to keep; older ones are deleted."""
 
 
 def create(engine: Engine, to: Path) -> None:
-    """Write a copy: whole, checked and safe on the disk, or none at all.
+    """Write a complete, verified and synced copy, or none at all.
 
     Raises:
-        DiskFullError: there is no room for it.
+        DiskFullError: there is no disk space for it.
         UnavailableError: the database is busy, or damaged.
 
     """
@@ -45,10 +45,10 @@ def create(engine: Engine, to: Path) -> None:
 
 
 def verify(database: Path) -> None:
-    """Read a database from end to end.
+    """Check the integrity of a database.
 
     Raises:
-        UnavailableError: it is damaged.
+        UnavailableError: the database is damaged.
 
     """
     engine = open_engine(database)
@@ -59,15 +59,15 @@ def verify(database: Path) -> None:
         engine.dispose()
     if said != "ok":
         raise UnavailableError(
-            "The database is damaged.", hint="Bring a backup back: studio restore FILE --force."
+            "The database is damaged.", hint="Restore a backup: studio restore FILE --force."
         )
 
 
 def create_before_upgrade(engine: Engine, folder: Path, revision: str) -> Path:
-    """Keep a copy from before an upgrade, named by its revision and the time, beside the last few.
+    """Back up the database before an upgrade, named by time and revision; delete old backups.
 
     Raises:
-        DiskFullError: there is no room for it.
+        DiskFullError: there is no disk space for it.
         UnavailableError: the database is busy, or damaged.
 
     """

@@ -1,4 +1,4 @@
-"""The words that a row's state is told in."""
+"""The statuses of runs, tasks, sweeps and datasets."""
 
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether a training process belongs to it."""
+        """Whether the run has a training process."""
         return self in LIVE
 
 
@@ -30,18 +30,18 @@ LIVE = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
 
 
 class RunCommand(StrEnum):
-    """What a person may ask of a run that trains."""
+    """A command to a run that is training."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
     KEEP = "keep"
-    """Stop, and keep what it has learnt as its result."""
+    """Stop, and keep the model trained so far as the result."""
     DRAIN = "drain"
-    """Pause and wait in the queue again: the worker is leaving."""
+    """Pause and return to the queue, because the worker is stopping."""
 
 
 class TaskStatus(StrEnum):
-    """Where work stands that a process of its own does: an export, a chore."""
+    """The status of an export or a task."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -57,12 +57,12 @@ class TaskStatus(StrEnum):
 class SweepStatus(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
-    """No further run begins; those that train go on."""
+    """No further runs start; active runs continue."""
     FINISHED = "finished"
     STOPPED = "stopped"
-    """A person has ended it."""
+    """A user stopped it."""
     FAILED = "failed"
-    """There was nothing more to try that could run."""
+    """None of the remaining combinations could run."""
 
     @property
     def is_final(self) -> bool:
@@ -71,13 +71,13 @@ class SweepStatus(StrEnum):
 
 class DatasetStatus(StrEnum):
     DRAFT = "draft"
-    """It has come; nobody has said yet how it is to be read."""
+    """The file is uploaded, but its mapping is not confirmed yet."""
     BUILDING = "building"
     READY = "ready"
     FAILED = "failed"
 
 
 def text_enum(kind: type[StrEnum]) -> Enum:
-    """Keep words as plain text, so that a new one needs no change of the table."""
+    """Return a column type that stores values as text, so that new values need no migration."""
     words = [one.value for one in kind]
     return Enum(kind, native_enum=False, length=20, values_callable=lambda _kind: words)

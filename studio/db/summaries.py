@@ -1,4 +1,4 @@
-"""What lists show of a run's numbers, summed up while they come; and what somebody keeps."""
+"""Metric summaries for lists of runs; saved views, saved comparisons and ratings."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from studio.db.owners import owner_column
 
 
 class MetricSummary(SQLModel, table=True):
-    """One metric of one run in a few numbers, each of which a list can be sorted by."""
+    """Aggregates of one metric of one run, which lists can sort by."""
 
     __tablename__ = "metric_summary"
     __table_args__ = tuple(
@@ -21,29 +21,29 @@ class MetricSummary(SQLModel, table=True):
     run_id: int = Field(foreign_key="run.id", primary_key=True, ondelete="CASCADE")
     key: str = Field(primary_key=True)
     count: int = 0
-    """How many finite numbers there were."""
+    """The number of finite values."""
     broken: int = 0
-    """How many were not finite."""
+    """The number of non-finite values."""
     step: int = 0
-    """Of the newest number."""
+    """The step of the newest value."""
     last: float | None = None
-    """None where the newest number is not finite; `non_finite` then says which it is."""
+    """The newest value; None if it is not finite: see `non_finite`."""
     non_finite: str = ""
     least: float | None = None
     greatest: float | None = None
     smoothed: float | None = None
-    """The exponential moving average at the end, corrected for its start."""
+    """The exponential moving average at the end, with bias correction."""
     mean10: float | None = None
     mean100: float | None = None
     curve: list[float] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    """Means of equally many numbers each, but for the last one.
+    """Means over equally many values each, except the last.
 
     See `studio.services.metrics.metric_summaries`.
     """
 
 
 class SavedView(SQLModel, table=True):
-    """A list of runs as somebody wants to find it again."""
+    """A saved query and layout of the run table."""
 
     __tablename__ = "saved_view"
     __table_args__ = AUTOINCREMENT
@@ -51,13 +51,13 @@ class SavedView(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     query: str
-    """What stands in the address behind the question mark."""
+    """The query string of the URL."""
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class SavedComparison(SQLModel, table=True):
-    """Runs side by side as somebody saw them, kept with a name and a text."""
+    """A saved comparison of runs, with a name and a text."""
 
     __tablename__ = "comparison"
     __table_args__ = AUTOINCREMENT
@@ -66,16 +66,16 @@ class SavedComparison(SQLModel, table=True):
     name: str
     text: str = ""
     query: str
-    """What the address of the page said, all of it."""
+    """The full query string of the page."""
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     changed_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class Rating(SQLModel, table=True):
-    """What a person thinks of an answer. It goes where the answer goes."""
+    """A user's rating of a sample answer, deleted together with the answer."""
 
     sample_id: int = Field(primary_key=True, foreign_key="sample.id", ondelete="CASCADE")
     score: int
-    """From 1, of no use, to 5, as good as it can be."""
+    """From 1 (useless) to 5 (perfect)."""
     rated_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

@@ -1,4 +1,4 @@
-"""The table of sweeps. What belongs to one of its runs stands with the run."""
+"""The table of sweeps. Facts about one of its runs are stored with the run."""
 
 from datetime import datetime
 from typing import Any
@@ -13,12 +13,12 @@ from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER, SearchSpace
 
 
-def _json_list() -> Any:  # noqa: ANN401 -- what SQLModel's Field gives has no nameable type
+def _json_list() -> Any:  # noqa: ANN401 -- SQLModel's Field returns Any
     return Field(default_factory=list, sa_column=Column(JSON, nullable=False))
 
 
 class Sweep(SQLModel, table=True):
-    """One recipe with some of its knobs varied: many runs, to find the settings that are best."""
+    """A search for the best settings: many runs of one recipe with some settings varied."""
 
     __table_args__ = AUTOINCREMENT
 
@@ -26,38 +26,38 @@ class Sweep(SQLModel, table=True):
     experiment_id: int = Field(foreign_key="experiment.id", index=True, ondelete="CASCADE")
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPE_ADAPTER), nullable=False))
-    """What holds of every run, but for the knobs that vary."""
+    """The recipe of every run, except for the settings that vary."""
     space: SearchSpace = Field(
         sa_column=Column(ValidatedJSON(SEARCH_SPACE_ADAPTER), nullable=False)
     )
     strategy: str
     """grid, random or tpe: see `studio.services.sweeps.sweep_preview`."""
     count: int
-    """How many runs it comes to."""
+    """The number of runs."""
     metric: str = "eval_loss"
     direction: str = "minimise"
     seed: int = 0
-    """What is drawn follows from it."""
+    """The seed for sampling settings."""
     is_pruning: bool = False
     """Whether a run that looks hopeless is stopped early."""
     parallel: int = 1
-    """How many of its runs may wait or train at once."""
+    """How many of its runs may be queued or training at once."""
     status: SweepStatus = Field(
         default=SweepStatus.RUNNING,
         sa_column=Column(text_enum(SweepStatus), nullable=False, index=True),
     )
     submitted: int = 0
-    """How many runs it has queued. Counted, for a run may be deleted and is not made again."""
+    """How many runs it has queued. Counted, because deleted runs are not created again."""
     planned: list[dict[str, Any]] = _json_list()
-    """What each run will try, by dotted names; empty where it follows from those before."""
+    """The settings of each run by dotted names; empty if they depend on earlier results."""
     refused: list[dict[str, Any]] = _json_list()
-    """What was to be tried and cannot run here."""
+    """Planned settings that cannot run on this machine."""
     importance: dict[str, float] = Field(
         default_factory=dict, sa_column=Column(ValidatedJSON(METRICS_ADAPTER), nullable=False)
     )
-    """How much each knob decides; empty until enough runs have ended."""
+    """The importance of each setting; empty until enough runs have finished."""
     error: str = ""
-    """Why it could not go on."""
+    """Why the sweep failed."""
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     finished_at: datetime | None = Field(default=None, sa_type=UTCDateTime)

@@ -1,4 +1,4 @@
-"""The tables of work that a process of its own does, in a folder, with events."""
+"""The tables of exports and tasks, which run in their own process and folder."""
 
 from datetime import datetime
 from typing import Any
@@ -12,19 +12,19 @@ from studio.db.states import TaskStatus, text_enum
 
 
 class TaskBase(SQLModel):
-    """Where a piece of work stands. What it is for, the table that has these columns says."""
+    """The columns that exports and tasks share: status, process and progress."""
 
     id: int | None = Field(default=None, primary_key=True)
     status: TaskStatus = Field(default=TaskStatus.QUEUED, sa_type=text_enum(TaskStatus))
     attempt: int = 0
-    """How often a process was made for it."""
+    """How often a process was started for it."""
     pid: int | None = None
     pid_started: float | None = None
     gpu: int | None = None
     events_offset: int = 0
     phase: str = ""
     share: float = 0
-    """How much of the work is done."""
+    """The share of the work that is done."""
     error_code: str = ""
     error_message: str = ""
     error_hint: str = ""
@@ -33,7 +33,7 @@ class TaskBase(SQLModel):
 
 
 class Export(TaskBase, table=True):
-    """A run's model in a format of one's choice, and what the conversion did to it."""
+    """A run's model in a chosen format, with the measured conversion loss."""
 
     __table_args__ = AUTOINCREMENT
 
@@ -44,11 +44,11 @@ class Export(TaskBase, table=True):
     measured: dict[str, float] = Field(
         default_factory=dict, sa_column=Column(ValidatedJSON(METRICS_ADAPTER), nullable=False)
     )
-    """What the conversion did, by name; empty until it has succeeded."""
+    """Measurements of the conversion by name; empty until it succeeds."""
 
 
 class Task(TaskBase, table=True):
-    """Long work that no run waits for: to fetch a file, to count the tokens of a data set."""
+    """A background task that no run waits for, such as downloading a file or counting tokens."""
 
     __tablename__ = "chore"
     __table_args__ = AUTOINCREMENT
@@ -56,24 +56,24 @@ class Task(TaskBase, table=True):
     kind: str
     """One of `studio.protocols.tasks.TASK_DEFINITIONS`."""
     subject: str = Field(index=True)
-    """What it is for, as `dataset:3`."""
+    """The subject, such as `dataset:3`."""
     params: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     result: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """What its process has returned; empty until it has succeeded."""
+    """The result of its process; empty until it succeeds."""
     owner_id: int | None = owner_column()
 
 
 class LoadedModel(SQLModel, table=True):
-    """The model that is loaded to answer, for as long as the speaker of a worker lives."""
+    """The model loaded in a worker's inference service, while the service runs."""
 
     __tablename__ = "loaded"
     worker: str = Field(primary_key=True)
     model: str = ""
-    """The name it was asked by last; empty until somebody is heard."""
+    """The name used in the last request; empty before the first."""
     computed_in: str = Field(default="", sa_column_kwargs={"server_default": ""})
-    """The number format of its last answer; empty until it has given one."""
+    """The number format of its last answer; empty before the first."""
     since: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     leaves_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
-    """When it goes unless it is asked; None while it answers."""
+    """When it is unloaded if no request comes; None while it answers."""
     is_leaving: bool = False
-    """Whether it is to go as soon as the answer at hand is whole."""
+    """Whether to unload it after the current answer."""

@@ -1,4 +1,4 @@
-"""Words sought in texts, whatever the case of their plain letters."""
+"""Search for words in text columns, ignoring the case of ASCII letters."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 class ContainsText(FunctionElement[bool]):
-    """Whether a text is like a pattern, in which a slash escapes."""
+    """Whether a text matches a LIKE pattern with `/` as escape character."""
 
     name = "holds"
     type = Boolean()
@@ -18,18 +18,18 @@ class ContainsText(FunctionElement[bool]):
 
 
 def contains_text(text: SQLColumnExpression[Any], words: str) -> ContainsText:
-    """Say that a text has words in it."""
+    """Return the condition that a text contains the words."""
     return ContainsText(text, "%" + re.sub(r"([/%_])", r"/\1", words) + "%")
 
 
 @compiles(ContainsText)
-def _standard(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- handed on
+def _standard(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
     text, pattern = (compiler.process(part, **given) for part in holds.clauses)
     return f"(lower({text}) LIKE lower({pattern}) ESCAPE '/')"
 
 
 @compiles(ContainsText, "sqlite")
-def _sqlite(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- handed on
-    # Its LIKE and its lower() know the same letters, and lower() takes as long again.
+def _sqlite(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
+    # SQLite's LIKE ignores the case of the same letters as lower(), which would double the time.
     text, pattern = (compiler.process(part, **given) for part in holds.clauses)
     return f"({text} LIKE {pattern} ESCAPE '/')"
