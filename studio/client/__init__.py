@@ -1,4 +1,4 @@
-"""The studio from Python: the same calls, waiting for answers (`Studio`) or awaiting them.
+"""The Python client: the same calls as a synchronous (`Studio`) and an async client.
 
     from studio.client import Studio
 
@@ -6,7 +6,7 @@
         run = studio.runs.submit("first try", {"base_model": "starter", "dataset": "starter"})
         print(studio.runs.wait(run.id).metrics)
 
-Each call is declared once, in `endpoints.py`; what it answers, in `schemas.py`.
+Each call is declared once, in `endpoints.py`; the responses are in `schemas.py`.
 """
 
 from studio.client.async_client import AsyncStudio

@@ -1,4 +1,4 @@
-"""The asynchronous client. `sync_client.py` documents what it can do."""
+"""The async client, with the same methods as `sync_client.py`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.5
 
 
 class AsyncTransport:
-    """Sends calls, and reads their answers."""
+    """Sends requests and parses responses."""
 
     def __init__(self, url: str | None, token: str | None) -> None:
         self.client = httpx2.AsyncClient(**retries.client_options(resolve_settings(url, token)))
@@ -59,7 +59,7 @@ class AsyncResource:
 
 
 class AsyncMethod(Generic[P, T]):
-    """A method that sends the call it is made of."""
+    """A method that sends the request an endpoint function returns."""
 
     def __init__(self, call: Callable[P, ApiRequest[T]]) -> None:
         self._call = call
@@ -75,7 +75,7 @@ class AsyncMethod(Generic[P, T]):
 
 
 class AsyncListMethod(Generic[P, T]):
-    """A method that goes through a list, fetching further pages as they are come to."""
+    """A method that iterates over a list and fetches further pages on demand."""
 
     def __init__(self, call: Callable[P, PagedRequest[T]]) -> None:
         self._call = call
@@ -107,15 +107,15 @@ class Runs(AsyncResource):
     artifacts = AsyncMethod(endpoints.artifacts)
 
     async def wait(self, run_id: int) -> Run:
-        """Return a run once it has ended; `asyncio.timeout` says how long that may take."""
-        while not (run := await self.get(run_id)).is_final:  # noqa: ASYNC110 -- another process is waited for
+        """Return a run once it has ended; use `asyncio.timeout` to limit the wait."""
+        while not (run := await self.get(run_id)).is_final:  # noqa: ASYNC110 -- waits for another process
             await asyncio.sleep(POLL_SECONDS)
         return run
 
     async def stream(self, run_id: int) -> AsyncIterator[httpx2.ServerSentEvent]:
-        """Yield what a run tells until it has ended; after a cut, from where it was cut off.
+        """Yield a run's events until it ends; resume after a lost connection.
 
-        `event` is metrics, status, log, event or sample; `json()` what it says.
+        `event` is metrics, status, log, event or sample; `json()` is its content.
         """
         last, is_over = "", False
         while not is_over:
@@ -126,10 +126,10 @@ class Runs(AsyncResource):
                     if told.event not in {"end", "hb"}:
                         yield told
             if not is_over:
-                await self.get(run_id)  # It says so if nobody is there.
+                await self.get(run_id)  # raises if the studio is unreachable
 
     async def download(self, run_id: int, name: str, to: Path) -> Path:
-        """Write one of the run's files to a path, and return that."""
+        """Download one of the run's files to a path, and return the path."""
         async with self._transport.client.stream(
             "GET", f"/runs/{run_id}/artifacts/{name}"
         ) as response:
@@ -168,8 +168,8 @@ class Tasks(AsyncResource):
     get = AsyncMethod(endpoints.task)
 
     async def wait(self, chore_id: int) -> Task:
-        """Return a chore once it has ended."""
-        while not (chore := await self.get(chore_id)).is_final:  # noqa: ASYNC110 -- another process is waited for
+        """Return a task once it has ended."""
+        while not (chore := await self.get(chore_id)).is_final:  # noqa: ASYNC110 -- waits for another process
             await asyncio.sleep(POLL_SECONDS)
         return chore
 
@@ -198,13 +198,13 @@ class Sweeps(AsyncResource):
 
 
 class AsyncStudio(AsyncResource):
-    """A studio, here or elsewhere."""
+    """A studio on this machine or another one."""
 
     compare = AsyncMethod(endpoints.compare)
     queue = AsyncMethod(endpoints.queue)
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""
+        """Default to STUDIO_URL and STUDIO_TOKEN, then to the studio on this machine."""
         super().__init__(AsyncTransport(url, token))
         self.runs = Runs(self._transport)
         self.experiments = Experiments(self._transport)

@@ -1,4 +1,4 @@
-"""Where the studio is, and who asks: by argument, by the environment, or found on this machine."""
+"""Find the studio's URL and token: from arguments, the environment, or this machine."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 TOKEN_FILE = "api_token"  # noqa: S105 -- a file's name
-"""In the home of a studio on this machine: what lets its owner's programs in."""
+"""The token file in the home of a studio on this machine, for programs of its owner."""
 
 _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -27,7 +27,7 @@ class ClientSettings(BaseSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine, where no proxy leads."""
+        """Whether the studio is on this machine, so that proxies are ignored."""
         return httpx2.URL(self.url).host in _LOOPBACK_HOSTS
 
     @property
@@ -36,7 +36,7 @@ class ClientSettings(BaseSettings):
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _local_token(self) -> str:
-        # A token of this machine is for nobody else's studio.
+        # Never send the token of this machine to another studio.
         place = self.home / TOKEN_FILE
         if not self.is_local or not place.is_file():
             return ""
@@ -44,7 +44,7 @@ class ClientSettings(BaseSettings):
 
 
 def resolve_settings(url: str | None, token: str | None) -> ClientSettings:
-    """Return how to reach the studio; what is None is looked for."""
+    """Return the URL and token of the studio; None is replaced by the environment's value."""
     given = {"url": url, "token": token}
     return ClientSettings.model_validate(
         ClientSettings().model_dump()

@@ -1,4 +1,4 @@
-"""Every call, declared once: what is sent, and as what the answer is read. Nothing is sent here."""
+"""Every API call, declared once as a request with its response schema. Nothing is sent here."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,29 +25,29 @@ Recipe = Mapping[str, Any]
 
 
 def submit_run(name: str, recipe: Recipe, *, notes: str = "") -> ApiRequest[Run]:
-    """Make an experiment of a recipe, and queue its first run."""
+    """Create an experiment from a recipe, and queue its first run."""
     return _create_request("/runs", Run, {"name": name, "recipe": recipe, "notes": notes})
 
 
 def run(run_id: int) -> ApiRequest[Run]:
-    """Tell all of a run."""
+    """Get a run."""
     return _get_request(f"/runs/{run_id}", Run)
 
 
 def runs(query: str = "", *, sort: str = "-created", **filters: str | int) -> PagedRequest[Run]:
-    """List the runs that a query finds; filters as `status="failed"`, `tag` or `precision`."""
+    """List runs that match a query and filters such as `status="failed"`, `tag`, `precision`."""
     return PagedRequest(
         path="/runs", shape=Run, params=drop_empty({"q": query, "sort": sort, **filters})
     )
 
 
-def change_run(run_id: int, **changes: Any) -> ApiRequest[Run]:  # noqa: ANN401 -- as the API takes it
-    """Change name, notes, tags, priority, or whether it is held, archived or in the trash."""
+def change_run(run_id: int, **changes: Any) -> ApiRequest[Run]:  # noqa: ANN401 -- any field of the API
+    """Change name, notes, tags or priority; hold, archive or trash the run."""
     return ApiRequest(method="PATCH", path=f"/runs/{run_id}", shape=Run, body=changes)
 
 
 def delete_run(run_id: int) -> ApiRequest[None]:
-    """Remove a run for good, with its numbers and files."""
+    """Delete a run permanently, with its metrics and files."""
     return ApiRequest(method="DELETE", path=f"/runs/{run_id}")
 
 
@@ -56,7 +56,7 @@ def cancel_run(run_id: int) -> ApiRequest[Run]:
 
 
 def keep_run(run_id: int) -> ApiRequest[Run]:
-    """Stop a run, and keep what it has learnt as its result."""
+    """Stop a run, and keep the model trained so far as its result."""
     return _post_request(f"/runs/{run_id}/keep", Run)
 
 
@@ -69,7 +69,7 @@ def resume_run(run_id: int) -> ApiRequest[Run]:
 
 
 def retry_run(run_id: int, *, from_start: bool = False) -> ApiRequest[Run]:
-    """Have a run that has ended badly go on from its newest checkpoint, or begin anew."""
+    """Retry a failed or cancelled run from its newest checkpoint, or restart it from step 0."""
     place = "start" if from_start else "checkpoint"
     return _post_request(f"/runs/{run_id}/retry", Run, {"from": place})
 
@@ -79,7 +79,7 @@ def move_run(run_id: int, place: int) -> ApiRequest[Run]:
 
 
 def rerun(run_id: int, overrides: Recipe | None = None) -> ApiRequest[Run]:
-    """Queue the recipe of a run once more, with some of its values changed."""
+    """Queue the recipe of a run again, with some values overridden."""
     return _create_request(f"/runs/{run_id}/again", Run, {"overrides": overrides or {}})
 
 
@@ -91,7 +91,7 @@ def metrics(
     buckets: int = 1000,
     between: tuple[float | None, float | None] = (None, None),
 ) -> ApiRequest[Curves]:
-    """Tell the numbers of a run along an axis; by default all of them, along the steps."""
+    """Get the metrics of a run along an axis; by default all metrics by step."""
     asked = {"keys": ",".join(keys), "x": x, "buckets": buckets}
     ends = {"from": between[0], "to": between[1]}
     return _get_request(f"/runs/{run_id}/metrics", Curves, **asked, **ends)
@@ -123,7 +123,7 @@ def run_experiment(
     sweep: Mapping[str, Sequence[Any]] | None = None,
     priority: int = 0,
 ) -> ApiRequest[Page[Run]]:
-    """Queue one run, or one for every combination of values: `{"precision": ["fp32", "bf16"]}`."""
+    """Queue one run, or one per combination of values: `{"precision": ["fp32", "bf16"]}`."""
     body = {"overrides": overrides or {}, "sweep": sweep or {}, "priority": priority}
     return _create_request(f"/experiments/{experiment_id}/runs", Page[Run], body)
 
@@ -143,7 +143,7 @@ def dataset(dataset_id: int) -> ApiRequest[Dataset]:
 def add_dataset(
     path: Path | str, *, name: str = "", progress: ProgressCallback = lambda _sent, _size: None
 ) -> ApiRequest[Dataset]:
-    """Upload a file; `progress` is told how many bytes of how many have gone."""
+    """Upload a file; `progress` is called with the sent and the total bytes."""
     return ApiRequest(
         method="POST",
         path="/datasets",
@@ -155,7 +155,7 @@ def add_dataset(
 
 
 def import_dataset(source: Mapping[str, Any], *, name: str = "") -> ApiRequest[Task]:
-    """Have a file fetched: `{"kind": "url", "url": …}`, `{"kind": "hub", "id": …}` and others."""
+    """Import from a source such as `{"kind": "url", "url": …}` or `{"kind": "hub", "id": …}`."""
     return _create_request("/datasets", Task, {"source": source, "name": name})
 
 
@@ -176,7 +176,7 @@ def model(name: str | int) -> ApiRequest[Model]:
 
 
 def add_model(path: str, *, name: str | None = None) -> ApiRequest[Model]:
-    """List a folder of the studio's machine among the models that runs can start from."""
+    """Add a folder on the studio's machine as a base model."""
     return _create_request(
         "/models", Model, {"source": {"kind": "folder", "path": path}, "name": name}
     )
@@ -195,15 +195,15 @@ def sweep(sweep_id: int) -> ApiRequest[Sweep]:
     return _get_request(f"/sweeps/{sweep_id}", Sweep)
 
 
-def create_sweep(experiment_id: int, space: Recipe, **how: Any) -> ApiRequest[Sweep]:  # noqa: ANN401 -- as the API takes it
-    """Search a space of settings: `strategy`, `count`, `metric`, `parallel` and others say how."""
+def create_sweep(experiment_id: int, space: Recipe, **how: Any) -> ApiRequest[Sweep]:  # noqa: ANN401 -- any field of the API
+    """Start a sweep; options include `strategy`, `count`, `metric` and `parallel`."""
     return _create_request(
         "/sweeps", Sweep, {"experiment_id": experiment_id, "space": space, **how}
     )
 
 
-def preview_sweep(experiment_id: int, space: Recipe, **how: Any) -> ApiRequest[SweepPreview]:  # noqa: ANN401 -- as the API takes it
-    """Tell what such a sweep would come to."""
+def preview_sweep(experiment_id: int, space: Recipe, **how: Any) -> ApiRequest[SweepPreview]:  # noqa: ANN401 -- any field of the API
+    """Preview a sweep: its number of runs, duration and conflicts."""
     body = {"experiment_id": experiment_id, "space": space, **how}
     return _post_request("/sweeps/prospect", SweepPreview, body)
 
@@ -213,7 +213,7 @@ def stop_sweep(sweep_id: int) -> ApiRequest[Sweep]:
 
 
 def compare(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[Comparison]:
-    """Tell what differs between runs, and their numbers against those of the base."""
+    """Compare the settings of runs, and their metrics against those of the base run."""
     return _get_request("/compare", Comparison, runs=",".join(map(str, run_ids)), base=base)
 
 
@@ -221,13 +221,13 @@ def queue() -> ApiRequest[Queue]:
     return _get_request("/queue", Queue)
 
 
-def _get_request(path: str, shape: Any, **params: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape says what comes back
+def _get_request(path: str, shape: Any, **params: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- `shape` defines the response
     return ApiRequest(method="GET", path=path, shape=shape, params=drop_empty(params))
 
 
-def _post_request(path: str, shape: Any, body: Any = None) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape says what comes back
+def _post_request(path: str, shape: Any, body: Any = None) -> ApiRequest[Any]:  # noqa: ANN401 -- `shape` defines the response
     return ApiRequest(method="POST", path=path, shape=shape, body=body)
 
 
-def _create_request(path: str, shape: Any, body: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape says what comes back
+def _create_request(path: str, shape: Any, body: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- `shape` defines the response
     return ApiRequest(method="POST", path=path, shape=shape, body=body, key=str(uuid4()))

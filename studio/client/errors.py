@@ -1,4 +1,4 @@
-"""What a program is told when a call is refused: the studio's own sentence and hint."""
+"""Errors of the client, with the message and hint of the studio."""
 
 import httpx2
 
@@ -6,7 +6,7 @@ from studio.errors import StudioError, UnavailableError
 
 
 class ApiError(StudioError):
-    """The studio has refused. `code` is one of those its API documents."""
+    """The studio returned an error. `code` is one of the codes that its API documents."""
 
     def __init__(
         self, status: int, message: str, *, code: str, hint: str = "", param: str = ""
@@ -14,15 +14,15 @@ class ApiError(StudioError):
         super().__init__(message, hint=hint, param=param)
         self.code = code
         self.status = status
-        """Of HTTP."""
+        """The HTTP status."""
 
 
 class UnreachableError(UnavailableError):
-    """Nobody answers at the studio's address."""
+    """Nothing responds at the studio's URL."""
 
 
 def api_error(response: httpx2.Response) -> ApiError:
-    """Return why the studio has refused, or that something else has answered."""
+    """Return the studio's error, or an error saying that the server is not a studio."""
     try:
         told = response.json()["error"]
         return ApiError(
@@ -35,14 +35,14 @@ def api_error(response: httpx2.Response) -> ApiError:
     except (ValueError, KeyError, TypeError):
         return ApiError(
             response.status_code,
-            f"{response.request.url} answered {response.status_code}, and not as a studio does.",
+            f"{response.request.url} responded with {response.status_code}, not like a studio.",
             code="not_a_studio",
-            hint="Is it the studio's address? STUDIO_URL sets it.",
+            hint="Check the studio's address, which STUDIO_URL sets.",
         )
 
 
 def unreachable_error(url: httpx2.URL, error: httpx2.TransportError) -> UnreachableError:
     return UnreachableError(
-        f"Nobody answers at {url}: {error}.",
-        hint="Start a studio with `studio serve`, or say where it is: STUDIO_URL.",
+        f"No response from {url}: {error}.",
+        hint="Start a studio with `studio serve`, or set its address with STUDIO_URL.",
     )

@@ -1,4 +1,4 @@
-"""A request before it is sent: where to, with what, and as what its answer is read."""
+"""A request before it is sent: its path, content and response schema."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,13 +12,13 @@ from studio.client.schemas import Page
 
 T = TypeVar("T")
 ProgressCallback = Callable[[int, int], object]
-"""Told how many bytes of how many have been sent."""
+"""Called with the number of bytes sent, and the total."""
 
 _PAGE_SIZE = 100
 
 
 class ProgressFile:
-    """A file that tells how far it has been read."""
+    """A file that reports how far it has been read."""
 
     def __init__(self, file: BinaryIO, size: int, heard: ProgressCallback) -> None:
         self._file, self._size, self._heard = file, size, heard
@@ -53,7 +53,7 @@ class FileUpload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest(Generic[T]):
-    """A request, and how its answer is read."""
+    """A request with its response schema."""
 
     method: str
     path: str
@@ -63,7 +63,7 @@ class ApiRequest(Generic[T]):
     form: Mapping[str, str] = field(default_factory=dict)
     file: FileUpload | None = None
     key: str = ""
-    """Under which it is made once, however often it is sent."""
+    """The idempotency key, so that repeating the request has no further effect."""
 
     @property
     def is_retryable(self) -> bool:
@@ -76,7 +76,7 @@ class ApiRequest(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedRequest(Generic[T]):
-    """A list that comes in pages."""
+    """A request for a paginated list."""
 
     path: str
     shape: type[T]

@@ -1,4 +1,4 @@
-"""How a call is put on the wire and tried again; the same, whether one waits or awaits."""
+"""Build requests, parse responses and schedule retries, for both clients."""
 
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -13,21 +13,21 @@ T = TypeVar("T")
 Outcome = httpx2.Response | httpx2.TransportError
 
 RETRY_DELAYS = (0.2, 0.5, 1.0)
-"""Seconds before each further try."""
+"""Seconds to wait before each retry."""
 
 TIMEOUT = httpx2.Timeout(60.0)
 _STREAM_TIMEOUT = httpx2.Timeout(60.0, read=45.0)
-"""Of a stream, which says at least every 15 seconds that it lives."""
+"""The timeout of a stream, which sends a heartbeat at least every 15 seconds."""
 
 
 class RetrySchedule:
-    """What came of a call, and whether it is worth another try."""
+    """Decides whether and when to retry a request."""
 
     def __init__(self, call: ApiRequest[Any]) -> None:
         self._left = list(RETRY_DELAYS) if call.is_retryable else []
 
     def next_delay(self, outcome: Outcome) -> float | None:
-        """Return the seconds to wait before the call is sent again, or None: that was it."""
+        """Return the seconds to wait before the next try, or None to stop."""
         is_passing = isinstance(outcome, httpx2.TransportError) or (
             outcome.status_code == HTTPStatus.BAD_GATEWAY
             or (outcome.status_code == HTTPStatus.SERVICE_UNAVAILABLE and _is_busy(outcome))
@@ -36,7 +36,7 @@ class RetrySchedule:
 
 
 def client_options(reach: ClientSettings) -> dict[str, Any]:
-    """Return what a client of either kind is made with."""
+    """Return the constructor arguments of an httpx2 client of either kind."""
     return {
         "base_url": reach.base_url,
         "headers": reach.headers,
@@ -48,7 +48,7 @@ def client_options(reach: ClientSettings) -> dict[str, Any]:
 def build_request(
     client: httpx2.Client | httpx2.AsyncClient,
     call: ApiRequest[Any],
-    files: Any,  # noqa: ANN401 -- as httpx2 takes them
+    files: Any,  # noqa: ANN401 -- httpx2's file types
 ) -> httpx2.Request:
     return client.build_request(
         call.method,
@@ -62,11 +62,11 @@ def build_request(
 
 
 def parse_response(call: ApiRequest[T], outcome: Outcome, url: httpx2.URL) -> T:
-    """Return what the studio has answered.
+    """Return the parsed response.
 
     Raises:
-        ApiError: it has refused.
-        UnreachableError: nobody has answered.
+        ApiError: the studio returned an error.
+        UnreachableError: there was no response.
 
     """
     if isinstance(outcome, httpx2.TransportError):
@@ -86,5 +86,5 @@ def build_stream_request(
 
 
 def _is_busy(response: httpx2.Response) -> bool:
-    """Whether it may be well in a moment: the studio says when to come back."""
+    """Whether a retry may succeed soon: the studio sent Retry-After."""
     return "retry-after" in response.headers

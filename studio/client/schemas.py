@@ -1,4 +1,4 @@
-"""What the API answers, with names and types; fields of a newer studio are kept as they come."""
+"""Schemas of API responses; unknown fields from a newer studio are kept."""
 
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -21,7 +21,7 @@ class Page(Schema, Generic[T]):
 
 
 class ErrorDetail(Schema):
-    """Why something has failed."""
+    """Why something failed."""
 
     code: str
     message: str
@@ -33,7 +33,7 @@ class ChosenPrecision(Schema):
 
     name: str
     chosen_by: str
-    """user, or studio where the recipe left it out or said `auto`."""
+    """`user`, or `studio` if the recipe omits the precision or says `auto`."""
     reason: str
 
 
@@ -52,7 +52,7 @@ class Run(Schema):
     queue_position: int | None
     checkpoint_step: int | None
     metrics: dict[str, float]
-    """The newest value of each; of one that is not finite, a float that is not."""
+    """The newest value of each metric, possibly NaN or infinite."""
     error: ErrorDetail | None
     recipe: dict[str, Any]
     precision: ChosenPrecision
@@ -69,13 +69,13 @@ class Run(Schema):
 
 
 class Curve(Schema):
-    """A metric along an axis; None where it has no number."""
+    """A metric along an axis; None where it has no value."""
 
     mean: list[float | None]
     min: list[float | None]
     max: list[float | None]
     non_finite: list[float]
-    """Places on the axis where it was not finite."""
+    """Positions on the axis where it was not finite."""
 
 
 class Curves(Schema):
@@ -120,7 +120,7 @@ class Model(Schema):
 
 
 class Task(Schema):
-    """Long work that no run waits for."""
+    """A background task."""
 
     id: int
     kind: str
@@ -143,12 +143,12 @@ class Sweep(Schema):
     submitted: int
     metric: str
     best: dict[str, Any] | None = None
-    """The best trial; told by `get`."""
+    """The best trial; only `get` returns it."""
     trials: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class SweepPreview(Schema):
-    """What a sweep comes to before it starts."""
+    """The size and duration of a sweep before it starts."""
 
     count: int
     seconds: float | None
@@ -186,6 +186,6 @@ class Queue(Schema):
     slots: int
     used: int
     loaded: LoadedModel | None
-    """The model that is loaded to answer."""
+    """The model loaded in the inference service."""
     live: list[QueuedRun]
     waiting: list[QueuedRun]

@@ -1,4 +1,4 @@
-"""The studio for programs that wait for each answer."""
+"""The synchronous client."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.5
 
 
 class Transport:
-    """Sends calls, and reads their answers."""
+    """Sends requests and parses responses."""
 
     def __init__(self, url: str | None, token: str | None) -> None:
         self.client = httpx2.Client(**retries.client_options(resolve_settings(url, token)))
@@ -58,7 +58,7 @@ class Resource:
 
 
 class Method(Generic[P, T]):
-    """A method that sends the call it is made of."""
+    """A method that sends the request an endpoint function returns."""
 
     def __init__(self, call: Callable[P, ApiRequest[T]]) -> None:
         self._call = call
@@ -72,7 +72,7 @@ class Method(Generic[P, T]):
 
 
 class ListMethod(Generic[P, T]):
-    """A method that goes through a list, fetching further pages as they are come to."""
+    """A method that iterates over a list and fetches further pages on demand."""
 
     def __init__(self, call: Callable[P, PagedRequest[T]]) -> None:
         self._call = call
@@ -105,7 +105,7 @@ class Runs(Resource):
         """Return a run once it has ended.
 
         Raises:
-            TimeoutError: that took longer.
+            TimeoutError: the run has not ended after `timeout` seconds.
 
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -117,9 +117,9 @@ class Runs(Resource):
         return run
 
     def stream(self, run_id: int) -> Iterator[httpx2.ServerSentEvent]:
-        """Yield what a run tells until it has ended; after a cut, from where it was cut off.
+        """Yield a run's events until it ends; resume after a lost connection.
 
-        `event` is metrics, status, log, event or sample; `json()` what it says.
+        `event` is metrics, status, log, event or sample; `json()` is its content.
         """
         last, is_over = "", False
         while not is_over:
@@ -130,10 +130,10 @@ class Runs(Resource):
                     if told.event not in {"end", "hb"}:
                         yield told
             if not is_over:
-                self.get(run_id)  # It says so if nobody is there.
+                self.get(run_id)  # raises if the studio is unreachable
 
     def download(self, run_id: int, name: str, to: Path) -> Path:
-        """Write one of the run's files to a path, and return that."""
+        """Download one of the run's files to a path, and return the path."""
         with self._transport.client.stream("GET", f"/runs/{run_id}/artifacts/{name}") as response:
             if response.is_error:
                 response.read()
@@ -167,7 +167,7 @@ class Tasks(Resource):
     get = Method(endpoints.task)
 
     def wait(self, chore_id: int) -> Task:
-        """Return a chore once it has ended."""
+        """Return a task once it has ended."""
         while not (chore := self.get(chore_id)).is_final:
             time.sleep(POLL_SECONDS)
         return chore
@@ -197,13 +197,13 @@ class Sweeps(Resource):
 
 
 class Studio(Resource):
-    """A studio, here or elsewhere."""
+    """A studio on this machine or another one."""
 
     compare = Method(endpoints.compare)
     queue = Method(endpoints.queue)
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""
+        """Default to STUDIO_URL and STUDIO_TOKEN, then to the studio on this machine."""
         super().__init__(Transport(url, token))
         self.runs = Runs(self._transport)
         self.experiments = Experiments(self._transport)
