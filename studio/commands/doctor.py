@@ -1,4 +1,4 @@
-"""`studio doctor`: what this machine can do, and what is missing, in words."""
+"""`studio doctor`: report what this machine supports and what is missing."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "yellow")}
 
 
 def print_findings(settings: Settings) -> int:
-    """Print every finding. Return 0 when runs can be trained here, else 1."""
+    """Print every finding. Return 0 if this machine can train, else 1."""
     typer.secho(f"Mantissa Studio {studio.__version__}", bold=True)
     findings = list(collect_findings(settings, detect()))
     for finding in findings:
@@ -32,7 +32,9 @@ def collect_findings(settings: Settings, hardware: Hardware) -> Iterator[CheckRe
     yield _packages(hardware)
     yield _quick_start(settings)
     if hardware.gpus and hardware.device == "cpu" and hardware.torch:
-        yield CheckResult(good=False, text="There is a GPU, but this torch was built without CUDA.")
+        yield CheckResult(
+            good=False, text="This machine has a GPU, but torch was built without CUDA."
+        )
     for mode in PRECISIONS.values():
         refused = mode.unsupported_reason(hardware)
         note = refused or mode.warning(hardware)
@@ -62,5 +64,7 @@ def _quick_start(settings: Settings) -> CheckResult:
 
 def _scripts() -> CheckResult:
     if resources.has_vendored_scripts():
-        return CheckResult(good=True, text="The page's scripts are in place")
-    return CheckResult(good=False, text="The page's scripts are missing: python hatch_build.py")
+        return CheckResult(good=True, text="The JavaScript of the pages is installed")
+    return CheckResult(
+        good=False, text="The JavaScript of the pages is missing: python hatch_build.py"
+    )

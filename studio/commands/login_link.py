@@ -1,4 +1,4 @@
-"""How people get in: what `studio serve` refuses and prints, and `studio link` prints again."""
+"""Sign-in links and address checks for `studio serve` and `studio link`."""
 
 import os
 from dataclasses import dataclass
@@ -31,39 +31,39 @@ class Address:
 
 
 def require_safe_address(settings: Settings, address: Address) -> None:
-    """Refuse to be reached from other machines by whoever comes.
+    """Refuse to listen for other machines without accounts and allowed host names.
 
     Raises:
-        InvalidError: this needs accounts, and the names that the studio answers to.
+        InvalidError: accounts or allowed host names are not set.
 
     """
     if address.is_local:
         return
     if settings.sign_in != "accounts":
         raise InvalidError(
-            f"On {address.host} other machines reach the studio, and it has no accounts.",
+            f"On {address.host}, other machines can reach the studio, but it has no accounts.",
             hint="Set STUDIO_SIGN_IN=accounts, or listen on 127.0.0.1. See docs/security.md.",
         )
     if "allowed_hosts" not in settings.model_fields_set:
         raise InvalidError(
-            f"On {address.host} other machines reach the studio, and it does not know its names.",
-            hint="Name them, as in STUDIO_ALLOWED_HOSTS=studio.example.org,localhost",
+            f"On {address.host}, other machines can reach the studio, but its names are not set.",
+            hint="Set them, for example STUDIO_ALLOWED_HOSTS=studio.example.org,localhost",
         )
 
 
 def restrict_umask() -> None:
-    """Let no other user of this machine read what this process writes, and those it starts."""
+    """Keep files of this process and its children private to the current user."""
     os.umask(0o077)
 
 
 def prepare_sign_in(engine: Engine, settings: Settings, url: str) -> str:
-    """Make ready what lets people in. Return the address to open, with a link if it takes one."""
+    """Prepare sign-in. Return the URL to open, with a one-time link if it needs one."""
     with unit_of_work(engine) as db:
         audit_log.prune(db, settings.audit_days)
     match settings.sign_in:
         case "none":
             typer.secho(
-                "  ! Nobody has to sign in: every program and person on this machine may do all.",
+                "  ! Sign-in is off: every user and program on this machine has full access.",
                 fg="yellow",
                 err=True,
             )
@@ -78,10 +78,10 @@ def prepare_sign_in(engine: Engine, settings: Settings, url: str) -> str:
 
 
 def print_login_link(settings: Settings) -> None:
-    """Print a new link into the studio that runs on this home.
+    """Print a new sign-in link for the studio that runs on this home.
 
     Raises:
-        ConflictError: people have accounts here, or need no link.
+        ConflictError: the studio uses accounts, or needs no sign-in.
 
     """
     engine = home.open_home(settings)
@@ -91,9 +91,9 @@ def print_login_link(settings: Settings) -> None:
             has_people = settings.sign_in == "accounts" and accounts.has_any(db)
         if settings.sign_in == "none" or has_people:
             raise ConflictError(
-                "This studio lets people in by their accounts."
+                "This studio uses accounts, not sign-in links."
                 if has_people
-                else "This studio lets everybody in.",
+                else "This studio does not require sign-in.",
                 hint="For a new password: studio accounts link NAME" if has_people else "",
             )
         purpose = LinkPurpose.FIRST if settings.sign_in == "accounts" else LinkPurpose.ENTER
@@ -103,14 +103,14 @@ def print_login_link(settings: Settings) -> None:
 
 
 def studio_url(settings: Settings) -> str:
-    """Return the address of the studio that runs on a home, or would by default."""
+    """Return the URL of the studio that runs on this home, or the default URL."""
     told = locks.describe_holder(settings.home, "web").rpartition(" ")[2]
     running = told if told.startswith("http") else Address("127.0.0.1", 8000).url
     return settings.public_url.rstrip("/") + "/" if settings.public_url else running
 
 
 def password_link(engine: Engine, url: str, account: Account, did: str) -> str:
-    """Return a link by which somebody chooses a password, and note that it was made."""
+    """Return a link to choose a password, and record it in the audit log."""
     with unit_of_work(engine) as db:
         secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
         audit_log.record(db, audit_entry(did, account.name))
@@ -118,7 +118,7 @@ def password_link(engine: Engine, url: str, account: Account, did: str) -> str:
 
 
 def audit_entry(did: str, name: str) -> AuditEntry:
-    """Return what is written down of a command."""
+    """Return the audit log entry of a command."""
     return AuditEntry(
         who="the command line",
         method="RUN",

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON and nothing else for scripts."""
+"""Output of commands: tables for users, plain JSON for scripts."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ RUN_COLUMNS = ("id", "name", "status", "progress", "loss", "eval_loss", "created
 
 
 def print_json(shown: "Schema | Iterable[Schema]") -> None:
-    """Print one thing as an object, several as one list."""
+    """Print one model as an object, several as a list."""
     from pydantic_core import to_json  # noqa: PLC0415 -- heavy import
 
     whole: Any = shown if hasattr(shown, "model_dump") else list(shown)
@@ -24,7 +24,7 @@ def print_json(shown: "Schema | Iterable[Schema]") -> None:
 
 
 def print_in_place(line: str) -> None:
-    """Print a line over the one before on a terminal, and below it in a log."""
+    """Replace the previous line on a terminal; elsewhere, print a new line."""
     if sys.stdout.isatty():
         typer.echo(f"\x1b[A\x1b[2K{line}")
     else:

@@ -1,4 +1,4 @@
-"""The web process with its worker beside it: what `studio serve` starts, and how it all ends."""
+"""`studio serve`: start the web process with its worker, and shut both down."""
 
 import errno
 import os
@@ -27,16 +27,16 @@ from studio.services.workers import worker_process
 from studio.settings import Settings
 
 GRACE_SECONDS = 1.5
-"""How long open requests may take at shutdown; streams are told to end at once."""
+"""How long open requests may take at shutdown; streams are closed immediately."""
 
 
 def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool) -> None:
-    """Serve until told to stop.
+    """Serve until stopped by a signal.
 
     Raises:
-        ConflictError: the port or the folder is taken.
-        InvalidError: others could reach it, and it would let them in.
-        UnavailableError: the folder cannot be used, or files of the page are missing.
+        ConflictError: the port or the home is in use.
+        InvalidError: other machines could reach the studio without accounts.
+        UnavailableError: the home cannot be used, or the JavaScript of the pages is missing.
 
     """
     login_link.restrict_umask()
@@ -51,7 +51,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         home.install_starter(engine, settings, typer.echo, output.print_in_place)
         _print_warnings(settings)
         with _supervised_worker(engine, settings, wanted=worker) as ending:
-            # The largest import of all goes on while the worker does its own.
+            # The slowest import runs while the worker imports its own packages.
             from studio.web.app import create_app, freeze_gc_heap  # noqa: PLC0415 -- heavy import
             from studio.web.rendering import render  # noqa: PLC0415 -- heavy import
 
@@ -65,7 +65,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
                 app,
                 log_config=None,
                 access_log=False,
-                # `studio.web.middleware.proxy_headers` reads them, and asks from whom.
+                # `studio.web.middleware.proxy_headers` reads them from trusted proxies only.
                 proxy_headers=False,
                 timeout_graceful_shutdown=int(GRACE_SECONDS) or 1,
             )
@@ -75,13 +75,13 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
 def _require_vendored_scripts() -> None:
     if not resources.has_vendored_scripts():
         raise UnavailableError(
-            "The page's scripts are missing from static/vendor.",
+            "The JavaScript of the pages is missing from static/vendor.",
             hint="Run `make run`, or `python hatch_build.py` in the checkout.",
         )
 
 
 def _print_warnings(settings: Settings) -> None:
-    """Say on the terminal what may hurt the data; nothing of it keeps the studio from starting."""
+    """Print warnings about risks for the data; none prevents the studio from starting."""
     for finding in health_checks.check_home(settings):
         if finding.good is False:
             typer.secho(f"  ! {finding.text}", fg="yellow", err=True)
@@ -89,9 +89,9 @@ def _print_warnings(settings: Settings) -> None:
 
 @contextmanager
 def _supervised_worker(engine: Engine, settings: Settings, *, wanted: bool) -> Iterator[Shutdown]:
-    """Keep a worker as long as the web process lives; what it trains goes on after both.
+    """Run a worker while the web process lives; runs continue after both have ended.
 
-    Yields what is to be called as soon as a signal comes.
+    Yields the `Shutdown` to begin when a signal arrives.
     """
     supervisor = Supervisor(engine, settings) if wanted else None
     ending = Shutdown(supervisor, settings)
@@ -110,7 +110,7 @@ def _supervised_worker(engine: Engine, settings: Settings, *, wanted: bool) -> I
 
 
 class _Server(uvicorn.Server):
-    """A server that says at once that a signal has come, and not when it has done with it."""
+    """A server that begins the shutdown as soon as a signal arrives."""
 
     def __init__(self, config: uvicorn.Config, ending: Shutdown) -> None:
         super().__init__(config)
@@ -122,20 +122,26 @@ class _Server(uvicorn.Server):
 
 
 def open_listener(address: Address) -> socket.socket:
-    """Take the port before anything else, so that a second studio says so at once."""
+    """Bind the port before anything else, so that a second studio fails immediately.
+
+    Raises:
+        ConflictError: the port is in use.
+        UnavailableError: the address cannot be bound.
+
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    # Said to be TCP, or asyncio does not turn off Nagle's algorithm: 40 ms for each answer of a
-    # connection that is kept.
+    # With IPPROTO_TCP, asyncio disables Nagle's algorithm, which would cost 40 ms per response on
+    # a kept-alive connection.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((address.host, address.port))
-        listening.listen()  # whoever comes too early waits, and is not turned away
+        listening.listen()  # early clients wait instead of being refused
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             raise ConflictError(
-                f"Port {address.port} is taken by another program.",
+                f"Port {address.port} is in use by another program.",
                 hint=f"Choose another: PORT={address.port + 1} make run, "
                 f"or studio serve --port {address.port + 1}",
             ) from error
@@ -146,8 +152,8 @@ def open_listener(address: Address) -> socket.socket:
 
 
 def _print_address(url: str, *, open_page: bool) -> None:
-    once = "\n  This link lets one browser in; `studio link` prints another." if "?" in url else ""
-    typer.secho(f"\n  Mantissa Studio is at {url}{once}\n  Ctrl-C ends it.\n", bold=True)
+    once = "\n  This link works once; `studio link` prints another." if "?" in url else ""
+    typer.secho(f"\n  Mantissa Studio is at {url}{once}\n  Press Ctrl-C to stop.\n", bold=True)
     has_screen = sys.platform == "darwin" or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )

@@ -1,7 +1,7 @@
-"""The worker beside the web process: started again when it dies, ended with the web process.
+"""Supervise the worker of `studio serve`: restart it if it dies, stop it with the web process.
 
-Each holds an end of a pair of sockets. The worker leaves when its own end is closed, however the
-web process ends, and says on it why it could not go on.
+Both processes hold one end of a socket pair. The worker exits when the other end is closed, however
+the web process ends, and uses the socket to report why it could not continue.
 """
 
 import logging
@@ -29,20 +29,20 @@ log = logging.getLogger(__name__)
 WORKER_COMMAND = (sys.executable, "-m", "studio", "worker")
 
 RESTART_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-"""Seconds until the next worker starts, after one death in a row, two, three, and so on."""
+"""Seconds until the next worker starts, by the number of consecutive deaths."""
 
 STABLE_SECONDS = 60.0
-"""A worker that lived for so long has started well: its death is the first in a row."""
+"""A worker that lived this long started well, so its death counts as the first in a row."""
 
 SHUTDOWN_SECONDS = 1.8
-"""How long after a signal everything has ended, unless runs are drained."""
+"""How long a shutdown may take after a signal, unless runs are drained."""
 
 _MAX_MESSAGE_BYTES = 2**13
 
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps one worker alive, from a thread of the web process."""
+    """Keeps one worker running, from a thread of the web process."""
 
     engine: Engine
     settings: Settings
@@ -55,18 +55,18 @@ class Supervisor:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the worker, and another whenever it ends."""
+        """Start the worker, and restart it whenever it ends."""
         self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._thread.start()
 
     def request_stop(self) -> None:
-        """Ask the worker to leave; may be called more than once."""
+        """Ask the worker to stop; may be called more than once."""
         self._stopping.set()
         if self.child is not None:
             self.child.terminate()
 
     def stop(self, seconds: float) -> None:
-        """Wait for the worker to leave, and kill it after some seconds."""
+        """Wait for the worker to stop, and kill it after `seconds`."""
         self.request_stop()
         if self._thread is not None:
             self._thread.join(seconds)
@@ -89,12 +89,12 @@ class Supervisor:
             self._stopping.wait(pause)
 
     def _run(self) -> str:
-        """Run one worker to its end. Return how it ended, in a sentence."""
+        """Run one worker until it exits. Return how it ended, as a sentence."""
         try:
             self.child = self._spawn()
         except OSError as error:
             return worker_process.describe_start_failure(error)
-        if self._stopping.is_set():  # A signal came in between.
+        if self._stopping.is_set():  # a signal arrived in between
             self.child.terminate()
         return worker_process.describe_exit(self.child.wait())
 
@@ -109,7 +109,7 @@ class Supervisor:
             )
 
     def _record(self, reason: str, deaths: int, pause: float) -> None:
-        """Write down how a worker ended, and forget it at once: nothing starts until the next."""
+        """Record how a worker ended, and deregister it, as no run starts until the next worker."""
         next_at = datetime.now(UTC) + timedelta(seconds=pause)
         death = WorkerExit(
             reason=reason, words=self._exit_message(), deaths=deaths, next_at=next_at
@@ -120,7 +120,7 @@ class Supervisor:
         worker_process.write(self.settings, death)
         with catch_errors() as errors, unit_of_work(self.engine) as db:
             workers.deregister_process(db, self.child.pid if self.child else 0)
-        for error in errors:  # It counts as gone a little later, by its silence.
+        for error in errors:  # it will count as gone when its heartbeat is overdue
             log.warning("worker_not_retired", exc_info=error)
 
     def _exit_message(self) -> str:
@@ -135,7 +135,7 @@ class Supervisor:
 
 @dataclass(slots=True)
 class Shutdown:
-    """Ends web and worker together, and within a time."""
+    """Ends the web process and the worker together, within a time limit."""
 
     supervisor: Supervisor | None
     settings: Settings
@@ -143,28 +143,28 @@ class Shutdown:
 
     @property
     def seconds(self) -> float:
-        """How long it may take: runs that are drained write a checkpoint first."""
+        """How long the shutdown may take: drained runs save a checkpoint first."""
         drains = self.supervisor is not None and self.settings.on_stop == "drain"
         return SHUTDOWN_SECONDS + (self.settings.save_grace_seconds if drains else 0.0)
 
     def start(self) -> None:
-        """Wait for the end in a thread: a signal handler must neither start one nor block."""
+        """Wait in a thread, because a signal handler must neither start a thread nor block."""
         threading.Thread(target=self._end, name="ending", daemon=True).start()
 
     def begin(self) -> None:
-        """Have the worker leave now, and everything end by force if it takes too long."""
+        """Ask the worker to stop now; force everything to end if that takes too long."""
         if not self._begun.is_set():
             self._begun.set()
 
     def exit_early(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle a signal that comes before the server listens to it, or after."""
+        """Handle a signal that arrives before or after the server handles signals."""
         raise SystemExit(0)
 
     def _end(self) -> None:
         self._begun.wait()
         if self.supervisor is not None:
             self.supervisor.request_stop()
-        # A request that computes in a thread keeps its process for as long as it takes.
+        # A request that computes in a thread would keep the process alive.
         time.sleep(self.seconds)
         log.warning("ended_by_force", extra={"after_seconds": self.seconds})
         if self.supervisor is not None and self.supervisor.child is not None:

@@ -1,4 +1,4 @@
-"""`studio train recipe.yaml`: queue a recipe like any other run, and follow it on the terminal."""
+"""`studio train recipe.yaml`: queue a run and follow it on the terminal."""
 
 import threading
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ POLL_SECONDS = 0.2
 
 
 def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> int:
-    """Train a recipe to its end. Return 0 when it succeeded.
+    """Train a recipe until the run ends. Return 0 if it succeeded.
 
     Raises:
-        InvalidError: the file is no recipe, or a change names no field.
+        InvalidError: the file is not a valid recipe, or a change names an unknown field.
 
     """
     recipe = recipes.load_recipe(file, changes)
@@ -39,7 +39,7 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
         run = runs.submit(db, experiments.create(db, name, recipe))
     typer.echo(f"Run {run.id} is queued.")
     if run.precision_reason:
-        typer.echo(f"Precision chosen by the studio. {run.precision_reason}")
+        typer.echo(f"The studio chose the precision. {run.precision_reason}")
     stop = threading.Event()
     worker = threading.Thread(target=_run_worker, args=(engine, settings, stop))
     worker.start()
@@ -52,18 +52,18 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
 
 
 def _run_worker(engine: Engine, settings: Settings, stop: threading.Event) -> None:
-    """Run the queue here, unless a worker already does."""
+    """Run the queue in this process, unless a worker already does."""
     try:
         with locks.single_process(settings.home, "worker", "studio train"):
             logs.configure("worker")
             secrets.register_for_redaction(engine, settings)
             WorkerLoop.local(engine, settings).run(stop)
     except ConflictError:
-        typer.echo("The studio's worker will train it.")
+        typer.echo("A worker is already running and will train it.")
 
 
 def _follow(engine: Engine, run_id: int) -> Run:
-    """Print each new number until the run has ended."""
+    """Print new metrics until the run ends."""
     last, pause = 0, threading.Event()
     while True:
         with read_session(engine) as db:

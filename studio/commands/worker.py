@@ -1,4 +1,4 @@
-"""`studio worker`: run the queue until a signal comes or the supervisor is gone."""
+"""`studio worker`: run the queue until a signal arrives or the supervisor exits."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ from studio.worker.fault_isolation import catch_errors
 from studio.worker.loop import WorkerLoop
 
 LOCK_WAIT_SECONDS = 5.0
-"""How long a worker waits for the one before it to leave, where somebody would start it again."""
+"""How long a supervised worker waits for the previous worker to exit."""
 
 
 def run_worker(lifeline: int | None) -> None:
-    """Run the queue; `lifeline` is an open socket whose other end a supervisor holds."""
+    """Run the queue; `lifeline` is an open socket connected to a supervisor."""
     stop = threading.Event()
     with _errors_to_supervisor(lifeline):
         settings = Settings()
@@ -42,7 +42,7 @@ def run_worker(lifeline: int | None) -> None:
 
 @contextmanager
 def _errors_to_supervisor(lifeline: int | None) -> Iterator[None]:
-    """Say to the supervisor why the queue cannot go on, for its pages to show."""
+    """Report to the supervisor why the queue cannot continue, so that pages can show it."""
     with catch_errors() as errors:
         yield
     for error in errors:
@@ -50,6 +50,6 @@ def _errors_to_supervisor(lifeline: int | None) -> Iterator[None]:
         if isinstance(error, StudioError):
             words = f"{error.message} {error.hint}".strip()
         if lifeline is not None:
-            with suppress(OSError):  # It is gone.
+            with suppress(OSError):  # the supervisor is gone
                 os.write(lifeline, redact(words[:2000]).encode())
         raise error
