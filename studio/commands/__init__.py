@@ -1,1 +1,1 @@
-"""What each command of `studio` does; `studio.cli` says how it is called."""
+"""The implementation of the `studio` commands; `studio.cli` defines their arguments."""

@@ -1,4 +1,4 @@
-"""What `studio accounts` does, once it is known what."""
+"""The implementation of `studio accounts`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +19,13 @@ def add(name: str, role: Role) -> None:
         with unit_of_work(engine) as db:
             account = accounts.add(db, name, role)
         link_ = login_link.password_link(engine, login_link.studio_url(settings), account, "add")
-    typer.echo(f"{account.name} chooses a password here, within a day:\n{link_}")
+    typer.echo(f"Link for {account.name} to choose a password, valid for one day:\n{link_}")
 
 
 def print_accounts() -> None:
     with _open_home() as (_settings, engine), read_session(engine) as db:
         for account in accounts.list_all(db):
-            waits = "" if account.password else ", has chosen no password yet"
+            waits = "" if account.password else ", no password yet"
             typer.echo(f"{account.name}  {account.role.value}{waits}")
 
 
@@ -43,7 +43,7 @@ def remove(name: str) -> None:
         account = accounts.get_by_name(db, name)
         accounts.remove(db, account)
         audit_log.record(db, login_link.audit_entry("remove", account.name))
-    typer.echo(f"{account.name} is removed.")
+    typer.echo(f"Removed {account.name}.")
 
 
 @contextmanager

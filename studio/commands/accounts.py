@@ -1,21 +1,21 @@
-"""`studio accounts`: who may use the studio, from the machine it runs on."""
+"""`studio accounts`: manage accounts on the machine that the studio runs on."""
 
 from typing import Annotated, Literal
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="People with an account: add, list, link, remove.")
+app = typer.Typer(no_args_is_help=True, help="Manage accounts: add, list, link, remove.")
 
-Name = Annotated[str, typer.Argument(help="What somebody signs in as.")]
+Name = Annotated[str, typer.Argument(help="The name to sign in with.")]
 AsRole = Annotated[
     Literal["administrator", "member", "viewer"],
-    typer.Option(help="What they may do: see, work, or administer."),
+    typer.Option(help="The role: viewers see, members work, administrators manage."),
 ]
 
 
 @app.command()
 def add(name: Name, role: AsRole = "member") -> None:
-    """Add somebody. Print the link by which they choose a password."""
+    """Add an account and print a link to choose its password."""
     from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
     from studio.db.accounts import Role  # noqa: PLC0415 -- heavy import
 
@@ -24,7 +24,7 @@ def add(name: Name, role: AsRole = "member") -> None:
 
 @app.command("list")
 def list_accounts() -> None:
-    """Name everybody, and what they may do."""
+    """List accounts and their roles."""
     from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
 
     account_actions.print_accounts()
@@ -32,7 +32,7 @@ def list_accounts() -> None:
 
 @app.command()
 def link(name: Name) -> None:
-    """Print a link by which somebody chooses a new password."""
+    """Print a link to choose a new password."""
     from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
 
     account_actions.link(name)
@@ -40,7 +40,7 @@ def link(name: Name) -> None:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Remove somebody; what they made becomes everyone's."""
+    """Remove an account; its runs and other things then belong to everyone."""
     from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
 
     account_actions.remove(name)

@@ -1,4 +1,4 @@
-"""`studio backup` and `studio restore`: what they say while they work, and after."""
+"""`studio backup` and `studio restore`: their progress and output."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ def back_up(settings: Settings, to: Path, choice: BackupOptions) -> None:
     total = backups.estimate_bytes(settings, choice)
     with typer.progressbar(length=max(total, 1), label="Copying") as bar:
         manifest = backups.create(settings, to, choice, bar.update)
-    typer.echo(f"{to} holds {len(manifest.files)} files, {_format_bytes(manifest.bytes)}.")
+    typer.echo(f"Backed up {len(manifest.files)} files, {_format_bytes(manifest.bytes)}, to {to}.")
     if manifest.left_out:
-        typer.echo(f"Left out: {' and '.join(manifest.left_out)}.")
+        typer.echo(f"Not included: {' and '.join(manifest.left_out)}.")
 
 
 def restore(settings: Settings, source: Path, *, force: bool) -> None:
-    """Fill the home from a backup.
+    """Restore the home from a backup.
 
     Raises:
         StudioError: as `restores.restore`.
@@ -36,14 +36,14 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
         with typer.progressbar(length=max(manifest.bytes, 1), label="Checking") as bar:
             restores.restore(backup, settings.home, force=force, watch=bar.update)
     typer.echo(
-        f"{settings.home} is as it was at {manifest.made_at.astimezone():%Y-%m-%d %H:%M}: "
+        f"Restored {settings.home} as of {manifest.made_at.astimezone():%Y-%m-%d %H:%M}: "
         f"{len(manifest.files)} files, {_format_bytes(manifest.bytes)}."
     )
     if manifest.left_out:
-        typer.echo(f"The backup was made without {' and '.join(manifest.left_out)}.")
+        typer.echo(f"The backup does not include {' and '.join(manifest.left_out)}.")
     if force and (replaced := restores.list_replaced(settings.home)):
-        typer.echo(f"What was there before is in {replaced[-1]}. Delete it when you miss nothing.")
-    typer.echo(f"Start it: STUDIO_HOME={settings.home} studio serve")
+        typer.echo(f"The previous content is in {replaced[-1]}. Delete it if you don't need it.")
+    typer.echo(f"Start the studio: STUDIO_HOME={settings.home} studio serve")
 
 
 def _format_bytes(bytes_: int) -> str:

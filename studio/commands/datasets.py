@@ -1,4 +1,4 @@
-"""`studio datasets`: bring data and see what is there, over the API."""
+"""`studio datasets`: add and list datasets over the API."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -10,12 +10,14 @@ from studio.commands.output import JsonOption, print_json, print_table
 if TYPE_CHECKING:
     from studio.client.schemas import Dataset
 
-app = typer.Typer(no_args_is_help=True, help="Data sets of a studio: STUDIO_URL and STUDIO_TOKEN.")
+app = typer.Typer(
+    no_args_is_help=True, help="Datasets of the studio that STUDIO_URL and STUDIO_TOKEN select."
+)
 
 DataFile = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="JSON, CSV, Parquet, Arrow or text.")
 ]
-Name = Annotated[str, typer.Option(help="What to call it; by default the file's name.")]
+Name = Annotated[str, typer.Option(help="Name of the dataset; by default the file's name.")]
 
 COLUMNS = ("id", "name", "kind", "status", "rows", "validation")
 
@@ -35,7 +37,7 @@ def add(file: DataFile, name: Name = "", *, as_json: JsonOption = False) -> None
 
 @app.command("list")
 def list_datasets(*, as_json: JsonOption = False) -> None:
-    """List data sets, the newest first."""
+    """List datasets, newest first."""
     from studio.client import Studio  # noqa: PLC0415 -- heavy import
 
     with Studio() as studio:
@@ -47,7 +49,7 @@ def list_datasets(*, as_json: JsonOption = False) -> None:
 
 
 class _UploadProgress:
-    """How far a file has gone, on a terminal; nothing where nobody looks."""
+    """A progress bar for an upload; silent if stderr is not a terminal."""
 
     def __init__(self, file: Path, *, quiet: bool) -> None:
         from rich.console import Console  # noqa: PLC0415 -- heavy import

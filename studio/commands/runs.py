@@ -1,4 +1,4 @@
-"""`studio runs`: what a script or a person at a terminal does with runs, over the API."""
+"""`studio runs`: submit, list, follow and compare runs over the API."""
 
 import json
 import sys
@@ -20,32 +20,34 @@ from studio.commands.output import (
 if TYPE_CHECKING:
     from studio.client import Run, Studio
 
-app = typer.Typer(no_args_is_help=True, help="Runs of a studio: STUDIO_URL and STUDIO_TOKEN.")
+app = typer.Typer(
+    no_args_is_help=True, help="Runs of the studio that STUDIO_URL and STUDIO_TOKEN select."
+)
 
 INTERRUPTED = 130
-"""As shells have it: ended by Ctrl-C."""
+"""The shell's exit code for Ctrl-C."""
 
-RunId = Annotated[int, typer.Argument(help="The run's number.", min=1)]
-RunIds = Annotated[list[int], typer.Argument(help="The runs' numbers.", min=1)]
+RunId = Annotated[int, typer.Argument(help="The ID of the run.", min=1)]
+RunIds = Annotated[list[int], typer.Argument(help="The IDs of the runs.", min=1)]
 Recipe = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A recipe as YAML.")]
 Changes = Annotated[
     list[str],
     typer.Option("--set", help="Change a value: --set precision=fp32", metavar="KEY=VALUE"),
 ]
-Name = Annotated[str, typer.Option(help="What to call it; by default the file's name.")]
-Follow = Annotated[bool, typer.Option(help="Stay until it has ended, and print its numbers.")]
-Query = Annotated[str, typer.Argument(help="As the search box takes it: 'status:failed'.")]
-Sort = Annotated[str, typer.Option(help="A field; with a minus before it, the greatest first.")]
-Limit = Annotated[int, typer.Option(help="At most so many.", min=1)]
-Base = Annotated[int | None, typer.Option(help="The run the others are measured against.")]
-Keys = Annotated[str, typer.Option(help="Which numbers, with commas: loss,grad_norm.")]
-Start = Annotated[bool, typer.Option(help="Begin anew, not from the newest checkpoint.")]
+Name = Annotated[str, typer.Option(help="Name of the run; by default the file's name.")]
+Follow = Annotated[bool, typer.Option(help="Wait until the run ends, and print its metrics.")]
+Query = Annotated[str, typer.Argument(help="A query as in the search box: 'status:failed'.")]
+Sort = Annotated[str, typer.Option(help="The field to sort by; a leading minus reverses it.")]
+Limit = Annotated[int, typer.Option(help="The maximum number of runs.", min=1)]
+Base = Annotated[int | None, typer.Option(help="The run to compare the others against.")]
+Keys = Annotated[str, typer.Option(help="The metrics, separated by commas: loss,grad_norm.")]
+Start = Annotated[bool, typer.Option(help="Restart from step 0 instead of resuming.")]
 
 
 @app.command()
 def submit(
     recipe: Recipe,
-    changes: Changes = [],  # noqa: B006 -- typer reads it, nobody changes it
+    changes: Changes = [],  # noqa: B006 -- typer reads it; it is never changed
     name: Name = "",
     *,
     follow: Follow = False,
@@ -66,7 +68,7 @@ def submit(
 def list_runs(
     query: Query = "", sort: Sort = "-created", limit: Limit = 20, *, as_json: JsonOption = False
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, newest first."""
     with _studio() as studio:
         found = list(islice(studio.runs.list(query, sort=sort), limit))
     if as_json:
@@ -74,12 +76,12 @@ def list_runs(
     elif found:
         print_table(RUN_COLUMNS, map(run_row, found))
     else:
-        typer.echo("No run is like that.", err=True)
+        typer.echo("No matching runs.", err=True)
 
 
 @app.command()
 def show(run_id: RunId, *, as_json: JsonOption = False) -> None:
-    """Tell all of a run."""
+    """Show the details of a run."""
     with _studio() as studio:
         run = studio.runs.get(run_id)
     if as_json:
@@ -91,43 +93,43 @@ def show(run_id: RunId, *, as_json: JsonOption = False) -> None:
 
 @app.command()
 def follow(run_id: RunId, *, as_json: JsonOption = False) -> None:
-    """Print a run's numbers until it has ended. Ctrl-C leaves it running."""
+    """Print a run's metrics until it ends. Ctrl-C leaves it running."""
     with _studio() as studio:
         sys.exit(_follow(studio, run_id, as_json=as_json))
 
 
 @app.command()
 def cancel(run_id: RunId, *, as_json: JsonOption = False) -> None:
-    """Stop a run; what it learnt since its last checkpoint is lost."""
+    """Cancel a run; progress since its last checkpoint is lost."""
     with _studio() as studio:
         _print_run(studio.runs.cancel(run_id), "Cancelled.", as_json=as_json)
 
 
 @app.command()
 def pause(run_id: RunId, *, as_json: JsonOption = False) -> None:
-    """Have a run write a checkpoint and leave its slot."""
+    """Pause a run: it saves a checkpoint and frees its slot."""
     with _studio() as studio:
-        _print_run(studio.runs.pause(run_id), "It will pause.", as_json=as_json)
+        _print_run(studio.runs.pause(run_id), "Pausing.", as_json=as_json)
 
 
 @app.command()
 def resume(run_id: RunId, *, as_json: JsonOption = False) -> None:
-    """Queue a paused run to go on."""
+    """Resume a paused run: it returns to the queue."""
     with _studio() as studio:
-        _print_run(studio.runs.resume(run_id), "It is queued to go on.", as_json=as_json)
+        _print_run(studio.runs.resume(run_id), "Queued to resume.", as_json=as_json)
 
 
 @app.command()
 def retry(run_id: RunId, *, from_start: Start = False, as_json: JsonOption = False) -> None:
-    """Try again what has ended badly, from its newest checkpoint."""
+    """Retry a run that failed or was cancelled, from its newest checkpoint."""
     with _studio() as studio:
         run = studio.runs.retry(run_id, from_start=from_start)
-    _print_run(run, "It is queued again.", as_json=as_json)
+    _print_run(run, "Queued again.", as_json=as_json)
 
 
 @app.command()
 def metrics(run_id: RunId, keys: Keys = "loss,eval_loss", *, as_json: JsonOption = False) -> None:
-    """Print a run's numbers, step by step."""
+    """Print a run's metrics by step."""
     wanted = [key for key in keys.split(",") if key]
     with _studio() as studio:
         found = studio.runs.metrics(run_id, wanted)
@@ -144,7 +146,7 @@ def metrics(run_id: RunId, keys: Keys = "loss,eval_loss", *, as_json: JsonOption
 
 @app.command()
 def compare(run_ids: RunIds, base: Base = None, *, as_json: JsonOption = False) -> None:
-    """Tell what differs between runs, and which did better."""
+    """Compare the settings and metrics of runs."""
     with _studio() as studio:
         made = studio.compare(run_ids, base=base)
     if as_json:
@@ -176,13 +178,15 @@ def _print_run(run: "Run", sentence: str, *, as_json: bool) -> None:
 
 
 def _follow(studio: "Studio", run_id: int, *, as_json: bool) -> int:
-    """Print what a run tells. Return 0 when it has succeeded."""
+    """Print a run's metrics until it ends. Return 0 if it succeeded."""
     try:
         for event in studio.runs.stream(run_id):
             if event.event == "metrics" and not as_json:
                 _print_metrics(json.loads(event.data))
     except KeyboardInterrupt:
-        typer.echo(f"\nRun {run_id} goes on. Stop it: studio runs cancel {run_id}", err=True)
+        typer.echo(
+            f"\nRun {run_id} keeps running. To stop it: studio runs cancel {run_id}", err=True
+        )
         return INTERRUPTED
     run = studio.runs.get(run_id)
     if as_json:
