@@ -1,18 +1,18 @@
 # Two images from one file:
-#   docker build -t mantissa-studio .                     all of it, with torch
-#   docker build -t mantissa-studio-web --target web .    pages, API and worker; runs cannot train in it
+#   docker build -t mantissa-studio .                     everything, including torch
+#   docker build -t mantissa-studio-web --target web .    pages, API and worker, without training
 #
 #   docker run --gpus all -p 127.0.0.1:8000:8000 -v mantissa:/data mantissa-studio
 #
-# It listens to all addresses because a container's own loopback is reachable from nowhere, so people
-# sign in with accounts: the log has a link for the first of them. Publish the port on 127.0.0.1, as
-# above, or put a proxy with TLS before it: see docs/security.md. Who reaches the studio by another
-# name than localhost gives that name in STUDIO_ALLOWED_HOSTS.
+# It listens on all addresses, because a container's loopback is not reachable from outside, so it
+# requires accounts: the log has a link to create the first administrator. Publish the port on
+# 127.0.0.1 as above, or put a TLS proxy in front: see docs/security.md. To reach the studio by a name
+# other than localhost, set STUDIO_ALLOWED_HOSTS.
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /source
 COPY . .
-# There is no npm here: the build hook asks pip for the one in a wheel, and it stays in this stage.
+# This image has no npm: the build hook installs one from a wheel, only in this stage.
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim-bookworm AS web
@@ -36,8 +36,8 @@ CMD ["studio", "serve", "--host", "0.0.0.0"]
 
 FROM web AS full
 USER 0
-# Triton compiles a launcher for each kernel with the C compiler it finds. Debian keeps one version
-# of each package, so a pin would only break the build some day.
+# Triton compiles a launcher for each kernel with a C compiler. Debian keeps only one version of each
+# package, so pinning one would eventually break the build.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev \
