@@ -120,7 +120,9 @@ class Hub:
         from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
 
         if not REPO_ID.fullmatch(name):
-            raise InvalidError(f"Write {name[:200]} as owner/name.", param="source.id")
+            raise InvalidError(
+                f"{name[:200]} does not have the form owner/name.", param="source.id"
+            )
         if revision and not REVISION.fullmatch(revision):
             raise InvalidError("This is not a valid revision.", param="source.revision")
         api = HfApi(endpoint=self.endpoint, token=self.token or False)
@@ -199,7 +201,7 @@ class Hub:
             else "Then set STUDIO_HUB_TOKEN (or HF_TOKEN) where the studio runs."
         )
         return InvalidError(
-            f"{name} is gated: you must accept its owner's terms first.",
+            f"{name} is gated: you must accept its terms first.",
             hint=f"Accept its terms at {self.endpoint}/{name}. {how}",
             param="source.id",
         )

@@ -4,7 +4,7 @@ The service is a process of the worker (`python -m studio.runner.inference.main`
 and generates answers. A client sends one request per connection, and the answer is streamed:
 
     request   {"model": "/…/starter", "ids": [1, 52, …], …}
-    response  {"begun": true}   {"text": "Go"}   {"text": "od."}   {"end": {"reason": "stop", …}}
+    response  {"started": true}   {"text": "Go"}   {"text": "od."}   {"end": {"reason": "stop", …}}
 
 or ends with `{"failure": …}`. Closing the connection stops the generation.
 """
@@ -79,7 +79,7 @@ class GenerationEnd(_Message):
 class GenerationChunk(_Message):
     """One line of a response; exactly one field is set."""
 
-    begun: bool = False
+    started: bool = False
     """The model is loaded, and generation starts."""
     text: str = ""
     end: GenerationEnd | None = None

@@ -147,7 +147,7 @@ class Precision:
             # Casting has a cost: https://docs.pytorch.org/ao/stable/workflows/training.html
             return "only large layers get faster; small ones get slower" if self.is_float8 else ""
         if self.is_float8:
-            return "slow on this CPU (emulated; results are accurate)"
+            return "slow on this CPU, which emulates 8-bit products (results are accurate)"
         return self._slowdown_warning(hardware)
 
     def _slowdown_warning(self, hardware: Hardware) -> str:
@@ -159,7 +159,7 @@ class Precision:
         if self.compute == "float16":
             return "slower than float32 on any CPU (results are accurate)"
         if self.compute == "bfloat16" and not hardware.native_bf16:
-            return "slow on this CPU (emulated; results are accurate)"
+            return "slow on this CPU, which emulates bfloat16 (results are accurate)"
         return ""
 
 

@@ -62,7 +62,7 @@ def get(db: Session, experiment_id: int) -> Experiment:
     experiment = db.get(Experiment, experiment_id)
     if experiment is None:
         raise NotFoundError(
-            f"There is no experiment {experiment_id}.", hint="It may have been deleted."
+            f"Experiment {experiment_id} does not exist.", hint="It may have been deleted."
         )
     return experiment
 

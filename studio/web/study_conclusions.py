@@ -189,7 +189,7 @@ def _progress_caveat(report: StudyReport) -> list[str]:
     if not report.going:
         return []
     over, runs = len(report.runs) - report.going, format_count(len(report.runs), "run")
-    return [gettext("%(count)s of %(runs)s have ended.") % {"count": over, "runs": runs}]
+    return [gettext("%(count)s of %(runs)s ended.") % {"count": over, "runs": runs}]
 
 
 def _device_caveat(devices: Sequence[str]) -> list[str]:

@@ -84,7 +84,9 @@ def weight_files(folder: Path) -> list[Path]:
         raise _file_error(folder / INDEX_FILE, f"names {len(names)} files")
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
-            raise _file_error(folder / INDEX_FILE, f"names {name[:100]}, which is missing")
+            raise _file_error(
+                folder / INDEX_FILE, f"names {name[:100]}, which is not in the same folder"
+            )
     return [folder / name for name in names]
 
 
@@ -147,7 +149,7 @@ def _build_tensor(file: Path, start: int, size: int, name: str, told: Any) -> Te
     dtype, bits = DTYPES.get(code, (code[:20].lower(), 0))
     # The width of an unknown dtype is unknown, so only its position can be checked.
     if bits and (last - first) * 8 != -(-math.prod(shape) * bits // 8) * 8:
-        raise _file_error(file, f"gives {name[:100]} a size that does not match its shape")
+        raise _file_error(file, f"gives a size for {name[:100]} that does not match its shape")
     return TensorInfo(name=name, dtype=dtype, shape=tuple(shape), file=file, start=start + first)
 
 

@@ -43,7 +43,7 @@ function turn(isAway) {
   if (isAway) {
     dataset.away = "";
     timers.age = setInterval(age, 1000);
-    if (!notice().matches(":popover-open")) tell(phrase("The studio is not responding. Actions are disabled until it does."));
+    if (!notice().matches(":popover-open")) tell(phrase("The studio is not responding. Actions are disabled until it responds."));
     return age();
   }
   delete dataset.away;

@@ -79,7 +79,7 @@ def no_rows_error(
     """Return the error for a file with no row left to train on: its main problem, or choice."""
     if held:
         return InvalidError(
-            f"No training rows left: all {held:,} rows are for validation.",
+            f"No training rows left: every row is for validation ({held:,}).",
             hint="Change the validation split.",
             param="split.kind",
         )

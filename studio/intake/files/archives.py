@@ -206,7 +206,7 @@ def _check_member(info: zipfile.ZipInfo) -> None:
     if extension(info.filename) == ARCHIVE_EXTENSION and not _IGNORED_NAMES.search(info.filename):
         raise _archive_error(f"contains another archive, {info.filename}", "Unpack that one first.")
     if info.compress_type not in _COMPRESSION_METHODS:
-        raise _archive_error("uses an unsupported compression", "Use Deflate, or none.")
+        raise _archive_error("uses an unsupported compression method", "Use Deflate, or none.")
 
 
 def _too_many_members() -> InvalidError:

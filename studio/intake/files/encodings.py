@@ -195,7 +195,7 @@ def as_utf8(file: io.BufferedReader, name: str) -> io.BufferedReader:
 
 
 def normalise_newlines(file: io.BufferedReader, head: bytes) -> io.BufferedReader:
-    """Convert the line endings of old Macintoshes, CR alone, to LF."""
+    """Convert the line endings of classic Mac OS (CR), to LF."""
     beginning = head_as_utf8(head)
     # The last byte may be the first half of CRLF.
     if b"\n" in beginning or b"\r" not in beginning[:-1]:

@@ -173,5 +173,5 @@ def _describe_misplaced(row: Row, place: int) -> str:
         return f"Turn {place + 1} is a system turn, which must come first."
     spoken = [turn["role"] for turn in turns[:place] if turn["role"] != "system"]
     if not spoken:
-        return f"The first turn has role {role}, but should be the user's."
+        return f"The first turn has role {role}, but its role should be user."
     return f"Turn {place + 1} has the same role as the turn before it: {role}."

@@ -71,7 +71,7 @@ class InferenceServer:
         try:
             with self.models.model_for(asked) as (model, tokenizer):
                 most = token_budget(asked, model.config.get_text_config())
-                say(GenerationChunk(begun=True))
+                say(GenerationChunk(started=True))
                 told = generate(
                     asked.model_copy(update={"most": most}),
                     model,

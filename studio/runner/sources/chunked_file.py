@@ -52,11 +52,11 @@ class ChunkWriter:
         done = self.before + have
         if self.total:
             self.report(
-                f"fetched {format_size(done)} of {format_size(self.total)}",
+                f"downloaded {format_size(done)} of {format_size(self.total)}",
                 0.9 * min(1, done / self.total),
             )
         else:
-            self.report(f"fetched {format_size(done)}", None)
+            self.report(f"downloaded {format_size(done)}", None)
 
 
 def sync_to_disk(path: Path) -> None:

@@ -189,7 +189,7 @@ class Downloader:
 
     def _report(self, have: int) -> None:
         if self.total:
-            told = f"fetched {_format_size(self.done + have)} of {_format_size(self.total)}"
+            told = f"downloaded {_format_size(self.done + have)} of {_format_size(self.total)}"
             self.report(told, min(1.0, (self.done + have) / self.total))
 
 

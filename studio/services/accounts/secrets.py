@@ -174,7 +174,7 @@ def _decrypt(settings: Settings, row: Secret) -> str:
     if lock is None:
         raise UnavailableError(
             f"{TITLES[row.name]}: its key, {settings.secret_file}, is missing.",
-            hint="Restore the file, or delete this secret and set it again.",
+            hint="Restore the file, or remove this secret and set it again.",
         )
     try:
         name, _, value = lock.decrypt(row.locked.encode()).decode().partition("\n")
@@ -197,7 +197,7 @@ def _require_cipher(db: Session, settings: Settings, name: str) -> "Fernet":
     if others := [row.name for row in db.exec(select(Secret)) if row.name != name]:
         raise ConflictError(
             f"The key that encrypts the other secrets, {settings.secret_file}, is missing.",
-            hint=f"Restore the file, or delete these secrets first: {', '.join(sorted(others))}.",
+            hint=f"Restore the file, or remove these secrets first: {', '.join(sorted(others))}.",
         )
     _make_key(settings.secret_file)
     made = _load_cipher(settings)

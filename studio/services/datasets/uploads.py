@@ -86,7 +86,7 @@ def get(folder: Path, upload: str) -> PartialUpload:
         )
     except FileNotFoundError as error:
         raise NotFoundError(
-            f"There is no upload {upload[:40]}.", hint="Uploads expire after a day: start again."
+            f"Upload {upload[:40]} does not exist.", hint="Uploads expire after a day: start again."
         ) from error
 
 

@@ -52,7 +52,7 @@ class ResponseStream:
 
 
 async def open_stream(settings: Settings, asked: GenerationRequest) -> ResponseStream:
-    """Return a stream on which a model has begun to answer.
+    """Return a stream on which a model has started to answer.
 
     Raises:
         InvalidError: The request or the model is invalid.

@@ -190,7 +190,7 @@ def with_overrides(
 def get(db: Session, run_id: int) -> Run:
     run = db.get(Run, run_id)
     if run is None:
-        raise NotFoundError(f"There is no run {run_id}.", hint="It may have been deleted.")
+        raise NotFoundError(f"Run {run_id} does not exist.", hint="It may have been deleted.")
     return run
 
 

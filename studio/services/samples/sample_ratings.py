@@ -55,7 +55,7 @@ def get_rateable_sample(db: Session, sample_id: int) -> Sample:
     found = db.get(Sample, sample_id)
     if found is None:
         raise NotFoundError(
-            f"There is no answer {sample_id}.", hint="Its run may have been deleted."
+            f"Answer {sample_id} does not exist.", hint="Its run may have been deleted."
         )
     return get_final_sample(db, found.run_id, found.position)
 

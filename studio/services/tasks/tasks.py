@@ -43,7 +43,7 @@ def get(db: Session, chore_id: int) -> Task:
     chore = db.get(Task, chore_id)
     if chore is None:
         raise NotFoundError(
-            f"There is no task {chore_id}.", hint="Finished tasks are deleted after a while."
+            f"Task {chore_id} does not exist.", hint="Finished tasks are deleted after a while."
         )
     return chore
 

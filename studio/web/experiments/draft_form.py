@@ -150,7 +150,7 @@ def find_problems(draft: ExperimentDraft) -> dict[str, str]:
 
 def get_method(name: str) -> Method:
     if name not in METHODS:
-        raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
+        raise NotFoundError(f"There is no method named {name}.", hint=f"Try {', '.join(METHODS)}.")
     return METHODS[name]
 
 

@@ -46,7 +46,7 @@ def parse_recipe(text: str, method: Method) -> PastedRecipe:
     named = given.pop("method", method.name)
     poured = PastedRecipe(method=METHODS.get(str(named), method), values={})
     if str(named) not in METHODS:
-        poured.problems.append(f"There is no method called {str(named)[:50]!r}.")
+        poured.problems.append(f"There is no method named {str(named)[:50]!r}.")
     try:
         given = upgrade(given)
     except (ValueError, TypeError, KeyError):
@@ -65,7 +65,7 @@ def _parse_section(
         info = section.model_fields.get(name)
         inside = section_types(info.annotation) if info else []
         if info is None:
-            problems.append(f"There is no setting called {dotted}.{_suggest_name(section, name)}")
+            problems.append(f"There is no setting named {dotted}.{_suggest_name(section, name)}")
         elif inside and isinstance(value, Mapping):
             values[name] = _parse_section(
                 _chosen_variant(inside, value), value, f"{dotted}.", problems

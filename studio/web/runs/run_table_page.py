@@ -67,7 +67,7 @@ TableParams = Annotated[TableQuery, Query()]
 def export(form: str, db: DB, asked: TableParams) -> Response:
     """Download the table as it is shown, with all its pages."""
     if form not in table_export.FORMATS:
-        raise NotFoundError(f"There is no format called {form}.", hint="Use csv, json, md or tex.")
+        raise NotFoundError(f"There is no format named {form}.", hint="Use csv, json, md or tex.")
     write, kind = table_export.FORMATS[form]
     headers = {"Content-Disposition": f'attachment; filename="runs.{form}"'}
     return Response(

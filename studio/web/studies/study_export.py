@@ -135,7 +135,7 @@ def format_peak_memory(one: PrecisionResult) -> str:
 
 def format_memory_estimate(one: PrecisionResult) -> str:
     if one.memory_estimate is None:
-        return gettext("not known")
+        return gettext("unknown")
     return formatting.estimated_size(one.memory_estimate, one.memory)
 
 

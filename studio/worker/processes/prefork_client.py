@@ -111,7 +111,7 @@ class PreforkClient:
     _next_at: float = 0.0
     _check_at: float = 0.0
     _leaving: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Servers that were told to exit and are about to."""
+    """Servers that were asked to exit and are about to."""
 
     def open(self) -> None:
         """Load the training packages in the background, if forking is possible here."""

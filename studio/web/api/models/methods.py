@@ -107,7 +107,7 @@ def _method_out(one: Method) -> TrainingMethodOut:
 
 def _get_method(name: str) -> Method:
     if name not in METHODS:
-        raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
+        raise NotFoundError(f"There is no method named {name}.", hint=f"Try {', '.join(METHODS)}.")
     return METHODS[name]
 
 
