@@ -1,4 +1,4 @@
-"""Add an outbox: what is to be told to the outside, and each try."""
+"""Add an outbox: notices to send, and each attempt."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -7,7 +7,7 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    # Null: nobody has looked yet. A statement of SQLite's own: copying the table would drop what
+    # Null: not checked yet. A statement of SQLite's own: copying the table would drop what
     # refers to it.
     op.execute("ALTER TABLE dataset_version ADD COLUMN findings JSON")
 

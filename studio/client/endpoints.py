@@ -221,13 +221,13 @@ def queue() -> ApiRequest[Queue]:
     return _get_request("/queue", Queue)
 
 
-def _get_request(path: str, shape: Any, **params: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- `shape` defines the response
+def _get_request(path: str, shape: Any, **params: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape defines the response
     return ApiRequest(method="GET", path=path, shape=shape, params=drop_empty(params))
 
 
-def _post_request(path: str, shape: Any, body: Any = None) -> ApiRequest[Any]:  # noqa: ANN401 -- `shape` defines the response
+def _post_request(path: str, shape: Any, body: Any = None) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape defines the response
     return ApiRequest(method="POST", path=path, shape=shape, body=body)
 
 
-def _create_request(path: str, shape: Any, body: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- `shape` defines the response
+def _create_request(path: str, shape: Any, body: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape defines the response
     return ApiRequest(method="POST", path=path, shape=shape, body=body, key=str(uuid4()))

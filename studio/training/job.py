@@ -13,6 +13,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe
 from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS, Precision
+from studio.recipe.quantised import Quantised
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
@@ -61,12 +62,8 @@ class TrainingJob:
         if found := find_conflict(recipe):
             raise TrainingError("conflict", found.message, hint=found.hint)
         adapter, row = recipe.adapter, recipe.adapter.quantised
-        if row is not None and (lack := row.unsupported_reason(hardware.detect())):
-            raise TrainingError(
-                "conflict",
-                f"{row.title} {lack}.",
-                hint="Keep the frozen model in its saved format.",
-            )
+        if row is not None:
+            _require_support(row)
         mode = PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
@@ -118,6 +115,15 @@ def tokenise_validation(
     rows = _load_rows(recipe, spec)
     template = chat_templates.ChatTemplate(tokenizer) if _has_conversations(rows) else None
     return tokenisation.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
+
+
+def _require_support(row: Quantised) -> None:
+    if lack := row.unsupported_reason(hardware.detect()):
+        raise TrainingError(
+            "conflict",
+            f"{row.title} {lack}.",
+            hint="Keep the frozen model in its saved format.",
+        )
 
 
 def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:

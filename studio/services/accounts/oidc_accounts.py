@@ -70,7 +70,7 @@ def _role_for(settings: Settings, visitor: OidcUser) -> Role | None:
 
 
 def _is_invited(db: Session, settings: Settings, visitor: OidcUser) -> bool:
-    """Return whether an administrator added this name and nobody has signed in with it yet."""
+    """Return whether an administrator added this name and no one has signed in with it yet."""
     account = accounts.find(db, visitor.name)
     return not settings.oidc_groups and account is not None and _is_unused(account)
 

@@ -41,7 +41,7 @@ def verify_password(password: str, kept: str) -> bool:
 @cache
 def _dummy_hash() -> str:
     """Return a hash, so that an account without a password takes as long to refuse as any other."""
-    return _hasher().hash("nobody has this password")
+    return _hasher().hash("unknown-user")
 
 
 @cache

@@ -46,7 +46,7 @@ def sign_in(
 ) -> Response:
     """Sign in with name and password. No database session is held while hashing."""
     state, address = request.app.state, identity.client_address(request.scope)
-    request.state.deed = name.strip().lower()[:80] or "nobody"
+    request.state.deed = name.strip().lower()[:80] or "unknown"
     try:
         state.tries.check_and_count(name, address)
         with read_session(state.engine) as db:

@@ -52,7 +52,7 @@ def callback(
 ) -> Response:
     """Sign in a user authenticated by the provider. No database session is held meanwhile."""
     _require_enabled(config)
-    request.state.deed = "nobody"
+    request.state.deed = "unknown"
     app = request.app.state
     try:
         begun = app.pending.take(

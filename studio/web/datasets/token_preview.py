@@ -84,9 +84,9 @@ class TokenPanel:
         assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
         found = self.tokens
         total = ngettext("%(count)s token", "%(count)s tokens", found.total)
-        return gettext("%(total)s · %(learnt)s trained on · %(cut)s truncated") % {
+        return gettext("%(total)s · %(trained)s trained on · %(cut)s truncated") % {
             "total": total % {"count": formatting.number(found.total)},
-            "learnt": formatting.number(found.learnt),
+            "trained": formatting.number(found.learnt),
             "cut": formatting.number(found.cut),
         }
 

@@ -188,12 +188,14 @@ def _failure_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     if why is None:
         return {"why": None}
     lines = failure_report.log_tail(folder)
-    mends = failure_report.list_fixes(db, run, why)
+    all_fixes = failure_report.list_fixes(db, run, why)
     return {
         "why": why,
         "last_lines": lines,
-        "repairs": [one for one in mends if not one.swap],
-        "swaps": {one.swap: [each for each in mends if each.swap == one.swap] for one in mends},
+        "repairs": [one for one in all_fixes if not one.swap],
+        "swaps": {
+            one.swap: [each for each in all_fixes if each.swap == one.swap] for one in all_fixes
+        },
         "report": failure_report.render_markdown(run, why, lines),
     }
 
@@ -202,11 +204,11 @@ def _health_context(db: DB, run: Run) -> dict[str, Any]:
     """Return the context of the numerics section. A failed run shows its fixes with the failure."""
     alarms = runs.list_alarms(db, run.id or 0)
     offered = (fixes.list_fixes(db, one.data["code"], run.recipe) for one in alarms)
-    mends = {} if run.error_code else {one.title: one for some in offered for one in some}
+    all_fixes = {} if run.error_code else {one.title: one for some in offered for one in some}
     return {
         "signals": health_signals.list_signals(run),
         "alarms": alarms,
-        "mends": list(mends.values()),
+        "fixes": list(all_fixes.values()),
     }
 
 
