@@ -40,7 +40,7 @@ from tests.support.factories import add_starter_data, make_finished_run, make_ru
 
 
 def no_bug(_context: CheckContext, response: Response, case: Any) -> None:  # noqa: ANN401 -- schemathesis names no public type
-    """503 says that something is not there; only 500 says that we are wrong."""
+    """503 says that something does not exist; only 500 says that we are wrong."""
     if response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
         raise Failure(operation=case.operation.label, title="Bug", message=response.text[:500])
 

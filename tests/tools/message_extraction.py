@@ -186,7 +186,11 @@ def _terms() -> Iterator[tuple[str, str]]:
             if word.isascii()
         )
     yield _where(Actor), Actor().name
-    for about in (*completions._NUMBER_SIGNS.values(), *completions._FLAG_TITLES.values()):
+    for about in (
+        *completions._TEXT_SIGNS.values(),
+        *completions._NUMBER_SIGNS.values(),
+        *completions._FLAG_TITLES.values(),
+    ):
         yield _where(completions.Suggestion), about
 
 
