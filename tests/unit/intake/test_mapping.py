@@ -234,7 +234,7 @@ def test_a_split_that_leaves_nothing_to_train_on_is_refused(bring: Convert) -> N
     with pytest.raises(InvalidError) as refused:
         bring(rows, mapping=changed(split=Split(kind="column", column="part")))
 
-    assert refused.value.message == "No row is left to train on: all 1 are for validation."
+    assert refused.value.message == "No training rows left: every row is for validation (1)."
     assert refused.value.param == "split.kind"
 
 
@@ -244,7 +244,7 @@ def test_a_second_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
     assert refused.value.param == "validation_file"
     assert refused.value.message == (
-        "The rows to validate on are of the kind text, those to train on conversation."
+        "Validation rows are of type text, but training rows are of type conversation."
     )
 
 
@@ -294,7 +294,7 @@ def test_a_mapping_that_leaves_nothing_says_what_took_the_rows(bring: Convert) -
     with pytest.raises(InvalidError) as refused:
         bring(numbered(3), mapping=nothing)
 
-    assert refused.value.message == "No row is left. A filter leaves it out: 3 rows."
+    assert refused.value.message == "All rows are excluded. Excluded by a filter: 3 rows."
     assert refused.value.param == "keep"
 
 

@@ -28,7 +28,7 @@ def test_a_parquet_that_needs_very_much_memory_is_refused(tmp_path: Path) -> Non
     job = reading(tmp_path, pa.ListArray.from_arrays([0, 5000], words))
 
     assert job.source.path.stat().st_size < 1000
-    with pytest.raises(TooLargeError, match=r"takes more than 1\.1 GB of memory"):
+    with pytest.raises(TooLargeError, match=r"needs more than 1\.1 GB of memory"):
         check_in_child(job)
 
 

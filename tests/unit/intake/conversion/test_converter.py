@@ -111,8 +111,8 @@ def test_a_file_of_running_text_is_kept_as_texts(bring: Convert, tmp_path: Path)
     seen = inspect_file(SourceFile(path=tmp_path / "uploaded", filename="story.txt"), Limits())
     assert result.rows == [{"text": "Once upon a time."}, {"text": "The end."}]
     assert seen.detected.evidence == [
-        "The file is running text.",
-        "2 of 2 rows looked at can be used: they become texts.",
+        "The file is plain text.",
+        "2 of 2 sampled rows are usable as texts.",
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_file_without_any_answer_is_refused_with_the_places(bring: Convert) ->
         bring('{"prompt": "a", "completion": ""}\n' * 7)
 
     assert refused.value.message == (
-        "No row can be used. Lines 1, 2, 3, 4, 5, …: The answer is missing or empty."
+        "None of the rows can be used. Lines 1, 2, 3, 4, 5, …: The answer is missing or empty."
     )
 
 
@@ -142,9 +142,9 @@ def test_a_file_without_usable_column_says_what_it_has_and_what_is_expected(brin
         bring("height,weight\n1,2\n", "rows.csv")
 
     assert refused.value.message == (
-        "No column can be learnt from. The file has the columns height, weight."
+        "No column can be trained on. The file has the columns height, weight."
     )
-    assert refused.value.hint.startswith("Expected are: instruction and output")
+    assert refused.value.hint.startswith("Expected: instruction and output")
     assert refused.value.param == "file"
 
 
@@ -236,8 +236,8 @@ def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Convert) -> None
         bring('{"prompt"\n' * 2000)
 
     assert refused.value.message == (
-        "No row can be used. Lines 1, 2, 3, 4, 5, …: "
-        "Not valid JSON (Expecting ':' delimiter, character 11)."
+        "None of the rows can be used. Lines 1, 2, 3, 4, 5, …: Not valid JSON (Expecting ':' "
+        "delimiter, character 11)."
     )
 
 
@@ -265,7 +265,7 @@ def test_rows_that_cannot_be_read_make_detection_less_sure(
 
     seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
-    words = [f"{broken} of 10 rows looked at could not be read. Not valid JSON"]
+    words = [f"{broken} of 10 sampled rows could not be read. Not valid JSON"]
     assert seen.sureness == sureness
     assert [question[: len(words[0])] for question in seen.questions] == words * bool(broken)
 

@@ -53,9 +53,9 @@ def test_rows_that_would_be_left_out_say_why(tmp_path: Path) -> None:
 
     assert [one.problem for one in seen] == [
         None,
-        "A filter leaves it out.",
+        "Excluded by a filter.",
         "The answer is missing or empty.",
-        "A row before it is the same.",
+        "Duplicate of an earlier row.",
     ]
 
 
@@ -84,7 +84,7 @@ def test_rows_of_threads_are_seen_where_their_conversation_ends(tmp_path: Path) 
 
     first, last = see(tmp_path, mapping, *rows)
 
-    assert first.problem == "It is part of a conversation that a later row ends."
+    assert first.problem == "It is part of a conversation that ends in a later row."
     row: Any = last.row
     assert [turn["content"] for turn in row["messages"]] == ["a", "b", "c", "d"]
 

@@ -53,8 +53,8 @@ def test_what_the_names_say_is_told(tmp_path: Path) -> None:
 
     assert found.mapping.split == Split(kind="file")
     assert found.evidence[-2:] == [
-        "Held back to measure progress, by name: valid/1.jsonl.",
-        "Left out, being for testing by name: test.jsonl.",
+        "Used for validation, by file name: valid/1.jsonl.",
+        "Left out as test data, by file name: test.jsonl.",
     ]
 
 
@@ -69,8 +69,8 @@ def test_a_file_of_nothing_but_bad_rows_is_told_by_the_places_in_its_files(bring
         bring(zipped({"a.jsonl": rows("", ""), "b.jsonl": rows("")}), "rows.zip", mapping())
 
     assert refused.value.message == (
-        "No row can be used. Lines 1 of a.jsonl, 2 of a.jsonl, 1 of b.jsonl: "
-        "The answer is missing or empty."
+        "None of the rows can be used. Lines 1 of a.jsonl, 2 of a.jsonl, 1 of b.jsonl: The "
+        "answer is missing or empty."
     )
 
 

@@ -121,8 +121,8 @@ def test_a_file_of_media_is_refused_by_its_column(bring: Convert) -> None:
         bring(as_lines(*[PICTURED] * 3))
 
     assert refused.value.message == (
-        "3 of 3 rows hold an image, audio, video or file, which no training method reads yet; "
-        "the first is in images."
+        "3 of 3 rows contain an image, audio, video or file, which no training method supports "
+        "yet; the first is in images."
     )
     assert refused.value.param == "file"
 
@@ -130,7 +130,7 @@ def test_a_file_of_media_is_refused_by_its_column(bring: Convert) -> None:
 def test_a_mixed_file_is_refused_with_a_count_until_a_choice_is_made(bring: Convert) -> None:
     content = as_lines(TEXT, *[PICTURED] * 2, {**TEXT, "prompt": "Why?"})
 
-    with pytest.raises(InvalidError, match="2 of 4 rows hold an image"):
+    with pytest.raises(InvalidError, match="2 of 4 rows contain an image"):
         bring(content)
     result = bring(
         content, mapping=Mapping(shape="prompt_completion", roles=PAIR, media="leave_out")
@@ -153,7 +153,7 @@ def test_a_mixed_file_is_a_question_and_never_sure(tmp_path: Path) -> None:
     seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
     assert seen.sureness == "guess"
-    assert [question[:21] for question in seen.questions] == ["1 of 10 rows hold an "]
+    assert [question[:24] for question in seen.questions] == ["1 of 10 rows contain an "]
 
 
 def test_rows_behind_many_with_media_keep_a_file_from_being_refused(tmp_path: Path) -> None:

@@ -135,8 +135,8 @@ def test_threads_are_told_by_ids_that_are_there() -> None:
         "answer": ["output"],
     }
     assert found.evidence == [
-        "1 of 1 values of the column parent_id are the id of another row: the rows are threads.",
-        "2 of 2 rows looked at can be used: they become conversations.",
+        "1 of 1 values of column parent_id are the id of another row, so the rows form threads.",
+        "2 of 2 sampled rows are usable as conversations.",
     ]
 
 
@@ -153,8 +153,8 @@ def test_detection_says_what_it_saw_and_how_sure_it_is() -> None:
 
     assert (found.kind, found.sureness) == ("conversation", "sure")
     assert found.evidence == [
-        "The columns instruction and output are named as alpaca names them.",
-        "9 of 10 rows looked at can be used: they become conversations.",
+        "Columns instruction and output match the Alpaca format.",
+        "9 of 10 sampled rows are usable as conversations.",
     ]
 
 
@@ -204,13 +204,13 @@ def test_few_different_words_beside_a_text_are_guessed_to_be_labels() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"count": 1}, "No column can be learnt from. The file has the column count."),
-        ({}, "No column can be learnt from. The file has no columns."),
+        ({"count": 1}, "No column can be trained on. The file has the column count."),
+        ({}, "No column can be trained on. The file has no columns."),
         (
             dict.fromkeys("abcdefghijklmnop"),
             (
-                "No column can be learnt from. "
-                "The file has the columns a, b, c, d, e, f, g, h, i, j, k, l and 4 more."
+                "No column can be trained on. The file has the columns a, b, c, d, e, f, g, h, "
+                "i, j, k, l and 4 more."
             ),
         ),
     ],

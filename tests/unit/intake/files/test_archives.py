@@ -89,7 +89,9 @@ def test_a_file_that_is_no_archive_has_no_members(tmp_path: Path) -> None:
 def test_an_archive_with_a_name_that_points_outside_is_refused(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, zipped({name: ROW}))
 
-    assert refusal(path).message == "The zip archive holds a file that points outside of it."
+    assert (
+        refusal(path).message == "The zip archive contains a file that points outside the archive."
+    )
 
 
 def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
@@ -100,7 +102,9 @@ def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
         archive.writestr(link, "/etc/passwd")
     path = written(tmp_path, out.getvalue())
 
-    assert refusal(path).message == "The zip archive holds a file that points outside of it."
+    assert (
+        refusal(path).message == "The zip archive contains a file that points outside the archive."
+    )
 
 
 def test_an_archive_with_two_files_of_one_name_is_refused(tmp_path: Path) -> None:
@@ -110,13 +114,13 @@ def test_an_archive_with_two_files_of_one_name_is_refused(tmp_path: Path) -> Non
         archive.writestr("rows.jsonl", ROW)
     path = written(tmp_path, out.getvalue())
 
-    assert refusal(path).message == "The zip archive holds two files of one name."
+    assert refusal(path).message == "The zip archive contains two files with the same name."
 
 
 def test_an_archive_in_an_archive_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"inner.zip": zipped({"rows.jsonl": ROW})}))
 
-    assert refusal(path).message == "The zip archive holds another, inner.zip."
+    assert refusal(path).message == "The zip archive contains another archive, inner.zip."
 
 
 def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
@@ -128,7 +132,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
     refused = refusal(path)
 
     assert refused.message == "The zip archive is encrypted."
-    assert refused.hint == "Pack the files without a password."
+    assert refused.hint == "Create it without a password."
 
 
 def test_a_method_that_may_take_any_memory_is_refused(tmp_path: Path) -> None:
@@ -137,13 +141,13 @@ def test_a_method_that_may_take_any_memory_is_refused(tmp_path: Path) -> None:
         archive.writestr("rows.jsonl", ROW)
     path = written(tmp_path, out.getvalue())
 
-    assert refusal(path).message == "The zip archive is packed by a method that is not read."
+    assert refusal(path).message == "The zip archive uses an unsupported compression method."
 
 
 def test_an_archive_of_very_many_files_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({f"{i}.txt": b"" for i in range(10_001)}))
 
-    assert refusal(path).message == "The zip archive holds more than 10,000 files."
+    assert refusal(path).message == "The zip archive contains more than 10,000 files."
 
 
 def test_a_directory_too_large_to_read_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -152,14 +156,14 @@ def test_a_directory_too_large_to_read_is_refused_before_it_is_read(tmp_path: Pa
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 65535, 65535, size, 4, 0)
     path = written(tmp_path, b"PK\x03\x04" + b"\0" * size + end)
 
-    assert refusal(path).message == "The zip archive holds more than 10,000 files."
+    assert refusal(path).message == "The zip archive contains more than 10,000 files."
 
 
 def test_an_archive_of_several_formats_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"a.jsonl": ROW, "b.csv": b"a,b\n", "c.jsonl": ROW}))
 
     assert refusal(path).message == (
-        "The zip archive holds files of several formats: a.jsonl, b.csv."
+        "The zip archive contains files of several formats: a.jsonl, b.csv."
     )
 
 
@@ -167,7 +171,7 @@ def test_an_archive_without_rows_says_what_it_holds(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"README.md": b"x", "a.png": b"x"}))
 
     assert refusal(path).message == (
-        "The zip archive holds no file with rows, only README.md, a.png."
+        "The zip archive contains no data files, only README.md, a.png."
     )
 
 
@@ -175,7 +179,7 @@ def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"a.csv": b"\x89PNG\r\n\x1a\n" * 9}))
 
     assert refusal(path).message == (
-        "a.csv in the zip archive: The name ends in .csv, but the file is a PNG image."
+        "a.csv in the zip archive: The file has the extension .csv, but its content is a PNG image."
     )
 
 
@@ -193,7 +197,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"rows.jsonl": ROW})[:-30])
 
     assert refusal(path).message == (
-        "The zip archive is damaged and cannot be unpacked to its end (File is not a zip file)."
+        "The zip archive is damaged and cannot be fully unpacked (File is not a zip file)."
     )
 
 

@@ -30,71 +30,109 @@ def in_parquet() -> bytes:
         ("a.jsonl", b"", "The file is empty."),
         ("a.json", b"\xef\xbb\xbf \n", "The file is empty."),
         ("a.parquet", b"", "The file is empty."),
-        ("a.jsonl", b"PAR1abc", "The name ends in .jsonl, but the file is a Parquet file."),
-        ("a.json", b"<!DOCTYPE html>", "The name ends in .json, but the file is an HTML page."),
-        ("a.csv", PNG, "The name ends in .csv, but the file is a PNG image."),
-        ("a.csv", ROW.encode(), "The name ends in .csv, but the file is JSON."),
-        ("a.parquet", ROW.encode(), "The name ends in .parquet, but the file is JSON."),
-        ("a.jsonl", b"a,b\n", "The name ends in .jsonl, but the file is text that is not JSON."),
-        ("a.csv", b"\x1f\x8b\x08", "The name ends in .csv, but the file is a gzip archive."),
-        ("a.json", b"PK\x03\x04", "The name ends in .json, but the file is a zip archive."),
-        ("a.jsonl.gz", ROW.encode(), "The name ends in .gz, but the file is JSON."),
-        ("a.csv.gz", gzipped(PNG), "The name ends in .csv, but the file is a PNG image."),
+        (
+            "a.jsonl",
+            b"PAR1abc",
+            "The file has the extension .jsonl, but its content is a Parquet file.",
+        ),
+        (
+            "a.json",
+            b"<!DOCTYPE html>",
+            "The file has the extension .json, but its content is an HTML page.",
+        ),
+        ("a.csv", PNG, "The file has the extension .csv, but its content is a PNG image."),
+        ("a.csv", ROW.encode(), "The file has the extension .csv, but its content is JSON."),
+        (
+            "a.parquet",
+            ROW.encode(),
+            "The file has the extension .parquet, but its content is JSON.",
+        ),
+        ("a.jsonl", b"a,b\n", "The file has the extension .jsonl, but its content is not JSON."),
+        (
+            "a.csv",
+            b"\x1f\x8b\x08",
+            "The file has the extension .csv, but its content is a gzip archive.",
+        ),
+        (
+            "a.json",
+            b"PK\x03\x04",
+            "The file has the extension .json, but its content is a zip archive.",
+        ),
+        ("a.jsonl.gz", ROW.encode(), "The file has the extension .gz, but its content is JSON."),
+        (
+            "a.csv.gz",
+            gzipped(PNG),
+            "The file has the extension .csv, but its content is a PNG image.",
+        ),
         ("a.jsonl.gz", gzipped(b""), "The file is empty."),
         (
             "a.csv.zst",
             gzipped(b"a,b\n"),
-            "The name ends in .zst, but the file is a gzip archive.",
+            "The file has the extension .zst, but its content is a gzip archive.",
         ),
-        ("a.txt", ROW.encode(), "The name ends in .txt, but the file is JSON."),
-        ("a.md", b"<!DOCTYPE html>", "The name ends in .md, but the file is an HTML page."),
-        ("a.csv", b"\x80\x04.", "The name ends in .csv, but the file is a Python pickle."),
-        ("a.arrow", ROW.encode(), "The name ends in .arrow, but the file is JSON."),
+        ("a.txt", ROW.encode(), "The file has the extension .txt, but its content is JSON."),
+        (
+            "a.md",
+            b"<!DOCTYPE html>",
+            "The file has the extension .md, but its content is an HTML page.",
+        ),
+        (
+            "a.csv",
+            b"\x80\x04.",
+            "The file has the extension .csv, but its content is a Python pickle.",
+        ),
+        ("a.arrow", ROW.encode(), "The file has the extension .arrow, but its content is JSON."),
         (
             "a.gz",
             gzipped(b"a,b\n"),
-            "The studio does not read a file whose name has no ending; it seems to be text.",
+            "Mantissa Studio does not support files without an extension; this seems to be text.",
         ),
         (
             "a.xlsx",
             zipped({"[Content_Types].xml": b"x", "xl/workbook.xml": b"x"}),
-            "The Excel workbook cannot be read to its end: it is damaged, or of an unusual kind.",
+            "The Excel workbook cannot be fully read: it is damaged, or of an unusual type.",
         ),
         (
             "a.xlsx",
             zipped({"a.csv": b"x"}),
-            "The name ends in .xlsx, but the file is a zip archive.",
+            "The file has the extension .xlsx, but its content is a zip archive.",
         ),
-        ("a.xlsx", b"a,b\n", "The name ends in .xlsx, but the file is text."),
+        ("a.xlsx", b"a,b\n", "The file has the extension .xlsx, but its content is text."),
         (
             "a.csv",
             zipped({"[Content_Types].xml": b"x", "xl/workbook.xml": b"x"}),
-            "The name ends in .csv, but the file is an Excel workbook.",
+            "The file has the extension .csv, but its content is an Excel workbook.",
         ),
         (
             "a.docx",
             zipped({"[Content_Types].xml": b"x", "word/document.xml": b"x"}),
-            "The studio does not read a file ending in .docx; it seems to be a Word document.",
+            (
+                "Mantissa Studio does not support files with the extension .docx; this seems to be "
+                "a Word document."
+            ),
         ),
         (
             "a.pt",
             zipped({"a/data.pkl": b"x"}),
-            "The studio does not read a file ending in .pt; it seems to be a PyTorch file.",
+            (
+                "Mantissa Studio does not support files with the extension .pt; this seems to be "
+                "a PyTorch file."
+            ),
         ),
         (
             "rows",
             ROW.encode(),
-            "The studio does not read a file whose name has no ending; it seems to be JSON.",
+            "Mantissa Studio does not support files without an extension; this seems to be JSON.",
         ),
         (
             "a.parquet",
             b"PAR1" + b"x" * 100 + b"PAR1",
-            "The Parquet file is damaged and cannot be read to its end.",
+            "The Parquet file is damaged and cannot be fully read.",
         ),
         (
             "a.parquet",
             in_parquet().replace(b"prompt", b"prom\xff\xff"),
-            "The Parquet file is damaged and cannot be read to its end.",
+            "The Parquet file is damaged and cannot be fully read.",
         ),
     ],
 )
@@ -110,14 +148,14 @@ def test_a_file_that_cannot_be_used_says_what_it_is(
 @pytest.mark.parametrize(
     ("filename", "content", "hint"),
     [
-        ("a.jsonl", gzipped(b"{}"), "Rename it so that it ends in .gz behind"),
+        ("a.jsonl", gzipped(b"{}"), "Add .gz after the extension of its content"),
         (
             "a.csv",
             zipped({"xl/a": b"", "[Content_Types].xml": b""}),
-            "Rename it so that it ends in .xlsx",
+            "Change the extension to .xlsx.",
         ),
-        ("a.pkl", b"\x80\x04.", "Opening a pickle may run any program."),
-        ("a.png", PNG, "Can be read: JSON lines, JSON, CSV, TSV, Excel (.xlsx),"),
+        ("a.pkl", b"\x80\x04.", "Opening a pickle can run arbitrary code."),
+        ("a.png", PNG, "Supported formats: JSON Lines, JSON, CSV, TSV, Excel (.xlsx),"),
     ],
 )
 def test_a_refusal_says_what_to_do(

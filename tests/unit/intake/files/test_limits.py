@@ -125,7 +125,7 @@ def test_blank_lines_end_at_a_limit(read: Read, pack: Callable[[bytes], bytes]) 
         )
 
     assert refused.value.message == (
-        "The file has more than 1,100,000 blank lines on end, up to line 1,100,001."
+        "The file has more than 1,100,000 consecutive blank lines, up to line 1,100,001."
     )
 
 
@@ -174,7 +174,7 @@ SLOW = {
 
 @pytest.mark.parametrize("filename", sorted(SLOW))
 def test_reading_ends_when_its_processor_time_is_used_up(read: Read, filename: str) -> None:
-    with pytest.raises(SlowReadingError, match="more than 0 seconds of processor time"):
+    with pytest.raises(SlowReadingError, match="more than 0 seconds of CPU time"):
         read(filename, SLOW[filename], deadline=Deadline.after(0))
 
 

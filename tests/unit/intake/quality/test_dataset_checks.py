@@ -107,7 +107,8 @@ def test_questions_of_both_parts_are_named(found: Any) -> None:  # noqa: ANN401 
 def test_a_row_in_another_script_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([*several(30), pair("Как дела?", "Хорошо, спасибо.")])
     assert (
-        told["other_script"].message == "Rows are written mostly in Cyrillic, the others in Latin"
+        told["other_script"].message
+        == "Some rows are mostly in Cyrillic; the other rows are in Latin"
     )
     assert told["other_script"].rows == [31]
 
@@ -122,7 +123,7 @@ def test_uneven_classes_are_told(found: Any) -> None:  # noqa: ANN401 -- see abo
     told = found(rows)["uneven_classes"]
     assert (told.count, told.rows) == (1, [1])
     assert told.message.startswith(
-        "The answers are 2 classes and uneven: “no” stands 49 times, “yes” 1 time."
+        "The 2 classes are imbalanced: “no” occurs 49 times, “yes” 1 time."
     )
 
 

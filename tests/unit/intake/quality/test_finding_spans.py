@@ -28,20 +28,20 @@ def found(code: str, row: dict[str, Any]) -> list[list[str]]:
             "control_characters",
             pair("Ring\x07", "a\u200bb"),
             [["U+0007"], ["U+200B"]],
-            "It holds U+0007, U+200B (zero width space).",
+            "It contains U+0007, U+200B (zero width space).",
         ),
-        ("misread", pair("cafÃ© et thÃ©", "Oui"), [["Ã©", "Ã©"], []], "It holds Ã© 2 times."),
+        ("misread", pair("cafÃ© et thÃ©", "Oui"), [["Ã©", "Ã©"], []], "It contains Ã© 2 times."),
         (
             "lost_characters",
             {"text": "Fa\N{REPLACEMENT CHARACTER}ade"},
             [["\N{REPLACEMENT CHARACTER}"]],
-            "It holds \N{REPLACEMENT CHARACTER}.",
+            "It contains \N{REPLACEMENT CHARACTER}.",
         ),
         (
             "other_script",
             pair("ok: Как дела?", "Хорошо"),
             [["Как дела?"], ["Хорошо"]],
-            "Most of its letters are Cyrillic.",
+            "Most letters are Cyrillic.",
         ),
         ("says_nothing", pair("Well?", "..."), [[], []], ""),
     ],
@@ -75,23 +75,27 @@ def test_what_is_cut_off_of_a_long_row_is_marked() -> None:
     question, answer = found("over_long", row)
     assert (question, answer[0].endswith("the end"), len(answer[0])) == ([], True, 96 + 7 - 1)
     assert locate_finding("over_long", row).why == (
-        "About 1,049 tokens: what is marked stands behind the first 1,024."
+        "About 1,049 tokens: the marked part is beyond the first 1,024."
     )
 
 
 @pytest.mark.parametrize(
     ("roles", "turns", "why"),
     [
-        (("user", "user", "assistant"), (1,), "Turn 2 is the user's, as the turn before it."),
+        (
+            ("user", "user", "assistant"),
+            (1,),
+            "Turn 2 has the same role as the turn before it: user.",
+        ),
         (
             ("assistant",),
             (0,),
-            "The first turn is of the role assistant, and should be the user's.",
+            "The first turn has role assistant, but its role should be user.",
         ),
         (
             ("user", "system", "assistant"),
             (1,),
-            "Turn 2 is a system turn, which should be the first.",
+            "Turn 2 is a system turn, which must come first.",
         ),
     ],
 )
@@ -112,8 +116,5 @@ def test_the_worse_answer_is_marked_too() -> None:
 
 
 def test_a_row_that_repeats_another_says_which() -> None:
-    assert locate_finding("duplicates", pair("a", "b"), 12).why == "The same as row 12."
-    assert (
-        locate_finding("overlap", pair("a", "b"), 3).why
-        == "It asks what row 3 of the training rows asks."
-    )
+    assert locate_finding("duplicates", pair("a", "b"), 12).why == "Identical to row 12."
+    assert locate_finding("overlap", pair("a", "b"), 3).why == "Asks the same as training row 3."

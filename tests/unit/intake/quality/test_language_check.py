@@ -106,7 +106,7 @@ def found(tmp_path: Path) -> Any:  # noqa: ANN401 -- a function of rows
 def test_a_row_in_another_language_is_named(found: Any, main: str, other: str) -> None:  # noqa: ANN401 -- see above
     (told,) = found([*many(main), one(other), *many(main)])
     assert (told.message, told.count, told.rows) == (
-        f"Rows seem to be in {other}, the others in {main}",
+        f"Some rows seem to be in {other}; the others are in {main}",
         1,
         [31],
     )
@@ -116,7 +116,7 @@ def test_of_several_languages_the_most_frequent_is_named(found: Any) -> None:  #
     german = pair(*SENTENCES["German"][2:])
     (told,) = found([*many("English"), one("Spanish"), one("German"), german])
     assert (told.message, told.rows) == (
-        "Rows seem to be in German or other languages, the others in English",
+        "Some rows seem to be in German or other languages; the others are in English",
         [31, 32, 33],
     )
 
@@ -143,7 +143,10 @@ def test_the_order_of_rows_does_not_matter(found: Any) -> None:  # noqa: ANN401 
     for seed in range(4):
         random.Random(seed).shuffle(rows)  # noqa: S311 -- an order, no secret
         (told,) = found(rows)
-        assert told.message == "Rows seem to be in German or other languages, the others in English"
+        assert (
+            told.message
+            == "Some rows seem to be in German or other languages; the others are in English"
+        )
         assert told.rows == sorted(rows.index(row) + 1 for row in strange)
 
 

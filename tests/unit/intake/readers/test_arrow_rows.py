@@ -116,4 +116,4 @@ def test_a_file_that_is_cut_off_is_refused(read: Read, cut: int) -> None:
     with pytest.raises(InvalidError) as refused:
         read(out.getvalue()[:-cut])
 
-    assert refused.value.message == "The Arrow file is damaged and cannot be read to its end."
+    assert refused.value.message == "The Arrow file is damaged and cannot be fully read."

@@ -71,9 +71,7 @@ def test_columns_of_one_name_are_told_apart_and_it_is_said(bring: Convert) -> No
 
     renamed, unused = result.converted.problems
     assert read(result) == [["a", "b"]]
-    assert renamed.message == (
-        "Columns of one name are told apart by numbers (completion 2, prompt 2)."
-    )
+    assert renamed.message == "Columns with the same name were numbered (completion 2, prompt 2)."
     assert unused.message == "These columns are not used: completion 2, prompt 2."
 
 
@@ -105,7 +103,7 @@ def test_a_quote_left_open_is_refused_where_it_begins(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring('prompt,completion\na,b\n"a,b\n' + "a,b\n" * 1000, "rows.csv", row_bytes=2000)
 
-    assert refused.value.message == "The row that begins on line 3 is longer than 0.00191 MB."
+    assert refused.value.message == "The row that starts on line 3 is longer than 0.00191 MB."
 
 
 def test_a_cell_longer_than_the_csv_module_allows_by_default_is_read(bring: Convert) -> None:

@@ -124,7 +124,7 @@ def test_the_first_sheet_is_read_and_the_others_are_offered(tmp_path: Path) -> N
     seen = seen_in(tmp_path, excel_file({"Tickets": TICKETS, "Prices": [["a"], ["b"]]}))
 
     assert (seen.sheets, seen.mapping.file.sheet) == (["Tickets", "Prices"], "Tickets")
-    assert seen.questions[0] == "The sheet Tickets is read. Is that right? Others: Prices."
+    assert seen.questions[0] == "Sheet Tickets is used. Is that right? Others: Prices."
 
 
 def test_a_workbook_of_one_sheet_is_not_asked_about(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_sheet_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
     with pytest.raises(InvalidError) as refused:
         read(tmp_path, excel_file({"Tickets": TICKETS, "Prices": []}), sheet="Costs")
 
-    assert refused.value.message == "The workbook has no sheet Costs; it has: Tickets, Prices."
+    assert refused.value.message == "Sheet not found: Costs. Available sheets: Tickets, Prices."
     assert refused.value.param == "sheet"
 
 
@@ -161,7 +161,7 @@ def test_a_title_above_the_table_is_left_out_and_asked_about(tmp_path: Path) -> 
     assert [number for number, _ in read(tmp_path, content)] == [4, 5]
     assert list(read(tmp_path, content)[0][1]) == list(NAMES)
     assert (
-        "Everything above row 3 is left out. Is that right?" in seen_in(tmp_path, content).questions
+        "Everything above row 3 is skipped. Is that right?" in seen_in(tmp_path, content).questions
     )
 
 
@@ -216,14 +216,14 @@ def test_a_broken_workbook_is_told_in_words(
     with pytest.raises(InvalidError) as refused:
         bring(content, "a.xlsx")
 
-    assert refused.value.message.startswith("The Excel workbook cannot be read to its end")
+    assert refused.value.message.startswith("The Excel workbook cannot be fully read")
 
 
 def test_a_strict_workbook_is_told_in_words(bring: Convert) -> None:
     files = files_in(excel_file({"Sheet1": TICKETS}))
     strict = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
 
-    with pytest.raises(InvalidError, match="of an unusual kind"):
+    with pytest.raises(InvalidError, match="of an unusual type"):
         bring(
             zipped({name: one.replace(MAIN.encode(), strict) for name, one in files.items()}),
             "a.xlsx",
@@ -233,7 +233,7 @@ def test_a_strict_workbook_is_told_in_words(bring: Convert) -> None:
 def test_a_text_that_is_not_there_is_told_in_words(bring: Convert) -> None:
     content = changed(shared(["<t>a</t>", "<t>b</t>"]), "xl/sharedStrings.xml", "<si>", "<x>")
 
-    with pytest.raises(InvalidError, match="cannot be read to its end"):
+    with pytest.raises(InvalidError, match="cannot be fully read"):
         bring(content, "a.xlsx")
 
 

@@ -207,7 +207,9 @@ def test_a_packed_file_that_is_cut_off_is_refused(read: Callable[..., Found], pa
     with pytest.raises(InvalidError) as refused:
         read(f"rows.jsonl{packing}", packed[:-5])
 
-    assert refused.value.hint == ("Was it copied whole? Pack it anew, or bring the file as it is.")
+    assert refused.value.hint == (
+        "It may be incomplete. Compress it again, or upload it uncompressed."
+    )
 
 
 @pytest.mark.parametrize("packing", [".gz", ".zst"])
@@ -300,5 +302,5 @@ def test_a_gzip_file_with_a_wrong_checksum_is_refused(read: Callable[..., Found]
         read("rows.jsonl.gz", bytes(packed))
 
     assert refused.value.message.startswith(
-        "The gzip file is damaged and cannot be unpacked to its end (CRC check failed"
+        "The gzip file is damaged and cannot be fully unpacked (CRC check failed"
     )

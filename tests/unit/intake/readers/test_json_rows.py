@@ -61,7 +61,7 @@ def test_a_row_without_end_is_refused_where_it_begins(bring: Convert) -> None:
         bring(f'[{GOOD}, {{"prompt": "{"x" * 5000}', "rows.json", row_bytes=1000)
 
     assert refused.value.message == "Row 2 is longer than 0.000954 MB."
-    assert refused.value.hint == "A quote or a bracket may have been left open there."
+    assert refused.value.hint == "A quote or bracket there may be unclosed."
 
 
 HUGE = "9" * 5000
@@ -73,27 +73,27 @@ HUGE = "9" * 5000
         (
             '{"prompt": "a", "completion": 1e400}',
             "not_finite",
-            "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null.",
+            "NaN, Infinity and numbers beyond 1e308 cannot be stored; use null.",
         ),
         (
             '{"prompt": "a", "completion": -1E+999}',
             "not_finite",
-            "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null.",
+            "NaN, Infinity and numbers beyond 1e308 cannot be stored; use null.",
         ),
         (
             '{"prompt": "a", "completion": "b", "completion": "c"}',
             "repeated_name",
-            "One name has two values, and nobody knows which is meant (completion).",
+            "A key appears twice, so its value is ambiguous (completion).",
         ),
         (
             '{"prompt": "a", "completion": "b", "more": [{"x": 1, "x": 1}]}',
             "repeated_name",
-            "One name has two values, and nobody knows which is meant (x).",
+            "A key appears twice, so its value is ambiguous (x).",
         ),
         (
             f'{{"prompt": "a", "completion": {HUGE}}}',
             "huge_number",
-            "A number has too many digits; write it in quotes.",
+            "A number has too many digits; put it in quotes.",
         ),
         (
             '{"prompt": "a", "completion": ' + "[" * 100_000 + "]" * 100_000 + "}",
@@ -151,6 +151,6 @@ def test_a_row_that_is_not_utf8_is_told_by_its_byte_and_the_rest_is_kept(bring: 
     (problem,) = result.converted.problems
     assert (result.converted.rows, problem.code, problem.rows) == (2, "not_utf8", [2])
     assert problem.message == (
-        "Not text in the encoding of the file; save it as UTF-8 to keep such rows "
+        "Invalid bytes for the file's encoding; save the file as UTF-8 to keep such rows "
         "(byte 0xe9 at position 13)."
     )

@@ -100,7 +100,7 @@ def test_an_answer_that_is_no_text_is_told_and_nothing_breaks(
 
     refused = refusal(bring, content, filename, mapping)
 
-    assert refused == "No row can be used. Row 1: A value that should be text is something else."
+    assert refused == "None of the rows can be used. Row 1: A value is not text."
 
 
 @each_format

@@ -58,4 +58,6 @@ def test_which_answer_is_learnt_is_a_question(tmp_path: Path) -> None:
     }
     assert seen.sureness == "likely"
     (question,) = seen.questions
-    assert question.startswith("The first of several answers to a question is learnt; questions")
+    assert question.startswith(
+        "If a question has several answers, the first is used; questions without an answer"
+    )

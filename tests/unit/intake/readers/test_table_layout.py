@@ -42,7 +42,7 @@ def test_unusual_separators_are_asked_about(tmp_path: Path, separator: str) -> N
 
     assert seen.mapping.roles == {"prompt": ["prompt"], "completion": ["completion"]}
     assert (seen.sureness, seen.mapping.file.separator) == ("likely", separator)
-    assert seen.questions[0].endswith(f"The first line is: prompt{separator}completion")
+    assert seen.questions[0].endswith(f"First line: prompt{separator}completion")
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|", "^"])
@@ -57,7 +57,7 @@ def test_a_missing_header_is_asked_about_with_the_first_line(tmp_path: Path) -> 
     seen = seen_in(tmp_path, "I like it,good\nI hate it,bad\nWell made,good\n" * 9)
 
     assert (seen.sureness, seen.mapping.file.header) == ("guess", "no")
-    assert seen.questions[0].endswith("Is that right? It is: I like it,good")
+    assert seen.questions[0].endswith("Is that right? First line: I like it,good")
 
 
 def test_two_separators_that_fit_are_a_guess(tmp_path: Path) -> None:

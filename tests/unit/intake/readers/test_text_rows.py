@@ -1,4 +1,4 @@
-"""How running text and Markdown are cut into rows."""
+"""How plain text and Markdown are cut into rows."""
 
 import io
 

@@ -117,5 +117,5 @@ def test_threads_beyond_what_can_be_held_are_refused_in_words() -> None:
     with pytest.raises(TooLargeError) as refused:
         threads.add(RawRow(2, pair("2", None, "a", "b")))
 
-    assert refused.value.hint.startswith("Split the file by whole threads")
+    assert refused.value.hint.startswith("Split the file without splitting threads")
     assert refused.value.param == "file"
