@@ -17,8 +17,8 @@ from studio.settings import Settings
 from tests.support.factories import make_finished_run, make_run, make_running
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-FAILED = DeliveryResult(is_ok=False, words="It answered 500.")
-TAKEN = DeliveryResult(is_ok=True, words="It answered 204.")
+FAILED = DeliveryResult(is_ok=False, words="The server responded with 500.")
+TAKEN = DeliveryResult(is_ok=True, words="The server responded with 204.")
 
 
 def written(db: Session, channel: Channel = Channel.WEBHOOK) -> list[Delivery]:
@@ -131,7 +131,7 @@ def test_what_failed_is_tried_again_for_about_a_day(db: Session) -> None:
     assert (count, delivery.status) == (len(RETRY_DELAYS) + 1, DeliveryStatus.GIVEN_UP)
     assert timedelta(hours=23) < now - NOW < timedelta(hours=25)
     assert [one.words for one in deliveries.list_attempts(db, [delivery])[delivery.id or 0]] == [
-        "It answered 500."
+        "The server responded with 500."
     ] * count
 
 
@@ -179,7 +179,7 @@ def test_a_try_without_an_answer_is_made_again_under_the_same_key(db: Session) -
 
 
 def test_a_receiver_that_is_gone_is_asked_no_more(db: Session) -> None:
-    gone = DeliveryResult(is_ok=False, words="It answered 410 Gone.", is_final=True)
+    gone = DeliveryResult(is_ok=False, words="The server responded with 410 Gone.", is_final=True)
 
     assert tried(db, a_test(db), gone, NOW).status == DeliveryStatus.GIVEN_UP
 

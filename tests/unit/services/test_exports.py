@@ -61,7 +61,7 @@ def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> No
 
     assert (export.status, export.error_message) == (
         TaskStatus.FAILED,
-        "The export process ended itself with exit code 3, and printed nothing.",
+        "The export process exited with code 3 and printed nothing.",
     )
 
 

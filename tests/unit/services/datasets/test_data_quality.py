@@ -76,7 +76,7 @@ def test_a_version_keeps_what_was_found_in_its_rows(engine: Engine, bring: Bring
     assert version.findings == [
         {
             "code": "control_characters",
-            "message": "Rows hold control characters or marks that cannot be seen",
+            "message": "Rows contain control characters or invisible characters",
             "count": 1,
             "rows": [21],
             "part": "train",
@@ -137,7 +137,7 @@ def test_a_finding_of_a_version_that_is_not_in_use_any_more_is_refused(
 
     with pytest.raises(ConflictError) as refused:
         leave_out(engine, folder, dataset_id, "control_characters", version=1)
-    assert refused.value.message == "Another version of this data set is in use by now."
+    assert refused.value.message == "Another version of this dataset is now current."
     with pytest.raises(NotFoundError):
         leave_out(engine, folder, dataset_id, "control_characters")
 
@@ -146,7 +146,7 @@ def test_rows_that_would_leave_nothing_even_are_not_left_out(
     engine: Engine, folder: Path, bring: Bring
 ) -> None:
     uneven = [(f"Text {i}", "no" if i else "yes") for i in range(50)]
-    with pytest.raises(InvalidError, match="cannot be left out"):
+    with pytest.raises(InvalidError, match="cannot be excluded"):
         leave_out(engine, folder, bring(uneven), "uneven_classes")
 
 
@@ -160,8 +160,8 @@ def test_the_rows_of_a_finding_are_shown_a_page_at_a_time(
     assert ([one.number for one in page.rows], page.next_after) == ([22, 23], 23)
     seen = data_quality.locate_spans(folder, version, which, page)
     assert {number: one.why for number, one in seen.items()} == {
-        22: "The same as row 2.",
-        23: "The same as row 3.",
+        22: "Identical to row 2.",
+        23: "Identical to row 3.",
     }
 
 
@@ -174,8 +174,8 @@ def test_what_blocks_keeps_a_run_from_starting_and_says_what_to_do(
 
     assert (refused.value.param, refused.value.message, refused.value.hint) == (
         "dataset",
-        "One row can be learnt from; training and validation need one each.",
-        f"Look at data set {dataset_id} and read its file in another way, or choose another one.",
+        "Only one row can be trained on; training and validation need one each.",
+        f"Open dataset {dataset_id} and edit its mapping, or choose another dataset.",
     )
 
 
@@ -187,7 +187,7 @@ def test_what_only_warns_keeps_nobody_from_starting(engine: Engine, bring: Bring
         noted = data_quality.build_notice(db, recipe)
 
     assert noted is not None
-    assert noted.sentence == "1 thing to look at in this data set"
+    assert noted.sentence == "1 issue in this dataset"
 
 
 def test_rows_of_an_older_studio_are_looked_through_by_a_chore(

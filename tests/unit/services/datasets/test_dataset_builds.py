@@ -27,7 +27,7 @@ BLANK = (b" " * 2**20 + b"\n") * (MAX_REQUEST_BYTES // 2**20)
 
 @pytest.fixture
 def large(engine: Engine, settings: Settings) -> int:
-    """Bring a data set too large to be read at once. Return its id."""
+    """Add a dataset too large to be read at once. Return its id."""
     path = settings.datasets / ".arrived"
     rows = "".join(json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(9))
     path.write_bytes(rows.encode() + BLANK)
@@ -83,7 +83,7 @@ def test_one_reading_of_a_large_file_goes_on_at_a_time(
     with pytest.raises(ConflictError) as refused:
         dataset_builds.rebuild(engine, settings.datasets, large, mapping, Limits())
 
-    assert refused.value.message == "large is being read already."
+    assert refused.value.message == "large is already being read."
 
 
 def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int) -> None:

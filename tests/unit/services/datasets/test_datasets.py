@@ -229,7 +229,7 @@ def test_a_data_set_stays_while_a_run_waits_for_it(db: Session, folder: Path) ->
     with pytest.raises(ConflictError) as refused:
         datasets.delete(db, folder, 1)
 
-    assert refused.value.message == "starter is needed by run 1, first try, which is queued."
+    assert refused.value.message == "starter is used by run 1, first try, which is queued."
 
 
 def test_a_data_set_named_by_its_id_stays_while_a_run_trains(db: Session, folder: Path) -> None:

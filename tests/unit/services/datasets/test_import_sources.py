@@ -57,7 +57,7 @@ def test_what_leads_out_is_told_as_what_is_not_there(
 ) -> None:
     error = refused(db, config, LocalFileSource(path=os.path.join(opened, path)))  # noqa: PTH118 -- a Path would mend it
 
-    assert error.message == "There is nothing of that name in the folders that may be read."
+    assert error.message == "No such file in the folders that are open for import."
 
 
 def test_one_goes_up_no_further_than_one_may(config: Settings, opened: Path) -> None:
@@ -69,7 +69,7 @@ def test_one_goes_up_no_further_than_one_may(config: Settings, opened: Path) -> 
 def test_without_open_folders_none_is_read(db: Session, settings: Settings, opened: Path) -> None:
     error = refused(db, settings, LocalFileSource(path=str(opened / "rows.jsonl")))
 
-    assert (type(error), error.message) == (UnavailableError, "Folder cannot be used here.")
+    assert (type(error), error.message) == (UnavailableError, "Folder is not available here.")
 
 
 @pytest.mark.parametrize(

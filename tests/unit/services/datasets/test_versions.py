@@ -42,7 +42,7 @@ def upload(folder: Path, **more: Any) -> Upload:  # noqa: ANN401 -- any field of
 
 @pytest.fixture
 def pets(engine: Engine, folder: Path) -> int:
-    """Bring a data set of twenty rows, with one version. Return its id."""
+    """Add a dataset of twenty rows, with one version. Return its id."""
     with unit_of_work(engine) as db:
         return dataset_builds.import_file(db, folder, upload(folder)).id or 0
 
@@ -136,9 +136,7 @@ def test_a_run_whose_rows_were_deleted_is_not_given_others(
             db, runs.get(db, run.id or 0), RunDir(settings.runs / "1"), settings
         )
 
-    assert refused.value.message == (
-        "The rows of pets that this run learns from have been deleted."
-    )
+    assert refused.value.message == ("The rows of pets that this run trains on have been deleted.")
 
 
 def test_a_version_that_a_run_has_used_stays(engine: Engine, folder: Path, pets: int) -> None:
@@ -148,7 +146,7 @@ def test_a_version_that_a_run_has_used_stays(engine: Engine, folder: Path, pets:
     with unit_of_work(engine) as db, pytest.raises(ConflictError) as refused:
         versions.delete(db, folder, pets, 1)
 
-    assert refused.value.message == "1 run learnt from version 1, or will."
+    assert refused.value.message == "1 run uses version 1."
 
 
 def test_a_version_that_nothing_needs_is_deleted_with_its_rows(
@@ -186,7 +184,7 @@ def test_a_draft_is_kept_and_cannot_be_trained_on(engine: Engine, folder: Path) 
     assert (draft.status, draft.version) == (DatasetStatus.DRAFT, None)
     assert draft.detected["mapping"]["shape"] == "prompt_completion"
     assert refused.value.message == (
-        "pets has no rows yet: it is a draft, and nobody has said yet how it is to be read."
+        "pets has no rows yet: it is a draft without a confirmed mapping."
     )
 
 

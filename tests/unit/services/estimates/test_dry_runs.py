@@ -107,8 +107,8 @@ def test_a_dry_run_shows_how_far_the_closed_form_misses(db: Session, settings: S
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"precision": "fp8"}, "cannot follow float8 mixed: its layers scale by the numbers"),
-        ({"adapter": {"kind": "lora", "base_dtype": "nf4"}}, "they are packed by their numbers"),
+        ({"precision": "fp8"}, "cannot simulate float8 mixed: its scaling depends on actual"),
+        ({"adapter": {"kind": "lora", "base_dtype": "nf4"}}, "quantising them needs their values"),
     ],
 )
 def test_what_no_dry_run_can_follow_is_said(

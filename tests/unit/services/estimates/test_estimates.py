@@ -48,8 +48,8 @@ FULL = {"kind": "full"}
 BASES = ("", "native", "float32", "bfloat16", "float16", "int8", "nf4")
 """Formats of a frozen model; nothing is a full fine-tune."""
 PACKED = (
-    "Counted with the linear layers in 4-bit (NF4) with their scales, and all else in float32; "
-    "a product widens one weight at a time."
+    "Assumes linear layers in 4-bit (NF4) with their scales and everything else in float32; "
+    "products widen one weight at a time."
 )
 RECIPE = make_recipe(precision="fp32", adapter={"kind": "full"}, data={"max_length": 200})
 

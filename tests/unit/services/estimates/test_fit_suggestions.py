@@ -17,7 +17,7 @@ def test_a_smaller_batch_learns_the_same() -> None:
     way = fit_suggestions.smallest_change(make_recipe(), lambda changed: batch(changed) <= 3)
 
     assert way is not None
-    assert way.title == "Use batches of 2, 4 to an update"
+    assert way.title == "Use batch size 2 with 4 accumulation steps"
     assert way.change == {
         "optimisation": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     }
@@ -28,7 +28,7 @@ def test_a_smaller_batch_learns_the_same() -> None:
     [
         (lambda one: one.optimisation.activation_checkpointing, "Use activation checkpointing"),
         (lambda one: one.adapter.kind == "lora", "Train a LoRA adapter"),
-        (lambda one: one.data.max_length <= 300, "Cut examples at 256 tokens"),
+        (lambda one: one.data.max_length <= 300, "Set max sequence length to 256 tokens"),
         (lambda one: one.precision == "bf16_pure", "Use bfloat16 throughout"),
     ],
 )
@@ -46,7 +46,7 @@ def test_where_one_change_is_not_enough_several_are_made() -> None:
     )
 
     assert way is not None
-    assert way.title == "Use batches of 1, 8 to an update, use activation checkpointing"
+    assert way.title == "Use batch size 1 with 8 accumulation steps, use activation checkpointing"
 
 
 def test_nothing_is_offered_where_nothing_helps() -> None:
@@ -57,7 +57,7 @@ def test_the_largest_batch_is_a_power_of_two_that_fits() -> None:
     way = fit_suggestions.largest_batch(make_recipe(), lambda changed: batch(changed) <= 37, 4000)
 
     assert way is not None
-    assert way.title == "Use batches of 32, the largest that fit"
+    assert way.title == "Increase batch size to 32 (the largest that fits)"
     assert way.change == {"optimisation": {"per_device_train_batch_size": 32}}
 
 
@@ -65,7 +65,7 @@ def test_an_epoch_keeps_enough_updates() -> None:
     way = fit_suggestions.largest_batch(make_recipe(), lambda _changed: True, 1000)
 
     assert way is not None
-    assert way.title == "Use batches of 16, they fit as well"
+    assert way.title == "Increase batch size to 16 (still fits)"
 
 
 def test_of_few_rows_no_larger_batches_are_made() -> None:

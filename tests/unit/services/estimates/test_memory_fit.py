@@ -119,7 +119,7 @@ def needed() -> MemoryEstimate:
     ("room", "says"),
     [
         (64 * GIB, "fits in 60 GB"),
-        (11 * GIB, "10.7 GB, does not fit in 11.8 GB of this machine's own memory"),
+        (11 * GIB, "10.7 GB, does not fit in 11.8 GB of host memory"),
     ],
 )
 def test_what_does_not_fit_is_told_first(room: int, says: str) -> None:

@@ -37,10 +37,10 @@ def said() -> list[Event]:
 def test_what_a_run_did_before_its_first_step_is_told_in_order(db: Session) -> None:
     assert run_progress.startup_phases(begun(db), said()) == [
         ("Waiting in the queue", 1),
-        ("Starting its process", 1),
+        ("Starting the process", 1),
         ("Loading", 2),
         ("Tokenising", 1),
-        ("Auditing the numbers", 2),
+        ("Auditing number formats", 2),
         ("First step", 1),
     ]
 

@@ -32,8 +32,10 @@ def test_a_model_of_even_sides_is_not_refused(machine: Hardware) -> None:
 def test_layers_of_odd_sides_are_refused_by_name_with_a_repair() -> None:
     assert check(make_recipe(precision="fp8", **FULL), ODD, H100) == [
         Refusal(
-            message="float8 mixed cannot multiply a.weight, b.weight, c.weight and 1 more: "
-            "a product of 8 bits takes no layer whose sides are not multiples of 16.",
+            message=(
+                "float8 mixed does not support a.weight, b.weight, c.weight and 1 more: 8-bit "
+                "products need layers whose dimensions are multiples of 16."
+            ),
             hint="Use bfloat16 mixed.",
             param="precision",
             repair={"precision": "bf16"},
@@ -62,7 +64,7 @@ def test_beside_an_adapter_it_is_refused_with_a_repair() -> None:
     (found,) = check(make_recipe(precision="fp8"), EVEN, H100)
 
     assert (found.message, found.repair) == (
-        "float8 mixed is about the weights trained, and an adapter's are float32.",
+        "float8 mixed sets the format of trained weights; an adapter's are float32.",
         {"precision": "bf16"},
     )
 

@@ -71,7 +71,7 @@ def test_cautions_tell_what_was_measured(db: Session) -> None:
     slow = measured(db, MACHINE, bfloat16=0.0834)
 
     assert PRECISIONS["bf16"].warning(slow) == (
-        "right numbers, but matrix products take 8.3 times as long as in float32"
+        "accurate, but matrix products take 8.3 times as long as in float32"
     )
     assert PRECISIONS["fp16"].warning(slow).endswith("10 times as long as in float32")
     assert PRECISIONS["fp32"].warning(slow) == ""

@@ -98,8 +98,8 @@ def test_a_model_of_experts_is_refused_and_mended() -> None:
 
     assert (found.message, found.repair) == (
         (
-            "80% of this model are experts, which are no linear layers and would stay in bfloat16: "
-            "4-bit (NF4) would save next to nothing."
+            "80% of this model's weights are experts, which are not linear layers and would stay "
+            "in bfloat16: 4-bit (NF4) would save almost nothing."
         ),
         NATIVE,
     )
@@ -111,7 +111,7 @@ def test_weights_beyond_float16_are_refused_in_8_bits_and_taken_in_4() -> None:
 
     found = only(beside("int8"), wide)
 
-    assert found.message.endswith("8-bit (LLM.int8) weights are made of float16.")
+    assert found.message.endswith("8-bit (LLM.int8) weights are quantised from float16.")
     assert found.repair == NATIVE
     assert check(beside("nf4"), wide, HERE) == []
 
@@ -121,29 +121,31 @@ def test_a_model_that_is_quantised_already_is_refused(kind: str) -> None:
     found = only(beside(kind), replace(MODEL, quantised="gptq"))
 
     assert (found.param, found.repair) == ("base_model", {})
-    assert found.message.startswith("This model is stored quantised already (gptq)")
+    assert found.message.startswith("This model is already quantised (gptq)")
 
 
 @pytest.mark.parametrize("family", sorted(family_limits.NO_ADAPTER_LAYERS))
 def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
     found = only(beside("nf4"), replace(MODEL, family=family))
 
-    assert found.message.startswith(f"{family} models read weights past their layers")
+    assert found.message.startswith(
+        f"{family} models read weights without going through their layers"
+    )
     assert check(beside("native"), replace(MODEL, family=family), HERE) == []
 
 
 @pytest.mark.parametrize(
     ("kind", "measured"),
     [
-        ("nf4", "4-bit (NF4) moves weights by 9.4 %"),
-        ("int8", "8-bit (LLM.int8) moves weights by 0.9 %"),
+        ("nf4", "4-bit (NF4) changes weights by 9.4 %"),
+        ("int8", "8-bit (LLM.int8) changes weights by 0.9 %"),
     ],
 )
 def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) -> None:
     assert list(precision_warnings.list_warnings(beside(kind), MODEL)) == [
         (
-            f"{measured} of their size (root mean square over a sample of this model's): "
-            "it starts a little worse than it was saved."
+            f"{measured} of their size (root mean square over a sample of this model's weights): "
+            "it starts slightly worse than the saved model."
         )
     ]
 

@@ -93,7 +93,7 @@ def test_weights_beyond_float16_are_refused_there() -> None:
 
     assert (found.message, found.repair) == (
         (
-            "12 of 1,000 weights looked at lie beyond 65,504, where float16 ends; "
+            "12 of 1,000 sampled weights exceed 65,504, the largest float16 value; "
             "the largest is 70,000."
         ),
         {"precision": "bf16"},
@@ -134,7 +134,7 @@ def test_a_family_in_doubt_is_warned_of_and_not_refused() -> None:
         [],
         (
             (
-                "opt in float16 is doubtful: padding gave NaN in float16 "
+                "opt is risky in float16: padding gave NaN in float16 "
                 "(huggingface/transformers#17433)."
             ),
         ),
@@ -165,8 +165,8 @@ def test_layers_in_float64_are_named_and_refused_in_sixteen_bits() -> None:
 
     assert (found.message, found.hint) == (
         (
-            "a, b, c and 2 more are stored in float64 among layers that are not, "
-            "and bfloat16 would keep few of their digits."
+            "a, b, c and 2 more are stored in float64 although other layers are not, and "
+            "bfloat16 would lose most of their precision."
         ),
         "Use float32.",
     )
@@ -179,8 +179,8 @@ def test_layers_in_float64_are_rounded_to_float32_with_a_word() -> None:
     assert warnings(recipe, mixed("a")) == (
         "The weights are stored in several formats: 90.0 % float32, 10.0 % float64.",
         (
-            "100 weights stored in float64 (a) are rounded to float32 when they are loaded: in a "
-            "sample of 100, 50 % change, by 1e-06 % on average and 6e-06 % at most."
+            "100 weights stored in float64 (a) are rounded to float32 on loading: of 100 sampled "
+            "weights, 50 % change, by 1e-06 % on average and 6e-06 % at most."
         ),
     )
 
@@ -202,7 +202,7 @@ def test_no_row_offers_what_never_trained() -> None:
 
 @pytest.mark.parametrize(
     ("precision", "base", "clash"),
-    [("bf16", "float16", "bfloat16 on float16"), ("fp16", "bfloat16", "float16 on bfloat16")],
+    [("bf16", "float16", "bfloat16 with float16"), ("fp16", "bfloat16", "float16 with bfloat16")],
 )
 def test_two_halves_are_refused_where_the_family_cannot_mix_them(
     precision: str, base: str, clash: str
@@ -262,7 +262,7 @@ def test_advice_follows_hardware_model_and_method(
 
 AMX = Hardware(processor="An AMX processor", cores=2, memory_bytes=2**30, native_bf16=True)
 MAC = Hardware(processor="Apple M2", cores=8, memory_bytes=2**30, native_bf16=False, torch="2.13.0")
-"""Training on Apple's GPU is not offered: torch uses the processor."""
+"""Training on Apple's GPU is not offered: torch uses the CPU."""
 FAST_IN_BOTH = [
     card("NVIDIA A100-SXM4-40GB", (8, 0)),
     card("NVIDIA L4", (8, 9)),
@@ -281,10 +281,16 @@ FAST_IN_NEITHER = [OLD_PROCESSOR, MAC, GTX, P100]
 ADVISED = [
     (FAST_IN_BOTH, "float32", "bf16", "bf16", "with float32's range"),
     (FAST_IN_BOTH, "bfloat16", "bf16", "bf16", "the weights are bfloat16"),
-    (FAST_IN_BOTH, "float16", "fp16", "fp16", "bfloat16 would drop three of their bits"),
+    (FAST_IN_BOTH, "float16", "fp16", "fp16", "bfloat16 would drop three bits of precision"),
     ([PROCESSOR, AMX], "float32", "bf16", "bf16", "with float32's range"),
     ([PROCESSOR, AMX], "bfloat16", "bf16", "bf16", "the weights are bfloat16"),
-    ([PROCESSOR, AMX], "float16", "bf16", "bf16", "drop three bits of these float16 weights"),
+    (
+        [PROCESSOR, AMX],
+        "float16",
+        "bf16",
+        "bf16",
+        "drop three bits of precision of these float16 weights",
+    ),
     (FAST_IN_FLOAT16, "float32", "fp16", "fp16", "lacks bfloat16"),
     (FAST_IN_FLOAT16, "bfloat16", "fp32", "fp16", "may overflow float16"),
     (FAST_IN_FLOAT16, "float16", "fp16", "fp16", "the weights are float16"),
@@ -343,8 +349,8 @@ def test_advice_names_its_evidence() -> None:
 
     assert said == (
         "float32: Tesla T4 lacks bfloat16, and in float16 its activations reach about 800,000, "
-        "and float16 ends at 65,504 (unslothai/unsloth#4014) "
-        "(weights are bfloat16, the largest seen 1)."
+        "and float16 ends at 65,504 (unslothai/unsloth#4014) (weights are bfloat16, the largest "
+        "sampled is 1)."
     )
 
 
@@ -354,8 +360,8 @@ def test_a_stall_is_told_with_its_share() -> None:
 
     assert warnings(recipe, facts) == (
         (
-            "84.6 % of weights would not move at a learning rate of 2e-05 in bfloat16 throughout: "
-            "choose a higher rate, or a mode that repairs the rounding."
+            "84.6 % of weights would not change at a learning rate of 2e-05 in bfloat16 "
+            "throughout: choose a higher rate, or a precision that compensates for rounding."
         ),
     )
 
@@ -370,27 +376,30 @@ def test_modes_that_repair_the_rounding_are_not_warned_of(precision: str) -> Non
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        (ModelFacts(), "Nothing is known of this model yet: its files are not on this machine."),
+        (ModelFacts(), "This model could not be checked: its files are not on this machine yet."),
         (
             ModelFacts(family="llama"),
-            "Only the config of this llama model is at hand: nothing is known of its weights.",
+            (
+                "Only the config of this llama model is on this machine: its weights could not be "
+                "checked."
+            ),
         ),
         (
             ModelFacts(parameters=1, declared="float16", stored={"float32": 1.0}),
-            "The config says float16, the weights are float32: believe the weights.",
+            "The config says float16, but the weights are float32: trust the weights.",
         ),
         (
             ModelFacts(parameters=9, broken=WeightDefects(not_finite={"a": 1, "b": 1})),
             (
-                "2 weights of this model are NaN or infinite, in a, b: a run ends before its first "
-                "step. Get the model again, or choose another."
+                "2 weights of this model are NaN or infinite, in a, b: a run would fail before its "
+                "first step. Download it again or choose another."
             ),
         ),
         (
             model("float16"),
             (
-                "The weights are float16: computing in bfloat16 is safe, "
-                "but drops three of their bits."
+                "The weights are float16: computing in bfloat16 is safe but drops three bits of "
+                "precision."
             ),
         ),
     ],
@@ -403,7 +412,7 @@ def test_what_float16_cannot_hold_is_told_of_a_frozen_model() -> None:
     facts = model("float32", powers={-6: 0.9, -25: 0.1})
 
     assert warnings(make_recipe(precision="bf16", adapter=HALF), facts) == (
-        "10.0 % of the weights are smaller than float16 can hold, and become zero.",
+        "10.0 % of the weights are too small for float16 and become zero.",
     )
 
 
@@ -411,7 +420,7 @@ def test_a_recurrence_is_warned_of_in_sixteen_bits() -> None:
     recipe = make_recipe(precision="bf16_kahan", **FULL)
 
     assert warnings(recipe, model(family="mamba")) == (
-        "mamba models want their parameters in float32 (state-spaces/mamba#6).",
+        "mamba models need their parameters in float32 (state-spaces/mamba#6).",
     )
 
 
@@ -471,7 +480,7 @@ def test_a_hub_model_that_was_never_fetched_is_unknown(db: Session) -> None:
 
 
 def test_a_name_the_hub_never_gives_is_refused(db: Session) -> None:
-    with pytest.raises(InvalidError, match="is no name the hub gives"):
+    with pytest.raises(InvalidError, match="is not a valid name on the hub"):
         recommendation.load_model_facts(db, "owner/name.git")
 
 

@@ -131,7 +131,7 @@ def test_an_exit_code_alone_is_no_success(db: Session) -> None:
 
     assert (run.status, run.error_message) == (
         RunStatus.FAILED,
-        "The training process ended itself with exit code 0, and printed nothing.",
+        "The training process exited with code 0 and printed nothing.",
     )
 
 
@@ -240,7 +240,10 @@ def test_a_run_that_dies_every_time_is_given_up(db: Session) -> None:
         RunStatus.FAILED,
         3,
         "killed",
-        "The training process was killed from outside (SIGKILL). It was tried 3 times.",
+        (
+            "The training process was killed from outside the studio (SIGKILL). It was attempted 3 "
+            "times."
+        ),
     )
 
 
@@ -271,7 +274,7 @@ def test_a_crash_tells_where_and_how(db: Session) -> None:
     attempts.close_exited(db, run, ProcessExit(exit_code=-11))
 
     assert run.error_message == (
-        "A crash in compiled code ended the training process at step 4 (SIGSEGV)."
+        "The training process crashed in compiled code at step 4 (SIGSEGV)."
     )
 
 
@@ -324,8 +327,8 @@ def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
     assert (run.error_code, run.error_message) == (
         "lost_worker",
         (
-            "The training process is gone, and the worker that could have seen how it ended was "
-            "gone before it. It was tried 3 times."
+            "The training process ended after its worker did, so there is no record of how it "
+            "ended. It was attempted 3 times."
         ),
     )
 
@@ -337,5 +340,8 @@ def test_a_package_that_does_not_load_is_told_by_the_last_line(db: Session) -> N
 
     assert (run.error_code, run.error_message) == (
         "dependency_missing",
-        "A Python package that the training process needs does not load: No module named 'psutil'.",
+        (
+            "A Python package that the training process needs could not be loaded: No module named "
+            "'psutil'."
+        ),
     )

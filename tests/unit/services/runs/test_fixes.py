@@ -39,7 +39,7 @@ def test_a_batch_of_one_cannot_be_smaller() -> None:
 def test_out_of_memory_offers_a_smaller_batch_first(db: Session) -> None:
     recipe = make_recipe(optimisation=batches(8))
 
-    assert titles(db, "out_of_memory", recipe) == ["with batches of 4, 2 to an update"]
+    assert titles(db, "out_of_memory", recipe) == ["with batch size 4 and 2 accumulation steps"]
 
 
 def test_out_of_memory_at_a_batch_of_one_offers_what_else_there_is(db: Session) -> None:
@@ -47,7 +47,7 @@ def test_out_of_memory_at_a_batch_of_one_offers_what_else_there_is(db: Session) 
 
     assert titles(db, "out_of_memory", recipe) == [
         "with activation checkpointing",
-        "with examples of at most 512 tokens",
+        "with a max sequence length of 512 tokens",
         "with a LoRA adapter",
     ]
 
@@ -62,7 +62,7 @@ def test_answers_cut_off_offer_the_length_they_need(db: Session) -> None:
     found = fixes.list_fixes(db, "sequence_too_long", make_recipe(), {"longest": 1500})
 
     assert [(one.title, one.change) for one in found] == [
-        ("with examples of up to 1,536 tokens", {"data": {"max_length": 1536}})
+        ("with a max sequence length of 1,536 tokens", {"data": {"max_length": 1536}})
     ]
 
 
@@ -83,4 +83,4 @@ def test_a_model_that_is_gone_itself_is_not_offered(db: Session) -> None:
 def test_what_chance_ended_is_offered_as_it_is(db: Session) -> None:
     found = fixes.list_fixes(db, "killed", make_recipe())
 
-    assert [(one.title, one.change) for one in found] == [("as it is", {})]
+    assert [(one.title, one.change) for one in found] == [("without changes", {})]

@@ -103,8 +103,8 @@ def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
         run_commands.retry(db, run.id or 0)
 
     assert (refused.value.message, refused.value.hint) == (
-        "Run 1 left no checkpoint.",
-        "Try it from the start.",
+        "Run 1 has no checkpoint.",
+        "Restart it instead.",
     )
 
 

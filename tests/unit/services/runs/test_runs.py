@@ -45,7 +45,7 @@ def test_an_unknown_model_is_refused_with_a_suggestion(db: Session) -> None:
         make_run(db, base_model="startr")
 
     assert (refused.value.message, refused.value.param) == (
-        "There is no model called startr.",
+        "There is no model named startr.",
         "base_model",
     )
     assert refused.value.hint.startswith("Did you mean starter?")

@@ -21,7 +21,7 @@ def test_a_run_that_cannot_train_is_refused_before_it_waits(db: Session, tmp_pat
         runs.check(db, recipe)
     assert (caught.value.param, caught.value.message) == (
         "precision",
-        "1 of 1 weights looked at lie beyond 65,504, where float16 ends; the largest is 70,000.",
+        "1 of 1 sampled weights exceed 65,504, the largest float16 value; the largest is 70,000.",
     )
 
 
@@ -30,5 +30,5 @@ def test_a_model_cut_short_is_refused_before_it_waits(db: Session, tmp_path: Pat
     whole = folder / "model.safetensors"
     whole.write_bytes(whole.read_bytes()[:-1])
 
-    with pytest.raises(InvalidError, match=r"model.safetensors is cut short\."):
+    with pytest.raises(InvalidError, match=r"model.safetensors is incomplete\."):
         runs.check(db, make_recipe(base_model=str(folder)))

@@ -57,7 +57,7 @@ def test_a_number_is_offered_its_signs(told: Session) -> None:
 
     assert [(one.text, one.about) for one in offers[:4]] == [
         ("eval_loss<", "less than"),
-        ("eval_loss>", "more than"),
+        ("eval_loss>", "greater than"),
         ("eval_loss<=", "at most"),
         ("eval_loss>=", "at least"),
     ]

@@ -28,9 +28,9 @@ def test_a_query_is_parted(query: str, read: list[tuple[str, str, tuple[str, ...
 @pytest.mark.parametrize(
     ("query", "message", "place"),
     [
-        ('tone "half', "The quotation that begins here has no end.", (5, 10)),
-        ("tone status:", "After status: a value is missing.", (5, 12)),
-        ("a " * 31, "A query has at most 30 parts.", (60, 62)),
+        ('tone "half', "This quotation is not closed.", (5, 10)),
+        ("tone status:", "status: needs a value.", (5, 12)),
+        ("a " * 31, "A query can have at most 30 terms.", (60, 62)),
     ],
 )
 def test_what_cannot_be_read_is_pointed_at(

@@ -18,7 +18,9 @@ def test_a_second_studio_on_one_folder_is_refused(tmp_path: Path) -> None:
         pytest.fail("Two studios share a folder.")
 
     said = refused.value.message
-    assert said.startswith(f"Another studio already uses {tmp_path} (web: process {os.getpid()} ")
+    assert said.startswith(
+        f"Another studio is already using {tmp_path} (web: process {os.getpid()} "
+    )
     assert said.endswith(", http://127.0.0.1:8000/).")
     assert "STUDIO_HOME" in refused.value.hint
 

@@ -1,4 +1,4 @@
-"""What befell the numbers of a study's runs, along their steps."""
+"""Numerical issues of a study's runs, along their steps."""
 
 import math
 

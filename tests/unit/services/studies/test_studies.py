@@ -109,11 +109,11 @@ def test_a_long_name_leaves_room_for_the_mode(db: Session) -> None:
     [
         (("bf16", "fp16"), 1, "A study needs fp32 and at least one other precision."),
         (("fp32", "fp32"), 1, "A study needs fp32 and at least one other precision."),
-        (("fp32", "fp7"), 1, "There is no precision called fp7."),
+        (("fp32", "fp7"), 1, "There is no precision named fp7."),
         (
             ("fp32", "bf16"),
             26,
-            "A study has between 1 and 50 runs; this would be 2 precisions with 26 seeds.",
+            "A study can have 1 to 50 runs; this would be 2 precisions with 26 seeds.",
         ),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_refused_study_leaves_nothing_behind(db: Session) -> None:
 def test_a_recipe_that_cannot_run_says_why(db: Session) -> None:
     recipe = make_recipe(base_model="moon")
 
-    assert studies.explain_refusal(db, recipe, "fp32").startswith("There is no model called moon.")
+    assert studies.explain_refusal(db, recipe, "fp32").startswith("There is no model named moon.")
 
 
 def test_finished_runs_are_compared_at_their_ends(db: Session) -> None:

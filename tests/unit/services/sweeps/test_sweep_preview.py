@@ -24,18 +24,22 @@ GRID: SearchSpace = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
 @pytest.mark.parametrize(
     ("plan", "param", "said"),
     [
-        (SweepPlan(space={}), "space", "Nothing varies yet."),
-        (SweepPlan(space={RANK: several("8")}), "space", "Nothing varies yet."),
+        (SweepPlan(space={}), "space", "No setting varies yet."),
+        (SweepPlan(space={RANK: several("8")}), "space", "No setting varies yet."),
         (
             SweepPlan(space={RATE: LOG}),
             RATE,
-            "A grid needs single values, and this range has none.",
+            "A grid needs discrete values, but this range is continuous.",
         ),
-        (SweepPlan(space={RANK: Range(low=1, high=101)}), RANK, "A grid needs single values"),
+        (SweepPlan(space={RANK: Range(low=1, high=101)}), RANK, "A grid needs discrete values"),
         (SweepPlan(space={RANK: several("4", "x")}), RANK, "x: Must be a whole number between"),
         (SweepPlan(space={RATE: several("1", "2")}), RATE, "2: Must be more than 0 and at most 1."),
-        (SweepPlan(space={"moon": several(1, 2)}), "moon", "1: There is no such field."),
-        (SweepPlan(space={RANK: Range(low=4, high=9, step=0.5)}), RANK, "Steps of a whole number"),
+        (SweepPlan(space={"moon": several(1, 2)}), "moon", "1: Unknown field."),
+        (
+            SweepPlan(space={RANK: Range(low=4, high=9, step=0.5)}),
+            RANK,
+            "A whole-number setting needs",
+        ),
         (
             SweepPlan(space={"optimisation.optim": LOG}),
             "optimisation.optim",
@@ -49,14 +53,14 @@ GRID: SearchSpace = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
         (
             SweepPlan(space=GRID, strategy="random", count=0),
             "count",
-            "A sweep has between 1 and 500",
+            "A sweep can have 1 to 500 runs.",
         ),
-        (SweepPlan(space=GRID, is_pruning=True), "is_pruning", "Only a search by TPE"),
-        (SweepPlan(space=GRID, parallel=0), "parallel", "Between 1 and 64 runs go on at once."),
+        (SweepPlan(space=GRID, is_pruning=True), "is_pruning", "Only a TPE search can stop"),
+        (SweepPlan(space=GRID, parallel=0), "parallel", "Choose 1 to 64 parallel runs."),
         (
             SweepPlan(space={"dataset": several("moon", "mars")}),
             "space",
-            "None of this can run here. There is no data set called moon.",
+            "None of these settings can run here. There is no dataset named moon.",
         ),
     ],
 )
@@ -105,7 +109,7 @@ def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
 
     assert (found.count, found.looked_at, found.left_out) == (2, 4, 2)
     assert [(one.message, one.count, one.example) for one in found.refused] == [
-        ("There is no data set called moon.", 2, "dataset=moon r=4")
+        ("There is no dataset named moon.", 2, "dataset=moon r=4")
     ]
 
 

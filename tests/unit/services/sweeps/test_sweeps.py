@@ -279,7 +279,7 @@ def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
         assert (sweep.status, sweep.submitted) == (SweepStatus.FAILED, 0)
-        assert sweep.error.startswith("There is no data set called starter.")
+        assert sweep.error.startswith("There is no dataset named starter.")
 
 
 def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path: Path) -> None:
