@@ -65,7 +65,7 @@ def post(url: str, *, seconds: float = 20, allow_internal: bool = False) -> int:
 
 @pytest.mark.parametrize("url", INTERNAL)
 def test_an_internal_address_is_refused(url: str) -> None:
-    with pytest.raises(InvalidError, match="is an internal address, which is not asked"):
+    with pytest.raises(InvalidError, match="is an internal address, which is blocked"):
         post(url)
 
 
@@ -79,7 +79,7 @@ def test_a_port_that_is_not_for_the_web_is_refused(port: int) -> None:
     with pytest.raises(InvalidError) as refused:
         post(f"http://93.184.216.34:{port}/")
 
-    assert refused.value.message == f"Port {port} is not for the web."
+    assert refused.value.message == f"Port {port} is not a web port."
 
 
 @pytest.mark.parametrize(
@@ -198,5 +198,5 @@ def test_a_public_address_leads_nowhere_inside(host: str) -> None:
 
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    assert said[0].endswith("is an internal address, which is not asked.")
+    assert said[0].endswith("is an internal address, which is blocked.")
     assert said[1:] == [_PUBLIC]

@@ -25,8 +25,10 @@ def test_a_mode_of_narrow_weights_goes_with_a_full_fine_tune() -> None:
 
 def test_an_adapter_has_no_narrow_weights() -> None:
     assert found(precision="bf16_kahan") == Conflict(
-        message="bfloat16, Kahan summation is about the weights trained, and an adapter's are"
-        " float32.",
+        message=(
+            "bfloat16, Kahan summation sets the format of trained weights; an adapter's are "
+            "float32."
+        ),
         hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
         param="precision",
     )
@@ -36,8 +38,10 @@ def test_another_optimizer_than_the_modes_own_is_refused() -> None:
     refused = found(precision="bf16_dual", optimisation={"optim": "sgd"}, **FULL)
 
     assert refused == Conflict(
-        message="bfloat16 weights, float32 master brings its own optimizer, "
-        "AdamW with float32 master: sgd has no say.",
+        message=(
+            "bfloat16 weights, float32 master uses its own optimizer, AdamW with float32 master, "
+            "instead of sgd."
+        ),
         hint="Choose AdamW, or another precision.",
         param="optimisation.optim",
     )
@@ -45,7 +49,7 @@ def test_another_optimizer_than_the_modes_own_is_refused() -> None:
 
 def test_an_adapter_has_no_layers_for_products_of_eight_bits() -> None:
     assert found(precision="fp8") == Conflict(
-        message="float8 mixed is about the weights trained, and an adapter's are float32.",
+        message="float8 mixed sets the format of trained weights; an adapter's are float32.",
         hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
         param="precision",
     )
@@ -66,7 +70,7 @@ def test_a_narrow_frozen_model_is_refused_where_nothing_is_cast(dtype: str) -> N
 
     assert refused == Conflict(
         message=f"A frozen model in {dtype} computes in {dtype}, not in float32.",
-        hint="Keep the frozen model native, or choose a mixed precision.",
+        hint="Keep the frozen model as saved, or choose a mixed precision.",
         param="adapter.base_dtype",
     )
 

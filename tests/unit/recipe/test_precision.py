@@ -49,13 +49,13 @@ def test_no_caution_gives_a_ratio_that_was_not_measured(name: PrecisionName) -> 
 
 def test_tf32_is_refused_on_a_processor() -> None:
     assert PRECISIONS["fp32_tf32"].unsupported_reason(machine()) == (
-        "needs an NVIDIA GPU, Ampere or newer; here runs train on the processor"
+        "needs an NVIDIA GPU, Ampere or newer; on this machine, runs train on the CPU"
     )
 
 
 def test_tf32_is_refused_on_an_older_card() -> None:
     assert PRECISIONS["fp32_tf32"].unsupported_reason(machine((7, 5))) == (
-        "needs compute capability 8.0 or newer; Card has 7.5, which does not have it"
+        "needs compute capability 8.0 or newer; Card has 7.5, which does not support it"
     )
 
 
@@ -73,7 +73,7 @@ def test_bfloat16_weights_are_refused_where_they_are_only_emulated(name: Precisi
 
 def test_emulated_products_say_so() -> None:
     assert PRECISIONS["fp32_bf16_matmul"].warning(machine()) == (
-        "emulated wherever the hardware does not round by itself: right, but slower"
+        "emulated if the hardware does not round by itself: accurate, but slower"
     )
 
 
@@ -114,13 +114,13 @@ def test_fp16_runs_on_older_cards() -> None:
 
 def test_an_emulated_bf16_is_cautioned_against() -> None:
     assert PRECISIONS["bf16"].warning(machine(native_bf16=False)) == (
-        "this processor emulates bfloat16: right numbers, but slow"
+        "slow on this CPU, which emulates bfloat16 (results are accurate)"
     )
 
 
 def test_eight_bits_are_refused_on_a_card_without_them() -> None:
     assert PRECISIONS["fp8"].unsupported_reason(machine((8, 6))) == (
-        "needs compute capability 8.9 or newer; Card has 8.6, which does not have it"
+        "needs compute capability 8.9 or newer; Card has 8.6, which does not support it"
     )
 
 
@@ -132,7 +132,7 @@ def test_a_missing_package_is_named_with_what_installs_it() -> None:
 
 def test_eight_bits_are_emulated_on_a_processor_and_said_to_be() -> None:
     assert PRECISIONS["fp8"].warning(machine()) == (
-        "processors emulate 8 bits: right numbers, but slow"
+        "slow on this CPU, which emulates 8-bit products (results are accurate)"
     )
 
 

@@ -40,7 +40,7 @@ def test_a_missing_package_is_named_with_its_command(name: str) -> None:
 
 def test_an_older_gpu_has_kernels_for_4_bits_alone() -> None:
     assert {name: row.unsupported_reason(VOLTA) for name, row in QUANTISED.items()} == {
-        "int8": "needs a GPU of compute capability 7.5 or newer; Tesla V100 has 7.0",
+        "int8": "needs a GPU with compute capability 7.5 or newer; Tesla V100 has 7.0",
         "nf4": "",
     }
 
@@ -74,8 +74,8 @@ def test_they_do_not_go_with_products_of_another_kind(precision: PrecisionName) 
     assert found is not None
     assert (found.message, found.param) == (
         (
-            f"{PRECISIONS[precision].title} is about products of float32 weights, and nf4 weights "
-            "have products of their own."
+            f"{PRECISIONS[precision].title} changes products of float32 weights, but nf4 weights "
+            "use their own product kernels."
         ),
         "precision",
     )

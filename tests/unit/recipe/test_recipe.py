@@ -85,15 +85,18 @@ def test_yaml_carries_help_and_comes_back() -> None:
     recipe = RECIPE_ADAPTER.validate_python(LEAST)
     text = yaml.dump(recipe)
 
-    assert "  # Size of the adapter. Higher learns more and costs more memory.\n  r: 16\n" in text
+    assert (
+        "  # Size of the adapter. A higher rank learns more and uses more memory.\n  r: 16\n"
+        in text
+    )
     assert RECIPE_ADAPTER.validate_python(yaml.load(text)) == recipe
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [1, 2\nb: 3", "This is not YAML at line 2, column 2."),
-        ("- a\n- b", "A recipe is a list of `name: value` lines; this text is not."),
+        ("a: [1, 2\nb: 3", "Invalid YAML at line 2, column 2."),
+        ("- a\n- b", "A recipe must consist of `name: value` lines."),
     ],
 )
 def test_broken_yaml_is_told_with_its_place(text: str, message: str) -> None:
@@ -113,7 +116,7 @@ def test_a_name_cannot_be_value_and_group() -> None:
     with pytest.raises(InvalidError) as refused:
         nest([("a", 1), ("a.b", 2)])
 
-    assert refused.value.message == "a is given both a value and fields inside it."
+    assert refused.value.message == "a is both a value and a group of fields. Use one."
 
 
 def test_merging_keeps_what_is_not_named() -> None:

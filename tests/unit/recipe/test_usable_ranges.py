@@ -43,7 +43,7 @@ def float_knobs(section: type[Section], prefix: str = "") -> dict[str, Any]:
         (
             {"early_stopping": {"early_stopping_threshold": 0.1}},
             "early_stopping.early_stopping_patience",
-            "The least improvement has no effect without patience.",
+            "The min improvement has no effect without patience.",
         ),
     ],
 )

@@ -50,11 +50,11 @@ def test_a_file_comes_whole_with_its_tag(bucket: Settings, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "kind", "says"),
     [
-        ("missing.csv", NotFoundError, "There is no s3://bucket/missing.csv."),
+        ("missing.csv", NotFoundError, "There is no file s3://bucket/missing.csv."),
         (
             "closed.csv",
             StudioError,
-            "The keys of this studio do not open s3://bucket/closed.csv.",
+            "The studio's keys do not give access to s3://bucket/closed.csv.",
         ),
     ],
 )
@@ -90,10 +90,10 @@ def test_a_signed_request_opens_a_locked_bucket(
         (
             "AKIAEXAMPLE",
             "wrong",
-            "The secret key of this studio does not belong to its access key.",
+            "The studio's secret key does not match its access key.",
         ),
-        ("AKIAOTHER", "right", "S3 knows no access key like that of this studio."),
-        ("", "", "The keys of this studio do not open s3://bucket/rows.csv."),
+        ("AKIAOTHER", "right", "S3 does not know the studio's access key."),
+        ("", "", "The studio's keys do not give access to s3://bucket/rows.csv."),
     ],
     ids=["wrong secret", "another key", "no key"],
 )

@@ -62,7 +62,7 @@ def test_another_attempt_goes_on_too(site: FileServer, tmp_path: Path) -> None:
     site.asked.clear()
     path, _ = fetch(url, tmp_path)
 
-    assert error.message == f"It breaks off after 5000 of {len(ROWS)} bytes."
+    assert error.message == f"The download stopped after 5000 of {len(ROWS)} bytes."
     assert (path.read_bytes() == ROWS, site.asked[0][1]) == (True, "bytes=5000-")
 
 
@@ -93,7 +93,7 @@ def test_redirects_are_followed(site: FileServer, tmp_path: Path) -> None:
 def test_redirects_without_end_are_not(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/old", status=302, headers={"Location": "/old"})
 
-    assert refusal(url, tmp_path).message == "It leads from one address to the next without end."
+    assert refusal(url, tmp_path).message == "Too many redirects."
 
 
 def test_an_internal_address_is_not_asked(site: FileServer, tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_its_time_is_limited_in_all(site: FileServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("about", "says"),
     [
-        ({"status": 404}, "What is asked for is not there (status 404)."),
-        ({"status": 403}, "What is asked for is not given to everybody (status 403)."),
-        ({"status": 503}, "The server answers with status 503."),
+        ({"status": 404}, "The requested file does not exist (status 404)."),
+        ({"status": 403}, "The requested file is not public (status 403)."),
+        ({"status": 503}, "The server responded with status 503."),
         (
             {"headers": {"Content-Type": "text/html; charset=utf-8"}},
-            "At this address is a web page, not a file.",
+            "This URL returns a web page, not a file.",
         ),
     ],
 )

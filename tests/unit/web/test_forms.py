@@ -186,7 +186,7 @@ def test_problems_are_told_in_words() -> None:
     found = problems(leaf="", minutes="soon", cups="half")
 
     assert found == {
-        "leaf": "A value is needed.",
+        "leaf": "A value is required.",
         "minutes": "Must be a number, more than 0.",
         "cups": "Must be a whole number, at least 1.",
     }

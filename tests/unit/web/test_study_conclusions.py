@@ -72,9 +72,9 @@ def test_better_than_the_reference_is_said_too() -> None:
 def test_one_seed_is_too_few_and_noise_is_unknown() -> None:
     equal, unknown = said(trial("fp32", 0, 3.0, 2.0), trial("bf16", 0, 3.0, 2.0))
 
-    assert equal.startswith("bf16 has fp32's loss (gap 0, 1 seed, too few to judge), at ")
+    assert equal.startswith("bf16 has the same loss as fp32 (gap 0, 1 seed, too few to judge), at ")
     assert unknown == (
-        "Seed noise is unknown: 1 seed of fp32 with a validation loss, and it takes 2."
+        "Seed noise is unknown: fp32 has 1 seed with a validation loss; at least 2 are needed."
     )
 
 
@@ -82,7 +82,7 @@ def test_a_mode_without_a_finished_run_is_not_judged() -> None:
     lost = (trial("bf16", 0, 3.0, state="failed"), trial("bf16", 1, state="cancelled"))
 
     assert said(*REFERENCE, *lost) == [
-        "bf16 left nothing to compare with fp32; 1 of 2 runs failed; 1 of 2 runs cancelled."
+        "bf16 has no results to compare with fp32; 1 of 2 runs failed; 1 of 2 runs cancelled."
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_loss_that_is_no_number_is_told() -> None:
 def test_speeds_of_several_devices_are_said_not_to_compare() -> None:
     told = draw_conclusions(report(*REFERENCE, devices=("A100", "T4")))
 
-    assert told == ["Speeds do not compare: the runs trained on 2 kinds of device: A100, T4."]
+    assert told == ["Speeds are not comparable: the runs used 2 kinds of device: A100, T4."]
 
 
 def test_a_share_is_written_without_a_negative_zero() -> None:

@@ -69,12 +69,12 @@ def test_a_file_that_nobody_moved_is_gone_afterwards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (BODY[:-10], "The upload ended too early."),
-        (b"", "The upload ended too early."),
-        (b"no form at all", "The upload was not understood."),
-        (BODY.replace(b'"name"', b'"role"'), "There is no field called role."),
-        (BODY.replace(b'"file"', b'"picture"'), "No file is expected as picture."),
-        (BODY.replace(b"pets", b"pets" * 3000), "This is too long."),
+        (BODY[:-10], "The upload is incomplete."),
+        (b"", "The upload is incomplete."),
+        (b"no form at all", "Could not read the upload."),
+        (BODY.replace(b'"name"', b'"role"'), "Unknown field: role."),
+        (BODY.replace(b'"file"', b'"picture"'), "Unexpected file in field picture."),
+        (BODY.replace(b"pets", b"pets" * 3000), "This value is too long."),
     ],
 )
 def test_a_form_that_is_not_ours_is_refused_and_leaves_nothing(

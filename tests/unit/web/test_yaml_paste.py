@@ -25,18 +25,18 @@ def test_what_a_run_has_written_fits_as_it_is() -> None:
     [
         (
             "optimisation: {learning_rat: 1}",
-            "There is no setting called optimisation.learning_rat. Did you mean learning_rate?",
+            "There is no setting named optimisation.learning_rat. Did you mean learning_rate?",
         ),
         (
             "learning_rate: 1",
-            "There is no setting called learning_rate. Did you mean optimisation.learning_rate?",
+            "There is no setting named learning_rate. Did you mean optimisation.learning_rate?",
         ),
-        ("xyz: 1", "There is no setting called xyz."),
-        ("optimisation: fast", "optimisation takes settings of its own."),
-        ("optimisation: {seed: [1, 2]}", "optimisation.seed takes one value."),
-        ("adapter: {kind: full, r: 8}", "There is no setting called adapter.r."),
-        ("method: magic", "There is no method called 'magic'."),
-        ("version: [1]", "The version is none that this studio knows."),
+        ("xyz: 1", "There is no setting named xyz."),
+        ("optimisation: fast", "optimisation expects a group of settings."),
+        ("optimisation: {seed: [1, 2]}", "optimisation.seed expects a single value."),
+        ("adapter: {kind: full, r: 8}", "There is no setting named adapter.r."),
+        ("method: magic", "There is no method named 'magic'."),
+        ("version: [1]", "This version of the recipe format is not supported."),
     ],
 )
 def test_what_does_not_fit_is_told(text: str, problem: str) -> None:
@@ -55,7 +55,7 @@ def test_a_text_that_refers_to_itself_is_walked_once() -> None:
     levels = "".join(f"b{n}: &b{n} [{f'*b{n - 1}, ' * 9}1]\n" for n in range(1, 30))
     poured = parse_recipe(f"b0: &b0 [1]\n{levels}dataset: *b29", SFT)
 
-    assert (poured.values, poured.problems[-1]) == ({}, "dataset takes one value.")
+    assert (poured.values, poured.problems[-1]) == ({}, "dataset expects a single value.")
 
 
 def test_a_text_that_is_no_recipe_is_refused_whole() -> None:

@@ -88,8 +88,8 @@ def test_the_form_says_what_a_format_rounds(tmp_path: Path) -> None:
     assert (rounded.to, rounded.weights, rounded.changed) == ("bfloat16", 8, 1.0)
     (said,) = (one for one in precision_warnings.list_warnings(narrow, found) if "rounded" in one)
     assert said == (
-        "8 weights stored in float32 are rounded to bfloat16 when they are loaded: in a sample of "
-        "8, 100 % change, by 0.2 % on average and 0.2 % at most."
+        "8 weights stored in float32 are rounded to bfloat16 on loading: of 8 sampled weights, "
+        "100 % change, by 0.2 % on average and 0.2 % at most."
     )
 
 
@@ -127,6 +127,6 @@ def test_packed_weights_without_a_word_how_to_read_them_are_refused(
     (refused,) = check(make_recipe(precision="bf16"), found, H100)
 
     assert refused.message == (
-        "Stored in 8 bits or fewer: a.weight. The config does not say how to read that; choose the "
-        "model it was made from."
+        "Stored in 8 bits or fewer: a.weight. The config does not say how to read them; choose "
+        "the original model."
     )

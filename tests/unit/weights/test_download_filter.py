@@ -33,13 +33,13 @@ def test_pickled_weights_on_the_hub_are_refused_with_a_way_out() -> None:
         download_filter.check_hub_files("a/b", ["config.json", "pytorch_model.bin"])
 
     assert refused.value.message == (
-        "a/b has no safetensors: its weights are pickled, and reading those can run code."
+        "a/b has no safetensors: its weights are pickled, and loading them can run code."
     )
     assert download_filter.CONVERTER_URL in refused.value.hint
 
 
 def test_a_repository_without_any_weights_is_refused() -> None:
-    with pytest.raises(InvalidError, match="no weights that can be trained"):
+    with pytest.raises(InvalidError, match="has no trainable weights"):
         download_filter.check_hub_files("a/b", ["config.json", "model.gguf"])
 
 

@@ -53,7 +53,7 @@ def test_an_index_names_only_files_beside_it(tmp_path: Path, name: str) -> None:
     safetensors_folders.write(tmp_path, {"a": ("F32", [1])})
     safetensors_folders.write_index(tmp_path / "model", {"a": name})
 
-    with pytest.raises(InvalidError, match="not beside it"):
+    with pytest.raises(InvalidError, match="which is not in the same folder"):
         safetensors_headers.weight_files(tmp_path / "model")
 
 
@@ -64,14 +64,14 @@ def test_a_folder_without_weights_has_no_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is cut short, or is no safetensors file."),
-        (b"\0\0\0", "is cut short, or is no safetensors file."),
-        (struct.pack("<Q", 2**60) + b"{}", "is cut short, or is no safetensors file."),
-        (struct.pack("<Q", 9) + b"{not json", "has a header that is not readable JSON."),
-        (struct.pack("<Q", 2) + b"[]", "has a header that says nothing."),
+        (b"", "is incomplete, or not a safetensors file."),
+        (b"\0\0\0", "is incomplete, or not a safetensors file."),
+        (struct.pack("<Q", 2**60) + b"{}", "is incomplete, or not a safetensors file."),
+        (struct.pack("<Q", 9) + b"{not json", "has a header that is not valid JSON."),
+        (struct.pack("<Q", 2) + b"[]", "has a header that is not a JSON object."),
         (
             struct.pack("<Q", 200_000) + b"[" * 200_000,
-            "has a header that is not readable JSON.",
+            "has a header that is not valid JSON.",
         ),
     ],
     ids=["empty", "short", "2**60", "no json", "a list", "nested"],
@@ -88,21 +88,21 @@ def test_an_absurdly_long_header_is_not_read(tmp_path: Path) -> None:
     with path.open("r+b") as opened:
         opened.truncate(safetensors_headers.MAX_HEADER_BYTES * 2)
 
-    assert refusal_of(path) == "has an absurdly long header."
+    assert refusal_of(path) == "has a header that is too long."
 
 
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({}, "does not say where a stands."),
-        ("F32", "does not say where a stands."),
-        (GOOD | {"shape": [-2]}, "says impossible things of a."),
-        (GOOD | {"shape": [True]}, "says impossible things of a."),
-        (GOOD | {"shape": [1] * 9}, "says impossible things of a."),
-        (GOOD | {"data_offsets": [8, 0]}, "says impossible things of a."),
-        (GOOD | {"data_offsets": [-8, 0]}, "says impossible things of a."),
-        (GOOD | {"data_offsets": [0, 9]}, "is cut short."),
-        (GOOD | {"shape": [3]}, "gives a more or fewer bytes than its shape has."),
+        ({}, "does not give the position of a."),
+        ("F32", "does not give the position of a."),
+        (GOOD | {"shape": [-2]}, "gives an impossible shape or position for a."),
+        (GOOD | {"shape": [True]}, "gives an impossible shape or position for a."),
+        (GOOD | {"shape": [1] * 9}, "gives an impossible shape or position for a."),
+        (GOOD | {"data_offsets": [8, 0]}, "gives an impossible shape or position for a."),
+        (GOOD | {"data_offsets": [-8, 0]}, "gives an impossible shape or position for a."),
+        (GOOD | {"data_offsets": [0, 9]}, "is incomplete."),
+        (GOOD | {"shape": [3]}, "gives a size for a that does not match its shape."),
     ],
 )
 def test_a_header_that_lies_is_refused(tmp_path: Path, told: Any, said: str) -> None:  # noqa: ANN401 -- whatever a file may say
@@ -123,7 +123,7 @@ def test_a_format_nobody_knows_is_named_as_it_is(tmp_path: Path) -> None:
 def test_a_name_of_any_length_is_told_shortly(tmp_path: Path) -> None:
     safetensors_folders.write_raw(tmp_path / WEIGHTS_FILE, {"a" * 10_000: {}}, b"")
 
-    assert refusal_of(tmp_path / WEIGHTS_FILE) == f"does not say where {'a' * 100} stands."
+    assert refusal_of(tmp_path / WEIGHTS_FILE) == f"does not give the position of {'a' * 100}."
 
 
 def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:

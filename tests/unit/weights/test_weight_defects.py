@@ -48,7 +48,7 @@ def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
 
     assert found.broken.blank == ("a.weight",)
-    said = "All zeros: a.weight. The file may not be whole; compare its size or hash."
+    said = "All zeros: a.weight. The file may be incomplete; compare its size or checksum."
     assert said in precision_warnings.list_warnings(make_recipe(), found)
 
 
