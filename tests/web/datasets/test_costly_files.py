@@ -42,7 +42,7 @@ def test_very_many_blank_lines_are_refused(client: TestClient, path: str) -> Non
     answer = client.post(path, files={"file": file}, data=fields)
 
     assert answer.status_code == 413
-    assert "more than 1,100,000 blank lines on end" in answer.json()["error"]["message"]
+    assert "more than 1,100,000 consecutive blank lines" in answer.json()["error"]["message"]
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_a_dictionary_that_is_written_out_200_times_is_left_to_a_task_that_refus
 
     assert len(packed.getvalue()) < 1100
     assert (answer.status_code, answer.json()["status"]) == (201, "building")
-    assert "Reading a data set" in client.get(f"/datasets/{answer.json()['id']}").text
+    assert "Processing a dataset" in client.get(f"/datasets/{answer.json()['id']}").text
     with read_session(engine) as db:
         chore = dataset_builds.latest_task(db, answer.json()["id"])
     assert chore is not None

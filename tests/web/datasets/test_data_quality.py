@@ -34,15 +34,15 @@ def test_a_finding_is_told_with_its_count_and_its_rows(client: TestClient) -> No
 
     told = [one.text for one in page.all("li", class_="finding")]
     assert [one.split(" Show rows")[0] for one in told] == [
-        "Rows stand here more than once. 2 rows: 22, 23",
-        "Rows hold control characters or marks that cannot be seen. 1 row: 21",
+        "Duplicate rows. 2 rows: 22, 23",
+        "Rows contain control characters or invisible characters. 1 row: 21",
     ]
 
 
 @pytest.mark.parametrize(
     ("language", "said"),
     [
-        ("en", "Rows seem to be in French, the others in English. 1 row: 25"),
+        ("en", "Some rows seem to be in French; the others are in English. 1 row: 25"),
         ("zh-Hans", "有些行看起来是法语"),
     ],
 )
@@ -64,7 +64,7 @@ def test_rows_in_another_language_are_told_and_left_out(
 def test_nothing_suspicious_is_said_too(client: TestClient) -> None:
     number = bring(client, GOOD)
 
-    assert "Nothing suspicious was found in the rows." in client.get(f"/datasets/{number}").text
+    assert "No issues found in the rows." in client.get(f"/datasets/{number}").text
 
 
 def test_the_rows_of_a_finding_are_shown_with_the_place(client: TestClient) -> None:
@@ -72,7 +72,7 @@ def test_the_rows_of_a_finding_are_shown_with_the_place(client: TestClient) -> N
     page = parse_page(client.get(f"/datasets/{number}").text)
     link = page.one(
         "a",
-        **{"aria-label": "Show rows: Rows hold control characters or marks that cannot be seen"},
+        **{"aria-label": "Show rows: Rows contain control characters or invisible characters"},
     )
     shown = parse_page(
         client.get(f"/datasets/{number}{link.attributes['href'].split(str(number), 1)[1]}").text
@@ -80,7 +80,7 @@ def test_the_rows_of_a_finding_are_shown_with_the_place(client: TestClient) -> N
 
     assert [one.text for one in shown.all("h3") if one.text.startswith("Row ")] == ["Row 21"]
     assert shown.one("mark", class_="found").text == "U+0007"
-    assert "It holds U+0007." in shown.text
+    assert "It contains U+0007." in shown.text
 
 
 def test_a_row_that_repeats_another_leads_to_it(client: TestClient) -> None:
@@ -97,7 +97,7 @@ def test_a_finding_is_left_out_and_that_can_be_undone(client: TestClient) -> Non
 
     shown = parse_page(page.text)
     assert (page.status_code, page.url.query) == (200, b"told=out&before=1")
-    assert "Those rows are left out: new runs learn from version 2." in shown.text
+    assert "Those rows are excluded. New runs use version 2; version 1 is unchanged." in shown.text
     (button,) = [one for one in shown.all("button") if one.text == "Undo: use version 1"]
     (form,) = [one for one in shown.all("form", method="post") if button in one.all("button")]
     client.post(form.attributes["action"])
@@ -118,7 +118,7 @@ def test_findings_come_with_a_version_over_rest(client: TestClient) -> None:
         {
             "kind": "finding",
             "code": "control_characters",
-            "message": "Rows hold control characters or marks that cannot be seen",
+            "message": "Rows contain control characters or invisible characters",
             "count": 1,
             "rows": [21],
             "places": [],
@@ -134,7 +134,7 @@ def test_the_rows_of_a_finding_come_over_rest(client: TestClient) -> None:
     page = client.get(f"{API}/{number}/rows", params=asked).json()
 
     told = [(one["number"], one["twin"], one["why"]) for one in page["data"]]
-    assert told == [(21, 1, "The same as row 1."), (22, 2, "The same as row 2.")]
+    assert told == [(21, 1, "Identical to row 1."), (22, 2, "Identical to row 2.")]
     rest = client.get(f"{API}/{number}/rows", params=asked | {"after": page["next_after"]}).json()
     assert ([one["number"] for one in rest["data"]], rest["has_more"]) == ([23], False)
     asked = {"finding": "misread"}
@@ -171,7 +171,7 @@ def test_what_cannot_be_left_out_is_told(
 def test_one_row_blocks_the_start_wherever_it_is_asked_for(client: TestClient) -> None:
     number = bring(client, GOOD[:1])
     recipe = {"base_model": "starter", "dataset": "pets"}
-    message = "One row can be learnt from; training and validation need one each."
+    message = "Only one row can be trained on; training and validation need one each."
 
     planned = client.post("/api/v1/plan", json={"recipe": recipe}).json()
     refused = client.post("/api/v1/runs", json={"name": "no", "recipe": recipe})
@@ -185,9 +185,9 @@ def test_one_row_blocks_the_start_wherever_it_is_asked_for(client: TestClient) -
     assert refused.json()["error"]["message"] == message
     assert error_of(refused) == (422, "invalid", "dataset")
     assert message in advised.text
-    assert [
-        one.attributes["href"] for one in advised.all("a") if one.text == "Look at the data set"
-    ] == [f"/datasets/{number}#problems"]
+    assert [one.attributes["href"] for one in advised.all("a") if one.text == "View dataset"] == [
+        f"/datasets/{number}#problems"
+    ]
     assert field_error(started, "dataset").startswith(message)
 
 
@@ -197,4 +197,4 @@ def test_what_only_warns_is_told_beside_the_form_and_by_a_plan(client: TestClien
     planned = client.post("/api/v1/plan", json={"recipe": recipe}).json()
 
     assert planned["refusals"] == []
-    assert "1 thing to look at in this data set." in planned["warnings"]
+    assert "1 issue in this dataset." in planned["warnings"]

@@ -78,7 +78,7 @@ def test_a_refused_file_is_told_beside_its_field_and_the_form_is_kept(client: Te
     page = parse_page(answer.text)
     assert answer.status_code == 422
     assert field_error(page, "file").startswith(
-        "The name ends in .csv, but the file is an HTML page."
+        "The file has the extension .csv, but its content is an HTML page."
     )
     assert field_value(page.one("form", id="form"), "name") == 'my <b>"pets"'
 
@@ -87,7 +87,7 @@ def test_a_taken_name_is_told_beside_the_name(client: TestClient) -> None:
     answer = client.post("/datasets", files=files(), data={"name": "starter"})
 
     page = parse_page(answer.text)
-    assert field_error(page, "name").startswith("There is a data set called starter already.")
+    assert field_error(page, "name").startswith("A dataset named starter already exists.")
     assert field_error(page, "file") == ""
 
 
@@ -147,7 +147,7 @@ def test_a_refused_name_is_kept_with_the_reason(client: TestClient) -> None:
         422,
         "starter",
     )
-    assert field_error(page, "name").startswith("There is a data set called starter already.")
+    assert field_error(page, "name").startswith("A dataset named starter already exists.")
 
 
 def test_a_deleted_data_set_is_gone(client: TestClient) -> None:
@@ -155,7 +155,7 @@ def test_a_deleted_data_set_is_gone(client: TestClient) -> None:
 
     assert (page.url.path, parse_page(page.text).one(class_="empty").one("h2").text) == (
         "/datasets",
-        "No data sets yet",
+        "No datasets yet",
     )
 
 
@@ -166,7 +166,7 @@ def test_a_data_set_in_use_is_not_deleted(client: TestClient, engine: Engine) ->
     page, answer = client.post("/datasets/1/delete"), client.delete(f"{API}/1")
 
     assert (page.status_code, error_of(answer)[:2]) == (409, (409, "conflict"))
-    assert "is needed by run 1, first try, which is queued." in page.text
+    assert "is used by run 1, first try, which is queued." in page.text
 
 
 @pytest.mark.parametrize("place", ["9", "9/rows", "9/problems"])
@@ -175,7 +175,7 @@ def test_a_missing_data_set_is_told_in_words(client: TestClient, place: str) -> 
 
     assert answer.json()["error"] == {
         "code": "not_found",
-        "message": "There is no data set 9.",
+        "message": "Dataset 9 does not exist.",
         "hint": "It may have been deleted.",
         "param": None,
     }
@@ -208,8 +208,8 @@ def test_unused_columns_are_a_note_and_not_left_out_rows(client: TestClient) -> 
     )
     (note,) = client.get(f"{API}/2/problems").json()["data"][:1]
 
-    assert "How the file was read These columns are not used: agent." in section.text
-    assert "Left out of the file" not in section.text
+    assert "Notes on the file These columns are not used: agent." in section.text
+    assert "Rows left out" not in section.text
     assert (note["kind"], note["code"]) == ("note", "unused_columns")
 
 
@@ -295,7 +295,7 @@ def test_a_table_of_excel_says_how_it_was_read(client: TestClient) -> None:
     shown = client.get(f"/datasets/{number}")
 
     assert "Voilà" in shown.text
-    assert "Read in another encoding than UTF-8" in shown.text
+    assert "Not UTF-8; check that the characters look right" in shown.text
 
 
 def test_the_file_chooser_offers_every_ending_that_is_read(client: TestClient) -> None:

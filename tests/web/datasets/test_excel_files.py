@@ -45,7 +45,7 @@ def test_a_sheet_that_is_not_there_is_refused(client: TestClient) -> None:
 
     told = answer.json()["error"]
     assert (answer.status_code, told["param"]) == (422, "sheet")
-    assert told["message"] == "The workbook has no sheet Costs; it has: Tickets, Letters."
+    assert told["message"] == "Sheet not found: Costs. Available sheets: Tickets, Letters."
 
 
 def test_the_page_offers_the_other_sheets(client: TestClient) -> None:

@@ -70,7 +70,7 @@ def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(client: TestClie
     page = parse_page(answer.text)
 
     told = (answer.status_code, page.one(id="id-problem").text, page.one(id="split").attributes)
-    assert told[:2] == (422, "rows is not written owner/name.")
+    assert told[:2] == (422, "rows does not have the form owner/name.")
     assert told[2]["value"] == "test"
 
 
@@ -83,7 +83,7 @@ def test_what_is_asked_for_is_followed(client: TestClient) -> None:
     assert answer.headers["location"] == "/chores/1?then=/datasets/imports/1/done"
     waits = shown(client).one(id="chore-1")
     told = waits.all("div", class_="bar")[0].all("span")[0].text
-    assert told == "Fetching a file https://example.org/rows.csv"
+    assert told == "Downloading a file https://example.org/rows.csv"
 
 
 def test_from_there_one_comes_to_the_data_set(client: TestClient, engine: Engine) -> None:

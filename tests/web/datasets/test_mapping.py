@@ -43,11 +43,11 @@ def test_an_upload_leads_to_the_screen_that_says_what_was_seen(client: TestClien
 
     shown = parse_page(page.text)
     assert page.url.path == "/datasets/2/mapping"
-    assert shown.one("h1").text == "How to read films"
+    assert shown.one("h1").text == "Map columns: films"
     assert shown.one("section", **{"aria-labelledby": "seen"}).one("strong").text == (
-        "Text and class: text and label"
+        "Text and label: text and label"
     )
-    assert "Of all 12 rows, 12 are learnt." in shown.one("section", id="preview").text
+    assert "Of all 12 rows, 12 are usable." in shown.one("section", id="preview").text
 
 
 def test_one_press_uses_what_was_seen(client: TestClient) -> None:
@@ -93,8 +93,8 @@ def test_a_filter_is_added_filled_in_and_removed(client: TestClient) -> None:
     told = preview(client, number, form)
     removed = parse_page(client.post(place, data=form | {"remove": "0"}).text)
 
-    assert "Of all 12 rows, 4 are learnt, 8 left out" in told
-    assert "8 \N{MULTIPLICATION SIGN} A filter leaves it out." in told
+    assert "Of all 12 rows, 4 are usable, 8 left out" in told
+    assert "8 \N{MULTIPLICATION SIGN} Excluded by a filter." in told
     assert "keep.0.column" not in form_of(removed)
 
 
@@ -163,7 +163,7 @@ def test_a_part_that_no_column_plays_is_told(client: TestClient) -> None:
 
     told = preview(client, number, form_of(screen(client, number)) | {"role.1": ""})
 
-    assert "No column is chosen for: label." in told
+    assert "No column selected for: label." in told
 
 
 def test_columns_nobody_knows_can_be_named(client: TestClient) -> None:
@@ -193,10 +193,10 @@ def test_the_page_lists_versions_by_what_they_changed(client: TestClient) -> Non
 
     page = parse_page(last.text)
     assert [one.text for one in page.one("ol", class_="versions").all("ul")] == [
-        "System prompt: “Judge.”. Rows 2, 3 left out.",
-        "Text and class: text and label.",
+        "System prompt: “Judge.”. Rows 2, 3 excluded.",
+        "Text and label: text and label.",
     ]
-    assert "gives the rows of version 1 again" in page.text
+    assert "This mapping gives the same rows as version 1." in page.text
     assert page.one("a", **{"aria-current": "true"}).text == "Version 1"
 
 
@@ -246,7 +246,7 @@ def test_what_the_studio_made_itself_cannot_be_read_otherwise(client: TestClient
     answer = client.get("/datasets/1/mapping")
 
     assert answer.status_code == 422
-    assert "there is no file to read in another way" in answer.text
+    assert "is built in: it has no file to map again." in answer.text
 
 
 def test_a_reading_over_rest_makes_a_version_or_finds_one(client: TestClient) -> None:
@@ -337,7 +337,7 @@ def test_rows_with_images_are_asked_about_and_left_out_by_a_choice(client: TestC
     client.post(f"/datasets/{number}/mapping", data=chosen)
 
     assert "please check" in page.one("section", **{"aria-labelledby": "seen"}).text
-    assert field_error(parse_page(refused.text), "media").startswith("2 of 5 rows hold an image")
+    assert field_error(parse_page(refused.text), "media").startswith("2 of 5 rows contain an image")
     made = client.get(f"{API}/{number}").json()
     assert (made["train_rows"], made["removed"]) == (3, {"media": 2})
 
@@ -363,10 +363,14 @@ def test_a_file_of_images_is_refused_before_it_is_kept(
 @pytest.mark.parametrize(
     ("row", "shape", "told"),
     [
-        ({"prompt": "q", "chosen": "a", "rejected": "b"}, "preference", "worse answers are not"),
+        (
+            {"prompt": "q", "chosen": "a", "rejected": "b"},
+            "preference",
+            "Rejected answers are not used",
+        ),
         ({"prompt": "q", "answers": ["a", "b"], "scores": [1, 0]}, "ranked", "Only the best"),
-        ({"prompt": "q", "completion": "a", "label": True}, "judged", "judged bad are not used"),
-        ({"text": "how warm is it", "score": 0.25}, "regression", "learnt as text"),
+        ({"prompt": "q", "completion": "a", "label": True}, "judged", "rated bad are not used"),
+        ({"text": "how warm is it", "score": 0.25}, "regression", "trained on as text"),
     ],
 )
 def test_what_is_not_learnt_is_said_before_a_file_is_used(
@@ -379,7 +383,7 @@ def test_what_is_not_learnt_is_said_before_a_file_is_used(
 
     assert seen["mapping"]["shape"] == shape
     assert told in seen["not_learnt"]
-    assert page.index(told) < page.index("Use it")
+    assert page.index(told) < page.index("Save dataset")
 
 
 def test_answers_judged_bad_are_not_counted_as_learnt(client: TestClient) -> None:
@@ -387,8 +391,8 @@ def test_answers_judged_bad_are_not_counted_as_learnt(client: TestClient) -> Non
     number = draft(client, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
     page = parse_page(client.get(f"/datasets/{number}/mapping").text).one(id="preview").text
 
-    assert "Of all 20 rows, 15 are learnt" in page
-    assert "5 judged bad and not used" in page
+    assert "Of all 20 rows, 15 are usable" in page
+    assert "5 rated bad and not used" in page
 
 
 CHINESE = "prompt,completion\n今天天气怎么样？,今天天气很好，我们去公园散步吧。\n"
@@ -441,8 +445,8 @@ def test_a_separator_and_a_missing_header_are_asked_about(client: TestClient) ->
     assert seen["mapping"]["file"] == read_as
     assert seen["sureness"] == "guess"
     assert [question.split(".")[0] for question in seen["questions"][:2]] == [
-        "The separator of the cells seems to be | here",
-        "The first line seems to be a row, not the names of the columns",
+        "The separator seems to be |",
+        "The first line seems to be data, not column names",
     ]
     assert dict(form_fields(choices))["separator"] == "|"
     assert dict(form_fields(choices))["header"] == "no"
@@ -468,7 +472,7 @@ def test_an_unknown_encoding_in_an_address_is_refused(client: TestClient) -> Non
     answer = client.get(f"{API}/{number}/detection", params={"encoding": "klingon"})
 
     assert page.status_code == answer.status_code == 422
-    assert "There is no encoding called klingon" in page.text
+    assert "Unknown encoding: klingon." in page.text
 
 
 def test_an_encoding_sent_with_a_file_is_obeyed(client: TestClient) -> None:

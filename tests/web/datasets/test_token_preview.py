@@ -64,7 +64,7 @@ def test_the_form_shows_a_row_as_its_model_will_see_it(client: TestClient) -> No
     node = seen(client, base_model="spoken")
 
     assert learnt(node) == ["1.<|im_end|>"]
-    assert "41 tokens, 3 learnt, 0 cut" in node.text
+    assert "41 tokens · 3 trained on · 0 truncated" in node.text
 
 
 @pytest.mark.usefixtures("model")
@@ -84,7 +84,7 @@ def test_what_is_cut_is_drawn_behind_the_cut(client: TestClient) -> None:
 
     region = node.one(role="region")
     assert [written(one) for one in region.all("s")] == ["<|im_end|>", "\n"]
-    assert [one.text for one in region.all(class_="cut-mark")] == ["cut at 39"]
+    assert [one.text for one in region.all(class_="cut-mark")] == ["truncated at 39"]
 
 
 @pytest.mark.usefixtures("model")
@@ -124,7 +124,7 @@ def test_text_needs_no_template(client: TestClient) -> None:
 
 
 def test_without_a_worker_the_panel_says_so(client: TestClient) -> None:
-    assert "There is no worker to ask" in seen(client).text
+    assert "No worker is running, so tokens cannot be shown." in seen(client).text
 
 
 def test_while_the_desk_is_waited_for_other_pages_are_answered(
@@ -147,17 +147,17 @@ def test_while_the_desk_is_waited_for_other_pages_are_answered(
             line.close()
 
     assert (answered, len(waiting)) == ([200, 200], AT_ONCE)
-    assert "Many rows are being looked at now." in one_more
-    assert ["could not be told" in one.result().text for one in asking] == [True] * AT_ONCE
+    assert "Too many token previews at once." in one_more
+    assert ["could not be computed" in one.result().text for one in asking] == [True] * AT_ONCE
 
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"data__max_length": "many"}, "The max length is not what it may be."),
-        ({"base_model": "nobody"}, "There is no model called nobody."),
-        ({"dataset": "nothing"}, "There is no data set called nothing."),
+        ({"data__max_length": "many"}, "The max length is not valid."),
+        ({"base_model": "nobody"}, "There is no model named nobody."),
+        ({"dataset": "nothing"}, "There is no dataset named nothing."),
         ({"data": "no group"}, "41 tokens"),
     ],
 )
@@ -200,8 +200,8 @@ def test_tokens_are_those_of_a_base_model_and_the_page_says_which(
     with unit_of_work(engine) as db:
         factories.make_run(db, base_model="spoken")
 
-    assert newest == ("base", "The newest base model here: no run has used this data set.")
-    assert asked() == ("spoken", "The base model of run #1, the newest on this data set.")
+    assert newest == ("base", "The newest base model here: no run has used this dataset.")
+    assert asked() == ("spoken", "The base model of run #1, the newest on this dataset.")
 
 
 @pytest.mark.usefixtures("model")
@@ -225,7 +225,7 @@ def test_rows_of_an_older_version_are_seen_as_they_were(client: TestClient) -> N
     assert link == "/datasets/2/sight?version=1"
     assert (learnt(first), learnt(last)) == (["0.<|im_end|>"], ["1.<|im_end|>"])
     assert ("version", "1") in form_fields(first.one(id="look"))
-    assert "New runs learn from version 2." in first.text
+    assert "New runs use version 2." in first.text
     assert "".join(one["text"] for one in told["tokens"] if one["learnt"]) == "0.<|im_end|>"
 
 
@@ -243,7 +243,7 @@ def test_the_api_shows_a_row_that_is_not_saved(client: TestClient) -> None:
     found = client.post(PREVIEW, json={"model": "spoken", "row": row}).json()
 
     assert found["warnings"] == [
-        "Nothing of this row is learnt: it has no answer to learn. The row is left out."
+        "Nothing in this row is trained on: it has no answer to train on. The row is left out."
     ]
 
 
@@ -286,7 +286,7 @@ def test_a_packed_row_is_drawn_among_those_it_shares_an_example_with(client: Tes
 
     (told,) = node.all(class_="packed")
     marks = [one.text for one in node.one(role="region").all(class_="pack-mark")]
-    assert told.text == "Shares an example with rows 4, 6: 123 of 130 tokens."
+    assert told.text == "Packed with rows 4, 6: 123 of 130 tokens."
     assert marks == ["end of row 4", "this row, 5", "row 6"]
     assert learnt(node) == ["5.<|im_end|>"]
 
@@ -296,7 +296,7 @@ def test_a_packed_row_may_be_alone(client: TestClient) -> None:
     node = seen(client, base_model="spoken", data__packing="true", data__max_length="50")
 
     assert [one.text for one in node.all(class_="packed")] == [
-        "Alone in its example: 41 of 50 tokens."
+        "Not packed with other rows: 41 of 50 tokens."
     ]
 
 
@@ -308,5 +308,5 @@ def test_a_row_that_is_held_back_is_packed_with_none(client: TestClient) -> None
     held = [one for one in told if one["pack"] is None]
     assert len(held) == 20
     assert held[0]["sentences"] == [
-        "This row is held back to measure by, and shares an example with none."
+        "This row is held out for validation and does not share an example."
     ]

@@ -72,16 +72,16 @@ def test_what_was_not_counted_yet_is_counted_by_one_click(
     assert answer.headers["location"].startswith(f"{PAGE}?version=1&model=spoken&")
     with read_session(engine) as db:
         assert [chore.kind for chore in db.exec(select(Task))] == ["stats"]
-    assert "Waits for its turn" in shown(client)
+    assert "Waiting in the queue" in shown(client)
 
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(
     ("at", "sentence"),
     [
-        (43, "None of 40 rows will be cut at 43 tokens."),
-        (42, "30 of 40 rows will be cut at 42 tokens."),
-        (38, "40 of 40 rows will be cut at 38 tokens, 30 of them before their answer."),
+        (43, "None of 40 rows will be truncated to 43 tokens."),
+        (42, "30 of 40 rows will be truncated to 42 tokens."),
+        (38, "40 of 40 rows will be truncated to 38 tokens, 30 of them before their answer."),
     ],
 )
 def test_another_cut_needs_no_other_counting(
@@ -162,7 +162,7 @@ def test_nonsense_is_refused(client: TestClient, asked: dict[str, str], status: 
 
 
 def test_a_page_says_what_is_wrong_with_the_length(client: TestClient) -> None:
-    assert "It is a number from 1 to 1,048,576." in shown(client, max_length="many")
+    assert "Enter a number from 1 to 1,048,576." in shown(client, max_length="many")
 
 
 @pytest.mark.usefixtures("known")
@@ -177,7 +177,7 @@ def test_a_plan_warns_of_what_will_be_cut(client: TestClient) -> None:
     plan = planned(client, 38)
 
     assert plan["warnings"][0] == (
-        "40 of 40 rows will be cut at 38 tokens, 30 of them before their answer."
+        "40 of 40 rows will be truncated to 38 tokens, 30 of them before their answer."
     )
     assert plan["refusals"] == []
     assert planned(client, 64)["warnings"] == planned(client, 128)["warnings"]
@@ -192,8 +192,8 @@ def test_nothing_left_to_learn_is_refused_with_the_length_that_mends_it(
     started = client.post("/api/v1/runs", json={"name": "in vain", "recipe": recipe})
 
     assert refused["message"] == (
-        "Nothing is left to learn of the training data: its rows are cut at 37 tokens, before "
-        "their answers begin."
+        "No tokens of the training data would be trained on: rows are truncated to 37 tokens, "
+        "before their answers begin."
     )
     assert (refused["param"], refused["repair"]) == (
         "data.max_length",
@@ -221,7 +221,8 @@ def test_rows_that_a_template_refuses_keep_a_recipe_from_starting(
     (refused,) = planned(client, 64)["refusals"]
 
     assert refused["message"] == (
-        "Row 8 of the training data, and 3 more cannot be written by this chat template: No sevens."
+        "Row 8 of the training data, and 3 more cannot be formatted with this chat template: No "
+        "sevens."
     )
     assert refused["repair"] == {"data": {"chat_template": "chatml"}}
     assert "No sevens: 4 rows of the training data." in shown(client)
@@ -260,9 +261,9 @@ def test_both_parts_stand_side_by_side(
         ({"q": "is 2", "row": "4"}, "21", "What is 20 and one?"),
         ({"q": "is 2", "row": "3", "step": "back"}, "3", "No row before row 3 has “is 2”."),
         ({"q": "is 2", "row": "30", "step": "on"}, "30", "No row after row 30 has “is 2”."),
-        ({"q": "is 2", "row": "31"}, "31", "No row from 31 on has “is 2”."),
+        ({"q": "is 2", "row": "31"}, "31", "No row from row 31 onward has “is 2”."),
         ({"q": "zebra", "step": "first"}, "1", "No row has “zebra”."),
-        ({"split": "validation"}, "1", "There are no rows in this part."),
+        ({"split": "validation"}, "1", "This split has no rows."),
     ],
 )
 def test_one_leafs_through_rows_and_searches_them(

@@ -107,7 +107,7 @@ def test_only_what_has_come_whole_can_be_brought(client: TestClient) -> None:
     late = client.post("/api/v1/datasets", json={"source": source})
 
     assert (early.json()["error"]["message"], late.status_code, late.json()["status"]) == (
-        "Of rows.jsonl, 0 of 2560 bytes have come.",
+        "rows.jsonl is incomplete: 0 of 2560 bytes were uploaded.",
         202,
         "queued",
     )
