@@ -237,10 +237,10 @@ def test_hardware_says_why_a_precision_is_out_of_reach(client: TestClient) -> No
         ("/runs?sort=password", "sort", "Runs cannot be sorted by password."),
         ("/runs?sort=-eval_los", "sort", "Runs cannot be sorted by eval_los."),
         ("/runs?sort=loss.curve", "sort", "Runs cannot be sorted by loss.curve."),
-        ("/runs?limit=1&limit=2", "limit", "limit: It is given more than once; give one value."),
-        ("/runs?tag=a&tag=b", "tag", "tag: It is given more than once; give one value."),
-        ("/compare?runs=1&runs=2", "runs", "runs: It is given more than once; give one value."),
-        ("/runs?lmit=1", "lmit", "lmit: There is no such field. Did you mean limit?"),
+        ("/runs?limit=1&limit=2", "limit", "limit: Given more than once; send one value."),
+        ("/runs?tag=a&tag=b", "tag", "tag: Given more than once; send one value."),
+        ("/compare?runs=1&runs=2", "runs", "runs: Given more than once; send one value."),
+        ("/runs?lmit=1", "lmit", "lmit: Unknown field. Did you mean limit?"),
         ("/runs?limit=0", "limit", "limit: Must be between 1 and 500."),
         ("/runs/x", "run_id", "run_id: Must be a whole number, at least 1."),
     ],
@@ -257,10 +257,10 @@ def test_a_wrong_address_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("method", "content", "status", "message"),
     [
-        ("POST", b"\xff\xfe{", 400, "The body of this request could not be read."),
+        ("POST", b"\xff\xfe{", 400, "Could not read the request body."),
         ("POST", b"[]", 422, "The body: Must be an object with fields."),
-        ("POST", b"", 422, "The body: A value is needed."),
-        ("PUT", b"{}", 405, "/api/v1/runs does not take PUT."),
+        ("POST", b"", 422, "The body: A value is required."),
+        ("PUT", b"{}", 405, "/api/v1/runs does not accept PUT requests."),
     ],
 )
 def test_a_wrong_body_is_refused_in_a_sentence(

@@ -52,7 +52,7 @@ def test_health_says_what_the_worker_cannot_do(client: TestClient, engine: Engin
 
     assert (degraded.status_code, degraded.json()["status"]) == (200, "degraded")
     assert degraded.json()["reasons"] == [
-        "The worker cannot follow what runs (run 3: PermissionError)"
+        "The worker cannot monitor running processes (run 3: PermissionError)"
     ]
     assert "studio_worker_failing_steps 1" in metrics
     assert "studio_worker_step_failures 7" in metrics
@@ -131,7 +131,7 @@ def test_a_folder_without_a_model_is_refused(client: TestClient) -> None:
     body = {"name": "x", "source": {"kind": "folder", "path": "/nowhere"}}
     answer = client.post("/api/v1/models", json=body)
 
-    assert answer.json()["error"]["message"] == "/nowhere holds no model."
+    assert answer.json()["error"]["message"] == "/nowhere does not contain a model."
 
 
 def test_comparing_tells_what_differs(client: TestClient, engine: Engine) -> None:

@@ -70,14 +70,16 @@ def test_who_is_refused_is_not_told_which_of_both_was_wrong(
     answer = home.stranger().post("/login", data={"name": name, "password": "guessed it"})
 
     assert answer.status_code == 401
-    assert "Name and password do not go together." in parse_page(answer.text).text
+    assert "Wrong name or password." in parse_page(answer.text).text
 
 
 def test_the_first_administrator_comes_by_the_link(home: Visitors) -> None:
     secret = issued(home, LinkPurpose.FIRST)
     browser = home.stranger()
 
-    assert "The first administrator" in parse_page(browser.get(f"/login?t={secret}").text).text
+    assert (
+        "Create the first administrator" in parse_page(browser.get(f"/login?t={secret}").text).text
+    )
     answer = browser.post("/login/password", data={"t": secret, "name": "Root"} | CHOSEN)
 
     assert answer.status_code == 303

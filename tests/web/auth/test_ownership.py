@@ -77,7 +77,7 @@ def test_only_its_owner_adds_to_an_experiment(home: Visitors, attempt: Attempt) 
     bob, ann = (home.person(name, Role.MEMBER) for name in ("bob", "ann"))
     status, text = send(bob, attempt)
 
-    assert (status, "This belongs to somebody else." in text) == (403, True)
+    assert (status, "This belongs to another user." in text) == (403, True)
     assert send(ann, attempt)[0] in {201, 303}
 
 

@@ -84,5 +84,5 @@ def test_behind_tls_the_cookie_stays_under_tls(home: Visitors) -> None:
 def test_an_address_that_is_none_is_told(engine: Engine, settings: Settings) -> None:
     wrong = settings.model_copy(update={"trusted_proxies": "everybody"})
 
-    with pytest.raises(InvalidError, match="no address"):
+    with pytest.raises(InvalidError, match="invalid address"):
         ProxyHeadersMiddleware(create_app(engine, settings), wrong)

@@ -81,7 +81,7 @@ def test_the_link_works_once(home: Visitors) -> None:
     answer = home.stranger().get(link)
 
     assert answer.status_code == 401
-    assert "used already" in parse_page(answer.text).text
+    assert "This link was already used" in parse_page(answer.text).text
 
 
 def test_who_is_in_may_open_the_link_again(home: Visitors) -> None:

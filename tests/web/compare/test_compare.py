@@ -73,11 +73,11 @@ def test_all_settings_can_be_shown(client: TestClient, engine: Engine) -> None:
 def test_numbers_are_told_against_the_baseline(client: TestClient, engine: Engine) -> None:
     two(engine)
 
-    rows = table(shown(client, "?runs=1,2&base=2"), "Final numbers of the runs")
+    rows = table(shown(client, "?runs=1,2&base=2"), "Final metrics of the runs")
     assert rows[2:] == [
         [
             "Validation loss",
-            "1.5 +0.25 1.5 against 1.25 at step 9 cannot be told apart without repeats",
+            "1.5 +0.25 1.5 vs. 1.25 at step 9 repeats needed to tell from noise",
             "1.25",
         ]
     ]
@@ -112,7 +112,7 @@ def test_leaving_a_run_out_keeps_the_rest_of_the_view(client: TestClient, engine
         make_finished_run(db)
 
     page = shown(client, "?runs=1,2,3&base=2&x=tokens")
-    link = page.one("a", **{"aria-label": "Leave out run 1, bf16"})
+    link = page.one("a", **{"aria-label": "Remove run 1, bf16"})
     assert link.attributes["href"] == "/compare?runs=2,3&base=2&x=tokens"
 
 
@@ -143,8 +143,8 @@ def test_seed_and_name_are_no_difference_unless_asked_for(
         parse_page(client.get(f"/compare?runs=1,2{more}").text).text for more in ("", "&noise=1")
     ]
 
-    assert ["Left out: name, optimisation.seed." in one for one in said] == [True, False]
-    assert ["None: these runs have one recipe." in one for one in said] == [True, False]
+    assert ["Not compared: name, optimisation.seed." in one for one in said] == [True, False]
+    assert ["None: these runs use the same recipe." in one for one in said] == [True, False]
 
 
 def test_without_repeats_the_page_says_that_noise_is_unknown(
@@ -160,7 +160,7 @@ def test_groups_are_listed_with_their_number_of_runs(client: TestClient, engine:
         for seed in (1, 2):
             make_finished_run(db, optimisation={"seed": seed})
 
-    listed = shown(client, "?runs=1,2&group=seed").one("ul", **{"aria-label": "Groups drawn"})
+    listed = shown(client, "?runs=1,2&group=seed").one("ul", **{"aria-label": "Groups shown"})
     assert listed.text == "first try n = 2"
 
 

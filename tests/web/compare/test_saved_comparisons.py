@@ -85,4 +85,4 @@ def test_a_run_that_was_deleted_since_is_told(client: TestClient, engine: Engine
     with unit_of_work(engine) as db:
         assert db.get(Run, 3) is None
 
-    assert "Deleted since: run 3." in parse_page(client.get("/comparisons/1").text).text
+    assert "Deleted in the meantime: run 3." in parse_page(client.get("/comparisons/1").text).text

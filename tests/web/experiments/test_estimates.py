@@ -60,7 +60,7 @@ def test_what_makes_it_fit_does_and_is_one_click(client: TestClient, decoder: st
 
     assert (told["memory"]["verdict"], mended["memory"]["verdict"]) == ("too large", "fits")
     assert mended["smallest_change"] is None
-    assert "does not fit into" in page.one("figcaption").text
+    assert "does not fit in " in page.one("figcaption").text
     (button,) = [one for one in page.all("button") if one.text == told["smallest_change"]["title"]]
     assert json.loads(button.attributes["data-repair"])["optimisation.per_device_train_batch_size"]
 
@@ -76,7 +76,7 @@ def test_the_largest_batch_fits_and_twice_as_much_does_not(
     )
 
     assert once == "fits"
-    assert (twice == "fits") == way["title"].endswith("they fit as well")
+    assert (twice == "fits") == way["title"].endswith("still fits")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_form_says_that_time_is_unknown_and_offers_to_find_out(
 ) -> None:
     page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
-    assert "unknown until a first run" in page.one(class_="lasting").text
+    assert "No time estimate yet. Run a quick calibration." in page.one(class_="lasting").text
 
 
 def test_a_calibration_is_one_click_in_the_form(client: TestClient, decoder: str) -> None:
@@ -136,7 +136,7 @@ def test_a_calibration_is_one_click_in_the_form(client: TestClient, decoder: str
     shown = parse_page(client.post("/new/calibrate", data=form, headers=HTMX).text)
 
     assert page.one("button", **{"hx-post": "/new/calibrate"}).text == "Train a few steps"
-    assert "Waits for its turn" in shown.one(class_="chore").text
+    assert "Waiting in the queue" in shown.one(class_="chore").text
 
 
 def test_a_finished_run_shows_its_estimates_and_by_how_much_they_missed(
@@ -192,7 +192,7 @@ def test_what_no_dry_run_can_follow_is_refused_in_words(client: TestClient, deco
     answer = client.post("/api/v1/estimate/measurement", json={"recipe": asked})
 
     assert answer.status_code == 422
-    assert "they are packed by their numbers" in answer.text
+    assert "quantising them needs their values" in answer.text
 
 
 def test_the_form_offers_to_count_and_then_says_what_was_counted(
@@ -210,9 +210,9 @@ def test_the_form_offers_to_count_and_then_says_what_was_counted(
     after = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     assert before.one("button", **{"hx-post": "/new/measure"}).text == "Count every tensor"
-    assert "Going through a step" in shown.one(class_="chore").text
-    assert "By a dry run of a step" in after.one("figcaption").text
-    assert "the closed form said" in after.one("figcaption").text
+    assert "Simulating a step" in shown.one(class_="chore").text
+    assert "From a dry run of one step on your data" in after.one("figcaption").text
+    assert "the formula estimated" in after.one("figcaption").text
     assert after.all("button", **{"hx-post": "/new/measure"}) == []
 
 
@@ -241,7 +241,7 @@ def test_rows_nobody_has_read_are_counted_for_the_form_by_itself(
     memory = estimate(client, base_model=decoder)["memory"]
 
     assert ask.attributes["hx-trigger"] == "load"
-    assert "Waits for its turn" in shown.one(class_="chore").text
+    assert "Waiting in the queue" in shown.one(class_="chore").text
     assert "no run has read this data" in before.one("figcaption").text
     assert "for examples of 59 tokens; " in after.one("figcaption").text
     assert after.all("div", **{"hx-post": "/new/lengths"}) == []
@@ -269,7 +269,7 @@ def test_of_packed_rows_no_count_is_offered_that_would_say_nothing(
 
     assert [one.attributes for one in page.all() if "hx-post" in one.attributes] != []
     assert page.all(**{"hx-post": "/new/lengths"}) == []
-    assert " read them. How long that takes is unknown" in page.one(class_="lasting").text
+    assert " read them. No time estimate yet." in page.one(class_="lasting").text
 
 
 def test_calling_it_off_leaves_the_form_as_it_is(client: TestClient, decoder: str) -> None:
@@ -278,4 +278,4 @@ def test_calling_it_off_leaves_the_form_as_it_is(client: TestClient, decoder: st
     answer = client.post("/chores/1/cancel?then=/new/measured", headers=HTMX)
 
     shown = parse_page(answer.text).one(class_="chore")
-    assert shown.one("p").text == "Cancelled. Nothing is kept of it."
+    assert shown.one("p").text == "Cancelled. Nothing was saved."

@@ -139,14 +139,14 @@ def test_problems_are_summed_up_with_ways_to_them(client: TestClient) -> None:
 
     assert [(link.text, link.attributes["href"]) for link in links] == [
         ("Learning rate", "#optimisation-learning_rate"),
-        ("Longest example", "#data-max_length"),
+        ("Max sequence length", "#data-max_length"),
     ]
 
 
 def test_a_model_nobody_knows_is_told_beside_its_field(client: TestClient) -> None:
     page = parse_page(client.post("/new", data=filled(client, base_model="startr")).text)
 
-    assert field_error(page, "base_model").startswith("There is no model called startr.")
+    assert field_error(page, "base_model").startswith("There is no model named startr.")
 
 
 def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine) -> None:
@@ -160,7 +160,7 @@ def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine
 def test_a_name_is_needed(client: TestClient) -> None:
     page = parse_page(client.post("/new", data=filled(client, name="")).text)
 
-    assert field_error(page, "name").startswith("A name is needed.")
+    assert field_error(page, "name").startswith("Enter a name.")
 
 
 def test_fields_of_the_other_adapter_do_no_harm(client: TestClient, engine: Engine) -> None:

@@ -91,17 +91,17 @@ def test_all_settings_are_taken_back_but_not_the_name(client: TestClient) -> Non
 def test_how_many_are_not_default_is_told(client: TestClient) -> None:
     page = parse_page(client.get("/new?preset=lora&optimisation.seed=7&data.max_length=64").text)
 
-    assert page.one(id="unusual").text == "2 not default"
+    assert page.one(id="unusual").text == "2 changed"
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({}, "Start"),
-        ({"name": ""}, "To start, mend Name"),
-        ({"base_model": ""}, "To start, mend Base model"),
-        ({RATE: "x", "data.max_length": "1"}, "To start, mend 2 settings"),
-        ({"dataset": "gone"}, "To start, mend Data set"),
+        ({"name": ""}, "Fix Name to start"),
+        ({"base_model": ""}, "Fix Base model to start"),
+        ({RATE: "x", "data.max_length": "1"}, "Fix 2 settings to start"),
+        ({"dataset": "gone"}, "Fix Dataset to start"),
         ({"preset": "study"}, "Next: choose precisions"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_recipe_that_does_not_fit_loses_nothing(client: TestClient) -> None:
     assert [field_value(form_, name) for name in ("paste", RATE, "name")] == [text, "fast", "mine"]
     assert field_error(page, RATE) == "Must be a number, more than 0 and at most 1."
     assert field_error(page, "paste") == (
-        "There is no setting called optimisation.sped. Did you mean seed?"
+        "There is no setting named optimisation.sped. Did you mean seed?"
     )
 
 
@@ -141,7 +141,7 @@ def test_a_text_that_is_no_yaml_leaves_the_form(client: TestClient) -> None:
     page = drawn(client, "paste", form(client) | {"paste": "a: b: c", RATE: "0.25"})
 
     assert field_value(page.one(id="form"), RATE) == "0.25"
-    assert field_error(page, "paste").startswith("This is not YAML at line 1")
+    assert field_error(page, "paste").startswith("Invalid YAML at line 1")
 
 
 def test_a_copy_says_what_it_was_made_from(client: TestClient, engine: Engine) -> None:
@@ -160,7 +160,10 @@ def test_a_parent_that_is_gone_is_told(client: TestClient, engine: Engine) -> No
     with unit_of_work(engine) as db:
         experiments.create(db, "orphan", make_recipe(), parent="run:9")
 
-    assert "Made from run 9, which is gone." in parse_page(client.get("/experiments/1").text).text
+    assert (
+        "Created from run 9, which was deleted."
+        in parse_page(client.get("/experiments/1").text).text
+    )
 
 
 def test_a_study_leads_on_to_its_precisions(client: TestClient, engine: Engine) -> None:

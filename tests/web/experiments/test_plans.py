@@ -45,8 +45,8 @@ def filled(client: TestClient, **changes: str) -> dict[str, str]:
 
 
 ROUNDED = (
-    "4 weights stored in float32 are rounded to bfloat16 when they are loaded: in a sample of 4, "
-    "100 % change, by 0.11 % on average and 0.14 % at most."
+    "4 weights stored in float32 are rounded to bfloat16 on loading: of 4 sampled weights, 100 % "
+    "change, by 0.11 % on average and 0.14 % at most."
 )
 
 
@@ -142,7 +142,7 @@ def test_each_precision_tells_why_not_with_a_model(client: TestClient, overflowi
     reasons = {mode["name"]: mode["reason"] for mode in modes if mode["available"] is False}
 
     assert reasons["fp16"] == (
-        "1 of 1 weights looked at lie beyond 65,504, where float16 ends; the largest is 70,000."
+        "1 of 1 sampled weights exceed 65,504, the largest float16 value; the largest is 70,000."
     )
 
 
@@ -169,8 +169,8 @@ def test_the_form_tells_of_weights_that_would_not_move(client: TestClient, model
 
     assert [one.text for one in said] == [
         (
-            "75.0 % of weights would not move at a learning rate of 2e-05 in bfloat16 throughout: "
-            "choose a higher rate, or a mode that repairs the rounding."
+            "75.0 % of weights would not change at a learning rate of 2e-05 in bfloat16 "
+            "throughout: choose a higher rate, or a precision that compensates for rounding."
         ),
         ROUNDED,
     ]
@@ -189,15 +189,15 @@ def test_a_refusal_comes_with_a_button_that_mends_it(client: TestClient, overflo
 def test_a_form_half_filled_in_waits_for_the_rest(client: TestClient) -> None:
     said = parse_page(advised(client, optimisation__learning_rate="x")).text
 
-    assert said == "Advice follows once every field holds what it may."
+    assert said == "Recommendations appear once every field is valid."
 
 
 def test_a_model_that_is_not_there_is_told_in_its_place(client: TestClient) -> None:
     said = parse_page(advised(client, base_model="startr")).text
 
     assert said == (
-        "There is no model called startr. Did you mean starter? A hub model is written "
-        "owner/name; a folder starts with /."
+        "There is no model named startr. Did you mean starter? Write a hub model as owner/name, "
+        "and a folder as an absolute path."
     )
 
 
@@ -208,8 +208,8 @@ def test_what_is_refused_there_is_refused_at_start(client: TestClient, overflowi
     assert (answer.status_code, field_error(parse_page(answer.text), "precision")) == (
         422,
         (
-            "1 of 1 weights looked at lie beyond 65,504, where float16 ends; "
-            "the largest is 70,000. Use bfloat16 mixed."
+            "1 of 1 sampled weights exceed 65,504, the largest float16 value; the largest is "
+            "70,000. Use bfloat16 mixed."
         ),
     )
 
@@ -218,7 +218,7 @@ def test_the_form_names_quantised_formats_in_words(client: TestClient) -> None:
     choice = parse_page(client.get("/new").text).one(id="adapter-base_dtype")
 
     assert {one.attributes["value"]: one.text for one in choice.all("option")} == {
-        "native": "As it was saved",
+        "native": "As saved",
         "float32": "float32",
         "bfloat16": "bfloat16",
         "float16": "float16",
@@ -278,8 +278,8 @@ def test_the_form_shows_the_estimate(client: TestClient, decoder: str) -> None:
     assert sorted(part.text for part in parts) == [
         "Activations",
         "Allocator overhead",
+        "Logits and loss",
         "Optimizer",
-        "Scoring the answers",
         "Trainer",
         "Weights",
     ]

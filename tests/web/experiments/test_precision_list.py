@@ -48,7 +48,7 @@ def test_knobs_that_exclude_each_other_come_back_in_words(client: TestClient) ->
 
     assert answer.status_code == 422
     assert field_error(parse_page(answer.text), "precision") == (
-        "bfloat16, Kahan summation is about the weights trained, and an adapter's are float32. "
+        "bfloat16, Kahan summation sets the format of trained weights; an adapter's are float32. "
         "Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16."
     )
 
@@ -75,7 +75,7 @@ def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) ->
         run = make_running(db, precision="bf16")
         attempts.apply_events(db, run, [Started(total_steps=10, resolved=told)], 10)
 
-    label = "What was asked for and what really ran"
+    label = "Requested vs. actual settings"
     body = parse_page(client.get("/runs/1").text).one("div", **{"aria-label": label}).one("tbody")
     found = [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
     assert found == [
@@ -114,5 +114,5 @@ def test_the_interface_tells_each_row(client: TestClient) -> None:
         "bfloat16",
         "AdamW with float32 master",
         "float32",
-        "NVIDIA Ampere or newer; processors emulate it or have it",
+        "NVIDIA Ampere or newer; CPUs emulate it or support it natively",
     )

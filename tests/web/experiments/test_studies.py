@@ -136,17 +136,17 @@ def test_a_source_that_is_not_there_is_told(client: TestClient, source: str) -> 
 def test_the_report_tells_each_mode_and_keeps_nan(client: TestClient, study: int) -> None:
     page = parse_page(client.get(f"/reports/precision/{study}").text)
 
-    rows = page.one("div", **{"aria-label": "What each precision came to"}).one("tbody").all("tr")
+    rows = page.one("div", **{"aria-label": "Results by precision"}).one("tbody").all("tr")
     assert [row.one("th").text for row in rows] == ["fp32", "bf16"]
     assert page.one(class_="verdict").all("li")[0].text == (
-        "bf16 has no finite validation loss (1 of 1 run); 1 step with a loss that is no number."
+        "bf16 has no finite validation loss (1 of 1 run); 1 step with a NaN or infinite loss."
     )
 
 
 def test_answers_are_told_as_text(client: TestClient, study: int) -> None:
     page = parse_page(client.get(f"/reports/precision/{study}").text)
 
-    table = page.one("div", **{"aria-label": "Answers beside those of the reference"})
+    table = page.one("div", **{"aria-label": "Answers next to those of the reference"})
     assert (table.one("ins").text, table.one("del").text) == ("<b>no</b>", "yes")
 
 
@@ -156,8 +156,8 @@ def test_a_study_that_just_began_says_so_far(client: TestClient, experiment: int
     page = parse_page(client.get("/reports/precision/1").text)
     assert [item.text for item in page.one(class_="verdict").all("li")] == [
         "So far: bf16 has no validation loss to compare with fp32 (0 of 2 runs).",
-        "Seed noise is unknown: 0 seeds of fp32 with a validation loss, and it takes 2.",
-        "0 of 4 runs have ended.",
+        "Seed noise is unknown: fp32 has 0 seeds with a validation loss; at least 2 are needed.",
+        "0 of 4 runs ended.",
     ]
 
 
@@ -254,13 +254,13 @@ def test_what_befell_the_numbers_is_told_step_by_step(client: TestClient, study:
     page = parse_page(client.get(f"/reports/precision/{study}").text)
     report = client.get(f"/api/v1/studies/{study}").json()
 
-    rows = page.one("div", **{"aria-label": "Events along the steps"}).one("tbody").all("tr")
-    assert [row.text for row in rows] == ["1 bf16 0 1 step with a loss that is no number"]
+    rows = page.one("div", **{"aria-label": "Events by step"}).one("tbody").all("tr")
+    assert [row.text for row in rows] == ["1 bf16 0 1 step with a NaN or infinite loss"]
     assert [(one["kind"], one["first"], one["count"]) for one in report["incidents"]] == [
         ("broken", 1, 1)
     ]
     assert (
-        "| 1 | bf16 | 0 | 1 step with a loss that is no number |"
+        "| 1 | bf16 | 0 | 1 step with a NaN or infinite loss |"
         in client.get(f"/reports/precision/{study}?format=md").text
     )
 
@@ -269,4 +269,4 @@ def test_memory_nobody_can_estimate_is_said_to_be_unknown(client: TestClient, st
     report = client.get(f"/api/v1/studies/{study}").json()
 
     assert [one["memory_estimate"] for one in report["findings"]] == [None, None]
-    assert "not known" in client.get(f"/reports/precision/{study}?format=md").text
+    assert " unknown " in client.get(f"/reports/precision/{study}?format=md").text

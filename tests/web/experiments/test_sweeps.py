@@ -103,8 +103,8 @@ def test_the_form_tells_what_it_comes_to(client: TestClient, engine: Engine) -> 
     data = fields(client, space__adapter__r="4, 8, 16", parallel="1")
 
     told = parse_page(client.post("/sweeps/new/prospect", data=data).text).text
-    assert "3 runs , 36 s in all, between 29 s and 45 s" in told
-    assert "one after the other" in told
+    assert "3 runs , 36 s in total, between 29 s and 45 s" in told
+    assert "one at a time" in told
 
 
 def test_the_form_names_what_cannot_run(client: TestClient) -> None:
@@ -118,7 +118,7 @@ def test_the_form_names_what_cannot_run(client: TestClient) -> None:
 def test_an_empty_form_says_what_is_missing(client: TestClient) -> None:
     told = parse_page(client.post("/sweeps/new/prospect", data=fields(client)).text).text
 
-    assert told.endswith("Nothing varies yet. Give a knob several values, or a range.")
+    assert told.endswith("No setting varies yet. Give a setting several values or a range.")
 
 
 def test_every_knob_of_the_recipe_can_be_varied(client: TestClient) -> None:
@@ -162,10 +162,10 @@ def test_the_page_marks_the_best_and_leads_on(swept: Node) -> None:
 
     assert best == ["Run 2 ★ best"]
     assert swept.one("section", **{"aria-labelledby": "best-title"}).text == (
-        "The best Validation loss 1 in run 2 , with learning rate 0.0001 , lora rank 8 ."
+        "Best run Validation loss 1 in run 2 , with learning rate 0.0001 , lora rank 8 ."
         " Use these settings"
     )
-    assert "4 of 4 runs have ended" in swept.text
+    assert "4 of 4 runs ended" in swept.text
 
 
 def test_the_page_draws_the_metric_over_each_knob(swept: Node) -> None:
@@ -182,8 +182,8 @@ def test_a_sweep_that_just_began_says_so(client: TestClient) -> None:
     client.post("/api/v1/sweeps", json=NEW).raise_for_status()
 
     told = parse_page(client.get("/sweeps/1").text).text
-    assert "No run is queued yet." in told
-    assert "0 of 4 runs have ended" in told
+    assert "No runs are queued yet." in told
+    assert "0 of 4 runs ended" in told
     assert "0 of 4" in parse_page(client.get("/sweeps").text).text
 
 

@@ -33,7 +33,7 @@ def test_without_words_it_offers_what_one_can_do_and_the_newest_runs(
 
     found = offered(client, "")
 
-    assert list(found) == ["Do", "Go to", "Runs"]
+    assert list(found) == ["Actions", "Go to", "Runs"]
     assert found["Go to"] == [place.href for place in NAV_ITEMS]
     assert found["Runs"] == ["/runs/2", "/runs/1"]
 
@@ -46,7 +46,7 @@ def test_what_people_made_is_found_by_a_piece_of_its_name(
         make_finished_run(db, "a red sun")
 
     assert offered(client, "MOON") == {"Runs": ["/runs/1"], "Experiments": ["/experiments/1"]}
-    assert offered(client, "starter")["Data sets"] == ["/datasets/1"]
+    assert offered(client, "starter")["Datasets"] == ["/datasets/1"]
     assert offered(client, "starter")["Models"] == ["/models/1"]
 
 
@@ -61,13 +61,13 @@ def test_a_run_is_found_by_its_number(client: TestClient, engine: Engine) -> Non
 def test_settings_are_found_by_what_they_do(client: TestClient) -> None:
     found = offered(client, "overfits")
 
-    assert found == {"Settings of a recipe": ["/help/knobs/optimisation.weight_decay"]}
+    assert found == {"Recipe settings": ["/help/knobs/optimisation.weight_decay"]}
 
 
 def test_what_nothing_is_called_is_said(client: TestClient) -> None:
     answer = client.get("/palette?q=zebra", headers=AS_PART)
 
-    assert "Nothing is called so." in answer.text
+    assert "No results" in answer.text
 
 
 def test_names_are_shown_as_text(client: TestClient, engine: Engine) -> None:

@@ -30,8 +30,8 @@ def test_a_knob_says_what_it_takes_and_what_it_becomes(client: TestClient) -> No
     assert facts(page) == {
         "Name": "optimisation.learning_rate",
         "Default": "0.0002",
-        "Takes": "a number, more than 0 and at most 1",
-        "Becomes": "trl.SFTConfig.learning_rate",
+        "Accepts": "a number, more than 0 and at most 1",
+        "Maps to": "trl.SFTConfig.learning_rate",
     }
 
 

@@ -79,7 +79,7 @@ def test_a_language_that_is_not_spoken_is_refused(client: TestClient) -> None:
     answer = client.post("/language", data={"language": "tlh"})
 
     assert answer.status_code == 422
-    assert "does not speak that language" in answer.text
+    assert "This language is not available." in answer.text
 
 
 def test_a_cookie_with_anything_else_is_passed_over() -> None:
@@ -98,14 +98,14 @@ def test_caches_are_told_what_a_page_hangs_on(client: TestClient) -> None:
 def test_programs_are_answered_in_english(client: TestClient) -> None:
     refusal = client.get("/api/v1/runs/99", headers={"Accept-Language": "zh"}).json()
 
-    assert refusal["error"]["message"] == "There is no run 99."
+    assert refusal["error"]["message"] == "Run 99 does not exist."
 
 
 def test_people_are_told_of_errors_in_their_language(client: TestClient) -> None:
     page = client.get("/runs/99", headers={"Accept-Language": "zh"})
 
     assert page.status_code == 404
-    assert "没有运行 99。" in page.text
+    assert "运行 99 不存在。" in page.text
 
 
 def test_a_stranger_is_told_how_to_come_in_in_their_language(
@@ -118,7 +118,7 @@ def test_a_stranger_is_told_how_to_come_in_in_their_language(
     )
 
     assert page.status_code == 401
-    assert "此 Studio 不认识此浏览器" in page.text
+    assert "此浏览器尚未登录" in page.text
 
 
 def test_a_stranger_may_choose_the_language(engine: Engine, settings: Settings) -> None:
@@ -133,9 +133,7 @@ def test_a_stranger_may_choose_the_language(engine: Engine, settings: Settings) 
 
 
 def test_an_address_with_nothing_behind_it_is_called_so(client: TestClient) -> None:
-    assert (
-        "/nowhere 处没有任何内容" in client.get("/nowhere", headers={"Accept-Language": "zh"}).text
-    )
+    assert "找不到 /nowhere。" in client.get("/nowhere", headers={"Accept-Language": "zh"}).text
 
 
 def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: Engine) -> None:
@@ -151,9 +149,9 @@ def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: En
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("There is no run 7.", "没有运行 7。"),
+        ("Run 7 does not exist.", "运行 7 不存在。"),
         (
-            "All answers are the same: yes",
+            "All answers are identical: yes",
             "所有回答都相同：yes",
         ),
         (
@@ -164,7 +162,7 @@ def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: En
         ("Warm-up (steps or share)", "预热（步数或比例）"),
         ("Nobody has ever said this.", "Nobody has ever said this."),
         ("g s", "g s"),
-        ("There is nothing at /nowhere.", "/nowhere 处没有任何内容。"),
+        ("Not found: /nowhere.", "找不到 /nowhere。"),
         ("native on AMD EPYC, with float32's range.", "AMD EPYC 原生支持，范围与 float32 相同。"),
         ("", ""),
     ],

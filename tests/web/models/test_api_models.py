@@ -27,11 +27,14 @@ def test_a_path_too_long_for_the_system_is_told(client: TestClient, part: str) -
 
 
 def test_a_folder_begins_at_the_root(client: TestClient) -> None:
-    assert added(client, "models/starter") == (422, "models/starter does not start with /.")
+    assert added(client, "models/starter") == (
+        422,
+        "models/starter is not an absolute path: start it with /.",
+    )
 
 
 def test_a_folder_without_a_model_is_told(client: TestClient, tmp_path: Path) -> None:
-    assert added(client, str(tmp_path)) == (422, f"{tmp_path} holds no model.")
+    assert added(client, str(tmp_path)) == (422, f"{tmp_path} does not contain a model.")
 
 
 def test_a_model_of_the_home_is_told_with_its_whole_path(
@@ -93,7 +96,10 @@ def test_a_revision_is_one_or_refused(client: TestClient, revision: str) -> None
     source = {"kind": "hub", "id": "tiny/one", "revision": revision}
     answer = client.post("/api/v1/models", json={"source": source})
 
-    assert (answer.status_code, answer.json()["error"]["message"]) == (422, "This is no revision.")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        422,
+        "This is not a valid revision.",
+    )
 
 
 def test_the_endpoint_is_nobodys_to_choose(client: TestClient) -> None:

@@ -61,18 +61,18 @@ def test_a_model_has_a_page_with_what_needs_care(client: TestClient, tmp_path: P
     page = client.get(f"/models/{number}").text
 
     assert "It does not train in float16" in page
-    assert "Its config says bfloat16, its weights are float32" in page
+    assert "Its config says bfloat16, but its weights are float32" in page
     assert "It has no chat template" in page
 
 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "holds no model."),
-        ({"config.json": "{}"}, "has a config and no weights."),
+        ({}, "does not contain a model."),
+        ({"config.json": "{}"}, "has a config but no weights."),
         ({"config.json": "{}", "pytorch_model.bin": "x"}, "its weights are pickled"),
-        ({"config.json": "[" * 9000}, "config.json is not readable JSON."),
-        ({"config.json": "{}", "tokenizer_config.json": "7"}, "is not what it should be."),
+        ({"config.json": "[" * 9000}, "config.json is not valid JSON."),
+        ({"config.json": "{}", "tokenizer_config.json": "7"}, "is too large or not a JSON object."),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_refused_in_place(
@@ -112,7 +112,7 @@ def test_a_hub_that_cannot_be_reached_is_told_and_the_page_stays(offline: TestCl
 
 
 def test_too_few_letters_ask_nobody(online: TestClient, hub: HubServer) -> None:
-    assert "Two letters at least." in online.get("/models", params={"q": "t"}).text
+    assert "Enter at least two letters." in online.get("/models", params={"q": "t"}).text
     assert hub.asked == []
 
 
@@ -153,8 +153,8 @@ def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
 @pytest.mark.parametrize(
     ("repo", "said"),
     [
-        ("nobody/nothing", "has no nobody/nothing, or not for us."),
-        ("nonsense", "nonsense is not written owner/name."),
+        ("nobody/nothing", "has no nobody/nothing, or this studio has no access to it."),
+        ("nonsense", "nonsense does not have the form owner/name."),
         ("tiny/pickled", "tiny/pickled has no safetensors"),
         ("tiny/gated", "tiny/gated is gated"),
     ],
@@ -182,7 +182,7 @@ def test_own_code_is_off_until_it_is_allowed_for_one_revision(
     refused = client.post("/api/v1/runs", json=started)
     assert (refused.status_code, refused.json()["error"]["message"]) == (
         422,
-        "mine wants to run code that it brings (own.Own), which nobody has allowed.",
+        "mine needs to run custom code (own.Own) that has not been allowed.",
     )
 
     revision = client.get(f"/api/v1/models/{number}").json()["code"]["revision"]
@@ -192,7 +192,7 @@ def test_own_code_is_off_until_it_is_allowed_for_one_revision(
 
     (path / "own.py").write_text("print('other')")
     changed = client.post("/api/v1/runs", json=started)
-    assert "it has changed since" in changed.json()["error"]["message"]
+    assert "has changed since it was allowed." in changed.json()["error"]["message"]
 
 
 def test_consent_to_another_revision_is_refused(client: TestClient, tmp_path: Path) -> None:
@@ -281,14 +281,14 @@ def test_a_model_whose_folder_has_gone_says_so(client: TestClient, tmp_path: Pat
     number = bring(client, folder(tmp_path))
     (tmp_path / "mine").rename(tmp_path / "elsewhere")
 
-    assert "Its folder is gone." in client.get(f"/models/{number}").text
+    assert "The model folder is missing." in client.get(f"/models/{number}").text
 
 
 def test_one_that_was_never_fetched_can_be(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         db.add(Model(name="old", kind="hub", location="tiny/one"))
 
-    assert "hub, not fetched" in client.get("/models").text
+    assert "Hugging Face, not downloaded" in client.get("/models").text
     assert 'name="repo" value="tiny/one"' in client.get("/models/2").text
 
 
@@ -300,7 +300,7 @@ def test_one_that_cannot_be_read_says_why_on_its_page(
         models.add(db, "broken", str(tmp_path / "mine"), kind="run")
 
     assert "broken" in client.get("/models").text
-    assert "model.safetensors is cut short" in client.get("/models/2").text
+    assert "model.safetensors is incomplete" in client.get("/models/2").text
 
 
 def test_no_models_at_all_is_no_end(client: TestClient, engine: Engine) -> None:
@@ -328,6 +328,6 @@ def test_how_estimates_have_fared_stands_with_all_models_and_with_each(
             run.metrics = run.metrics | {"peak_memory_bytes": peak}
     pages = [client.get(f"/models{which}").text for which in ("", "/1", f"/{other}")]
 
-    assert ["Memory was off by 34" in page for page in pages] == [True, True, False]
-    assert "How estimates have fared" not in pages[2]
-    assert "How estimates have fared" not in client.get("/settings").text
+    assert ["Median memory error: 34" in page for page in pages] == [True, True, False]
+    assert "Estimate accuracy" not in pages[2]
+    assert "Estimate accuracy" not in client.get("/settings").text

@@ -59,10 +59,10 @@ def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestC
     sent = offline.post("/new", data=form)
 
     assert refusal["message"] == "127.0.0.1 cannot be reached from here."
-    assert "Try again, or choose a model that is on this machine." in refusal["hint"]
+    assert "Try again, or choose a model on this machine." in refusal["hint"]
     assert (refusal["param"], refusal["link"]) == ("base_model", "/models")
     assert submitted(offline, "owner/name") == (422, refusal["message"])
-    assert [one in advice for one in (refusal["message"], "To start, mend", "Memory")] == [
+    assert [one in advice for one in (refusal["message"], "Fix Base model to start", "Memory")] == [
         True,
         True,
         False,
@@ -74,8 +74,12 @@ def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestC
 @pytest.mark.parametrize(
     ("name", "told", "todo"),
     [
-        ("nobody/nothing", "has no nobody/nothing, or not for us.", "STUDIO_HUB_TOKEN"),
-        ("tiny/gated", "tiny/gated is gated: its owner asks for your consent first.", "Accept"),
+        (
+            "nobody/nothing",
+            "has no nobody/nothing, or this studio has no access to it.",
+            "STUDIO_HUB_TOKEN",
+        ),
+        ("tiny/gated", "tiny/gated is gated: you must accept its terms first.", "Accept"),
         ("tiny/pickled", "tiny/pickled has no safetensors", ""),
     ],
 )
@@ -141,6 +145,6 @@ def test_a_folder_that_is_gone_or_holds_no_weights_is_refused(
         models.add(db, "gone", str(gone), kind="folder")
     shutil.rmtree(gone)
 
-    assert planned(client, "gone")[0]["message"] == f"The folder of gone is gone: {gone}."
-    assert planned(client, str(bare))[0]["message"] == f"{bare} has a config and no weights."
-    assert submitted(client, "gone") == (422, f"The folder of gone is gone: {gone}.")
+    assert planned(client, "gone")[0]["message"] == f"The folder of gone no longer exists: {gone}."
+    assert planned(client, str(bare))[0]["message"] == f"{bare} has a config but no weights."
+    assert submitted(client, "gone") == (422, f"The folder of gone no longer exists: {gone}.")

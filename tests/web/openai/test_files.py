@@ -52,7 +52,7 @@ def test_rows_that_were_left_out_are_told(client: TestClient) -> None:
     told = bring(client, ROWS + b'{"messages": []}\n')
 
     assert told["status"] == "processed"
-    assert "There are no turns" in told["status_details"]
+    assert "No turns found: expected a list" in told["status_details"]
     assert "(rows 41)" in told["status_details"]
 
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_found_while_it_is_kept(
     assert client.get(f"/v1/models/{model}:ckpt-step-5").json()["id"] == f"{model}:ckpt-step-5"
     assert error(gone) == (404, "model_not_found", "model")
     assert gone.json()["error"]["message"].endswith(
-        f"No checkpoint of step 3 is kept. Ask {model}, or one of the steps that are: 5."
+        f"The checkpoint of step 3 was not kept. Use {model}, or a step that was kept: 5."
     )
 
 

@@ -104,7 +104,12 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
         assert chore is not None
         with task_results.notify_on_end(db, chore):
             task_lifecycle.fail(
-                chore, Failed(code="invalid", message="No row is left.", hint="Mend it.")
+                chore,
+                Failed(
+                    code="invalid",
+                    message="All rows are excluded.",
+                    hint="Change it and try again.",
+                ),
             )
 
     job = client.get("/v1/fine_tuning/jobs/ftjob-1").json()
@@ -113,7 +118,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
         "failed",
         {
             "code": "invalid_training_file",
-            "message": "No row is left. Mend it.",
+            "message": "All rows are excluded. Change it and try again.",
             "param": "training_file",
         },
     )

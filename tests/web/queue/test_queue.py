@@ -42,7 +42,7 @@ def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
     told = shown(client).one("p", class_="bar")
     assert (told.all("span")[0].text, told.one(class_="chip").text) == (
         "1 of 2 slots in use",
-        "worker box, heard of just now",
+        "worker box, last seen just now",
     )
 
 
@@ -63,7 +63,7 @@ def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine:
     card = told.one(id="loaded")
     assert told.one("p", class_="bar").all("span")[0].text == "2 of 2 slots in use"
     assert card.one("h3").text == "ft:starter:local:tone:7"
-    assert "It leaves in 4 min" in card.text
+    assert "Unloads in 4 min" in card.text
     assert (queue["used"], queue["loaded"]["model"]) == (2, "ft:starter:local:tone:7")
     assert 0 < queue["loaded"]["leaves_in_seconds"] <= 250
 
@@ -73,7 +73,7 @@ def test_a_model_that_answers_does_not_say_when_it_leaves(
 ) -> None:
     load(engine)
 
-    assert "It leaves" not in shown(client).one(id="loaded").text
+    assert "Unloads" not in shown(client).one(id="loaded").text
     assert client.get("/api/v1/queue").json()["loaded"]["leaves_in_seconds"] is None
 
 
@@ -97,7 +97,7 @@ def test_a_model_that_is_loaded_is_had_to_leave(
 
     card = shown(client).one(id="loaded")
     assert answer.status_code == 200
-    assert (card.all("button"), "It leaves once its answer is whole" in card.text) == ([], True)
+    assert (card.all("button"), "Unloads after its current answer." in card.text) == ([], True)
     with unit_of_work(engine) as db:
         assert loaded_model.is_unload_requested(db, "box")
 
@@ -108,7 +108,7 @@ def test_what_is_not_loaded_cannot_be_stopped(client: TestClient) -> None:
 
 def test_without_a_worker_there_is_a_warning(client: TestClient) -> None:
     assert shown(client).one(role="alert").one("strong").text == (
-        "No worker is heard of, so nothing will start."
+        "No worker is running, so nothing will start."
     )
 
 
@@ -116,7 +116,7 @@ def test_an_empty_queue_offers_the_next_step(client: TestClient) -> None:
     empty = shown(client).one(class_="empty")
 
     assert (empty.one("h2").text, empty.one("a").attributes["href"]) == (
-        "Nothing runs and nothing waits",
+        "Nothing is running or queued",
         "/new",
     )
 

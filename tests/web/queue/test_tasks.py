@@ -43,7 +43,7 @@ def test_a_program_sees_how_far_it_is(client: TestClient, chore: int) -> None:
         "running",
         "copying",
         0.5,
-        "Fetching a file",
+        "Downloading a file",
         None,
     )
 
@@ -55,7 +55,7 @@ def test_a_program_calls_it_off_once(client: TestClient, chore: int) -> None:
     assert (first.json()["status"], second.status_code, second.json()["error"]["message"]) == (
         "cancelled",
         409,
-        "Fetching a file has ended already: cancelled.",
+        "Downloading a file has already ended: cancelled.",
     )
 
 
@@ -123,8 +123,8 @@ def test_the_queue_shows_what_is_done_besides_runs(
 
     # Behind why it waits stands for how long, once that is a second.
     assert [(row.one("th").text, row.all("td")[1].text.partition(",")[0]) for row in rows] == [
-        ("Fetching a file data set 3", "copying"),
-        ("Export of first try #1, merged in bfloat16", "Waits for a worker: none is running"),
+        ("Downloading a file dataset 3", "copying"),
+        ("Export of first try #1, merged in bfloat16", "Waiting for a worker: none is running"),
     ]
     assert chore == 1
 

@@ -33,10 +33,10 @@ def test_a_run_says_behind_which_it_waits(client: TestClient, waiting: list[int]
     page = parse_page(client.get(f"/runs/{last}").text).one(id="wait").text
 
     assert [(run["id"], run["reason"]) for run in told] == [
-        (following, f"waits for run {trains} to end"),
-        (last, f"waits behind run {following}"),
+        (following, f"waiting for run {trains} to end"),
+        (last, f"waiting behind run {following}"),
     ]
-    assert page.startswith(f"Waits behind run {following}")
+    assert page.startswith(f"Waiting behind run {following}")
     why = client.get(f"/api/v1/runs/{following}").json()["waiting"]
     assert (why["reason"], why["starts_in_seconds"]) == (told[0]["reason"], None)
     assert client.get(f"/api/v1/runs/{trains}").json()["waiting"] is None
@@ -49,7 +49,7 @@ def test_how_long_it_has_waited_is_shown(
         runs.get(db, waiting[1]).created_at = datetime.now(UTC) - timedelta(minutes=9)
 
     shown = parse_page(client.get(f"/runs/{waiting[1]}/wait").text).one(id="wait").text
-    assert shown.startswith(f"Waits for run {waiting[0]} to end, for 9 min")
+    assert shown.startswith(f"Waiting for run {waiting[0]} to end, for 9 min")
     assert parse_page(client.get(f"/runs/{waiting[0]}/wait").text).one(id="wait").text == ""
 
 
@@ -61,9 +61,9 @@ def test_an_export_that_needs_a_slot_says_that_training_goes_first(
         db.add(Export(run_id=run, kind="merged", dtype="bfloat16"))
     told = client.get(f"/api/v1/runs/{run}/exports/1").json()["waiting"]
 
-    assert told["reason"] == f"waits for run {waiting[1]} to start and end: training goes first"
+    assert told["reason"] == f"waiting for run {waiting[1]} to start and end: training goes first"
     page = client.get(f"/runs/{run}/exports").text
-    assert "Waits for run" in page
+    assert "Waiting for run" in page
 
 
 def test_what_waits_for_a_worker_that_restarts_says_so(
@@ -77,6 +77,6 @@ def test_what_waits_for_a_worker_that_restarts_says_so(
     reasons.append(client.get("/api/v1/queue").json()["waiting"][0]["reason"])
 
     assert reasons == [
-        "waits for a worker: none is running",
-        "waits for the worker, which is starting again",
+        "waiting for a worker: none is running",
+        "waiting for the worker, which is restarting",
     ]

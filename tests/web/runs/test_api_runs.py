@@ -61,7 +61,7 @@ def test_an_unknown_model_is_refused(client: TestClient) -> None:
 
     assert (error["param"], error["message"]) == (
         "base_model",
-        "There is no model called startr.",
+        "There is no model named startr.",
     )
 
 
@@ -199,7 +199,7 @@ def test_a_deleted_run_is_gone(client: TestClient, engine: Engine) -> None:
     assert client.get("/api/v1/runs/1").json() == {
         "error": {
             "code": "not_found",
-            "message": "There is no run 1.",
+            "message": "Run 1 does not exist.",
             "hint": "It may have been deleted.",
             "param": None,
         }

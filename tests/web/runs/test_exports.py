@@ -85,7 +85,7 @@ def test_a_whole_model_is_exported_unless_said_otherwise(client: TestClient) -> 
     ("body", "status", "message"),
     [
         ({"dtype": "int8"}, 422, "dtype: Must be 'float32', 'bfloat16' or 'float16'."),
-        ({"dtype": "float16", "kind": "full"}, 422, "Run 1 has nothing of the kind full."),
+        ({"dtype": "float16", "kind": "full"}, 422, "Run 1 cannot be exported as full."),
     ],
 )
 @pytest.mark.usefixtures("lora")
@@ -123,7 +123,7 @@ def test_weights_beyond_float16_are_refused_before_the_start(
 
     told = ask(client, dtype="float16")
     assert (told["status"], told["param"]) == (422, "dtype")
-    assert told["message"].startswith("1 of 1 weights looked at lie beyond 65,504")
+    assert told["message"].startswith("1 of 1 sampled weights exceed 65,504")
     choice = parse_page(client.get("/runs/1").text).one("input", value="full float16")
     assert "disabled" in choice.attributes
 
@@ -142,7 +142,7 @@ def test_an_export_that_does_not_fit_on_the_disk_is_refused(
 
     told = ask(client, dtype="bfloat16")
     assert (told["status"], told["code"]) == (507, "disk_full")
-    assert told["message"].startswith("This export needs about 6,000,000.0 GB, and ")
+    assert told["message"].startswith("This export needs about 6,000,000.0 GB; only ")
 
 
 @pytest.mark.usefixtures("lora")
@@ -213,7 +213,7 @@ def test_an_adapter_alone_is_no_base(
 
 @pytest.mark.usefixtures("lora")
 def test_a_run_without_exports_says_what_they_are(client: TestClient) -> None:
-    assert section(client).text.startswith("Nothing is exported yet.")
+    assert section(client).text.startswith("Nothing exported yet.")
 
 
 def test_a_run_without_a_model_offers_none(client: TestClient, engine: Engine) -> None:
@@ -230,15 +230,23 @@ def test_each_format_says_what_it_costs(client: TestClient) -> None:
     told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
     assert told == {
         "merged float32": "float32 about 4 MB No weight changes.",
-        "merged bfloat16": "bfloat16 about 2 MB A weight changes by up to 0.39 %; "
-        "the range is that of float32, so none overflows.",
-        "merged float16": "float16 about 2 MB A weight changes by up to 0.049 %, or by more if it "
-        "is smaller than 0.00006; one beyond 65,504 becomes infinite.",
+        "merged bfloat16": (
+            "bfloat16 about 2 MB A weight changes by up to 0.39 %; none overflows, because the "
+            "range equals float32's."
+        ),
+        "merged float16": (
+            "float16 about 2 MB A weight changes by up to 0.049 %, or more if it is smaller than "
+            "0.00006; weights above 65,504 become infinite."
+        ),
         "adapter float32": "float32 about 4 KB No weight changes.",
-        "adapter bfloat16": "bfloat16 about 2 KB A weight changes by up to 0.39 %; "
-        "the range is that of float32, so none overflows.",
-        "adapter float16": "float16 about 2 KB A weight changes by up to 0.049 %, or by more if it "
-        "is smaller than 0.00006; one beyond 65,504 becomes infinite.",
+        "adapter bfloat16": (
+            "bfloat16 about 2 KB A weight changes by up to 0.39 %; none overflows, because the "
+            "range equals float32's."
+        ),
+        "adapter float16": (
+            "float16 about 2 KB A weight changes by up to 0.049 %, or more if it is smaller than "
+            "0.00006; weights above 65,504 become infinite."
+        ),
     }
 
 
@@ -252,7 +260,7 @@ def test_the_page_asks_follows_and_shows_the_figures(
         task_lifecycle.start(exports.get(db, 1, 1))
         exports.apply_events(exports.get(db, 1, 1), [PhaseChanged(name="converting", share=0.5)], 1)
     assert section(client).all("div", **{"hx-trigger": "every 1s"}) != []
-    assert cells(client)[:2] == ["float16 Merged with its base", "● running converting"]
+    assert cells(client)[:2] == ["float16 Merged with its base model", "● running converting"]
     assert section(client).one("progress").attributes["value"] == "0.5000"
     finish(engine, settings)
 
@@ -271,7 +279,7 @@ def test_the_page_asks_follows_and_shows_the_figures(
 def test_a_form_without_a_format_is_refused_in_words(client: TestClient) -> None:
     answer = client.post("/runs/1/exports", data={"model": "merged int8"})
 
-    assert (answer.status_code, "Choose a format to export in." in answer.text) == (422, True)
+    assert (answer.status_code, "Choose an export format." in answer.text) == (422, True)
 
 
 @pytest.mark.usefixtures("lora")

@@ -56,7 +56,7 @@ def test_a_failure_tells_where_it_was(panel: Node) -> None:
     assert facts == {
         "Failed while": "saving",
         "After step": "4",
-        "Process ended with": "exit code 1",
+        "Exit status": "exit code 1",
         "Attempt": "1",
         "Code": "out_of_memory",
     }
@@ -96,7 +96,7 @@ def test_a_failure_over_rest_is_whole(
         "log": ["almost", "bang ```"],
         "repairs": [
             {
-                "title": "with batches of 4, 2 to an update",
+                "title": "with batch size 4 and 2 accumulation steps",
                 "change": {
                     "optimisation": {
                         "per_device_train_batch_size": 4,
@@ -163,7 +163,8 @@ def test_a_run_that_shrank_says_so(client: TestClient, engine: Engine) -> None:
     page = parse_page(client.get("/runs/1").text)
     told = client.get("/api/v1/runs/1").json()
     assert (
-        "Attempt 0 ran out of memory. Since then its batches are of 4 instead of 8, 2 to an update."
+        "Attempt 0 ran out of memory. Since then the batch size has been 4 instead of 8, with 2 "
+        "gradient accumulation steps."
     ) in [note.text for note in page.all("p", class_="note")]
     assert (told["status"], told["error"]) == ("queued", None)
     assert told["recipe"]["optimisation"]["per_device_train_batch_size"] == 4

@@ -13,7 +13,7 @@ from tests.support.page_reader import Node, parse_page
 
 ALARM = AlarmRaised(
     code="activations_overflow",
-    message="The first output that is no number came from layers.1.mlp.",
+    message="The first NaN or infinite output came from layers.1.mlp.",
     hint="Choose bfloat16.",
     step=3,
     module="layers.1.mlp",
@@ -57,7 +57,10 @@ def test_the_section_can_be_drawn_anew_alone(client: TestClient, engine: Engine)
         make_running(db)
 
     whole, alone = section(client), section(client, "/runs/1/numerics")
-    assert (alone.text, alone.text) == (whole.text, "Numerics Known from the first step on.")
+    assert (alone.text, alone.text) == (
+        whole.text,
+        "Numerical health Available after the first step.",
+    )
 
 
 @pytest.mark.parametrize(

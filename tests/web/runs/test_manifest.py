@@ -117,7 +117,7 @@ def test_a_data_set_that_is_gone_leaves_a_gap(
 def test_a_run_that_is_gone_has_none(client: TestClient) -> None:
     answer = client.get("/api/v1/runs/9/manifest")
 
-    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "There is no run 9.")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "Run 9 does not exist.")
 
 
 def test_the_page_links_it_beside_the_files(client: TestClient, engine: Engine) -> None:

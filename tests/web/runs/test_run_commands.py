@@ -83,8 +83,8 @@ def test_a_failed_run_starts_over_by_rest(client: TestClient, engine: Engine) ->
     assert (answer.status_code, run["status"], run["checkpoint_step"]) == (200, "queued", None)
     told = [one["words"] for one in client.get("/api/v1/runs/1/events").json()["data"]]
     assert told[-2:] == [
-        "Begun anew: the numbers and answers of before are gone.",
-        "Put into the queue.",
+        "Restarted: earlier metrics and answers were deleted.",
+        "Added to the queue.",
     ]
 
 
@@ -121,8 +121,8 @@ def test_a_run_is_moved_held_and_prioritised_in_one_call(
     waiting = client.get("/api/v1/queue").json()["waiting"]
     assert [(run["name"], run["queue_position"], run["reason"]) for run in waiting] == [
         ("b", 1, "held by you"),
-        ("c", 2, "waits for a worker: none is running"),
-        ("a", 3, "waits for a worker: none is running"),
+        ("c", 2, "waiting for a worker: none is running"),
+        ("a", 3, "waiting for a worker: none is running"),
     ]
 
 
@@ -158,13 +158,13 @@ def test_a_refused_submission_leaves_its_key_free(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("make", "offered"),
     [
-        (make_run, ["Cancel", "Keep as it is", "Cancel the run"]),
+        (make_run, ["Cancel", "Go back", "Cancel the run"]),
         (
             make_running,
-            ["Pause", "Stop", "Let it train", "Stop and discard", "Stop and keep"],
+            ["Pause", "Stop", "Keep running", "Stop and discard", "Stop and keep"],
         ),
-        (make_paused, ["Resume", "Cancel", "Keep as it is", "Cancel the run"]),
-        (make_failed, ["Go on from step 3", "Start over", "Keep as it is", "Start over"]),
+        (make_paused, ["Resume", "Cancel", "Go back", "Cancel the run"]),
+        (make_failed, ["Resume from step 3", "Restart", "Go back", "Restart"]),
         (make_finished_run, []),
     ],
 )

@@ -65,25 +65,25 @@ def lived_through(db: Session) -> Run:
 
 
 STORY = [
-    ("queued", "Put into the queue."),
-    ("held", "Held: it waits until it is released."),
+    ("queued", "Added to the queue."),
+    ("held", "Held until it is released."),
     ("released", "Released."),
-    ("prioritised", "Given priority 5."),
-    ("moved", "Moved to place 1 of those that wait."),
-    ("starting", "Taken by a worker, attempt 1."),
-    ("running", "Began to train."),
+    ("prioritised", "Priority set to 5."),
+    ("moved", "Moved to position 1 within its priority."),
+    ("starting", "Claimed by a worker, attempt 1."),
+    ("running", "Started training."),
     ("stopping", "Asked to pause."),
     ("checkpointed", "Wrote a checkpoint at step 2."),
     ("paused", "Paused at step 2."),
-    ("queued", "Put into the queue."),
-    ("starting", "Taken by a worker, attempt 2."),
-    ("running", "Began to train."),
-    ("resumed", "Went on from step 2."),
+    ("queued", "Added to the queue."),
+    ("starting", "Claimed by a worker, attempt 2."),
+    ("running", "Started training."),
+    ("resumed", "Resumed from step 2."),
     ("alarm", "The loss is exactly zero. Seen at step 4."),
     ("failed", "It was killed."),
-    ("queued", "Put into the queue."),
-    ("starting", "Taken by a worker, attempt 3."),
-    ("running", "Began to train."),
+    ("queued", "Added to the queue."),
+    ("starting", "Claimed by a worker, attempt 3."),
+    ("running", "Started training."),
     ("succeeded", "Done."),
 ]
 
@@ -123,7 +123,7 @@ def test_a_run_put_back_by_itself_says_why(client: TestClient, engine: Engine) -
         attempts.close_exited(db, run, ProcessExit(exit_code=-9))
 
     assert events(client)[-1]["words"] == (
-        "Back in the queue. The training process was killed from outside (SIGKILL)."
+        "Back in the queue. The training process was killed from outside the studio (SIGKILL)."
     )
 
 
@@ -182,7 +182,7 @@ def test_an_attempt_without_a_last_word_says_how_it_ended(
         attempts.close_exited(db, run, ProcessExit(exit_code=-9))
 
     [row] = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
-    assert row.all("td")[0].text == "lost: ended by SIGKILL"
+    assert row.all("td")[0].text == "lost: killed by SIGKILL"
 
 
 def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engine) -> None:
@@ -196,7 +196,7 @@ def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engi
         taken(db, run)
 
     rows = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
-    assert [row.all("td")[0].text for row in rows] == ["its end was not written down", "goes on"]
+    assert [row.all("td")[0].text for row in rows] == ["end not recorded", "in progress"]
 
 
 def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -> None:

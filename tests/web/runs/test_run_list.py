@@ -90,7 +90,7 @@ def test_a_search_without_result_says_so(client: TestClient, engine: Engine) -> 
 
     page = parse_page(client.get("/?q=nothing").text)
     assert (page.one(class_="empty").one("h2").text, page.one(id="q").attributes["value"]) == (
-        "No run matches",
+        "No matching runs",
         "nothing",
     )
 

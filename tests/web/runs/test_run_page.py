@@ -69,7 +69,7 @@ def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: En
         run = make_running(db, precision="bf16")
         attempts.apply_events(db, run, [Started(total_steps=10, resolved=found)], 10)
 
-    assert rows(shown(client), "What was asked for and what really ran") == [
+    assert rows(shown(client), "Requested vs. actual settings") == [
         ["Compute", "bfloat16", "float32 (differs)"],
         ["Weights", "float32", "float32"],
         ["Seed", "42", "42"],
@@ -84,7 +84,7 @@ def test_a_packed_run_tells_what_its_rows_became(client: TestClient, engine: Eng
             run = make_running(db, data={"packing": packing})
             attempts.apply_events(db, run, [Started(total_steps=10, resolved=found)], 10)
 
-    told = "rows to learn from share 384 examples."
+    told = "training rows are packed into 384 sequences."
     assert [told in shown(client, run).one(id="head").text for run in (1, 2)] == [True, False]
 
 
@@ -95,7 +95,7 @@ def test_a_packed_run_that_has_read_nothing_yet_is_shown(
     with unit_of_work(engine) as db:
         make(db, data={"packing": True})
 
-    assert "rows to learn from" not in shown(client).one(id="head").text
+    assert "training rows are packed" not in shown(client).one(id="head").text
 
 
 def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
@@ -106,7 +106,7 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), told, 10)
 
-    row = shown(client).one("div", **{"aria-label": "Answers along the steps"}).one("tbody")
+    row = shown(client).one("div", **{"aria-label": "Sample answers during training"}).one("tbody")
     assert [one.text for one in row.all(class_="words")] == ["Q?", "Expected R", "blah", "<b>A</b>"]
 
 
@@ -155,9 +155,9 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
         "Skipped steps",
         "Gradients rounded to zero",
         "Updates lost to rounding",
-        "Size of an update",
-        "Largest activation",
-        "Largest score of a token",
+        "Relative update size",
+        "Max activation",
+        "Max logit",
     ]
 
 
@@ -247,7 +247,7 @@ def test_a_missing_run_is_told_in_words(client: TestClient) -> None:
 
     assert (answer.status_code, parse_page(answer.text).one("strong").text) == (
         404,
-        "There is no run 9.",
+        "Run 9 does not exist.",
     )
 
 

@@ -54,7 +54,7 @@ def test_a_wrong_search_is_told_with_its_place(client: TestClient) -> None:
 
     assert told.one("mark").text == "stauts:failed"
     assert told.one(class_="error").text.startswith(
-        "There is no field called stauts. Did you mean status?"
+        "There is no field named stauts. Did you mean status?"
     )
     assert page.one(id="q").attributes["value"] == "alpha stauts:failed"
 
@@ -176,7 +176,7 @@ def test_when_other_runs_match_by_now_none_is_changed(client: TestClient) -> Non
     answer = client.post("/runs/bulk", data=data, headers=PARTIAL)
 
     assert (answer.status_code, len(rows(client, "/"))) == (409, 3)
-    assert "2 runs match by now, not 1." in answer.text
+    assert "2 runs match the query now, not 1." in answer.text
 
 
 @pytest.mark.usefixtures("three")
@@ -207,7 +207,7 @@ def test_a_run_in_the_trash_says_so_and_can_be_taken_back(client: TestClient) ->
     page = client.post("/runs/1/trash")
     again = client.post("/runs/1/restore")
 
-    assert ("In the trash since" in page.text, "In the trash since" in again.text) == (True, False)
+    assert ("Moved to the trash" in page.text, "Moved to the trash" in again.text) == (True, False)
 
 
 @pytest.mark.usefixtures("three")

@@ -246,4 +246,4 @@ def test_one_run_is_laid_along_its_steps(client: TestClient, engine: Engine) -> 
     marks = [[(one.tag, one.text) for one in cell.all()] for cell in words(section.one("tbody"))]
     assert marks == [[], [("del", "c"), ("ins", "d")], [], [("ins", "e")]]
     assert [len(cell.all("form")) for cell in section.one("tbody").all("td")] == [0, 0, 0, 1]
-    assert "as before" in section.one("tbody").all("td")[2].text
+    assert "same as before" in section.one("tbody").all("td")[2].text

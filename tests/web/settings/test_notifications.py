@@ -38,7 +38,7 @@ def test_ways_are_told_without_what_is_secret(set_up: TestClient) -> None:
 
     assert [(way["channel"], way["is_on"], way["goes_to"]) for way in told["data"]] == [
         ("webhook", True, "https://hooks.example.org/…"),
-        ("email", True, "ann@example.org by mail.example.org"),
+        ("email", True, "ann@example.org via mail.example.org"),
     ]
 
 
@@ -53,8 +53,8 @@ def test_ways_that_are_off_say_how_to_set_them_up(client: TestClient) -> None:
     said = [card.one("p").text for card in notices(client).all("article")]
 
     assert said[:2] == [
-        "Set STUDIO_WEBHOOK_URL and STUDIO_WEBHOOK_SECRET to be told.",
-        "Set STUDIO_SMTP_URL and STUDIO_NOTIFY_EMAIL to be told.",
+        "Set STUDIO_WEBHOOK_URL and STUDIO_WEBHOOK_SECRET to enable.",
+        "Set STUDIO_SMTP_URL and STUDIO_NOTIFY_EMAIL to enable.",
     ]
 
 
@@ -84,7 +84,7 @@ def test_the_button_shows_the_message_it_wrote(set_up: TestClient) -> None:
 
     [row] = parse_page(answer.text).one("tbody").all("tr")
     cells = [cell.text for cell in row.all("td")]
-    assert cells[:4] == ["webhook", "○ waiting", "Waits for the worker.", "0"]
+    assert cells[:4] == ["webhook", "○ waiting", "Waiting for the worker.", "0"]
 
 
 def test_what_came_back_is_listed(client: TestClient, engine: Engine) -> None:
@@ -94,22 +94,22 @@ def test_what_came_back_is_listed(client: TestClient, engine: Engine) -> None:
         [written] = deliveries.newest(db, limit=9)
         taken = deliveries.begin_attempt(db, written.id or 0, written.due_at)
         assert taken is not None
-        answer = DeliveryResult(is_ok=True, words="It answered 200 OK.")
+        answer = DeliveryResult(is_ok=True, words="The server responded with 200 OK.")
         deliveries.record_result(db, taken[1], answer, written.due_at)
 
     [row] = notices(client).one("tbody").all("tr")
     assert [cell.text for cell in row.all("td")][:4] == [
         "webhook",
         "✓ delivered",
-        "It answered 200 OK.",
+        "The server responded with 200 OK.",
         "1",
     ]
     [told] = client.get("/api/v1/deliveries").json()["data"]
     assert (told["status"], [one["words"] for one in told["tries"]]) == (
         "delivered",
-        ["It answered 200 OK."],
+        ["The server responded with 200 OK."],
     )
 
 
 def test_no_worker_is_told(set_up: TestClient) -> None:
-    assert notices(set_up).one("strong").text == ("No worker is heard of, so no message is sent.")
+    assert notices(set_up).one("strong").text == ("No worker is running, so no messages are sent.")

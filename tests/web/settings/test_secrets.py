@@ -138,7 +138,7 @@ def test_a_key_that_is_missing_is_told_and_never_made_anew(
     shown = parse_page(client.get("/settings/secrets").text).one(id="hub_token").text
     refused = client.put("/api/v1/secrets/s3_key", json={"value": "another"})
 
-    assert "is missing. Put the file back, or forget this secret" in shown
+    assert "is missing. Restore the file, or remove this secret" in shown
     assert used(engine, settings) == ""
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
     settings.secret_file.write_bytes(key)
@@ -154,9 +154,12 @@ def test_another_key_is_told_and_ends_nothing(
     listed = TestClient(create_app(engine, other)).get("/api/v1/secrets").json()["data"]
 
     trouble = {one["name"]: one["trouble"] for one in listed}["hub_token"]
-    assert "locked with another key" in trouble
+    assert "encrypted with a different key" in trouble
     assert used(engine, other) == ""
-    with read_session(engine) as db, pytest.raises(UnavailableError, match="another key"):
+    with (
+        read_session(engine) as db,
+        pytest.raises(UnavailableError, match="encrypted with a different key"),
+    ):
         secrets.settings_with_required(db, other, ["hub_token"])
 
 

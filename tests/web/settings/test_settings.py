@@ -60,7 +60,7 @@ def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings
 
 
 def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
-    assert facts(client)["Quick start"] == "off"
+    assert facts(client)["Prefork server"] == "off"
 
 
 def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
@@ -70,8 +70,8 @@ def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settin
         launcher_status.LauncherStatus(state="ready", pid=pid, started=process_start_time(pid)),
     )
 
-    told = facts(client)["Quick start"]
-    assert re.fullmatch(r"ready, holds [1-9]\d* MB", told)
+    told = facts(client)["Prefork server"]
+    assert re.fullmatch(r"ready, uses [1-9]\d* MB", told)
 
 
 def test_a_launcher_that_is_gone_is_not_told_as_ready(
@@ -81,7 +81,7 @@ def test_a_launcher_that_is_gone_is_not_told_as_ready(
         settings, launcher_status.LauncherStatus(state="ready", pid=os.getpid(), started=1)
     )
 
-    assert facts(client)["Quick start"] == "off"
+    assert facts(client)["Prefork server"] == "off"
 
 
 def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Settings) -> None:
@@ -89,4 +89,4 @@ def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Sett
         settings, launcher_status.LauncherStatus(state="broken", why="It has threads.")
     )
 
-    assert facts(client)["Quick start"] == "not usable now. It has threads."
+    assert facts(client)["Prefork server"] == "not available. It has threads."
