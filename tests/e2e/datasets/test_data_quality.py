@@ -24,7 +24,7 @@ def bring(page: Page, pairs: list[tuple[str, str]], **more: list[bool]) -> None:
     page.get_by_label("File", exact=True).set_input_files(file)
     page.get_by_role("button", name="Upload").click()
     page.wait_for_url("**/mapping")
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Save dataset").click()
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
 
 
@@ -32,19 +32,19 @@ def test_what_is_found_is_shown_and_left_out_and_a_run_starts(page: Page, studio
     bring(page, [*GOOD, ("Ring\x07 it", "Yes."), *GOOD[:3]])
     expect(page.locator(".finding")).to_have_count(2)
 
-    page.get_by_role("link", name=re.compile("^Show rows: Rows hold control")).click()
+    page.get_by_role("link", name=re.compile("^Show rows: Rows contain control")).click()
     expect(page.locator(".turns-list > li")).to_have_count(1)
     expect(page.locator("mark.found")).to_have_text("U+0007")
 
-    page.get_by_role("button", name="Leave this row out").click()
-    page.get_by_role("button", name="Leave it out").click()
-    expect(page.get_by_text("new runs learn from version 2")).to_be_visible()
+    page.get_by_role("button", name="Exclude this row").click()
+    page.get_by_role("button", name="Exclude it").click()
+    expect(page.get_by_text("New runs use version 2; version 1 is unchanged.")).to_be_visible()
     page.get_by_role("button", name="Drop duplicates").click()
     page.get_by_role("button", name="Drop them").click()
-    expect(page.get_by_text("Nothing suspicious was found")).to_be_visible()
+    expect(page.get_by_text("No issues found in the rows.")).to_be_visible()
 
-    page.get_by_role("link", name="Train on it").click()
-    page.get_by_label("Stop after").fill("2")
+    page.get_by_role("link", name="Train on this").click()
+    page.get_by_label("Max steps").fill("2")
     page.locator("#start").click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
@@ -55,9 +55,9 @@ def test_what_is_found_is_shown_and_left_out_and_a_run_starts(page: Page, studio
 def test_what_blocks_is_told_in_the_form_and_nothing_starts(page: Page, studio: Studio) -> None:
     before = studio.api.get("/runs").json()["data"]
     bring(page, GOOD, label=[False] * len(GOOD))
-    expect(page.locator(".finding")).to_contain_text("No run can start on these rows.")
+    expect(page.locator(".finding")).to_contain_text("Runs cannot start with these rows.")
 
-    page.get_by_role("link", name="Train on it").click()
+    page.get_by_role("link", name="Train on this").click()
     expect(page.locator("#advice")).to_contain_text("No row is labelled good")
     page.locator("#start").click()
 

@@ -36,8 +36,8 @@ def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_pa
     page.locator("#file").set_input_files(file)
     page.get_by_role("button", name="Upload").click()
 
-    expect(page.get_by_text("The connection is lost. Trying again…")).to_be_visible(timeout=60_000)
-    sent = page.get_by_role("progressbar", name="Sent so far")
+    expect(page.get_by_text("Connection lost. Retrying…")).to_be_visible(timeout=60_000)
+    sent = page.get_by_role("progressbar", name="Upload progress")
     assert 0 < float(sent.get_attribute("value") or 0) < 1
     seen.append(True)
     for route in held:
@@ -50,9 +50,9 @@ def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_pa
 def test_what_cannot_be_fetched_says_why_and_offers_another_try(page: Page) -> None:
     page.goto("/datasets")
     page.get_by_role("link", name="URL").click()
-    page.get_by_label("Address").fill("http://127.0.0.1/rows.jsonl")
-    page.get_by_role("button", name="Fetch").click()
+    page.get_by_label("URL", exact=True).fill("http://127.0.0.1/rows.jsonl")
+    page.get_by_role("button", name="Import").click()
 
-    refusal = "127.0.0.1 is an internal address, which is not asked."
+    refusal = "127.0.0.1 is an internal address, which is blocked."
     expect(page.get_by_role("alert")).to_contain_text(refusal, timeout=60_000)
-    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()

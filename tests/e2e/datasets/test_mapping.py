@@ -28,8 +28,8 @@ def told(page: Page, words: str) -> None:
 
 def test_what_is_known_takes_one_press(page: Page, studio: Studio) -> None:
     bring(page)
-    told(page, "Of all 12 rows, 12 are learnt")
-    page.get_by_role("button", name="Use it").click()
+    told(page, "Of all 12 rows, 12 are usable")
+    page.get_by_role("button", name="Save dataset").click()
 
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
     expect(page.get_by_role("heading", name="films", level=1)).to_be_visible()
@@ -50,7 +50,7 @@ def test_what_is_chosen_shows_at_once_and_is_kept(page: Page, studio: Studio) ->
     # Enter shows what it does; it uses nothing yet.
     page.get_by_label("Value of filter 1").press("Enter")
     told(page, "8 left out")
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Save dataset").click()
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
 
     made = studio.api.get("/datasets").json()["data"][0]
@@ -60,11 +60,11 @@ def test_what_is_chosen_shows_at_once_and_is_kept(page: Page, studio: Studio) ->
 
 def test_columns_that_nobody_knows_are_named_by_hand(page: Page) -> None:
     bring(page, "a,b\n1,2\n3,4\n", "odd.csv")
-    page.get_by_label("Shape").select_option("Prompt and answer")
+    page.get_by_label("Type", exact=True).select_option("Prompt and answer")
     page.get_by_label("a", exact=True).select_option("prompt")
     page.get_by_label("b", exact=True).select_option("completion")
-    told(page, "Of all 2 rows, 2 are learnt")
-    page.get_by_role("button", name="Use it").click()
+    told(page, "Of all 2 rows, 2 are usable")
+    page.get_by_role("button", name="Save dataset").click()
 
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
     expect(page.locator(".turns-list > li")).to_have_count(2)
@@ -73,20 +73,20 @@ def test_columns_that_nobody_knows_are_named_by_hand(page: Page) -> None:
 def test_a_refused_choice_is_told_beside_its_field(page: Page) -> None:
     bring(page)
     page.get_by_text("Which rows").click()
-    page.get_by_label("Rows to draw").fill("many")
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_label("Sample size").fill("many")
+    page.get_by_role("button", name="Save dataset").click()
 
     expect(page.locator("#sample-problem")).to_be_visible()
-    expect(page.get_by_label("Rows to draw")).to_have_value("many")
+    expect(page.get_by_label("Sample size")).to_have_value("many")
 
 
 def test_a_row_is_left_out_and_the_version_before_is_used_again(page: Page) -> None:
     bring(page)
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Save dataset").click()
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
-    page.get_by_role("button", name="Leave out row 2").click()
-    expect(page.locator(".versions .chosen")).to_contain_text("Row 3 left out.")
-    page.get_by_role("button", name="Use this again").click()
+    page.get_by_role("button", name="Exclude row 2").click()
+    expect(page.locator(".versions .chosen")).to_contain_text("Row 3 excluded.")
+    page.get_by_role("button", name="Use this version").click()
 
     expect(page.locator(".versions .chosen")).to_contain_text("Version 1 in use")
 
@@ -107,7 +107,7 @@ def test_a_file_that_was_dropped_is_thrown_away(page: Page) -> None:
     page.get_by_role("button", name="Upload").click()
     page.wait_for_url("**/mapping")
     page.get_by_role("button", name="Cancel").click()
-    page.get_by_role("button", name="Throw it away").click()
+    page.get_by_role("button", name="Discard it").click()
 
     page.wait_for_url("**/datasets")
     expect(page.get_by_role("link", name="thrown away")).to_have_count(0)

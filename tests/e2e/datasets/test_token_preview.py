@@ -20,19 +20,19 @@ def test_the_panel_follows_the_form(page: Page) -> None:
     page.get_by_role("button", name="Next").click()
     expect(page.locator("#look-row")).to_have_value("2")
     expect(page.get_by_role("button", name="Next")).to_be_focused()
-    page.get_by_label("Longest example").fill("16")
-    page.get_by_label("Longest example").blur()
+    page.get_by_label("Max sequence length").fill("16")
+    page.get_by_label("Max sequence length").blur()
 
-    expect(page.locator("#sight .cut-mark")).to_have_text("cut at 16")
-    expect(page.locator("#sight .caution")).to_contain_text("tokens are cut off")
+    expect(page.locator("#sight .cut-mark")).to_have_text("truncated at 16")
+    expect(page.locator("#sight .caution")).to_contain_text("tokens are truncated")
 
 
 def test_packing_draws_the_rows_beside_a_row(page: Page) -> None:
     page.goto("/new?preset=full")
     expect(page.locator("#sight mark").first).to_be_visible()
-    page.get_by_label("Pack rows").check()
+    page.get_by_label("Sequence packing").check()
 
-    expect(page.locator("#sight .packed")).to_contain_text("Shares an example with rows")
+    expect(page.locator("#sight .packed")).to_contain_text("Packed with rows")
     expect(page.locator("#sight .pack-mark").first).to_be_visible()
     expect(page.locator("#sight .tokens-beside .tok").first).to_be_visible()
 
@@ -57,7 +57,7 @@ def test_ids_are_shown_on_hover_and_by_one_switch(page: Page) -> None:
     first = page.locator("#sight .tokens .tok").first
     first.hover()
     assert id_of(first) == f'"{first.get_attribute("data-id")}"'
-    page.get_by_label("Show ids").check()
+    page.get_by_label("Show token IDs").check()
     page.get_by_role("button", name="Random").click()
 
     token = page.locator("#sight .tokens .tok").first

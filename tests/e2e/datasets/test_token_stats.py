@@ -17,17 +17,19 @@ def test_rows_are_counted_cut_and_leafed_through(page: Page) -> None:
     page.get_by_role("link", name="Statistics").click()
     page.get_by_role("button", name="Count tokens").click()
     sentence = page.locator("#stats strong").first
-    expect(sentence).to_have_text("None of 2,960 rows will be cut at 1,024 tokens.", timeout=60_000)
+    expect(sentence).to_have_text(
+        "None of 2,960 rows will be truncated to 1,024 tokens.", timeout=60_000
+    )
 
-    page.get_by_label("Longest example").fill("40")
-    expect(sentence).to_contain_text("rows will be cut at 40 tokens")
+    page.get_by_label("Max sequence length").fill("40")
+    expect(sentence).to_contain_text("rows will be truncated to 40 tokens")
     expect(page).to_have_url(re.compile("max_length=40"))
     expect(page.get_by_role("img")).to_have_count(2)
-    page.get_by_text("The same as a table").first.click()
-    expect(page.get_by_role("region", name="Training rows by their length")).to_be_visible()
+    page.get_by_text("Show as table").first.click()
+    expect(page.get_by_role("region", name="Training rows by length")).to_be_visible()
 
-    page.get_by_role("searchbox", name="Words").fill("guitar")
-    page.get_by_role("searchbox", name="Words").press("Enter")
+    page.get_by_role("searchbox", name="Search text").fill("guitar")
+    page.get_by_role("searchbox", name="Search text").press("Enter")
     expect(page.locator("#stats .card")).to_contain_text("guitar")
     first = page.get_by_label("Row", exact=True).input_value()
     page.get_by_role("button", name="Next").click()
@@ -35,9 +37,9 @@ def test_rows_are_counted_cut_and_leafed_through(page: Page) -> None:
     expect(page.get_by_role("button", name="Next")).to_be_focused()
     page.get_by_role("button", name="Previous").click()
     expect(page.get_by_label("Row", exact=True)).to_have_value(first)
-    expect(page.get_by_label("Longest example")).to_have_value("40")
+    expect(page.get_by_label("Max sequence length")).to_have_value("40")
 
-    page.get_by_role("link", name=f"See row {first} as a model will").click()
+    page.get_by_role("link", name=f"View tokens of row {first}").click()
     expect(page.locator("#sight mark").first).to_be_visible(timeout=60_000)
     expect(page.locator("#look-row")).to_have_value(first)
 
@@ -46,10 +48,12 @@ def test_what_a_cut_costs_is_told_before_start(page: Page, studio: Studio) -> No
     counts = partial(studio.api.post, "/datasets/1/stats", json={"model": "starter"})
     wait_until(lambda: counts().is_success)
     page.goto("/new?preset=full")
-    page.get_by_label("Longest example").fill("40")
-    page.get_by_label("Longest example").blur()
-    expect(page.locator("#advice")).to_contain_text("rows will be cut at 40 tokens")
+    page.get_by_label("Max sequence length").fill("40")
+    page.get_by_label("Max sequence length").blur()
+    expect(page.locator("#advice")).to_contain_text("rows will be truncated to 40 tokens")
     page.get_by_role("link", name="Lengths of all rows").click()
 
-    expect(page.get_by_label("Longest example")).to_have_value("40")
-    expect(page.locator("#stats strong").first).to_contain_text("rows will be cut at 40 tokens")
+    expect(page.get_by_label("Max sequence length")).to_have_value("40")
+    expect(page.locator("#stats strong").first).to_contain_text(
+        "rows will be truncated to 40 tokens"
+    )

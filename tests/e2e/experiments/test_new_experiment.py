@@ -45,16 +45,16 @@ def test_from_a_preset_to_a_run(page: Page, studio: Studio) -> None:
     expect(rate(page)).to_have_value("0.0002")
     expect(page.locator(".changes h3")).to_have_text("Nothing changed since Balanced LoRA")
 
-    page.get_by_text("Paste a YAML").click()
+    page.get_by_text("Paste YAML").click()
     page.get_by_label("Recipe as YAML").fill(
         "optimisation:\n  max_steps: 2\n  sped: 1\nsamples: {prompts: 0}\n"
     )
-    page.get_by_role("button", name="Fill the form").click()
+    page.get_by_role("button", name="Fill in the form").click()
     expect(page.get_by_role("alert")).to_contain_text("no setting called optimisation.sped")
     text = page.get_by_label("Recipe as YAML")
     text.fill(text.input_value().replace("  sped: 1\n", ""))
-    page.get_by_role("button", name="Fill the form").click()
-    expect(changes(page)).to_have_text(["Stop after", "Sample prompts"])
+    page.get_by_role("button", name="Fill in the form").click()
+    expect(changes(page)).to_have_text(["Max steps", "Sample prompts"])
     page.locator("#start").click()
 
     page.wait_for_url(RUN)
@@ -104,7 +104,7 @@ def test_what_is_missing_leads_to_its_field(page: Page) -> None:
     page.keyboard.press("Tab")
     page.get_by_role("radio", name="Simple").check(force=True)
     button = page.locator("#start")
-    expect(button).to_have_text("To start, mend Weight decay")
+    expect(button).to_have_text("Fix Weight decay to start")
     page.locator("#lacking").get_by_role("link", name="Weight decay").click()
 
     expect(page.get_by_label("Weight decay")).to_be_focused()
@@ -115,9 +115,9 @@ def test_a_refused_form_keeps_all_that_was_done(page: Page) -> None:
     page.get_by_label("Name", exact=True).fill("")
     page.get_by_label("LoRA rank").fill("0")
     page.get_by_role("radio", name="curl").check(force=True)
-    page.get_by_role("button", name="To start").click()
+    page.get_by_role("button", name="Fix 2 settings to start").click()
 
-    expect(page.get_by_role("alert")).to_contain_text("2 things need another look")
+    expect(page.get_by_role("alert")).to_contain_text("2 problems to fix")
     expect(page.get_by_label("LoRA rank")).to_have_value("0")
     expect(page.get_by_role("radio", name="All settings")).to_be_checked()
 
@@ -127,7 +127,7 @@ def test_by_keyboard_alone(page: Page) -> None:
     page.get_by_role("radio", name="Simple").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_label("Weight decay")).to_be_visible()
-    page.get_by_label("Stop after").focus()
+    page.get_by_label("Max steps").focus()
     page.keyboard.type("1")
     page.keyboard.press("Enter")
 
@@ -140,7 +140,7 @@ def test_without_scripts_the_form_does_as_much(browser: Browser, studio: Studio)
     page.goto("/new?preset=lora")
     rate(page).fill("0.5")
     page.locator("label", has=page.get_by_role("radio", name="YAML")).click()
-    page.get_by_role("button", name="Bring the text up to date").click()
+    page.get_by_role("button", name="Refresh").click()
     expect(page.locator("#as-yaml")).to_contain_text("learning_rate: 0.5")
     page.locator("label", has=page.get_by_role("radio", name="Simple")).click()
     page.get_by_role("button", name="Reset Learning rate").first.click()
@@ -160,7 +160,7 @@ def test_every_view_is_accessible(browser: Browser, studio: Studio, scheme: str,
     page = context.new_page()
     page.goto("/new?preset=lora&optimisation.learning_rate=2&precision=fp32")
     page.locator("label", has=page.get_by_role("radio", name=re.compile(view))).click()
-    page.get_by_text("Paste a YAML").click()
+    page.get_by_text("Paste YAML").click()
     found = Axe().run(page).response["violations"]
     wide = page.evaluate("document.documentElement.scrollWidth")
     context.close()

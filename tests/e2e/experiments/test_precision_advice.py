@@ -11,10 +11,10 @@ pytestmark = pytest.mark.e2e
 
 def test_advice_follows_what_is_chosen(page: Page) -> None:
     page.goto("/new?preset=full")
-    page.get_by_text("for those who compare").click()
+    page.get_by_text("more formats").click()
     page.get_by_role("radio", name="bfloat16 throughout").check(force=True)
 
-    caution = page.locator("#advice .caution").filter(has_text="of weights would not move")
+    caution = page.locator("#advice .caution").filter(has_text="of weights would not change")
     expect(caution).to_be_visible()
 
 
@@ -31,7 +31,7 @@ def test_one_press_counts_a_step_and_keeps_the_form(page: Page) -> None:
     expect(page.locator("#advice figcaption")).to_contain_text("Estimated for examples")
     page.get_by_role("button", name="Count every tensor").click()
 
-    expect(page.locator("#advice figcaption")).to_contain_text("By a dry run", timeout=180_000)
+    expect(page.locator("#advice figcaption")).to_contain_text("From a dry run", timeout=180_000)
     expect(page.get_by_role("button", name="Count every tensor")).to_have_count(0)
     expect(page.get_by_label("Name", exact=True)).to_have_value("kept")
 
@@ -42,7 +42,7 @@ def test_one_click_mends_a_refused_form(page: Page, studio: Studio) -> None:
     page.get_by_role("radio", name="float16 mixed", exact=True).check(force=True)
     page.get_by_label("Base model").fill(str(folder))
     page.get_by_label("Base model").blur()
-    expect(page.locator("#advice .problem")).to_contain_text("where float16 ends")
+    expect(page.locator("#advice .problem")).to_contain_text("the largest float16 value")
     page.get_by_role("button", name="Use bfloat16 mixed").click()
 
     expect(page.locator("#advice .problem")).to_have_count(0)

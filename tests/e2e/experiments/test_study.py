@@ -30,7 +30,7 @@ def test_a_study_from_its_beginning_to_a_file_and_paper(
     verdict = page.locator("#verdict")
     expect(verdict).to_contain_text("So far: bf16")
     # Nobody reloads: the page hears of its runs by itself.
-    expect(verdict.get_by_role("heading")).to_have_text("What it comes to", timeout=PATIENCE)
+    expect(verdict.get_by_role("heading")).to_have_text("Conclusion", timeout=PATIENCE)
     expect(verdict.get_by_role("listitem").first).to_contain_text("fp32")
     expect(page.get_by_label("Runs of this study")).to_contain_text("6 of 6")
     with page.expect_download() as taken:

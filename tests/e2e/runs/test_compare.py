@@ -246,7 +246,7 @@ def test_the_zoom_stays_while_numbers_stream(
     compared.mouse.down()
     compared.mouse.move(box["x"] + 250, box["y"] + 100, steps=5)
     compared.mouse.up()
-    expect(compared.get_by_role("button", name="Show the whole axis")).to_be_visible()
+    expect(compared.get_by_role("button", name="Reset zoom")).to_be_visible()
     zoomed = compared.url
     tell(watched[1], 1, STEPS + 1, 5)
     expect(loss(compared)).to_have_attribute("data-points", str(STEPS + 5))
@@ -303,7 +303,7 @@ def test_what_is_shown_is_saved_and_opened_again(laid_out: Page) -> None:
     laid_out.get_by_label("Log y").check()
     laid_out.get_by_role("button", name="Save", exact=True).click()
     laid_out.get_by_label("Name", exact=True).fill("Two of three")
-    laid_out.get_by_label("What it shows").fill("The third is left out.")
+    laid_out.get_by_label("Description").fill("The third is left out.")
     laid_out.get_by_role("dialog").get_by_role("button", name="Save").click()
 
     expect(laid_out.get_by_role("heading", level=1)).to_have_text("Two of three")

@@ -29,10 +29,10 @@ def test_a_run_that_ends_is_told_by_a_notification(page: Page, studio: Studio) -
     page.add_init_script(KEEP_WHAT_IS_SHOWN)
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
-    page.get_by_role("button", name="Tell me when it ends").click()
-    expect(page.get_by_text("You will be told by a notification.")).to_be_visible()
+    page.get_by_role("button", name="Notify me").click()
+    expect(page.get_by_text("You will get a notification.")).to_be_visible()
     page.reload()
-    bell = page.get_by_role("button", name="Tell me when it ends")
+    bell = page.get_by_role("button", name="Notify me")
     expect(bell).to_have_attribute("aria-pressed", "true")
     end(studio, number)
 
@@ -44,8 +44,8 @@ def test_a_run_that_ends_is_told_by_a_notification(page: Page, studio: Studio) -
 def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
-    page.get_by_role("button", name="Tell me when it ends").click()
-    expect(page.get_by_text("title will tell you")).to_be_visible()
+    page.get_by_role("button", name="Notify me").click()
+    expect(page.get_by_text("the tab title will show the result")).to_be_visible()
     end(studio, number)
 
     expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
@@ -57,8 +57,8 @@ def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Stu
 def test_history_grows_while_it_is_looked_at(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
-    story = page.get_by_role("list", name="What happened, newest first")
-    expect(story.get_by_text("Began to train.")).to_be_visible(timeout=60_000)
+    story = page.get_by_role("list", name="Events, newest first")
+    expect(story.get_by_text("Started training.")).to_be_visible(timeout=60_000)
     end(studio, number)
 
     expect(story.get_by_text("Asked to stop.")).to_be_visible()

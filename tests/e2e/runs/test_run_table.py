@@ -73,7 +73,7 @@ def test_typing_filters_and_a_mistake_loses_nothing(table: Page) -> None:
     expect_names(table, "beta", "alpha")
     table.get_by_role("combobox", name="Search").fill("eval_loss<0.6")
     expect(table.get_by_text("Did you mean status?")).to_have_count(0)
-    table.get_by_role("link", name="Without eval_loss<0.6").click()
+    table.get_by_role("link", name="Remove filter eval_loss<0.6").click()
     expect_names(table, "gamma", "beta", "alpha")
     expect(table.get_by_role("combobox", name="Search")).to_have_value("")
 
@@ -81,7 +81,7 @@ def test_typing_filters_and_a_mistake_loses_nothing(table: Page) -> None:
 def test_a_search_is_completed_by_keys(table: Page) -> None:
     table.keyboard.press("/")
     box = table.get_by_role("combobox", name="Search")
-    offers = table.get_by_role("listbox", name="What can stand here").get_by_role("option")
+    offers = table.get_by_role("listbox", name="Suggestions").get_by_role("option")
     table.keyboard.type("prec", delay=20)
     expect(offers.first).to_have_text("precision:Precision")
     table.keyboard.press("Tab")
@@ -141,14 +141,14 @@ def test_all_that_match_are_tagged_and_freed_again(table: Page, table_studio: St
         table.get_by_label("Select all runs shown").check()
         bar = table.get_by_role("form", name="Selected runs")
         expect(bar.get_by_text("50 runs selected")).to_be_visible()
-        bar.get_by_label("all 60 that match").check()
+        bar.get_by_label("all 60 matching").check()
         expect(bar.get_by_text("60 runs selected")).to_be_visible()
         bar.get_by_label("Tag").fill("good")
         bar.get_by_role("button", name="Add tag").click()
         expect(table.get_by_text("60 runs tagged.")).to_be_visible()
         table.get_by_role("button", name="Undo").click()
 
-        expect(table.get_by_text("60 runs freed of the tag.")).to_be_visible()
+        expect(table.get_by_text("60 runs no longer tagged.")).to_be_visible()
 
 
 def test_the_trash_gives_back(table: Page) -> None:

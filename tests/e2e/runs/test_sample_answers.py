@@ -96,7 +96,7 @@ def test_a_rating_is_undone_by_key(reader: Page) -> None:
     for key in ("2", "u"):
         reader.keyboard.press(key)
         expect(answers(reader).get_by_role("status").last).to_contain_text(
-            "Rated 2" if key == "2" else "taken back"
+            "Rated 2" if key == "2" else "Rating cleared."
         )
 
     expect(answers(reader).locator("#mean-1")).to_be_empty()
@@ -112,7 +112,7 @@ def test_blind_nobody_sees_whose_answer_is_rated(reader: Page) -> None:
     expect(answers(reader).get_by_text("Rated 3 of 5.")).to_be_visible()
     expect(reader.locator("#finals")).not_to_contain_text("Rating")
 
-    answers(reader).get_by_role("link", name="Show whose they are").click()
+    answers(reader).get_by_role("link", name="Reveal runs").click()
     expect(reader.locator("#finals")).to_contain_text("Rating, 1 to 5")
 
 

@@ -15,9 +15,9 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 LONG = 100_000
-AWAY = "The studio does not answer."
+AWAY = "The studio is not responding."
 UNSAVED = f"{AWAY} Nothing was saved; try again."
-BACK = "The studio answers again."
+BACK = "The studio is back online."
 
 
 @pytest.fixture

@@ -47,12 +47,12 @@ def loss_chart(page: Page) -> Locator:
 
 
 def shorten(page: Page, steps: int) -> None:
-    page.get_by_label("Stop after").fill(str(steps))
+    page.get_by_label("Max steps").fill(str(steps))
 
 
 def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     page.goto("/")
-    page.get_by_role("link", name="Quick try").click()
+    page.get_by_role("link", name="Quick start").click()
     expect(page.get_by_role("heading", name="New experiment")).to_be_visible()
     shorten(page, 4)
     page.locator("#start").click()
@@ -159,7 +159,7 @@ def test_a_refused_form_keeps_what_was_typed(page: Page) -> None:
     expect(page.get_by_label("Base model")).to_have_value("startr")
     page.get_by_role("textbox", name="Learning rate").fill("0.001")
     page.locator("#start").click()
-    expect(page.get_by_role("alert")).to_contain_text("There is no model called startr.")
+    expect(page.get_by_role("alert")).to_contain_text("There is no model named startr.")
 
 
 def tab_to(page: Page, target: Locator) -> None:
@@ -183,7 +183,7 @@ def test_the_whole_way_by_keyboard(page: Page, studio: Studio) -> None:
     page.get_by_role("heading", name="Runs", exact=True).wait_for()
     press(page, "g", "n")
     page.wait_for_url("**/new")
-    tab_to(page, page.get_by_label("Stop after"))
+    tab_to(page, page.get_by_label("Max steps"))
     page.keyboard.type("2")
     press(page, "Enter")
     page.wait_for_url(f"**/runs/{other + 1}")
@@ -211,7 +211,7 @@ def test_data_of_ones_own(page: Page, studio: Studio, tmp_path: Path) -> None:
     page.get_by_role("button", name=re.compile("^(Upload|Import|Add)")).click()
 
     page.wait_for_url("**/mapping")
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Save dataset").click()
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
-    expect(page.get_by_role("main")).to_contain_text("alpaca")
+    expect(page.get_by_role("main")).to_contain_text("Instruction and answer (Alpaca)")
     assert "numbers" in [data["name"] for data in studio.api.get("/datasets").json()["data"]]

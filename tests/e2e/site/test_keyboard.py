@@ -126,9 +126,11 @@ def test_letters_typed_into_a_field_lead_nowhere(keyed: Page) -> None:
 
 
 def test_single_keys_can_be_switched_off(keyed: Page) -> None:
-    keyed.get_by_label("Shortcuts of a single key").first.uncheck()
+    keyed.get_by_label("Enable single-key shortcuts in this browser").first.uncheck()
     keyed.reload()
-    expect(keyed.get_by_label("Shortcuts of a single key").first).not_to_be_checked()
+    expect(
+        keyed.get_by_label("Enable single-key shortcuts in this browser").first
+    ).not_to_be_checked()
     go(keyed, "?", "g", "q", "Control+k")
     expect(keyed.locator("#palette")).to_be_visible()
 

@@ -24,7 +24,7 @@ def test_the_printed_link_lets_one_browser_in(
     studio = make_studio(sign_in="link")
     page = browser.new_page(base_url=studio.url)
     page.goto("/queue")
-    expect(page.get_by_role("heading", name="does not know this browser")).to_be_visible()
+    expect(page.get_by_role("heading", name="This browser is not signed in")).to_be_visible()
     assert Axe().run(page).response["violations"] == []
 
     page.goto(printed(studio))
@@ -34,7 +34,7 @@ def test_the_printed_link_lets_one_browser_in(
 
     other = browser.new_page(base_url=studio.url)
     other.goto(printed(studio))
-    expect(other.get_by_role("alert")).to_contain_text("This link was used already")
+    expect(other.get_by_role("alert")).to_contain_text("This link was already used")
 
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_role("heading", name="does not know this browser")).to_be_visible()
+    expect(page.get_by_role("heading", name="This browser is not signed in")).to_be_visible()
