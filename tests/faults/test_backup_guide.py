@@ -33,6 +33,6 @@ def test_the_commands_of_the_how_to_do_what_it_says(starter_home: Path, tmp_path
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{tmp_path / 'moved'} is yours alone" in done.stdout
+    assert f"{tmp_path / 'moved'} is accessible to you only" in done.stdout
     assert (tmp_path / "moved" / "models" / "starter" / "config.json").exists()
     assert not (tmp_path / "restored").exists()

@@ -129,7 +129,7 @@ def test_a_newer_studio_never_upgrades_under_an_older_one(studio: Studio, tmp_pa
     studio.wait()
     said(command(studio.home, program=program, code=OPEN))
 
-    assert f"Another studio already uses {studio.home} (web: process " in err
+    assert f"Another studio is already using {studio.home} (web: process " in err
     assert (untouched, names(studio.home)) == (True, ["renamed"])
 
 

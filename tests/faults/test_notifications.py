@@ -58,7 +58,7 @@ def test_a_message_outlives_a_worker_killed_before_it_heard_the_answer(
     with read_session(engine) as db:
         told = [tried.words for tried in db.exec(select(DeliveryAttempt).order_by("number"))]
     engine.dispose()
-    assert told == ["", "It answered 204 No Content."]
+    assert told == ["", "The server responded with 204 No Content."]
 
 
 def one(db: Session) -> Delivery:

@@ -42,14 +42,14 @@ def test_a_taken_port_is_told(studio: Studio, tmp_path: Path) -> None:
     said = refused(tmp_path / "other", studio.port)
 
     first, second = said.splitlines()
-    assert first == f"Port {studio.port} is taken by another program."
+    assert first == f"Port {studio.port} is in use by another program."
     assert second.startswith(f"Choose another: PORT={studio.port + 1} make run")
 
 
 def test_two_studios_on_one_folder_are_told(studio: Studio) -> None:
     said = refused(studio.home, free_port())
 
-    assert said.startswith(f"Another studio already uses {studio.home} (web: process ")
+    assert said.startswith(f"Another studio is already using {studio.home} (web: process ")
     assert f"{studio.url}/" in said
 
 
@@ -106,7 +106,10 @@ def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) ->
         "killed",
         "SIGKILL",
         3,
-        "The training process was killed from outside (SIGKILL). It was tried 3 times.",
+        (
+            "The training process was killed from outside the studio (SIGKILL). "
+            "It was attempted 3 times."
+        ),
     )
 
 

@@ -90,12 +90,12 @@ def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> Non
         assert lock.exists()
         wait_until(lambda: "exit code 1" in str(health(studio)[1]))
         page = httpx2.get(f"{studio.url}/", trust_env=False).text
-        assert "The worker ended by itself, with exit code 1." in page
-        assert f"Another studio already uses {studio.home}" in page
+        assert "The worker exited with code 1." in page
+        assert f"Another studio is already using {studio.home}" in page
         assert str(studio.home) not in str(health(studio)[1])
     wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
 
-    assert "The worker ended" not in httpx2.get(f"{studio.url}/", trust_env=False).text
+    assert "The worker exited" not in httpx2.get(f"{studio.url}/", trust_env=False).text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

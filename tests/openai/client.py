@@ -200,7 +200,7 @@ def check_a_checkpoint_answers() -> None:
     assert 1 <= text.usage.completion_tokens <= 2
     assert client.models.retrieve(named).id == named
     assert refusal.code == "model_not_found"
-    assert f"Ask {known['model']}, or one of the steps that are: 2." in str(refusal)
+    assert f"Use {known['model']}, or a step that was kept: 2." in str(refusal)
 
 
 def check_an_answer_is_streamed() -> None:

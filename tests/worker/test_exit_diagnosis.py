@@ -62,7 +62,7 @@ def test_a_crash_in_compiled_code_names_its_signal(engine: Engine, settings: Set
 
     assert (run.error_code, run.error_message) == (
         "crashed",
-        "A crash in compiled code ended the training process (SIGSEGV).",
+        "The training process crashed in compiled code (SIGSEGV).",
     )
 
 
@@ -76,7 +76,7 @@ def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Setting
     assert (run.status, run.error_code, run.error_message, attempt.exit_code) == (
         RunStatus.FAILED,
         "out_of_memory",
-        "The system ended the training process because this machine ran out of memory.",
+        "The system killed the training process because this machine ran out of memory.",
         -9,
     )
 

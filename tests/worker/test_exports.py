@@ -133,7 +133,7 @@ def test_a_process_that_dies_is_heard(start: Start) -> None:
 
     assert (made.status, made.error_message) == (
         TaskStatus.FAILED,
-        "The export process was killed from outside (SIGKILL).",
+        "The export process was killed from outside the studio (SIGKILL).",
     )
 
 

@@ -217,7 +217,7 @@ def test_the_folder_of_all_runs_may_go_and_the_queue_goes_on(engine: Engine, sta
 
     assert [run_of(loop, number).error_code for number in (1, 2)] == ["files_lost"] * 2
     assert run_of(loop, 1).error_message == (
-        "Its folder was deleted or moved while it ran, so it was ended."
+        "Its folder was deleted or moved while it was running, so it was stopped."
     )
     finish(loop, 3)
 
@@ -250,7 +250,7 @@ def test_a_run_that_its_launcher_cannot_look_after_fails(
     run = run_of(loop, 1)
     assert (run.error_code, run.error_message) == (
         "not_followed",
-        "The worker could not follow this run, so it was ended: RuntimeError.",
+        "The worker could not monitor this run, so it was stopped: RuntimeError.",
     )
     tick_until(loop, lambda: run_of(loop, 3).step == 1)
     finish(loop, 2)
@@ -294,7 +294,9 @@ def test_what_a_worker_cannot_do_is_reported_and_ceases(engine: Engine, start: S
         with read_session(engine) as db:
             return workers.list_failures(db)
 
-    tick_until(loop, lambda: told() == ["The worker cannot keep its launcher (RuntimeError)"])
+    tick_until(
+        loop, lambda: told() == ["The worker cannot manage its prefork server (RuntimeError)"]
+    )
     loop.launcher.fails_in = ""  # type: ignore[attr-defined] # of `Faulty`
     tick_until(loop, lambda: told() == [])
     with read_session(engine) as db:

@@ -31,7 +31,7 @@ from studio.worker.socket_services.socket_activation import SocketService
 from tests.support import live_studio
 from tests.support.waiting import wait_until
 
-TAKEN = Blocker("waits for run 7 to end", 130)
+TAKEN = Blocker("waiting for run 7 to end", 130)
 TURN = {"messages": [{"role": "user", "content": "What is two plus two?"}]}
 
 
@@ -167,14 +167,14 @@ def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: Generat
 def test_a_prompt_beyond_what_a_model_sees_is_refused(
     home: Settings, question: GenerationRequest
 ) -> None:
-    with pytest.raises(InvalidError, match="The prompt has 5,000 tokens; this model sees"):
+    with pytest.raises(InvalidError, match="The prompt has 5,000 tokens; this model's context is"):
         answer(home, question.model_copy(update={"ids": [5] * 5000}))
 
 
 def test_a_model_that_is_gone_is_an_error_in_words(
     home: Settings, question: GenerationRequest
 ) -> None:
-    with pytest.raises(InvalidError, match="The base model's folder is gone"):
+    with pytest.raises(InvalidError, match="The base model's folder no longer exists"):
         answer(home, question.model_copy(update={"model": "/nowhere/at/all"}))
 
 
@@ -205,7 +205,7 @@ def test_no_slot_is_told_at_once(
 
     assert (caught.value.code, caught.value.message) == (
         "no_free_slot",
-        "No slot is free for a model that answers: it waits for run 7 to end, in about 3 min.",
+        "No slot is free for inference: waiting for run 7 to end, in about 3 min.",
     )
 
 
@@ -245,7 +245,7 @@ def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
 
 
 def test_a_home_without_a_worker_says_so(tmp_path: Path, question: GenerationRequest) -> None:
-    with pytest.raises(UnavailableError, match="There is no worker to have a model answer"):
+    with pytest.raises(UnavailableError, match="No worker is running, so no model can answer"):
         answer(Settings(home=tmp_path), question)
 
 

@@ -166,15 +166,15 @@ def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start)
         (
             "die",
             "killed",
-            "The training process was killed from outside (SIGKILL). It was tried 3 times.",
+            (
+                "The training process was killed from outside the studio (SIGKILL). "
+                "It was attempted 3 times."
+            ),
         ),
         (
             "exit",
             "crashed",
-            (
-                "The training process ended itself with exit code 3; the last it printed was: "
-                "loading the model."
-            ),
+            ("The training process exited with code 3; its last output was: loading the model."),
         ),
     ],
 )
@@ -331,7 +331,10 @@ def test_a_hung_run_is_ended_and_tried_once_more(
         RunStatus.FAILED,
         2,
         "hang",
-        "The training process said nothing for too long, and was ended. It was tried 2 times.",
+        (
+            "The training process reported nothing for too long and was stopped. "
+            "It was attempted 2 times."
+        ),
     )
 
 

@@ -47,7 +47,7 @@ def test_a_server_that_is_trusted_gets_the_mail_in_secret(
     with run_mail_server(scheme, proof(authority, "127.0.0.1")) as post:
         answer = send(post)
 
-    assert answer == DeliveryResult(is_ok=True, words="The server took the mail.")
+    assert answer == DeliveryResult(is_ok=True, words="The server accepted the mail.")
     assert post.were_encrypted == [True]
 
 
@@ -59,7 +59,7 @@ def test_a_server_that_nobody_vouches_for_gets_nothing(scheme: str) -> None:
 
     assert (answer.is_ok, post.mails) == (False, [])
     assert answer.words == (
-        "The server cannot prove who it is: unable to get local issuer certificate."
+        "The server's certificate could not be verified: unable to get local issuer certificate."
     )
 
 
@@ -70,6 +70,6 @@ def test_a_server_of_another_name_gets_nothing(authority: trustme.CA, scheme: st
 
     assert (answer.is_ok, post.mails) == (False, [])
     assert answer.words == (
-        "The server cannot prove who it is: IP address mismatch, certificate is not valid for "
-        "'127.0.0.1'."
+        "The server's certificate could not be verified: IP address mismatch, certificate is not "
+        "valid for '127.0.0.1'."
     )

@@ -93,7 +93,7 @@ def test_a_webhook_tells_what_became_of_a_run(
     assert told["data"]["metrics"] == {"loss": 2.0}
     assert (outcome(engine)[0].status, words(engine)) == (
         DeliveryStatus.DELIVERED,
-        ["It answered 204 No Content."],
+        ["The server responded with 204 No Content."],
     )
 
 
@@ -113,7 +113,7 @@ def test_a_secret_that_is_none_is_told(engine: Engine, given: Set, hook: Webhook
     send_done(engine, given(webhook_url=hook.url, webhook_secret=SECRET + "!"))
 
     assert words(engine) == [
-        "STUDIO_WEBHOOK_SECRET is not base64. Make one: openssl rand -base64 32"
+        "STUDIO_WEBHOOK_SECRET is not base64. Create one: openssl rand -base64 32"
     ]
 
 
@@ -128,9 +128,9 @@ def test_a_failed_try_is_made_again_under_the_same_key(
         send_all(engine, settings, now)
 
     assert words(engine) == [
-        "It answered 500 Internal Server Error.",
-        "It answered 302 Found; redirects are not followed.",
-        "It answered 204 No Content.",
+        "The server responded with 500 Internal Server Error.",
+        "The server responded with 302 Found; redirects are not followed.",
+        "The server responded with 204 No Content.",
     ]
     assert len({one.headers["webhook-id"] for one in hook.posted}) == 1
     assert len({one.content for one in hook.posted}) == 1
@@ -153,7 +153,7 @@ def test_an_internal_address_is_not_asked(
 
     assert hook.posted == []
     [said] = words(engine)
-    assert said.startswith("127.0.0.1 is an internal address, which is not asked. ")
+    assert said.startswith("127.0.0.1 is an internal address, which is blocked. ")
 
 
 def test_without_a_channel_nothing_is_kept(engine: Engine, given: Set) -> None:
@@ -167,14 +167,14 @@ def test_a_mail_is_a_sentence_and_a_link(engine: Engine, given: Set, post: MailS
     send_done(engine, given(smtp_url=post.url, notify_email="ann@example.org, bob@example.org"))
 
     [mail] = post.mails
-    assert mail["Subject"] == "Run 1, first try, has succeeded."
+    assert mail["Subject"] == "Run 1, first try, succeeded."
     assert mail.get_content().splitlines() == [
-        "Run 1, first try, has succeeded.",
+        "Run 1, first try, succeeded.",
         "",
         "https://studio.example.org/runs/1",
     ]
     assert post.recipients == ["ann@example.org", "bob@example.org"]
-    assert words(engine) == ["The server took the mail."]
+    assert words(engine) == ["The server accepted the mail."]
 
 
 def test_a_mail_says_why_a_run_failed(engine: Engine, given: Set, post: MailServer) -> None:
@@ -197,7 +197,7 @@ def test_a_name_cannot_add_a_line_to_the_head_of_a_mail(
     send_all(engine, given(smtp_url=post.url, notify_email="a@example.org"), datetime.now(UTC))
 
     assert post.recipients == ["a@example.org"]
-    assert post.mails[0]["Subject"] == "Run 1, x Bcc: eve@example.org, has succeeded."
+    assert post.mails[0]["Subject"] == "Run 1, x Bcc: eve@example.org, succeeded."
 
 
 def test_a_mail_that_is_refused_is_sent_again_as_the_same(
@@ -209,8 +209,8 @@ def test_a_mail_that_is_refused_is_sent_again_as_the_same(
     send_all(engine, settings, now + SOON)
 
     assert words(engine) == [
-        "The server answered 451: Come back later.",
-        "The server took the mail.",
+        "The server responded with 451: Come back later.",
+        "The server accepted the mail.",
     ]
     assert post.mails[0]["Message-ID"] == f"<{outcome(engine)[0].key}@example.org>"
 
@@ -219,7 +219,7 @@ def test_a_wrong_password_is_told(engine: Engine, given: Set, post: MailServer) 
     url = post.url.replace("hush%20hush", "guess")
     send_done(engine, given(smtp_url=url, notify_email="a@example.org"))
 
-    assert words(engine) == ["The server answered 535: Wrong password."]
+    assert words(engine) == ["The server responded with 535: Wrong password."]
 
 
 def test_a_mail_server_that_is_away_is_told(engine: Engine, given: Set) -> None:

@@ -145,4 +145,4 @@ def test_a_neighbour_that_cannot_be_written_hides_no_row(home: Settings, tmp_pat
     found = tokenizer_client.tokenize_row(home, asked(picky, path, 1, 200))
 
     assert (found.learnt > 0, found.pack) == (True, None)
-    assert "Row 2 of the training data is refused" in found.sentences[0]
+    assert "Row 2 of the training data is rejected" in found.sentences[0]

@@ -129,7 +129,7 @@ def test_work_whose_secret_cannot_be_read_says_so_and_waits_for_nobody(
 
     assert chore.status is TaskStatus.FAILED
     assert "is missing" in chore.error_message
-    assert "Put the file back" in chore.error_hint
+    assert "Restore the file" in chore.error_hint
 
 
 def test_messages_go_where_the_page_says_now_and_wait_while_it_cannot_be_read(

@@ -82,7 +82,7 @@ def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
 
 @pytest.mark.parametrize(
     ("secret", "says"),
-    [("right", ""), ("wrong", "The secret key of this studio does not belong to its access key.")],
+    [("right", ""), ("wrong", "The studio's secret key does not match its access key.")],
 )
 def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
     loop: WorkerLoop, site: FileServer, monkeypatch: pytest.MonkeyPatch, secret: str, says: str
@@ -129,4 +129,4 @@ def test_what_cannot_be_read_as_a_table_fails_in_words(loop: WorkerLoop, site: F
 def test_a_file_that_is_not_there_fails_in_words(loop: WorkerLoop, site: FileServer) -> None:
     chore = bring(loop, UrlSource(url=f"{site.url}/missing"))
 
-    assert chore.error_message == "What is asked for is not there (status 404)."
+    assert chore.error_message == "The requested file does not exist (status 404)."

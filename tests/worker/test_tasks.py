@@ -136,7 +136,7 @@ def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
     assert (made.status, made.error_code, made.error_message, made.error_hint) == (
         TaskStatus.FAILED,
         "invalid",
-        "There is nothing of that name in the folders that may be read.",
+        "No such file in the folders that are open for import.",
         "The operator opens folders with STUDIO_IMPORT_FOLDERS.",
     )
 
@@ -146,11 +146,11 @@ def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
     ("part", "says"),
     [
         ("fail", "It cannot be read."),
-        ("die", "The fetch process was killed from outside (SIGKILL)."),
+        ("die", "The fetch process was killed from outside the studio (SIGKILL)."),
         (
             "break",
-            "The fetch process ended itself with exit code 3; "  # noqa: ISC004 -- one sentence
-            "the last it printed was: RuntimeError: the reader broke.",
+            "The fetch process exited with code 3; "  # noqa: ISC004 -- one sentence
+            "its last output was: RuntimeError: the reader broke.",
         ),
     ],
 )

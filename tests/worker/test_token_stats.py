@@ -104,7 +104,7 @@ def test_a_model_without_a_template_is_told_what_to_choose(loop: WorkerLoop, mod
 
     assert (chore.status, chore.error_code) == (TaskStatus.FAILED, "invalid")
     assert chore.error_message.startswith("This model has no chat template")
-    assert chore.error_hint == "Choose one for it: chatml or plain."
+    assert chore.error_hint == "Choose a chat template: chatml or plain."
 
 
 def test_a_template_that_takes_all_memory_is_refused(loop: WorkerLoop, model: Path) -> None:

@@ -79,7 +79,7 @@ def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Pa
 
     assert (found.total, found.cut, found.learnt) == (whole.total, 2, 2)
     assert [one.text for one in found.tokens if one.cut] == ["<|im_end|>", "\n"]
-    assert found.warnings == ["2 tokens are cut off, 1 of which would have been learnt."]
+    assert found.warnings == ["2 tokens are truncated, 1 of which would have been trained on."]
 
 
 def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, model: Path) -> None:
@@ -88,8 +88,8 @@ def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, mod
     assert found.learnt == 0
     assert found.warnings == [
         (
-            "Nothing of this row is learnt: what is to be learnt begins behind the cut at 10 "
-            "tokens. The row is left out."
+            "Nothing in this row is trained on: the part to train on begins after the limit of "
+            "10 tokens. The row is left out."
         )
     ]
 
@@ -106,10 +106,13 @@ def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Pa
 @pytest.mark.parametrize(
     ("row", "warning"),
     [
-        (ROW | {"label": False}, "This answer was judged bad: nothing of this row is learnt."),
+        (
+            ROW | {"label": False},
+            "This answer was rated bad, so nothing in this row is trained on.",
+        ),
         (
             {"messages": ROW["messages"][:1]},
-            "Nothing of this row is learnt: it has no answer to learn. The row is left out.",
+            "Nothing in this row is trained on: it has no answer to train on. The row is left out.",
         ),
     ],
     ids=["judged", "unanswered"],
@@ -183,8 +186,8 @@ def test_a_changed_template_is_seen_at_once(home: Settings, model: Path) -> None
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("owner/never-fetched", "owner/never-fetched is not on this machine yet, so its"),
-        ("/nowhere/at/all", "The model's folder has no tokenizer that can be read."),
+        ("owner/never-fetched", "owner/never-fetched has not been downloaded, so its"),
+        ("/nowhere/at/all", "The model's folder has no usable tokenizer."),
     ],
 )
 def test_a_model_that_is_not_here_is_an_error_in_words(
@@ -290,7 +293,7 @@ def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
         process = psutil.Process(here.child.pid)
 
     wait_until(lambda: not process.is_running())
-    with pytest.raises(UnavailableError, match="There is no worker to ask"):
+    with pytest.raises(UnavailableError, match="No worker is running, so tokens cannot be shown"):
         tokenizer_client.tokenize_row(settings, asked(model))
 
 

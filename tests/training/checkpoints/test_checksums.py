@@ -38,7 +38,9 @@ def test_a_disk_too_small_is_told_before_anything_is_written(small: Path) -> Non
     with pytest.raises(TrainingError) as caught:
         shelf(small / "checkpoints").refuse_if_disk_full(600_000)
 
-    assert caught.value.message == "It takes 0.6 MB, and 1.0 MB are free on the disk."
+    assert (
+        caught.value.message == "The checkpoint needs 0.6 MB, but only 1.0 MB are free on the disk."
+    )
 
 
 def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
@@ -64,4 +66,4 @@ def test_a_checkpoint_never_sealed_is_set_aside(tmp_path: Path) -> None:
 
     assert found is not None
     assert found.step == 1
-    assert told == ["The checkpoint of step 2 cannot be used: it was never finished."]
+    assert told == ["The checkpoint of step 2 cannot be used: it was never completed."]

@@ -174,10 +174,10 @@ def cut_short(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "harm", "why"),
     [
-        ("weights.safetensors", flip, "is not as it was written"),
-        ("optimizer.pt", cut_short, "has another length than it was written with"),
+        ("weights.safetensors", flip, "has changed since it was written"),
+        ("optimizer.pt", cut_short, "has a different length than when it was written"),
         ("optimizer.pt", Path.unlink, "is missing"),
-        ("MANIFEST.json", reword, "is not as it was written"),
+        ("MANIFEST.json", reword, "has changed since it was written"),
     ],
     ids=["a flipped bit", "a truncated file", "a missing optimizer", "a changed manifest"],
 )
@@ -211,7 +211,9 @@ def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
 
     (alarm,) = tiny.events_of(run, AlarmRaised)
     assert (alarm.code, alarm.step) == ("not_saved", 2)
-    assert alarm.message.startswith("Step 2 could not be saved. It takes 0.5 MB, and 0.5 MB are ")
+    assert alarm.message.startswith(
+        "Step 2 could not be saved. The checkpoint needs 0.5 MB, but only 0.5 MB are "
+    )
     assert [event.step for event in tiny.events_of(run, Checkpointed)] == [1]
     assert checksums.verify_folder(run.checkpoints / "checkpoint-1").step == 1
     assert isinstance(tiny.last_event(run), Finished)
@@ -227,7 +229,7 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path
 
     assert resumed_runs.resumed_at(again) == [(2, 0)]
     assert {alarm.message.partition(": ")[2] for alarm in tiny.events_of(again, AlarmRaised)} == {
-        "it was made by another recipe."
+        "it was written by a different recipe."
     }
 
 

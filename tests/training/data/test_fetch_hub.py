@@ -162,7 +162,7 @@ def test_what_comes_otherwise_than_the_hub_says_is_refused(hub: HubServer, folde
     hub.dataset("acme/rows", {"train.jsonl": ROWS})
     hub.wrong.add("train.jsonl")
 
-    assert refusal(fetch(hub, folder)) == "train.jsonl did not come as the hub has it."
+    assert refusal(fetch(hub, folder)) == "train.jsonl does not match its checksum on the hub."
 
 
 def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: TaskDir) -> None:
@@ -173,7 +173,7 @@ def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: Tas
     assert isinstance(without, Failed)
     assert (without.code, without.message) == (
         "gated_model",
-        "acme/rows is gated: its owner asks for your consent first.",
+        "acme/rows is gated: you must accept its terms first.",
     )
     assert content(folder, told) == ("train.jsonl", ROWS)
 
@@ -181,25 +181,29 @@ def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: Tas
 @pytest.mark.parametrize(
     ("files", "source", "says"),
     [
-        (FILES, {}, "acme/rows has several parts."),
-        (FILES, {"config": "klingon"}, "acme/rows has no part klingon."),
+        (FILES, {}, "acme/rows has several configurations."),
+        (FILES, {"config": "klingon"}, "acme/rows has no configuration klingon."),
         (FILES, {"config": "english", "split": "dev"}, "acme/rows has no split dev."),
         (FILES, {"revision": "v2"}, "acme/rows has no revision v2."),
-        (FILES, {"id": "acme/none"}, "The hub has no data set acme/none, or not for us."),
+        (
+            FILES,
+            {"id": "acme/none"},
+            "The hub has no dataset acme/none, or the studio has no access to it.",
+        ),
         (
             {"rows.py": b"import os; os._exit(7)"},
             {},
-            "acme/rows is made by a script of its own, and no code from the hub is run here.",
+            "acme/rows is built by a script, and the studio never runs code from the hub.",
         ),
         (
             {"README.md": b"---\nconfigs:\n- config_name: a\n  data_files: /etc/*\n---\n"},
             {},
-            "acme/rows names a file that is not its own: /etc/*.",
+            "acme/rows refers to a file outside its repository: /etc/*.",
         ),
         (
             {"train.jsonl": b"x" * 2 * 10**6},
             {},
-            "It is larger than is taken here: 1 MB.",
+            "The file is larger than the limit of 1 MB.",
         ),
     ],
 )
@@ -215,5 +219,5 @@ def test_a_hub_that_cannot_be_reached_is_told_in_words(hub: HubServer, folder: T
     hub.url = "http://127.0.0.1:9"
 
     assert refusal(fetch(hub, folder)) == (
-        "http://127.0.0.1:9 cannot be reached, or does not answer."
+        "http://127.0.0.1:9 cannot be reached or does not respond."
     )

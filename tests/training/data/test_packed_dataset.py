@@ -112,10 +112,10 @@ def test_a_run_of_a_model_that_would_mix_rows_is_refused(family: str, tmp_path: 
 
     assert isinstance(ended, Failed)
     assert ended.message == (
-        f"A {family} model does not keep rows apart that share an example: each would be read as "
-        "going on from the one before."
+        f"A {family} model does not keep packed rows apart: each row would be read as a "
+        "continuation of the one before."
     )
-    assert ended.hint == 'Turn "Pack rows" off.'
+    assert ended.hint == 'Turn off "Sequence packing".'
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_pure", "fp16", "fp8"])

@@ -19,7 +19,7 @@ from tests.training import tiny
 
 
 def with_bos() -> PreTrainedTokenizerBase:
-    """Make a tokenizer that begins every text with a mark, as llama's does."""
+    """Create a tokenizer that begins every text with a mark, as llama's does."""
     reader = tiny.tokenizer("")
     start = reader.convert_tokens_to_ids("<|im_start|>")
     reader.backend_tokenizer.post_processor = TemplateProcessing(
@@ -87,12 +87,12 @@ def test_what_is_judged_bad_and_what_was_rejected_are_not_learnt(tmp_path: Path)
 @pytest.mark.parametrize(
     ("row", "flaw"),
     [
-        ({"messages": [], "tools": "add"}, "its tools are no list of functions"),
+        ({"messages": [], "tools": "add"}, "its tools are not a list of functions"),
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"name": "add"}]}]},
-            "turn 1 calls no tool by its name",
+            "turn 1 has a tool call without a function name",
         ),
-        ({"messages": [], "chosen": "Yes."}, "what was chosen is no list of turns"),
+        ({"messages": [], "chosen": "Yes."}, '"chosen" is not a list of turns'),
         (["text"], "it has no list of turns called messages"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_row_that_is_none_says_why(tmp_path: Path, row: object, flaw: str) -> 
         read_rows(path)
 
     assert caught.value.message == (
-        f"Row 1 of the training data (line 1 of its file) is no conversation: {flaw}."
+        f"Row 1 of the training data (line 1 of its file) is not a conversation: {flaw}."
     )
 
 

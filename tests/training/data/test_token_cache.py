@@ -30,7 +30,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 def rows() -> list[TrainingRow]:
     told = [TrainingRow(messages=row["messages"]) for row in tiny.rows()]
-    nothing = TrainingRow(messages=[{"role": "user", "content": "Nothing to learn."}])
+    nothing = TrainingRow(messages=[{"role": "user", "content": "Nothing to train on."}])
     return [*told[:5], nothing, *told[5:9]]
 
 

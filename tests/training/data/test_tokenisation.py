@@ -73,8 +73,8 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     assert (caught.value.code, caught.value.message) == (
         "bad_row",
         (
-            "Row 2 of the training data (line 2 of its file) is no conversation: "
-            "it has no list of turns called messages."
+            "Row 2 of the training data (line 2 of its file) is not a conversation: it has no "
+            "list of turns called messages."
         ),
     )
 

@@ -80,8 +80,8 @@ def test_a_template_of_ours_writes_tools_and_calls() -> None:
 @pytest.mark.parametrize(
     ("rows", "lack"),
     [
-        ([row(TALK)], "it does not write calls of tools"),
-        ([row(TALK[:1] + TALK[-1:], [TOOL])], "it does not write which tools there are"),
+        ([row(TALK)], "it does not render tool calls"),
+        ([row(TALK[:1] + TALK[-1:], [TOOL])], "it does not render tool definitions"),
     ],
     ids=["calls", "definitions"],
 )
@@ -93,7 +93,7 @@ def test_a_template_that_would_leave_tools_out_refuses_the_row(
 
     assert (caught.value.code, caught.value.message) == (
         "bad_row",
-        f"Row 7 of the training data is refused by the model's chat template: {lack}.",
+        f"Row 7 of the training data is rejected by the model's chat template: {lack}.",
     )
 
 

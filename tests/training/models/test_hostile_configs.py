@@ -19,5 +19,5 @@ def test_a_billion_layers_are_refused_and_not_tried(tmp_path: Path) -> None:
 
     assert (refused.value.code, refused.value.message) == (
         "absurd_config",
-        "config.json says num_hidden_layers is 1000000000, which no model can have.",
+        "config.json sets num_hidden_layers to 1000000000, which is not valid.",
     )

@@ -141,10 +141,12 @@ def test_a_broken_checkpoint_is_not_asked(
     weights = step / trainer_state.WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
 
-    with pytest.raises(InvalidError, match=r"safetensors is not as it was written\.") as caught:
+    with pytest.raises(
+        InvalidError, match=r"safetensors has changed since it was written\."
+    ) as caught:
         answer(voices, base, tuned if is_adapter else None, step)
 
-    assert caught.value.hint == "Ask another checkpoint, or the model that the run ended with."
+    assert caught.value.hint == "Choose another checkpoint, or the run's final model."
 
 
 def test_adapters_make_room_for_each_other(voices: ModelCache, base: Path, tuned: Path) -> None:

@@ -116,7 +116,7 @@ def test_samples_numbers_and_files_come_of_it(
 
     assert len(tiny.metric_values(run, "update_ratio")) == 1
     card = (run.artifacts / "README.md").read_text(encoding="utf-8")
-    assert f"a LoRA adapter beside the model in {QUANTISED[kind].title}" in card
+    assert f"a LoRA adapter trained on the model in {QUANTISED[kind].title}" in card
     assert (run.artifacts / "adapter_model.safetensors").is_file()
 
 
@@ -202,7 +202,7 @@ def test_a_layer_that_is_not_quantised_is_found_out(model: Path, tmp_path: Path)
         made.trainer.train()
 
     assert caught.value.message.endswith(
-        "otherwise: weights should be nf4 and is bfloat16 and nf4."
+        "differently: weights should be nf4 and is bfloat16 and nf4."
     )
 
 

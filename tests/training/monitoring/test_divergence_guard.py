@@ -61,7 +61,7 @@ def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
 
     assert ended(run) == ("non_finite", 10)
     assert tiny.events_of(run, Failed)[0].message == (
-        f"The loss has been no number for 10 steps; it began in {BAD}."
+        f"The loss has been NaN or infinite for 10 steps; it began in {BAD}."
     )
     assert not run.artifacts.exists()
 
@@ -102,8 +102,8 @@ def test_what_rollback_kept_says_that_it_is_no_result(hopeless: Path, tmp_path: 
 
     card = (run.artifacts / "last-good" / "README.md").read_text(encoding="utf-8")
     assert card.splitlines()[2] == (
-        "This run failed at step 10, so these weights are no result. "
-        f"The loss has been no number for 10 steps; it began in {BAD}."
+        "This run failed at step 10, so these weights are not a result. The loss has been NaN or "
+        f"infinite for 10 steps; it began in {BAD}."
     )
 
 
@@ -171,7 +171,7 @@ def test_a_loss_of_nothing_ends_a_run_that_is_not_right(model: Path, tmp_path: P
     told = [alarm.code for step in steps for alarm in guard.check(step)]
 
     assert told == ["zero_loss"]
-    with pytest.raises(TrainingError, match="nothing is learnt"):
+    with pytest.raises(TrainingError, match="the model learns nothing"):
         guard.raise_if_ended()
 
 

@@ -196,7 +196,7 @@ def test_the_first_step_left_out_is_told(fragile: Path, tmp_path: Path) -> None:
     alarm = tiny.events_of(run, AlarmRaised)[0]
     assert (alarm.code, alarm.message) == (
         "step_left_out",
-        "Step 3 was left out: its loss or a gradient was NaN or infinite.",
+        "Step 3 was skipped: its loss or a gradient was NaN or infinite.",
     )
     assert len(tiny.events_of(run, AlarmRaised)) == 1
 
@@ -244,7 +244,7 @@ def test_a_run_that_goes_on_leaving_out_steps_is_ended(
         "steps_left_out",
         17,
     )
-    assert failure(run).message.startswith("10 of the last 20 steps were left out")
+    assert failure(run).message.startswith("10 of the last 20 steps were skipped")
     assert [event.step for event in tiny.events_of(run, Checkpointed)] == [17]
     assert (run.artifacts / "last-good").is_dir() == (guard == "rollback")
 

@@ -95,7 +95,7 @@ def test_one_layer_left_as_it_was_is_found_out(model: Path, tmp_path: Path) -> N
     mlp.up_proj = plain
 
     assert unmade(made).endswith(
-        "otherwise: matmul should be float8_e4m3fn and is bfloat16 and float8_e4m3fn."
+        "differently: matmul should be float8_e4m3fn and is bfloat16 and float8_e4m3fn."
     )
 
 
@@ -125,7 +125,8 @@ def test_a_conversion_that_hides_weights_from_the_optimizer_is_found_out(
     convert_to_float8_training(made.trainer.model.model, config=theirs)
 
     assert unmade(made) == (
-        "14 weights would not be trained; the first is model.layers.0.self_attn.q_proj.weight."
+        "14 weights are not in the optimizer and would not be trained, first "
+        "model.layers.0.self_attn.q_proj.weight."
     )
 
 
@@ -191,13 +192,13 @@ def small(**sides: int) -> PreTrainedConfig:
             small(intermediate_size=40),
             (
                 "model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, "
-                "model.layers.0.mlp.down_proj and 3 more: a product of 8 bits takes no layer whose "
-                "sides are not multiples of 16."
+                "model.layers.0.mlp.down_proj and 3 more: 8-bit products need layers whose "
+                "dimensions are multiples of 16."
             ),
         ),
         (
             GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2, n_positions=128),
-            "This model has no linear layer that could multiply 8 bits.",
+            "This model has no linear layer that supports 8-bit products.",
         ),
     ],
     ids=["odd sides", "no linear layers"],

@@ -93,7 +93,7 @@ def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
     made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.native_amp = False
 
-    with pytest.raises(TrainingError, match="float16 mixed was asked for") as caught:
+    with pytest.raises(TrainingError, match="The precision float16 mixed was requested") as caught:
         made.trainer.train()
 
     assert caught.value.code == "precision_refused"

@@ -90,16 +90,16 @@ REFUSED = {
     "overflow": "models do not train in float16: its activations reach about 800,000",
     "clash": "rwkv models cannot compute in",
     "uncast": "A frozen model in",
-    "rounds": "is about the weights trained, and an adapter's are float32.",
-    "packed": "mamba models read weights past their layers",
-    "dense": "is about products of float32 weights",
-    "odd": "a product of 8 bits takes no layer whose sides are not multiples of 16",
+    "rounds": "sets the format of trained weights; an adapter's are float32.",
+    "packed": "mamba models read weights without going through their layers",
+    "dense": "changes products of float32 weights",
+    "odd": "8-bit products need layers whose dimensions are multiples of 16",
 }
 """Why a cell is refused before the start: a part of the sentence."""
 
 STOPPED = {
-    "no-gpu": "this model would train otherwise: matmul should be tf32 and is float32.",
-    "clash": "Two number formats met where this model allows but one.",
+    "no-gpu": "this model would train differently: matmul should be tf32 and is float32.",
+    "clash": "Two number formats were mixed where this model allows only one.",
     "uncast": REFUSED["uncast"],
     "rounds": REFUSED["rounds"],
     "dense": REFUSED["dense"],

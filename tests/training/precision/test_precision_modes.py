@@ -95,8 +95,8 @@ def test_tf32_on_a_processor_is_found_out(model: Path, tmp_path: Path) -> None:
     failed = tiny.events_of(run, Failed)[0]
     assert failed.code == "precision_refused"
     assert failed.message == (
-        "float32 with TF32 products was asked for, but this model would train otherwise: "
-        "matmul should be tf32 and is float32."
+        "The precision float32 with TF32 products was requested, but this model would train "
+        "differently: matmul should be tf32 and is float32."
     )
 
 
@@ -108,7 +108,7 @@ def test_an_optimizer_with_other_states_is_found_out(model: Path, tmp_path: Path
         made.trainer.train()
 
     assert caught.value.message.endswith(
-        "otherwise: optimizer should be AdamW with float32 master and is AdamW; "
+        "differently: optimizer should be AdamW with float32 master and is AdamW; "
         "optimizer states should be float32 and is bfloat16; master should be float32 and is none."
     )
 
@@ -117,7 +117,9 @@ def test_a_layer_in_another_format_is_found_out(model: Path, tmp_path: Path) -> 
     made = prepared(model, tmp_path / "run", precision="bf16_pure")
     made.trainer.model.model.layers[1].mlp.up_proj.double()
 
-    with pytest.raises(TrainingError, match=r"otherwise: model.layers.1.mlp.up_proj.weight is fl"):
+    with pytest.raises(
+        TrainingError, match=r"differently: model.layers.1.mlp.up_proj.weight is fl"
+    ):
         made.trainer.train()
 
 

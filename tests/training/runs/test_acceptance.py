@@ -291,7 +291,7 @@ def test_what_float16_cannot_hold_is_told_with_its_place(loud: Path, tune: Tune)
     assert (first.code, first.module) == ("activations_overflow", LOUD)
     assert (ended.code, ended.message) == (
         "non_finite",
-        f"The loss has been no number for 10 steps; it began in {LOUD}.",
+        f"The loss has been NaN or infinite for 10 steps; it began in {LOUD}.",
     )
     assert not any(map(math.isfinite, tiny.metric_values(run, "loss")))
     assert tiny.metric_values(run, "loss_scale")[-1] == 2.0 ** (16 - 10)
@@ -326,7 +326,7 @@ def test_upstreams_way_is_found_out(taught: Path, tmp_path: Path) -> None:
         made.trainer.train()
 
     assert caught.value.message == (
-        "float16 mixed was asked for, but this model would train otherwise: "
+        "The precision float16 mixed was requested, but this model would train differently: "
         "compute should be float16 and is float32; matmul should be float16 and is float32; "
         "autocast should be float16 and is none; scaler should be True and is False."
     )

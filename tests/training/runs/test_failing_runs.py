@@ -57,9 +57,11 @@ def test_a_row_that_is_no_conversation_is_named(model: Path, tmp_path: Path) -> 
     assert failed(with_rows(tmp_path / "run", model, rows)).model_dump(exclude={"seq", "at"}) == {
         "kind": "failed",
         "code": "bad_row",
-        "message": "Row 7 of the training data (line 7 of its file) is no conversation: "
-        "turn 1 has no content that is text.",
-        "hint": "Mend that row, and import the data set again.",
+        "message": (
+            "Row 7 of the training data (line 7 of its file) is not a conversation: turn 1 has "
+            "no text in content."
+        ),
+        "hint": "Fix that row and import the dataset again.",
         "facts": {"line": 7},
     }
 
@@ -72,7 +74,8 @@ def test_a_broken_row_is_named_by_its_line(model: Path, tmp_path: Path) -> None:
     told = failed(run)
     assert told.code == "bad_row"
     assert told.message.startswith(
-        "Row 2 of the training data (line 3 of its file) is no conversation: it is not valid JSON ("
+        "Row 2 of the training data (line 3 of its file) is not a conversation: "
+        "it is not valid JSON ("
     )
 
 
@@ -87,8 +90,8 @@ def test_a_row_that_the_template_refuses_is_named(tmp_path: Path) -> None:
     assert (told.code, told.message) == (
         "bad_row",
         (
-            "Row 5 of the training data is refused by the model's chat template: "
-            "System turns are not known."
+            "Row 5 of the training data is rejected by the model's chat template: System turns "
+            "are not known."
         ),
     )
 
@@ -99,7 +102,7 @@ def test_rows_without_answers_leave_nothing_to_learn(model: Path, tmp_path: Path
     told = failed(with_rows(tmp_path / "run", model, rows))
     assert (told.code, told.message) == (
         "all_labels_masked",
-        "None of the 8 rows of the training data has an answer to learn.",
+        "None of the 8 rows of the training data has an answer to train on.",
     )
 
 
@@ -109,10 +112,13 @@ def test_answers_that_are_cut_off_are_counted(model: Path, tmp_path: Path) -> No
     told = failed(with_rows(tmp_path / "run", model, rows, data__max_length=32))
     assert (told.code, told.message) == (
         "sequence_too_long",
-        ("8 of 8 rows of the training data are cut at 32 tokens, before their answers begin."),
+        (
+            "8 of 8 rows of the training data are truncated at 32 tokens, before their answers "
+            "begin."
+        ),
     )
     assert told.hint == (
-        f'Raise "Longest example": the longest row has {told.facts["longest"]} tokens.'
+        f'Raise "Max sequence length": the longest row has {told.facts["longest"]} tokens.'
     )
 
 
@@ -158,7 +164,7 @@ def test_formats_that_meet_are_told_alike(
 
     assert (told.code, told.message) == (
         "dtype_mismatch",
-        "Two number formats met where this model allows but one.",
+        "Two number formats were mixed where this model allows only one.",
     )
 
 
@@ -171,7 +177,7 @@ def test_weights_of_another_model_are_told(tmp_path: Path) -> None:
     told = failed(tiny.write_run(tmp_path / "run", other))
     assert (told.code, told.message) == (
         "incompatible_checkpoint",
-        "Saved weights have other shapes or names than this model.",
+        "The saved weights have different shapes or names than this model.",
     )
 
 

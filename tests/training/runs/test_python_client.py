@@ -198,7 +198,7 @@ def test_leaving_does_not_stop_the_run(lives: live_studio.Studio, studio: Studio
     follows.send_signal(signal.SIGINT)
     _, said = follows.communicate(timeout=60)
 
-    assert (follows.returncode, f"Run {run.id} goes on." in said) == (130, True)
+    assert (follows.returncode, f"Run {run.id} keeps running." in said) == (130, True)
     assert studio.runs.get(run.id).status == "running"
     studio.runs.cancel(run.id)
     wait_until(lambda: studio.runs.get(run.id).is_final, seconds=60)
@@ -221,7 +221,7 @@ def test_a_refusal_is_a_sentence(lives: live_studio.Studio) -> None:
     refused = ran(lives, "runs", "cancel", "999")
 
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("There is no run 999.")
+    assert refused.stderr.startswith("Run 999 does not exist.")
 
 
 def test_the_script_in_the_docs_does_what_it_says(lives: live_studio.Studio) -> None:

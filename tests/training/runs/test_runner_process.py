@@ -155,7 +155,7 @@ def test_an_unknown_model_is_told_in_words(model: Path, tmp_path: Path) -> None:
     failed = tiny.events_of(run, Failed)[0]
     assert (code, failed.code) == (1, "model_not_found")
     assert "Traceback" in run.log.read_text(encoding="utf-8")
-    assert failed.message == "There is no such model on the hub, or it is private."
+    assert failed.message == "The hub has no such model, or it is private."
 
 
 def test_a_gated_model_says_whom_to_ask(model: Path, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_gated_model_says_whom_to_ask(model: Path, tmp_path: Path) -> None:
     assert (code, failed.code, failed.message) == (
         1,
         "gated_model",
-        "This model is gated: its owner asks for your consent first.",
+        "This model is gated: you must accept its terms first.",
     )
 
 
@@ -188,7 +188,7 @@ def test_a_missing_package_is_named(model: Path, tmp_path: Path) -> None:
     assert (done.returncode, failed.code, failed.message) == (
         1,
         "dependency_missing",
-        "A package that training needs does not load: torch is not installed.",
+        "A package that training needs cannot be loaded: torch is not installed.",
     )
 
 
