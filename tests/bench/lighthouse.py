@@ -68,7 +68,7 @@ def _audit(program: list[str], url: str, form: str) -> dict[str, Any]:
 
 
 def _lighthouse() -> str:
-    """Return Lighthouse's program, fetched by npm where it is not there yet."""
+    """Return Lighthouse's program, fetched by npm where it does not exist yet."""
     folder = ROOT / ".cache" / f"lighthouse-{VERSION}"
     if not folder.is_dir():
         fresh = folder.with_suffix(".new")

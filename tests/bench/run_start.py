@@ -136,10 +136,10 @@ def _script(home: Path, steps: int) -> list[str]:
 
 
 def _overhead(studio: Studio) -> Iterator[Measurement]:
-    """Compare a step of ours with the script's: by the clock, and by the processors' own time.
+    """Compare a step of ours with the script's: by the clock, and by CPUs' own time.
 
     Every process that ours needs is counted by the clock, for it takes its share of the cores; of
-    the processors' time, what the training process spends.
+    CPUs' time, what the training process spends.
     """
     pairs = [(_our_pace(studio), _bare_pace(studio.home)) for _ in range(PACES)]
     for i, name in enumerate(("clock", "processor time")):
@@ -183,7 +183,7 @@ def _bare_pace(home: Path) -> tuple[float, float]:
 
 
 def _pace(trainer: psutil.Process, told: Path, mark: bytes) -> tuple[float, float]:
-    """Return the seconds of a step, by the clock and by the processors, of those in BETWEEN."""
+    """Return the seconds of a step, by the clock and by CPUs, of those in BETWEEN."""
     marks: list[tuple[int, float, float]] = []
     for step in BETWEEN:
         wait_until(partial(_has_told, told, mark, step), seconds=300)

@@ -36,7 +36,7 @@ STEPS: dict[Mode, int] = {"fp32": 20, "bf16": 20, "fp16": 3}
 
 ROUNDS = 2
 FIRST = 3
-"""Steps left out of a run's speed: the machine warms up, and the longest rows come first."""
+"Steps skipped of a run's speed: the machine warms up, and the longest rows come first."
 
 
 @dataclass(frozen=True, slots=True)

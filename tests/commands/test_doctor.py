@@ -29,14 +29,18 @@ def test_a_gpu_that_torch_cannot_use_is_told(settings: Settings) -> None:
     )
 
     assert (
-        told(settings, hardware)["There is a GPU, but this torch was built without CUDA."] is False
+        told(settings, hardware)["This machine has a GPU, but torch was built without CUDA."]
+        is False
     )
 
 
 def test_a_slow_precision_is_cautioned_against(settings: Settings) -> None:
     said = told(settings, BARE)
 
-    assert said["bfloat16 mixed: this processor emulates bfloat16: right numbers, but slow"] is True
+    assert (
+        said["bfloat16 mixed: slow on this CPU, which emulates bfloat16 (results are accurate)"]
+        is True
+    )
 
 
 def test_a_mode_for_other_machines_is_no_fault_of_this_one(settings: Settings) -> None:

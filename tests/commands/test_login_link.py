@@ -30,7 +30,7 @@ def test_other_machines_reach_no_studio_without_accounts(settings: Settings, sig
 
 
 def test_other_machines_reach_no_studio_without_a_name() -> None:
-    with pytest.raises(InvalidError, match="does not know its names"):
+    with pytest.raises(InvalidError, match="its names are not set"):
         login_link.require_safe_address(Settings(sign_in="accounts"), EVERYWHERE)
 
 
@@ -62,7 +62,7 @@ def test_where_people_have_accounts_none_is_needed(engine: Engine, settings: Set
         accounts.add(db, "ann", Role.ADMINISTRATOR)
 
     assert login_link.prepare_sign_in(engine, closed(settings, "accounts"), HERE.url) == HERE.url
-    with pytest.raises(ConflictError, match="by their accounts"):
+    with pytest.raises(ConflictError, match="This studio uses accounts, not sign-in links"):
         login_link.print_login_link(closed(settings, "accounts"))
 
 
@@ -71,7 +71,7 @@ def test_a_start_without_sign_in_warns(
 ) -> None:
     login_link.prepare_sign_in(engine, closed(settings, "none"), HERE.url)
 
-    assert "Nobody has to sign in" in capsys.readouterr().err
+    assert "Sign-in is off" in capsys.readouterr().err
 
 
 def test_another_link_is_printed(
@@ -103,9 +103,9 @@ def test_somebody_is_added_listed_and_removed(
     with read_session(engine) as db:
         noted = [(one.route, one.subject) for one in audit_log.newest(db, 10)]
     assert "/login?t=" in told[0]
-    assert told[1] == "ann  viewer, has chosen no password yet\n"
+    assert told[1] == "ann  viewer, no password yet\n"
     assert "/login?t=" in told[2]
-    assert told[3:] == ["ann is removed.\n", ""]
+    assert told[3:] == ["Removed ann.\n", ""]
     assert noted == [(f"studio accounts {verb}", "ann") for verb in ("remove", "link", "add")]
 
 

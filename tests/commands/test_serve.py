@@ -18,7 +18,7 @@ def test_an_answer_does_not_wait_for_the_one_before_to_be_confirmed() -> None:
 def test_a_port_that_is_taken_is_refused_with_another_to_take() -> None:
     address = Address("127.0.0.1", free_port())
 
-    with serve.open_listener(address), pytest.raises(ConflictError, match="is taken") as refused:
+    with serve.open_listener(address), pytest.raises(ConflictError, match="is in use") as refused:
         serve.open_listener(address)
 
     assert f"--port {address.port + 1}" in refused.value.hint

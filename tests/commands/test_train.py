@@ -51,10 +51,10 @@ def test_a_recipe_is_trained_to_its_end(home: Settings, recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("optimisation.lerning_rate=1e-4", "optimisation.lerning_rate: There is no such field."),
+        ("optimisation.lerning_rate=1e-4", "optimisation.lerning_rate: Unknown field."),
         ("optimisation.learning_rate=-1", "optimisation.learning_rate: Must be more than 0"),
-        ("base_model=startr", "There is no model called startr."),
-        ("nothing", "nothing is no change."),
+        ("base_model=startr", "There is no model named startr."),
+        ("nothing", "nothing is not a valid change."),
     ],
 )
 def test_what_is_wrong_is_said_without_a_traceback(
@@ -70,10 +70,10 @@ def test_an_unknown_key_in_a_file_is_named(home: Settings, recipe: Path) -> None
     with recipe.open("a") as file:
         file.write("learning_rte: 0.1\n")
 
-    assert "learning_rte: There is no such field." in train(home, str(recipe)).stderr
+    assert "learning_rte: Unknown field." in train(home, str(recipe)).stderr
 
 
 def test_a_file_that_is_no_yaml_is_told(home: Settings, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1\nb: 2")
 
-    assert "This is not YAML at line 2" in train(home, str(tmp_path / "broken.yaml")).stderr
+    assert "Invalid YAML at line 2" in train(home, str(tmp_path / "broken.yaml")).stderr

@@ -20,7 +20,7 @@ class ServedFile:
     """After how many bytes the next answers break off."""
     takes_ranges: bool = True
     length: int | None = None
-    """What it says that its length is; -1 says nothing, and ends by closing."""
+    """Description that its length is; -1 says nothing, and ends by closing."""
 
 
 @dataclass(slots=True)

@@ -175,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
                 parts = [unquote(part) if part else "" for part in match.groups()]
                 handle(parts, query)
                 return
-        raise _Refused(404, message="There is no such page.")
+        raise _Refused(404, message="Page not found.")
 
     def _list(self, parts: list[str], query: dict[str, list[str]]) -> None:
         words, limit = query.get("search", [""])[0].lower(), int(query.get("limit", ["100"])[0])
@@ -279,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _repo(self, kind: str, name: str) -> Repo:
         repo = self.hub.repos.get((kind, name))
         if repo is None or not self._may_see(repo):
-            # Of what is not there and of what is private the hub says the same.
+            # Of what does not exist and of what is private the hub says the same.
             raise _Refused(404 if self._shows_token() else 401, "RepoNotFound", "Not found.")
         return repo
 

@@ -35,7 +35,7 @@ class WebhookReceiver:
 
 @dataclass(slots=True)
 class MailServer:
-    """A mail server with one user. What it says to a mail can be told; 250 when nothing is."""
+    """A mail server with one user. Description to a mail can be told; 250 when nothing is."""
 
     url: str
     answers: list[str] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """A service on this machine that signs people in by OpenID Connect, with keys of its own.
 
-What it says can be bent in each way that must not be believed.
+Description can be bent in each way that must not be believed.
 """
 
 import base64
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _forged(claims: dict[str, Any], algorithm: str) -> str:
-    """Make a token without the private key."""
+    """Create token without the private key."""
     head = _unpadded(json.dumps({"alg": algorithm, "kid": "one", "typ": "JWT"}).encode())
     signed = f"{head}.{_unpadded(json.dumps(claims).encode())}"
     if algorithm == "none":

@@ -47,7 +47,7 @@ def visit(alone: tuple[str, ...], name: str, folder: Path) -> dict[str, Any]:
     ("name", "said", "reached"),
     [
         ("fetch", ROWS.decode(), f"{PUBLIC} /rows.csv"),
-        ("webhook", "It answered 204 No Content.", f"{PUBLIC} /hook"),
+        ("webhook", "The server responded with 204 No Content.", f"{PUBLIC} /hook"),
     ],
 )
 def test_what_was_checked_is_what_is_connected_to(
@@ -65,5 +65,5 @@ def test_a_name_is_checked_again_wherever_it_is_asked_again(
 ) -> None:
     told = visit(alone, name, tmp_path)
 
-    assert told["said"] == f"{INSIDE} is an internal address, which is not asked."
+    assert told["said"] == f"{INSIDE} is an internal address, which is blocked."
     assert (told["reached"], told["looked_up"]) == ([f"{PUBLIC} /{name}"], [PUBLIC, INSIDE])

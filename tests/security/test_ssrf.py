@@ -131,5 +131,5 @@ def test_who_brings_data_does_not_choose_how_it_is_asked_for(
 )
 def test_a_bucket_leads_to_no_other_host(settings: Settings, db: Session, bucket: str) -> None:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
-    with pytest.raises(InvalidError, match="is not written s3://bucket/key"):
+    with pytest.raises(InvalidError, match="does not have the form s3://bucket/key"):
         services.enqueue_import(db, settings, data_sources.S3Source(url=f"s3://{bucket}/rows.csv"))
