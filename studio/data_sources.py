@@ -112,7 +112,7 @@ def resolve_inside(folders: Sequence[Path], path: str) -> Path:
         real = Path(path).resolve(strict=True)
     except (OSError, ValueError, RuntimeError):
         real = None
-    if real is None or not any(real.is_relative_to(one.resolve()) for one in folders):
+    if real is None or not any(real.is_relative_to(folder.resolve()) for folder in folders):
         # The same error for both cases, so that it does not reveal which files exist outside.
         raise InvalidError(
             "No such file in the folders that are open for import.",

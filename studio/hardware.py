@@ -111,10 +111,10 @@ def detect() -> Hardware:
 
 def _total_memory() -> int:
     """Return the host's memory in bytes, or the container's limit if that is lower."""
-    told = (
+    texts = (
         path.read_text(encoding="ascii").strip() for path in _CGROUP_LIMIT_FILES if path.exists()
     )
-    limits = [int(limit) for limit in told if limit.isdecimal()]
+    limits = [int(limit) for limit in texts if limit.isdecimal()]
     return min([psutil.virtual_memory().total, *limits])
 
 
@@ -135,7 +135,9 @@ def package_versions() -> dict[str, str]:
     """Return the versions of installed packages that can affect the metrics of a run."""
     names = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "safetensors")
     return {
-        name: found for name in (*names, *OPTIONAL_PACKAGES) if (found := _package_version(name))
+        name: version
+        for name in (*names, *OPTIONAL_PACKAGES)
+        if (version := _package_version(name))
     }
 
 

@@ -41,8 +41,8 @@ _context: ContextVar[dict[str, object]] = ContextVar("told", default={})  # noqa
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
-    own = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
-    return _context.get() | own
+    fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    return _context.get() | fields
 
 
 def _escape_control_characters(value: object) -> str:
@@ -62,12 +62,12 @@ _QUOTED_INPUT = re.compile(r"input_value=.*?(?=, input_type=)", re.DOTALL)
 
 class _TerminalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        timestamp = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         facts = " ".join(
             f"{name}={_escape_control_characters(value)}"
             for name, value in _extra_fields(record).items()
         )
-        line = f"{at} {record.levelname.lower():7} {record.getMessage()} {facts}".rstrip()
+        line = f"{timestamp} {record.levelname.lower():7} {record.getMessage()} {facts}".rstrip()
         return redact(f"{line}\n{_traceback(self, record)}" if record.exc_info else line)
 
 
@@ -77,12 +77,12 @@ class _JsonFormatter(logging.Formatter):
         self.process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        entry: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "process": self.process,
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
         if record.exc_info:
-            told["traceback"] = _traceback(self, record)
-        return json.dumps(redact_value(told | _extra_fields(record)))
+            entry["traceback"] = _traceback(self, record)
+        return json.dumps(redact_value(entry | _extra_fields(record)))

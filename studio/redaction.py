@@ -32,12 +32,15 @@ _secret_patterns: list[re.Pattern[str]] = []
 
 def register_secrets(values: Iterable[str]) -> None:
     """Redact these values from now on, in all their encodings."""
-    new = {
-        one: None for value in values for one in _spellings(value) if one not in _registered_secrets
+    unregistered = {
+        spelling: None
+        for value in values
+        for spelling in _spellings(value)
+        if spelling not in _registered_secrets
     }
-    if not new:
+    if not unregistered:
         return
-    _registered_secrets.update(new)
+    _registered_secrets.update(unregistered)
     longest = sorted(_registered_secrets, key=len, reverse=True)
     # One assignment, so that other threads see the old pattern or the new one.
     _secret_patterns[:] = [re.compile("|".join(map(re.escape, longest)))]
@@ -56,9 +59,9 @@ def redact_value(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
         case None | bool() | int() | float():
             return value
         case dict():
-            return {redact(str(key)): redact_value(one) for key, one in value.items()}
+            return {redact(str(key)): redact_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [redact_value(one) for one in value]
+            return [redact_value(item) for item in value]
         case _:
             return redact(str(value))
 
@@ -81,11 +84,13 @@ def _spellings(value: str) -> set[str]:
     """Return all encodings of a value and of the secret parts in it."""
     parts = {value}
     if "://" in value:
-        where = urlsplit(value)
-        parts |= {where.password or "", unquote(where.password or "")}
-        path = f"{where.path}?{where.query}".strip("/?")
+        url = urlsplit(value)
+        parts |= {url.password or "", unquote(url.password or "")}
+        path = f"{url.path}?{url.query}".strip("/?")
         parts |= {path} if len(path) >= _MIN_SECRET_PATH_LENGTH else set()
-    written = {
-        spelt for one in parts for spelt in (one, json.dumps(one)[1:-1], quote(one, safe=""))
+    spellings = {
+        spelling
+        for part in parts
+        for spelling in (part, json.dumps(part)[1:-1], quote(part, safe=""))
     }
-    return {one for one in written if len(one) >= MIN_SECRET_LENGTH}
+    return {part for part in spellings if len(part) >= MIN_SECRET_LENGTH}

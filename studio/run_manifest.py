@@ -106,7 +106,7 @@ def build_manifest(
 
 
 def finish_manifest(
-    known: Manifest, *, location: str, revision: str | None, folder: Path
+    manifest: Manifest, *, location: str, revision: str | None, folder: Path
 ) -> Manifest:
     """Complete the manifest of a finished run: add checksums of the base model and artifacts."""
     base = Path(location)
@@ -114,10 +114,12 @@ def finish_manifest(
     hashes = {path.name: file_sha256(path) for path in weights}
     changes = {
         "is_finished": True,
-        "base_model": BaseFacts(name=known.base_model.name, revision=revision or "", sha256=hashes),
+        "base_model": BaseFacts(
+            name=manifest.base_model.name, revision=revision or "", sha256=hashes
+        ),
         "artifacts": list(_artifact_files(folder)),
     }
-    return known.model_copy(update=changes)
+    return manifest.model_copy(update=changes)
 
 
 def file_sha256(path: Path) -> str:

@@ -200,13 +200,13 @@ class Settings(BaseSettings):
         Secrets are excluded: see `secret_environment`.
         """
         hidden = {*SECRETS, "secret_key"}
-        told = self.model_dump(exclude_defaults=True, exclude=hidden) | {"home": self.home}
-        return {_variable_name(name): _to_environment_text(value) for name, value in told.items()}
+        values = self.model_dump(exclude_defaults=True, exclude=hidden) | {"home": self.home}
+        return {_variable_name(name): _to_environment_text(value) for name, value in values.items()}
 
     def secret_environment(self, names: Iterable[str]) -> dict[str, str]:
         """Return the named secrets as environment variables, without those that are not set."""
-        found = {name: self.secret_value(name) for name in names}
-        return {_variable_name(name): value for name, value in found.items() if value}
+        values = {name: self.secret_value(name) for name in names}
+        return {_variable_name(name): value for name, value in values.items() if value}
 
     def secret_value(self, name: str) -> str:
         """Return the value of a secret; empty if it is not set."""
@@ -218,7 +218,7 @@ def _to_environment_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, tuple):
-        return os.pathsep.join(str(one) for one in value)
+        return os.pathsep.join(str(item) for item in value)
     return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
 
 

@@ -27,20 +27,20 @@ class AsyncTransport:
         self.client = httpx2.AsyncClient(**retries.client_options(resolve_settings(url, token)))
 
     async def send(self, call: ApiRequest[T]) -> T:
-        tries = retries.RetrySchedule(call)
+        schedule = retries.RetrySchedule(call)
         while True:
             outcome = await self._ask(call)
-            pause = tries.next_delay(outcome)
-            if pause is None:
+            delay = schedule.next_delay(outcome)
+            if delay is None:
                 return retries.parse_response(call, outcome, self.client.base_url)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(delay)
 
-    async def iterate(self, listed: PagedRequest[T]) -> AsyncIterator[T]:
+    async def iterate(self, request: PagedRequest[T]) -> AsyncIterator[T]:
         after: int | None = None
         while True:
-            page = await self.send(listed.page(after))
-            for one in page.data:
-                yield one
+            page = await self.send(request.page(after))
+            for item in page.data:
+                yield item
             if not page.has_more:
                 return
             after = page.next_after
@@ -120,11 +120,11 @@ class Runs(AsyncResource):
         last, is_over = "", False
         while not is_over:
             with suppress(httpx2.TransportError):
-                async for told in self._listen(run_id, last):
-                    last = told.id or last
-                    is_over = is_over or told.event == "end"
-                    if told.event not in {"end", "hb"}:
-                        yield told
+                async for event in self._listen(run_id, last):
+                    last = event.id or last
+                    is_over = is_over or event.event == "end"
+                    if event.event not in {"end", "hb"}:
+                        yield event
             if not is_over:
                 await self.get(run_id)  # raises if the studio is unreachable
 
@@ -150,8 +150,8 @@ class Runs(AsyncResource):
             if response.is_error:
                 await response.aread()
                 raise api_error(response)
-            async for told in httpx2.EventSource(response):
-                yield told
+            async for event in httpx2.EventSource(response):
+                yield event
         finally:
             await response.aclose()
 
@@ -169,9 +169,9 @@ class Tasks(AsyncResource):
 
     async def wait(self, chore_id: int) -> Task:
         """Return a task once it has ended."""
-        while not (chore := await self.get(chore_id)).is_final:  # noqa: ASYNC110 -- waits for another process
+        while not (task := await self.get(chore_id)).is_final:  # noqa: ASYNC110 -- waits for another process
             await asyncio.sleep(POLL_SECONDS)
-        return chore
+        return task
 
 
 class Datasets(AsyncResource):

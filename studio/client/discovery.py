@@ -37,16 +37,16 @@ class ClientSettings(BaseSettings):
 
     def _local_token(self) -> str:
         # Never send the token of this machine to another studio.
-        place = self.home / TOKEN_FILE
-        if not self.is_local or not place.is_file():
+        path = self.home / TOKEN_FILE
+        if not self.is_local or not path.is_file():
             return ""
-        return place.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8").strip()
 
 
 def resolve_settings(url: str | None, token: str | None) -> ClientSettings:
     """Return the URL and token of the studio; None is replaced by the environment's value."""
-    given = {"url": url, "token": token}
+    overrides = {"url": url, "token": token}
     return ClientSettings.model_validate(
         ClientSettings().model_dump()
-        | {name: value for name, value in given.items() if value is not None}
+        | {name: value for name, value in overrides.items() if value is not None}
     )

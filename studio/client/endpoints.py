@@ -70,8 +70,8 @@ def resume_run(run_id: int) -> ApiRequest[Run]:
 
 def retry_run(run_id: int, *, from_start: bool = False) -> ApiRequest[Run]:
     """Retry a failed or cancelled run from its newest checkpoint, or restart it from step 0."""
-    place = "start" if from_start else "checkpoint"
-    return _post_request(f"/runs/{run_id}/retry", Run, {"from": place})
+    start_point = "start" if from_start else "checkpoint"
+    return _post_request(f"/runs/{run_id}/retry", Run, {"from": start_point})
 
 
 def move_run(run_id: int, place: int) -> ApiRequest[Run]:
@@ -92,9 +92,9 @@ def metrics(
     between: tuple[float | None, float | None] = (None, None),
 ) -> ApiRequest[Curves]:
     """Get the metrics of a run along an axis; by default all metrics by step."""
-    asked = {"keys": ",".join(keys), "x": x, "buckets": buckets}
-    ends = {"from": between[0], "to": between[1]}
-    return _get_request(f"/runs/{run_id}/metrics", Curves, **asked, **ends)
+    params = {"keys": ",".join(keys), "x": x, "buckets": buckets}
+    bounds = {"from": between[0], "to": between[1]}
+    return _get_request(f"/runs/{run_id}/metrics", Curves, **params, **bounds)
 
 
 def artifacts(run_id: int) -> ApiRequest[Page[File]]:
@@ -195,16 +195,16 @@ def sweep(sweep_id: int) -> ApiRequest[Sweep]:
     return _get_request(f"/sweeps/{sweep_id}", Sweep)
 
 
-def create_sweep(experiment_id: int, space: Recipe, **how: Any) -> ApiRequest[Sweep]:  # noqa: ANN401 -- any field of the API
+def create_sweep(experiment_id: int, space: Recipe, **options: Any) -> ApiRequest[Sweep]:  # noqa: ANN401 -- any field of the API
     """Start a sweep; options include `strategy`, `count`, `metric` and `parallel`."""
     return _create_request(
-        "/sweeps", Sweep, {"experiment_id": experiment_id, "space": space, **how}
+        "/sweeps", Sweep, {"experiment_id": experiment_id, "space": space, **options}
     )
 
 
-def preview_sweep(experiment_id: int, space: Recipe, **how: Any) -> ApiRequest[SweepPreview]:  # noqa: ANN401 -- any field of the API
+def preview_sweep(experiment_id: int, space: Recipe, **options: Any) -> ApiRequest[SweepPreview]:  # noqa: ANN401 -- any field of the API
     """Preview a sweep: its number of runs, duration and conflicts."""
-    body = {"experiment_id": experiment_id, "space": space, **how}
+    body = {"experiment_id": experiment_id, "space": space, **options}
     return _post_request("/sweeps/prospect", SweepPreview, body)
 
 

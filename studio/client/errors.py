@@ -24,13 +24,13 @@ class UnreachableError(UnavailableError):
 def api_error(response: httpx2.Response) -> ApiError:
     """Return the studio's error, or an error saying that the server is not a studio."""
     try:
-        told = response.json()["error"]
+        error_body = response.json()["error"]
         return ApiError(
             response.status_code,
-            told["message"],
-            code=told["code"],
-            hint=told["hint"] or "",
-            param=told["param"] or "",
+            error_body["message"],
+            code=error_body["code"],
+            hint=error_body["hint"] or "",
+            param=error_body["param"] or "",
         )
     except (ValueError, KeyError, TypeError):
         return ApiError(

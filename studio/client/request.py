@@ -20,8 +20,8 @@ _PAGE_SIZE = 100
 class ProgressFile:
     """A file that reports how far it has been read."""
 
-    def __init__(self, file: BinaryIO, size: int, heard: ProgressCallback) -> None:
-        self._file, self._size, self._heard = file, size, heard
+    def __init__(self, file: BinaryIO, size: int, on_progress: ProgressCallback) -> None:
+        self._file, self._size, self._heard = file, size, on_progress
         self.name = file.name
 
     def read(self, size: int = -1) -> bytes:
@@ -29,8 +29,8 @@ class ProgressFile:
         self._heard(self._file.tell(), self._size)
         return part
 
-    def seek(self, place: int, whence: int = 0) -> int:
-        return self._file.seek(place, whence)
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
 
     def tell(self) -> int:
         return self._file.tell()
@@ -83,9 +83,9 @@ class PagedRequest(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def page(self, after: int | None) -> ApiRequest[Page[T]]:
-        asked = drop_empty({"limit": _PAGE_SIZE, **self.params, "after": after})
-        whole: Any = Page
-        return ApiRequest(method="GET", path=self.path, shape=whole[self.shape], params=asked)
+        params = drop_empty({"limit": _PAGE_SIZE, **self.params, "after": after})
+        page_type: Any = Page
+        return ApiRequest(method="GET", path=self.path, shape=page_type[self.shape], params=params)
 
 
 def drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,13 +35,13 @@ class RetrySchedule:
         return self._left.pop(0) if is_passing and self._left else None
 
 
-def client_options(reach: ClientSettings) -> dict[str, Any]:
+def client_options(settings: ClientSettings) -> dict[str, Any]:
     """Return the constructor arguments of an httpx2 client of either kind."""
     return {
-        "base_url": reach.base_url,
-        "headers": reach.headers,
+        "base_url": settings.base_url,
+        "headers": settings.headers,
         "timeout": TIMEOUT,
-        "trust_env": not reach.is_local,
+        "trust_env": not settings.is_local,
     }
 
 

@@ -27,18 +27,18 @@ class Transport:
         self.client = httpx2.Client(**retries.client_options(resolve_settings(url, token)))
 
     def send(self, call: ApiRequest[T]) -> T:
-        tries = retries.RetrySchedule(call)
+        schedule = retries.RetrySchedule(call)
         while True:
             outcome = self._ask(call)
-            pause = tries.next_delay(outcome)
-            if pause is None:
+            delay = schedule.next_delay(outcome)
+            if delay is None:
                 return retries.parse_response(call, outcome, self.client.base_url)
-            time.sleep(pause)
+            time.sleep(delay)
 
-    def iterate(self, listed: PagedRequest[T]) -> Iterator[T]:
+    def iterate(self, request: PagedRequest[T]) -> Iterator[T]:
         after: int | None = None
         while True:
-            page = self.send(listed.page(after))
+            page = self.send(request.page(after))
             yield from page.data
             if not page.has_more:
                 return
@@ -124,11 +124,11 @@ class Runs(Resource):
         last, is_over = "", False
         while not is_over:
             with suppress(httpx2.TransportError):
-                for told in self._listen(run_id, last):
-                    last = told.id or last
-                    is_over = is_over or told.event == "end"
-                    if told.event not in {"end", "hb"}:
-                        yield told
+                for event in self._listen(run_id, last):
+                    last = event.id or last
+                    is_over = is_over or event.event == "end"
+                    if event.event not in {"end", "hb"}:
+                        yield event
             if not is_over:
                 self.get(run_id)  # raises if the studio is unreachable
 
@@ -168,9 +168,9 @@ class Tasks(Resource):
 
     def wait(self, chore_id: int) -> Task:
         """Return a task once it has ended."""
-        while not (chore := self.get(chore_id)).is_final:
+        while not (task := self.get(chore_id)).is_final:
             time.sleep(POLL_SECONDS)
-        return chore
+        return task
 
 
 class Datasets(Resource):

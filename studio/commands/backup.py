@@ -34,7 +34,7 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
     with backup_format.open_backup(source) as backup:
         manifest = backup.manifest
         with typer.progressbar(length=max(manifest.bytes, 1), label="Checking") as bar:
-            restores.restore(backup, settings.home, force=force, watch=bar.update)
+            restores.restore(backup, settings.home, force=force, on_progress=bar.update)
     typer.echo(
         f"Restored {settings.home} as of {manifest.made_at.astimezone():%Y-%m-%d %H:%M}: "
         f"{len(manifest.files)} files, {_format_bytes(manifest.bytes)}."

@@ -28,11 +28,11 @@ def add(file: DataFile, name: Name = "", *, as_json: JsonOption = False) -> None
     from studio.client import Studio  # noqa: PLC0415 -- heavy import
 
     with Studio() as studio, _UploadProgress(file, quiet=as_json) as bar:
-        made = studio.datasets.add(file, name=name, progress=bar.update)
+        dataset = studio.datasets.add(file, name=name, progress=bar.update)
     if as_json:
-        print_json(made)
+        print_json(dataset)
     else:
-        print_table(COLUMNS, [_dataset_row(made)])
+        print_table(COLUMNS, [_dataset_row(dataset)])
 
 
 @app.command("list")
@@ -41,11 +41,11 @@ def list_datasets(*, as_json: JsonOption = False) -> None:
     from studio.client import Studio  # noqa: PLC0415 -- heavy import
 
     with Studio() as studio:
-        found = list(studio.datasets.list())
+        datasets = list(studio.datasets.list())
     if as_json:
-        print_json(found)
+        print_json(datasets)
     else:
-        print_table(COLUMNS, map(_dataset_row, found))
+        print_table(COLUMNS, map(_dataset_row, datasets))
 
 
 class _UploadProgress:
@@ -73,6 +73,6 @@ class _UploadProgress:
         self._progress.update(self._task, completed=sent, total=size)
 
 
-def _dataset_row(one: "Dataset") -> list[str]:
-    rows = (str(one.train_rows), str(one.validation_rows))
-    return [str(one.id), one.name, one.kind or "", one.status, *rows]
+def _dataset_row(dataset: "Dataset") -> list[str]:
+    rows = (str(dataset.train_rows), str(dataset.validation_rows))
+    return [str(dataset.id), dataset.name, dataset.kind or "", dataset.status, *rows]

@@ -46,20 +46,20 @@ def collect_findings(settings: Settings, hardware: Hardware) -> Iterator[CheckRe
 
 
 def _packages(hardware: Hardware) -> CheckResult:
-    found = package_versions()
-    if not hardware.torch or "trl" not in found:
+    versions = package_versions()
+    if not hardware.torch or "trl" not in versions:
         return CheckResult(
             good=False,
             text="The training packages are missing: pip install 'mantissa-studio[train]'",
         )
     return CheckResult(
-        good=True, text=", ".join(f"{name} {version}" for name, version in found.items())
+        good=True, text=", ".join(f"{name} {version}" for name, version in versions.items())
     )
 
 
 def _quick_start(settings: Settings) -> CheckResult:
-    found = launcher_status.read(settings)
-    return CheckResult(good=found.state == "ready" or None, text=f"Quick start: {found.summary}")
+    status = launcher_status.read(settings)
+    return CheckResult(good=status.state == "ready" or None, text=f"Quick start: {status.summary}")
 
 
 def _scripts() -> CheckResult:

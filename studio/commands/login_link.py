@@ -22,8 +22,8 @@ class Address:
 
     @property
     def url(self) -> str:
-        shown = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 -- compared, not bound
-        return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}/"
+        display_host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 -- compared, not bound
+        return f"http://{f'[{display_host}]' if ':' in display_host else display_host}:{self.port}/"
 
     @property
     def is_local(self) -> bool:
@@ -104,8 +104,8 @@ def print_login_link(settings: Settings) -> None:
 
 def studio_url(settings: Settings) -> str:
     """Return the URL of the studio that runs on this home, or the default URL."""
-    told = locks.describe_holder(settings.home, "web").rpartition(" ")[2]
-    running = told if told.startswith("http") else Address("127.0.0.1", 8000).url
+    holder_url = locks.describe_holder(settings.home, "web").rpartition(" ")[2]
+    running = holder_url if holder_url.startswith("http") else Address("127.0.0.1", 8000).url
     return settings.public_url.rstrip("/") + "/" if settings.public_url else running
 
 

@@ -15,12 +15,12 @@ STATUS_COLOURS = {"succeeded": "green", "failed": "red", "running": "cyan", "pau
 RUN_COLUMNS = ("id", "name", "status", "progress", "loss", "eval_loss", "created")
 
 
-def print_json(shown: "Schema | Iterable[Schema]") -> None:
+def print_json(value: "Schema | Iterable[Schema]") -> None:
     """Print one model as an object, several as a list."""
     from pydantic_core import to_json  # noqa: PLC0415 -- heavy import
 
-    whole: Any = shown if hasattr(shown, "model_dump") else list(shown)
-    typer.echo(to_json(whole, indent=2, inf_nan_mode="strings").decode())
+    payload: Any = value if hasattr(value, "model_dump") else list(value)
+    typer.echo(to_json(payload, indent=2, inf_nan_mode="strings").decode())
 
 
 def print_in_place(line: str) -> None:
@@ -36,12 +36,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table  # noqa: PLC0415 -- heavy import
     from rich.text import Text  # noqa: PLC0415 -- heavy import
 
-    made = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        made.add_column(column, no_wrap=column == "id")
+        table.add_column(column, no_wrap=column == "id")
     for row in rows:
-        made.add_row(*(Text(cell, style=STATUS_COLOURS.get(cell, "")) for cell in row))
-    Console().print(made)
+        table.add_row(*(Text(cell, style=STATUS_COLOURS.get(cell, "")) for cell in row))
+    Console().print(table)
 
 
 def run_row(run: "Run") -> list[str]:

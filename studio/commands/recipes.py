@@ -21,11 +21,11 @@ def load_recipe(file: Path, changes: Sequence[str]) -> AnyRecipe:
     """
     values = yaml.load(file.read_text(encoding="utf-8"))
     pairs = [change.partition("=") for change in changes]
-    if bad := [key for key, sign, _value in pairs if not sign]:
-        raise InvalidError(f"{bad[0]} is not a valid change.", hint="Write --set key=value.")
+    if malformed := [key for key, sign, _value in pairs if not sign]:
+        raise InvalidError(f"{malformed[0]} is not a valid change.", hint="Write --set key=value.")
     changed = merge(values, nest((key, value) for key, _sign, value in pairs))
     try:
         return RECIPE_ADAPTER.validate_python(changed, strict=False)
     except ValidationError as error:
-        told = [f"  {field}" for field in field_errors(error.errors(), AnyRecipe)]
-        raise InvalidError(f"{file} is not a valid recipe:\n" + "\n".join(told)) from error
+        messages = [f"  {field}" for field in field_errors(error.errors(), AnyRecipe)]
+        raise InvalidError(f"{file} is not a valid recipe:\n" + "\n".join(messages)) from error

@@ -70,11 +70,11 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     with _studio() as studio:
-        found = list(islice(studio.runs.list(query, sort=sort), limit))
+        matches = list(islice(studio.runs.list(query, sort=sort), limit))
     if as_json:
-        print_json(found)
-    elif found:
-        print_table(RUN_COLUMNS, map(run_row, found))
+        print_json(matches)
+    elif matches:
+        print_table(RUN_COLUMNS, map(run_row, matches))
     else:
         typer.echo("No matching runs.", err=True)
 
@@ -130,17 +130,18 @@ def retry(run_id: RunId, *, from_start: Start = False, as_json: JsonOption = Fal
 @app.command()
 def metrics(run_id: RunId, keys: Keys = "loss,eval_loss", *, as_json: JsonOption = False) -> None:
     """Print a run's metrics by step."""
-    wanted = [key for key in keys.split(",") if key]
+    requested_keys = [key for key in keys.split(",") if key]
     with _studio() as studio:
-        found = studio.runs.metrics(run_id, wanted)
+        curves = studio.runs.metrics(run_id, requested_keys)
     if as_json:
-        print_json(found)
+        print_json(curves)
         return
-    shown = [key for key in wanted if key in found.series]
-    columns = [found.series[key].mean for key in shown]
-    rows = zip(found.x, *columns, strict=True)
+    available_keys = [key for key in requested_keys if key in curves.series]
+    columns = [curves.series[key].mean for key in available_keys]
+    rows = zip(curves.x, *columns, strict=True)
     print_table(
-        ["step", *shown], [[f"{step:g}", *map(format_number, values)] for step, *values in rows]
+        ["step", *available_keys],
+        [[f"{step:g}", *map(format_number, values)] for step, *values in rows],
     )
 
 
@@ -148,20 +149,20 @@ def metrics(run_id: RunId, keys: Keys = "loss,eval_loss", *, as_json: JsonOption
 def compare(run_ids: RunIds, base: Base = None, *, as_json: JsonOption = False) -> None:
     """Compare the settings and metrics of runs."""
     with _studio() as studio:
-        made = studio.compare(run_ids, base=base)
+        comparison = studio.compare(run_ids, base=base)
     if as_json:
-        print_json(made)
+        print_json(comparison)
         return
-    settings = [[key, *map(str, values)] for key, values in made.differing.items()]
-    told = [
+    settings = [[key, *map(str, values)] for key, values in comparison.differing.items()]
+    metric_rows = [
         [
             key,
             *(f"{format_number(cell.value)} {_format_delta(cell.delta)}".strip() for cell in cells),
         ]
-        for key, cells in made.metrics.items()
+        for key, cells in comparison.metrics.items()
     ]
-    heads = [f"run {one}{' (base)' * (one == made.base)}" for one in made.runs]
-    print_table(["", *heads], settings + told)
+    heads = [f"run {run_id}{' (base)' * (run_id == comparison.base)}" for run_id in comparison.runs]
+    print_table(["", *heads], settings + metric_rows)
 
 
 def _studio() -> "Studio":
@@ -199,9 +200,9 @@ def _follow(studio: "Studio", run_id: int, *, as_json: bool) -> int:
 
 def _print_metrics(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        told = {key: row["values"][key] for key in ("loss", "eval_loss") if key in row["values"]}
-        if told:
-            numbers = "  ".join(f"{key} {float(value):.4}" for key, value in told.items())
+        losses = {key: row["values"][key] for key in ("loss", "eval_loss") if key in row["values"]}
+        if losses:
+            numbers = "  ".join(f"{key} {float(value):.4}" for key, value in losses.items())
             typer.echo(f"step {row['step']}  {numbers}")
 
 

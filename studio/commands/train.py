@@ -71,9 +71,9 @@ def _follow(engine: Engine, run_id: int) -> Run:
             rows = metrics.load_rows_after(db, run_id, last)
         for row in rows:
             last = row.last_id
-            told = {key: row.values[key] for key in ("loss", "eval_loss") if key in row.values}
-            if told:
-                numbers = "  ".join(f"{key} {value:.4}" for key, value in told.items())
+            losses = {key: row.values[key] for key in ("loss", "eval_loss") if key in row.values}
+            if losses:
+                numbers = "  ".join(f"{key} {value:.4}" for key, value in losses.items())
                 typer.echo(f"step {row.step}/{run.total_steps}  {numbers}")
         if run.status.is_final and not rows:
             return run

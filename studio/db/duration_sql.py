@@ -20,12 +20,12 @@ class seconds_between(FunctionElement[float]):  # noqa: N801 -- called as a func
 
 
 @compiles(seconds_between)
-def _standard(element: seconds_between, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
-    start, end = (compiler.process(clause, **given) for clause in element.clauses)
+def _standard(element: seconds_between, compiler: SQLCompiler, **kwargs: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
+    start, end = (compiler.process(clause, **kwargs) for clause in element.clauses)
     return f"GREATEST(EXTRACT(EPOCH FROM {end} - {start}), 0)"
 
 
 @compiles(seconds_between, "sqlite")
-def _sqlite(element: seconds_between, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
-    start, end = (compiler.process(clause, **given) for clause in element.clauses)
+def _sqlite(element: seconds_between, compiler: SQLCompiler, **kwargs: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
+    start, end = (compiler.process(clause, **kwargs) for clause in element.clauses)
     return f"max((julianday({end}) - julianday({start})) * 86400, 0.0)"

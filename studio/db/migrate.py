@@ -28,14 +28,14 @@ def upgrade(engine: Engine, to: str = "head") -> None:
     """
     if not is_behind(engine, to):
         return
-    kept = _back_up(engine)
+    backup_path = _back_up(engine)
     try:
         with explain_errors():
             _run_migrations(engine, to)
     except SQLAlchemyError as error:
         raise UnavailableError(
             f"The database could not be upgraded to this version: {error}.",
-            hint=f"It is unchanged, and a backup is in {kept}. Use the previous version.",
+            hint=f"It is unchanged, and a backup is in {backup_path}. Use the previous version.",
         ) from error
 
 
@@ -46,9 +46,9 @@ def is_behind(engine: Engine, to: str = "head") -> bool:
         UnavailableError: a newer studio wrote this database.
 
     """
-    now = current_version(engine)
-    reject_newer_version(now)
-    return now != (known_versions()[-1] if to == "head" else to)
+    version = current_version(engine)
+    reject_newer_version(version)
+    return version != (known_versions()[-1] if to == "head" else to)
 
 
 def reject_newer_version(version: str | None) -> None:
@@ -89,10 +89,10 @@ def known_versions() -> list[str]:
 
 def _back_up(engine: Engine) -> Path | None:
     """Back up the database and return the path of the copy; None if it is empty."""
-    now, database = current_version(engine), engine.url.database
-    if now is None or database is None:
+    version, database = current_version(engine), engine.url.database
+    if version is None or database is None:
         return None
-    return snapshot.create_before_upgrade(engine, Path(database).parent / BACKUPS, now)
+    return snapshot.create_before_upgrade(engine, Path(database).parent / BACKUPS, version)
 
 
 def _run_migrations(engine: Engine, to: str, *, back: bool = False) -> None:

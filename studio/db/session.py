@@ -93,10 +93,10 @@ def explain_errors() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        told = _explanation(str(error.orig))
-        if told is None:
+        explained = _explanation(str(error.orig))
+        if explained is None:
             raise
-        raise told from error
+        raise explained from error
 
 
 def _explanation(reason: str) -> StudioError | None:

@@ -54,10 +54,10 @@ def verify(database: Path) -> None:
     engine = open_engine(database)
     try:
         with explain_errors(), engine.connect() as connection:
-            said = connection.exec_driver_sql("PRAGMA quick_check").scalar_one()
+            result = connection.exec_driver_sql("PRAGMA quick_check").scalar_one()
     finally:
         engine.dispose()
-    if said != "ok":
+    if result != "ok":
         raise UnavailableError(
             "The database is damaged.", hint="Restore a backup: studio restore FILE --force."
         )
@@ -74,11 +74,11 @@ def create_before_upgrade(engine: Engine, folder: Path, revision: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     for leftover in folder.glob(f"{_UNFINISHED_PREFIX}*"):
         leftover.unlink()
-    kept = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{revision}.db"
-    create(engine, kept)
+    backup_path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{revision}.db"
+    create(engine, backup_path)
     for old in sorted(folder.glob("*Z-*.db"))[:-MAX_COPIES]:
         old.unlink()
-    return kept
+    return backup_path
 
 
 def _fsync(path: Path) -> None:

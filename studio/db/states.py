@@ -79,5 +79,5 @@ class DatasetStatus(StrEnum):
 
 def text_enum(kind: type[StrEnum]) -> Enum:
     """Return a column type that stores values as text, so that new values need no migration."""
-    words = [one.value for one in kind]
-    return Enum(kind, native_enum=False, length=20, values_callable=lambda _kind: words)
+    values = [member.value for member in kind]
+    return Enum(kind, native_enum=False, length=20, values_callable=lambda _kind: values)

@@ -23,13 +23,13 @@ def contains_text(text: SQLColumnExpression[Any], words: str) -> ContainsText:
 
 
 @compiles(ContainsText)
-def _standard(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
-    text, pattern = (compiler.process(part, **given) for part in holds.clauses)
+def _standard(element: ContainsText, compiler: SQLCompiler, **kwargs: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
+    text, pattern = (compiler.process(part, **kwargs) for part in element.clauses)
     return f"(lower({text}) LIKE lower({pattern}) ESCAPE '/')"
 
 
 @compiles(ContainsText, "sqlite")
-def _sqlite(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
+def _sqlite(element: ContainsText, compiler: SQLCompiler, **kwargs: Any) -> str:  # noqa: ANN401 -- SQLAlchemy's signature
     # SQLite's LIKE ignores the case of the same letters as lower(), which would double the time.
-    text, pattern = (compiler.process(part, **given) for part in holds.clauses)
+    text, pattern = (compiler.process(part, **kwargs) for part in element.clauses)
     return f"({text} LIKE {pattern} ESCAPE '/')"

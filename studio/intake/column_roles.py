@@ -108,8 +108,8 @@ def check_mapping(mapping: Mapping, columns: Collection[str]) -> None:
 
     """
     _check_roles(mapping)
-    for role, named in mapping.roles.items():
-        for column in named:
+    for role, role_columns in mapping.roles.items():
+        for column in role_columns:
             _check_column(column, columns, f"roles.{role}")
     for i, condition in enumerate(mapping.keep):
         _check_column(condition.column, columns, f"keep.{i}.column")
@@ -120,17 +120,17 @@ def check_mapping(mapping: Mapping, columns: Collection[str]) -> None:
 
 
 def _check_roles(mapping: Mapping) -> None:
-    known = {role.name: role for role in roles_for_shape(mapping.shape)}
+    roles_by_name = {role.name: role for role in roles_for_shape(mapping.shape)}
     for name, columns in mapping.roles.items():
-        if name not in known:
+        if name not in roles_by_name:
             raise InvalidError(
                 f"The format {mapping.shape} has no role named {name}.",
-                hint=f"Available roles: {', '.join(known)}.",
+                hint=f"Available roles: {', '.join(roles_by_name)}.",
                 param=f"roles.{name}",
             )
-        if len(columns) > 1 and not known[name].allows_several:
+        if len(columns) > 1 and not roles_by_name[name].allows_several:
             raise InvalidError(
-                f"Choose only one column for: {known[name].label.lower()}.",
+                f"Choose only one column for: {roles_by_name[name].label.lower()}.",
                 hint="Remove the other columns.",
                 param=f"roles.{name}",
             )
@@ -143,10 +143,10 @@ def is_complete(mapping: Mapping) -> bool:
 
 
 def _missing_roles(mapping: Mapping) -> list[str]:
-    given = {name for name, columns in mapping.roles.items() if columns}
-    ways = _REQUIRED_ROLES[mapping.shape]
-    nearest = min(ways, key=lambda needed: (len(needed - given), -len(needed & given)))
-    return [name for name in _SHAPE_ROLES[mapping.shape] if name in nearest - given]
+    filled = {name for name, columns in mapping.roles.items() if columns}
+    alternatives = _REQUIRED_ROLES[mapping.shape]
+    nearest = min(alternatives, key=lambda needed: (len(needed - filled), -len(needed & filled)))
+    return [name for name in _SHAPE_ROLES[mapping.shape] if name in nearest - filled]
 
 
 def _check_required(mapping: Mapping) -> None:

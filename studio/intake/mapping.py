@@ -101,17 +101,17 @@ class FileOptions(_MappingModel):
 
     @field_validator("separator", mode="before")
     @classmethod
-    def _name_tab(cls, written: object) -> object:
-        return "tab" if written == "\t" else written
+    def _name_tab(cls, separator: object) -> object:
+        return "tab" if separator == "\t" else separator
 
     @field_validator("encoding")
     @classmethod
-    def _check_encoding(cls, written: str) -> str:
+    def _check_encoding(cls, name: str) -> str:
         try:
-            return normalise_encoding(written)
+            return normalise_encoding(name)
         except (LookupError, ValueError):
-            known = ", ".join(ENCODINGS)
-            message = f"Unknown encoding: {written[:60]}. Supported encodings: {known}."
+            supported = ", ".join(ENCODINGS)
+            message = f"Unknown encoding: {name[:60]}. Supported encodings: {supported}."
             raise ValueError(message) from None
 
 
@@ -155,7 +155,7 @@ class Mapping(_MappingModel):
     @property
     def columns(self) -> list[str]:
         """Every column that is read, without duplicates."""
-        named = [column for columns in self.roles.values() for column in columns]
-        named += [condition.column for condition in self.keep]
-        named += [self.split.column] if self.split.kind == "column" else []
-        return list(dict.fromkeys(named))
+        used = [column for columns in self.roles.values() for column in columns]
+        used += [condition.column for condition in self.keep]
+        used += [self.split.column] if self.split.kind == "column" else []
+        return list(dict.fromkeys(used))

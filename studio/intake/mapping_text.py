@@ -84,7 +84,7 @@ _MAX_SHOWN = 10
 
 def describe_mapping(mapping: Mapping) -> str:
     """Describe a mapping's shape and the columns it uses."""
-    columns = [column for named in mapping.roles.values() for column in named]
+    columns = [column for role_columns in mapping.roles.values() for column in role_columns]
     return f"{SHAPE_LABELS[mapping.shape]}: {_join_columns(columns)}"
 
 
@@ -102,9 +102,9 @@ def describe_changes(old: Mapping, new: Mapping) -> list[str]:
 
 def _file_changes(old: FileOptions, new: FileOptions) -> Iterator[str]:
     if old != new:
-        chosen = new.model_dump(exclude_defaults=True)
-        told = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        yield f"File reading options: {told or 'detected'}."
+        options = new.model_dump(exclude_defaults=True)
+        listed = ", ".join(f"{name} {value}" for name, value in options.items())
+        yield f"File reading options: {listed or 'detected'}."
 
 
 def _shape_changes(old: Mapping, new: Mapping) -> Iterator[str]:
@@ -138,10 +138,14 @@ def _value_changes(old: Mapping, new: Mapping) -> Iterator[str]:
 
 def _row_changes(old: Mapping, new: Mapping) -> Iterator[str]:
     yield from (
-        f"Only rows where {describe_condition(one)}." for one in new.keep if one not in old.keep
+        f"Only rows where {describe_condition(condition)}."
+        for condition in new.keep
+        if condition not in old.keep
     )
     yield from (
-        f"Filter removed: {describe_condition(one)}." for one in old.keep if one not in new.keep
+        f"Filter removed: {describe_condition(condition)}."
+        for condition in old.keep
+        if condition not in new.keep
     )
     if old.media != new.media:
         yield f"Rows with images, audio, video or files: {MEDIA_LABELS[new.media]}."
@@ -155,36 +159,40 @@ def _row_changes(old: Mapping, new: Mapping) -> Iterator[str]:
         yield f"Sampled with seed {new.seed} instead of {old.seed}."
 
 
-def describe_condition(one: Condition) -> str:
+def describe_condition(condition: Condition) -> str:
     """Describe the condition a row must meet."""
-    value = one.value if one.op in {"longer_than", "shorter_than"} else _quote(one.value)
-    return _CONDITION_TEXTS[one.op].format(column=one.column, value=value)
+    value = (
+        condition.value
+        if condition.op in {"longer_than", "shorter_than"}
+        else _quote(condition.value)
+    )
+    return _CONDITION_TEXTS[condition.op].format(column=condition.column, value=value)
 
 
-def describe_split(one: Split) -> str:
+def describe_split(split: Split) -> str:
     """Describe which rows are for validation."""
-    match one.kind:
+    match split.kind:
         case "share":
-            return f"{100 * one.share:g} % of the rows are held out for validation"
+            return f"{100 * split.share:g} % of the rows are held out for validation"
         case "column":
-            return f"The column {one.column} marks the validation rows"
+            return f"The column {split.column} marks the validation rows"
         case "file":
             return "File names in the archive mark the validation rows"
         case "dataset":
-            return f"Validation uses {one.dataset or 'a separate file'}"
+            return f"Validation uses {split.dataset or 'a separate file'}"
     return "No validation rows here: each run holds out a share"
 
 
 def _excluded_changes(old: Sequence[int], new: Sequence[int]) -> Iterator[str]:
-    gone, back = sorted(set(new) - set(old)), sorted(set(old) - set(new))
-    if gone:
-        listed_rows = _join_numbers(gone)
-        yield f"Rows {listed_rows} excluded." if len(gone) > 1 else f"Row {listed_rows} excluded."
-    if back:
-        listed_rows = _join_numbers(back)
+    added, removed = sorted(set(new) - set(old)), sorted(set(old) - set(new))
+    if added:
+        listed_rows = _join_numbers(added)
+        yield f"Rows {listed_rows} excluded." if len(added) > 1 else f"Row {listed_rows} excluded."
+    if removed:
+        listed_rows = _join_numbers(removed)
         yield (
             f"Rows {listed_rows} included again."
-            if len(back) > 1
+            if len(removed) > 1
             else f"Row {listed_rows} included again."
         )
 
@@ -199,5 +207,5 @@ def _join_columns(columns: Sequence[str]) -> str:
 
 
 def _quote(text: str, length: int = 60) -> str:
-    shown = text.replace("\n", "⏎")
-    return f"“{shown[:length]}{'…' if len(shown) > length else ''}”"
+    line = text.replace("\n", "⏎")
+    return f"“{line[:length]}{'…' if len(line) > length else ''}”"

@@ -137,10 +137,10 @@ class ProblemTally:
     _details: dict[ProblemCode, str] = field(default_factory=dict)
     _members: list[tuple[int, str]] = field(default_factory=list)
 
-    def enter_member(self, member: str, before: int) -> None:
+    def enter_member(self, member: str, offset: int) -> None:
         """Record which file of an archive the rows after number `before` are in."""
         if member and (not self._members or self._members[-1][1] != member):
-            self._members.append((before, member))
+            self._members.append((offset, member))
 
     def add(self, code: ProblemCode, number: int, detail: str = "") -> None:
         self._counts[code] = self._counts.get(code, 0) + 1
@@ -175,15 +175,15 @@ class ProblemTally:
 
     def _format_place(self, number: int) -> str:
         # Problems in threads are reported after all files have been read, so look the file up.
-        at = bisect_left(self._members, number, key=itemgetter(0)) - 1
-        before, member = self._members[at]
-        return format_place(number, before, member)
+        index = bisect_left(self._members, number, key=itemgetter(0)) - 1
+        offset, member = self._members[index]
+        return format_place(number, offset, member)
 
 
 def problem_message(code: ProblemCode, detail: str = "") -> str:
     return f"{PROBLEM_MESSAGES[code]}{f' ({detail})' if detail else ''}."
 
 
-def format_place(number: int, before: int, member: str) -> str:
+def format_place(number: int, offset: int, member: str) -> str:
     """Format the place of a row: within its own file, if there are several."""
-    return f"{number - before} of {member}" if member else str(number)
+    return f"{number - offset} of {member}" if member else str(number)

@@ -18,8 +18,8 @@ def untrainable_reason(
     if kind is None or any(kind in method.trainable_kinds for method in methods):
         return ""
     titles = " or ".join(method.title for method in methods)
-    verdict = f"The method {titles} cannot train {family} models."
-    return " ".join((KIND_DESCRIPTIONS[kind], verdict))
+    reason = f"The method {titles} cannot train {family} models."
+    return " ".join((KIND_DESCRIPTIONS[kind], reason))
 
 
 def refuse_untrainable(kind: ModelKind | None, family: str, param: str) -> None:

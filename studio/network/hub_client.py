@@ -66,7 +66,7 @@ class HubModel:
 
     @property
     def file_names(self) -> frozenset[str]:
-        return frozenset(one.name for one in self.files)
+        return frozenset(file.name for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Hub:
                 timeout=self.timeout_seconds,
             )
             _raise_for_status(answer)
-            return [_hub_model(_model_info(told)) for told in answer.json()][:limit]
+            return [_hub_model(_model_info(payload)) for payload in answer.json()][:limit]
 
     def model_info(self, name: str, revision: str = "") -> HubModel:
         """Return a model's files and metadata at the commit that a revision currently points to.
@@ -127,10 +127,10 @@ class Hub:
             raise InvalidError("This is not a valid revision.", param="source.revision")
         api = HfApi(endpoint=self.endpoint, token=self.token or False)
         with self._explain_errors(name):
-            told = api.model_info(
+            info = api.model_info(
                 name, revision=revision or None, timeout=self.timeout_seconds, files_metadata=True
             )
-            return _hub_model(told)
+            return _hub_model(info)
 
     def url(self, name: str, commit: str, file: str) -> str:
         """Return the URL of a model's file."""
@@ -155,12 +155,12 @@ class Hub:
         if start:
             headers["Range"] = f"bytes={start}-"
         url = self.url(name, commit, file.name)
-        with ExitStack() as opened:
+        with ExitStack() as stack:
             with self._explain_errors(name):
-                asked = get_session().stream(
+                request = get_session().stream(
                     "GET", url, headers=headers, timeout=self.timeout_seconds
                 )
-                answer = opened.enter_context(asked)
+                answer = stack.enter_context(request)
                 _raise_for_status(answer)
             yield answer
 
@@ -237,36 +237,36 @@ def _raise_for_status(answer: Any) -> None:  # noqa: ANN401 -- a type of the hub
     hf_raise_for_status(answer)
 
 
-def _model_info(told: Mapping[str, Any]) -> "ModelInfo":
+def _model_info(payload: Mapping[str, Any]) -> "ModelInfo":
     from huggingface_hub.hf_api import ModelInfo  # noqa: PLC0415 -- heavy import
 
-    return ModelInfo(**told)  # type: ignore[no-untyped-call] # untyped upstream
+    return ModelInfo(**payload)  # type: ignore[no-untyped-call] # untyped upstream
 
 
-def _hub_model(told: "ModelInfo") -> HubModel:
-    if not REPO_ID.fullmatch(told.id):
-        raise ValueError(told.id)
+def _hub_model(info: "ModelInfo") -> HubModel:
+    if not REPO_ID.fullmatch(info.id):
+        raise ValueError(info.id)
     return HubModel(
-        id=told.id,
-        commit=told.sha or "",
-        downloads=told.downloads or 0,
-        likes=told.likes or 0,
-        licence=_licence(getattr(told.card_data, "license", None), told.tags or []),
-        gated=bool(told.gated),
-        parameters=dict(told.safetensors.parameters) if told.safetensors else {},
-        files=tuple(_hub_file(one) for one in told.siblings or ()),
+        id=info.id,
+        commit=info.sha or "",
+        downloads=info.downloads or 0,
+        likes=info.likes or 0,
+        licence=_licence(getattr(info.card_data, "license", None), info.tags or []),
+        gated=bool(info.gated),
+        parameters=dict(info.safetensors.parameters) if info.safetensors else {},
+        files=tuple(_hub_file(sibling) for sibling in info.siblings or ()),
     )
 
 
-def _licence(told: object, tags: list[str]) -> str:
-    tagged = (one.removeprefix("license:") for one in tags if one.startswith("license:"))
-    return told if isinstance(told, str) else next(tagged, "")
+def _licence(declared: object, tags: list[str]) -> str:
+    tagged = (tag.removeprefix("license:") for tag in tags if tag.startswith("license:"))
+    return declared if isinstance(declared, str) else next(tagged, "")
 
 
-def _hub_file(told: Any) -> HubFile:  # noqa: ANN401 -- a RepoSibling; its module is a heavy import
+def _hub_file(sibling: Any) -> HubFile:  # noqa: ANN401 -- a RepoSibling; its module is a heavy import
     return HubFile(
-        name=told.rfilename,
-        size=told.size or 0,
-        sha256=told.lfs.sha256 if told.lfs else "",
-        git=told.blob_id or "",
+        name=sibling.rfilename,
+        size=sibling.size or 0,
+        sha256=sibling.lfs.sha256 if sibling.lfs else "",
+        git=sibling.blob_id or "",
     )

@@ -52,15 +52,15 @@ def post(
         UnavailableError: it cannot be reached, or took longer than `seconds` in total.
 
     """
-    where, end = _parse_url(url), time.monotonic() + seconds
+    parts, deadline = _parse_url(url), time.monotonic() + seconds
     with (
-        _explain_errors(end),
-        _open_connection(where, seconds, allow_internal=allow_internal) as connection,
+        _explain_errors(deadline),
+        _open_connection(parts, seconds, allow_internal=allow_internal) as connection,
     ):
-        connection.request("POST", _request_target(where), body, dict(headers))
+        connection.request("POST", _request_target(parts), body, dict(headers))
         status = connection.getresponse().status
         # A response cut off by the timer looks like one that ended normally.
-        if time.monotonic() >= end:
+        if time.monotonic() >= deadline:
             raise TimeoutError
         return status
 
@@ -111,31 +111,33 @@ def open_url(
         UnavailableError: it cannot be reached, or took longer than `seconds` in total.
 
     """
-    end = time.monotonic() + seconds
-    with ExitStack() as held:
+    deadline = time.monotonic() + seconds
+    with ExitStack() as stack:
         for _ in range(MAX_REDIRECTS):
-            where = _parse_url(url)
-            with _explain_errors(end):
-                left = max(0.0, end - time.monotonic())
-                kept = _open_connection(where, left, allow_internal=allow_internal)
-                connection = held.enter_context(kept)
+            parts = _parse_url(url)
+            with _explain_errors(deadline):
+                remaining_seconds = max(0.0, deadline - time.monotonic())
+                connection_context = _open_connection(
+                    parts, remaining_seconds, allow_internal=allow_internal
+                )
+                connection = stack.enter_context(connection_context)
                 verb = "GET" if body is None else "POST"
-                connection.request(verb, _request_target(where), body, dict(headers))
-                response = held.enter_context(closing(connection.getresponse()))
-            further = response.headers.get("Location", "")
-            if response.status not in _REDIRECT_STATUSES or not further or body is not None:
-                yield HttpResponse(url, response.status, response.headers, response, end)
+                connection.request(verb, _request_target(parts), body, dict(headers))
+                response = stack.enter_context(closing(connection.getresponse()))
+            location = response.headers.get("Location", "")
+            if response.status not in _REDIRECT_STATUSES or not location or body is not None:
+                yield HttpResponse(url, response.status, response.headers, response, deadline)
                 return
-            held.close()
-            url = _redirect_target(url, further)
+            stack.close()
+            url = _redirect_target(url, location)
     raise UnavailableError("Too many redirects.")
 
 
-def _redirect_target(url: str, further: str) -> str:
-    there = urljoin(url, further)
-    if url.startswith("https:") and not there.startswith("https:"):
+def _redirect_target(url: str, location: str) -> str:
+    target = urljoin(url, location)
+    if url.startswith("https:") and not target.startswith("https:"):
         raise InvalidError("The URL redirects from https to an unencrypted address.")
-    return there
+    return target
 
 
 @contextmanager
@@ -150,8 +152,8 @@ def _explain_errors(end: float) -> Iterator[None]:
         raise InvalidError("This is not a valid host name.") from error
 
 
-def _request_target(where: SplitResult) -> str:
-    return (where.path or "/") + (f"?{where.query}" if where.query else "")
+def _request_target(parts: SplitResult) -> str:
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def validate_url(url: str) -> None:
@@ -167,30 +169,30 @@ def validate_url(url: str) -> None:
 
 def redact_url(url: str) -> str:
     """Return a URL without parts that may be secret: path, query and password."""
-    where = urlsplit(url)
-    port = f":{where.port}" if where.port else ""
-    return f"{where.scheme}://{where.hostname or ''}{port}/{REDACTED}"
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}/{REDACTED}"
 
 
 def _parse_url(url: str) -> SplitResult:
     try:
-        where = urlsplit(url)
-        is_whole = where.scheme in ("http", "https") and where.hostname
-        _ = where.port
+        parts = urlsplit(url)
+        is_whole = parts.scheme in ("http", "https") and parts.hostname
+        _ = parts.port
     except ValueError as error:
         raise InvalidError(f"This is not a valid URL: {error}.") from error
     if not is_whole:
         raise InvalidError("A URL must start with http:// or https:// and contain a host.")
-    return where
+    return parts
 
 
 @contextmanager
 def _open_connection(
-    where: SplitResult, seconds: float, *, allow_internal: bool
+    parts: SplitResult, seconds: float, *, allow_internal: bool
 ) -> Iterator[http.client.HTTPConnection]:
     """Open a connection that is closed after `seconds`, even if the server keeps sending slowly."""
-    is_secure = where.scheme == "https"
-    host, port = where.hostname or "", where.port or (443 if is_secure else 80)
+    is_secure = parts.scheme == "https"
+    host, port = parts.hostname or "", parts.port or (443 if is_secure else 80)
     plain = _connect(_resolve_and_check(host, port, allow_internal=allow_internal))
     kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
     connection = kind(host, port)
@@ -228,30 +230,30 @@ def _resolve_and_check(
     """Resolve a host name; reject it if any of its addresses is blocked."""
     if not allow_internal and port not in WEB_PORTS and port < FIRST_UNPRIVILEGED_PORT:
         raise InvalidError(f"Port {port} is not a web port.", hint=_ALLOW_INTERNAL_HINT)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if not allow_internal:
-        for *_, address in found:
+        for *_, address in resolved:
             if refused := blocked_reason(str(address[0])):
                 raise InvalidError(f"{refused}, which is blocked.", hint=_ALLOW_INTERNAL_HINT)
-    return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc] # typeshed of getaddrinfo
+    return [(family, address) for family, _, _, _, address in resolved]  # type: ignore[misc] # typeshed of getaddrinfo
 
 
 _ALLOW_INTERNAL_HINT = "The operator can allow it: STUDIO_ALLOW_INTERNAL_ADDRESSES=true"
 
 
 def _connect(addresses: list[tuple[int, tuple[str, int]]]) -> socket.socket:
-    failed: OSError = OSError("it has no address")
+    last_error: OSError = OSError("it has no address")
     for family, address in addresses:
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.settimeout(CONNECT_SECONDS)
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.settimeout(CONNECT_SECONDS)
         try:
-            made.connect(address)
+            sock.connect(address)
         except OSError as error:
-            made.close()
-            failed = error
+            sock.close()
+            last_error = error
         else:
-            return made
-    raise failed
+            return sock
+    raise last_error
 
 
 def _error_reason(error: Exception) -> str:

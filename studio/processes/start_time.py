@@ -24,7 +24,7 @@ def process_start_time(pid: int) -> float:
     if sys.platform != "linux":
         return psutil.Process(pid).create_time()
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise psutil.NoSuchProcess(pid) from error
-    return int(told.rpartition(")")[2].split()[_START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
+    return int(stat.rpartition(")")[2].split()[_START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")

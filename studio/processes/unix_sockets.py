@@ -32,34 +32,34 @@ def connect(path: Path, timeout: float) -> socket.socket:
         OSError: no process listens.
 
     """
-    line = socket.socket(socket.AF_UNIX)
-    line.settimeout(timeout)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(timeout)
     try:
-        with socket_address(path) as where:
-            line.connect(where)
+        with socket_address(path) as address:
+            sock.connect(address)
     except OSError:
-        line.close()
+        sock.close()
         raise
-    return line
+    return sock
 
 
-def receive_all(line: socket.socket, most: int) -> bytes:
+def receive_all(sock: socket.socket, max_bytes: int) -> bytes:
     """Read until the other side closes its end.
 
     Raises:
         OSError: it sends more than `most` bytes, or takes too long.
 
     """
-    heard = bytearray()
-    while part := line.recv(2**16):
-        heard += part
-        if len(heard) > most:
-            raise OSError(f"Received more than {most:,} bytes.")
-    return bytes(heard)
+    received = bytearray()
+    while chunk := sock.recv(2**16):
+        received += chunk
+        if len(received) > max_bytes:
+            raise OSError(f"Received more than {max_bytes:,} bytes.")
+    return bytes(received)
 
 
-def is_hung_up(line: socket.socket | int) -> bool:
+def is_hung_up(sock: socket.socket | int) -> bool:
     """Whether the other side closed the connection completely, not only its sending half."""
     poll = select.poll()
-    poll.register(line, 0)
+    poll.register(sock, 0)
     return any(event & select.POLLHUP for _, event in poll.poll(0))

@@ -198,9 +198,11 @@ class EventLog:
             return [], offset
         with self.path.open("rb") as file:
             file.seek(offset)
-            whole, newline, _half = file.read().rpartition(b"\n")
-        events = [event for line in whole.splitlines() if (event := _parse_line(line)) is not None]
-        return events, offset + len(whole + newline)
+            complete, newline, _partial = file.read().rpartition(b"\n")
+        events = [
+            event for line in complete.splitlines() if (event := _parse_line(line)) is not None
+        ]
+        return events, offset + len(complete + newline)
 
     def read_head(self, lines: int) -> list[Event]:
         """Return the events of the first lines without reading the rest of the file."""

@@ -106,16 +106,16 @@ class RunDir(WorkDir):
 
     def write_exit_code(self, pid: int, code: int) -> None:
         """Record the exit code of a process, for processes that cannot wait for it."""
-        new = self._exit.with_suffix(".new")
-        new.write_text(json.dumps({"pid": pid, "code": code}), encoding="utf-8")
-        new.replace(self._exit)
+        temporary_path = self._exit.with_suffix(".new")
+        temporary_path.write_text(json.dumps({"pid": pid, "code": code}), encoding="utf-8")
+        temporary_path.replace(self._exit)
 
     def read_exit_code(self, pid: int) -> int | None:
         """Return the recorded exit code of a process, or None if there is none."""
         # A file in another format, or a folder in its place, counts as missing.
         with suppress(OSError, ValueError, KeyError, TypeError):
-            left: dict[str, int] = json.loads(self._exit.read_text(encoding="utf-8"))
-            return left["code"] if left["pid"] == pid else None
+            record: dict[str, int] = json.loads(self._exit.read_text(encoding="utf-8"))
+            return record["code"] if record["pid"] == pid else None
         return None
 
     @property

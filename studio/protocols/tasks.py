@@ -32,8 +32,8 @@ class TaskDefinition:
     def required_secrets(self, params: dict[str, Any]) -> tuple[str, ...]:
         """Return the secrets that a task of this kind needs."""
         source = params.get("source")
-        asked = source.get("kind", "") if isinstance(source, dict) else ""
-        return self.secrets.get(asked, ())
+        source_kind = source.get("kind", "") if isinstance(source, dict) else ""
+        return self.secrets.get(source_kind, ())
 
 
 TASK_DEFINITIONS = {

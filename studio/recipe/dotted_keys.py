@@ -16,12 +16,12 @@ def nest(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for name, value in pairs:
         *parents, leaf = name.split(".")
-        here: Any = nested
+        node: Any = nested
         for parent in parents:
-            here = here.setdefault(parent, {})
-            if not isinstance(here, dict):
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
                 raise InvalidError(f"{parent} is both a value and a group of fields. Use one.")
-        here[leaf] = value
+        node[leaf] = value
     return nested
 
 

@@ -55,41 +55,43 @@ class FieldReference:
 
     def matches(self, words: list[str]) -> bool:
         """Whether every word occurs in its name, label, help or choices."""
-        said = f"{self.name} {self.label} {self.help} {' '.join(self.choices.values())}".casefold()
-        return all(word in said for word in words)
+        searchable_text = (
+            f"{self.name} {self.label} {self.help} {' '.join(self.choices.values())}".casefold()
+        )
+        return all(word in searchable_text for word in words)
 
 
 def field_references(section: type[Section], prefix: str = "") -> Iterator[FieldReference]:
     """Yield every setting of a recipe or section, in order of declaration."""
     for name, info in section.model_fields.items():
-        if knob := field_spec(info):
-            yield _field_reference(section, prefix + name, knob, info)
+        if spec := field_spec(info):
+            yield _field_reference(section, prefix + name, spec, info)
     for name, info in section.model_fields.items():
         for inner in section_types(info.annotation):
             yield from field_references(inner, f"{prefix}{name}.")
 
 
 def related_fields(
-    entry: FieldReference, known: Mapping[str, FieldReference]
+    entry: FieldReference, references: Mapping[str, FieldReference]
 ) -> list[FieldReference]:
     """Return the related settings: those it names, and those that name it."""
-    naming = [name for name, other in known.items() if entry.name in other.knob.related]
-    return [known[name] for name in dict.fromkeys((*entry.knob.related, *naming))]
+    referrers = [name for name, other in references.items() if entry.name in other.knob.related]
+    return [references[name] for name in dict.fromkeys((*entry.knob.related, *referrers))]
 
 
 def _field_reference(
-    section: type[Section], name: str, knob: FieldSpec, info: FieldInfo
+    section: type[Section], name: str, spec: FieldSpec, info: FieldInfo
 ) -> FieldReference:
-    is_upstreams = section.upstream and not knob.is_studio_own
+    is_upstreams = section.upstream and not spec.is_studio_own
     return FieldReference(
         name=name,
         section=section,
-        knob=knob,
+        knob=spec,
         help=field_descriptions(section).get(name.rpartition(".")[2], ""),
         required=info.is_required(),
         default=None if info.is_required() else info.default,
         legal=_allowed_values(info),
-        choices={choice: _choice_title(knob, choice) for choice in _choices(info.annotation)},
+        choices={choice: _choice_title(spec, choice) for choice in _choices(info.annotation)},
         upstream=f"{section.upstream}.{name.rpartition('.')[2]}" if is_upstreams else "",
     )
 
@@ -105,8 +107,8 @@ def _allowed_values(info: FieldInfo) -> str:
 
 
 def _bound_text(rule: object) -> str:
-    found = next((row for row in _BOUND_TEXTS if isinstance(rule, row[0])), None)
-    return found[2].format(_format_limit(getattr(rule, found[1]))) if found else ""
+    bound = next((row for row in _BOUND_TEXTS if isinstance(rule, row[0])), None)
+    return bound[2].format(_format_limit(getattr(rule, bound[1]))) if bound else ""
 
 
 def _format_limit(limit: object) -> str:
@@ -121,6 +123,6 @@ def _choices(annotation: Any) -> tuple[str, ...]:  # noqa: ANN401 -- annotations
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
-def _choice_title(knob: FieldSpec, choice: str) -> str:
+def _choice_title(spec: FieldSpec, choice: str) -> str:
     titles: dict[str, str] = {mode.name: mode.title for mode in PRECISIONS.values()}
-    return (titles | dict(knob.titles)).get(choice, choice)
+    return (titles | dict(spec.titles)).get(choice, choice)

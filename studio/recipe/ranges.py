@@ -24,14 +24,14 @@ def unusable_values(recipe: Recipe) -> Iterator[Conflict]:
 
 def _out_of_range(section: Section, prefix: str) -> Iterator[Conflict]:
     for name, info in type(section).model_fields.items():
-        value, knob = getattr(section, name), field_spec(info)
+        value, spec = getattr(section, name), field_spec(info)
         if isinstance(value, Section):
             yield from _out_of_range(value, f"{prefix}{name}.")
-        elif knob and knob.usable_range and value is not None:
-            low, high = knob.usable_range
+        elif spec and spec.usable_range and value is not None:
+            low, high = spec.usable_range
             if not low <= value <= high:
                 yield Conflict(
-                    message=f"{knob.label} must be between {low:g} and {high:,.12g}.",
+                    message=f"{spec.label} must be between {low:g} and {high:,.12g}.",
                     hint="",
                     param=f"{prefix}{name}",
                 )

@@ -36,8 +36,8 @@ class Values(Section):
     def grid(self) -> Sequence[Scalar]:
         return self.values
 
-    def sample(self, dice: random.Random) -> Scalar:
-        return dice.choice(self.values)
+    def sample(self, rng: random.Random) -> Scalar:
+        return rng.choice(self.values)
 
 
 class Range(Section):
@@ -64,7 +64,7 @@ class Range(Section):
 
     @property
     def is_whole(self) -> bool:
-        return all(isinstance(one, int) for one in (self.low, self.high, self.step or 1))
+        return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
 
     @property
     def spacing(self) -> Number | None:
@@ -82,29 +82,29 @@ class Range(Section):
         """Return every point in order; None if there are too many to try them all."""
         if self.size > MAX_VALUES or self.spacing is None:
             return None
-        return [self._point_at(place) for place in range(self._steps + 1)]
+        return [self._point_at(index) for index in range(self._steps + 1)]
 
-    def sample(self, dice: random.Random) -> Scalar:
+    def sample(self, rng: random.Random) -> Scalar:
         if self.spacing is not None:
-            return self._point_at(dice.randint(0, self._steps))
+            return self._point_at(rng.randint(0, self._steps))
         if not self.log:
-            return self.rounded(dice.uniform(self.low, self.high))
-        drawn = math.exp(dice.uniform(math.log(self.low), math.log(self.high)))
-        return self.rounded(drawn)
+            return self.rounded(rng.uniform(self.low, self.high))
+        value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        return self.rounded(value)
 
     def rounded(self, value: float) -> Number:
         """Return the value rounded to a few digits and clamped to the range."""
-        near = round(value) if self.is_whole else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
-        return min(max(near, self.low), self.high)
+        rounded_value = round(value) if self.is_whole else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+        return min(max(rounded_value, self.low), self.high)
 
     @property
     def _steps(self) -> int:
         # Tolerance for rounding errors: in floating point, 0.3 is not three times 0.1.
         return math.floor((self.high - self.low) / (self.spacing or 1) + 1e-9)
 
-    def _point_at(self, place: int) -> Number:
-        reached = self.low + place * (self.spacing or 1)
-        return reached if self.is_whole else float(f"{reached:.12g}")
+    def _point_at(self, index: int) -> Number:
+        value = self.low + index * (self.spacing or 1)
+        return value if self.is_whole else float(f"{value:.12g}")
 
 
 Distribution = Values | Range
@@ -120,11 +120,11 @@ def parse(text: str) -> Distribution:
         ValueError: the range is invalid.
 
     """
-    found = _RANGE.fullmatch(text.strip())
-    if found is None:
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
         words = [word for part in text.split(",") if (word := part.strip())]
         return Values(values=list(dict.fromkeys(words)))
-    low, high, log, step = found.groups()
+    low, high, log, step = match.groups()
     return Range(
         low=_number(low),
         high=_number(high),
@@ -133,12 +133,18 @@ def parse(text: str) -> Distribution:
     )
 
 
-def to_text(several: Distribution) -> str:
+def to_text(distribution: Distribution) -> str:
     """Format values or a range so that `parse` reads it back unchanged."""
-    if isinstance(several, Values):
-        return ", ".join(value_text(value) for value in several.values)
-    how = " log" if several.log else f" step {several.step!r}" if several.step is not None else ""
-    return f"{several.low!r} .. {several.high!r}{how}"
+    if isinstance(distribution, Values):
+        return ", ".join(value_text(value) for value in distribution.values)
+    suffix = (
+        " log"
+        if distribution.log
+        else f" step {distribution.step!r}"
+        if distribution.step is not None
+        else ""
+    )
+    return f"{distribution.low!r} .. {distribution.high!r}{suffix}"
 
 
 def value_text(value: Scalar) -> str:
@@ -151,7 +157,8 @@ def value_text(value: Scalar) -> str:
 def count_combinations(space: Mapping[str, Distribution]) -> float:
     """Return the number of combinations; infinite if a range is continuous."""
     return math.prod(
-        len(one.values) if isinstance(one, Values) else one.size for one in space.values()
+        len(distribution.values) if isinstance(distribution, Values) else distribution.size
+        for distribution in space.values()
     )
 
 

@@ -34,39 +34,42 @@ def active_settings(
     recipe: type[Section], values: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the settings that have an effect once all are applied to a recipe's values."""
-    known = variant_fields(recipe)
-    now = {**values, **settings}
+    restricted = variant_fields(recipe)
+    merged = {**values, **settings}
     return {
         name: value
         for name, value in settings.items()
-        if (one := known.get(name)) is None or now[one.discriminator] in one.variants
+        if (variant_field := restricted.get(name)) is None
+        or merged[variant_field.discriminator] in variant_field.variants
     }
 
 
 def _find_variant_fields(section: type[Section], prefix: str) -> Iterator[tuple[str, VariantField]]:
     for name, info in section.model_fields.items():
-        kinds = section_types(info.annotation)
-        for one in kinds:
-            yield from _find_variant_fields(one, f"{prefix}{name}.")
-        if len(kinds) < 2:  # noqa: PLR2004 -- a single variant is not a choice
+        variants = section_types(info.annotation)
+        for variant in variants:
+            yield from _find_variant_fields(variant, f"{prefix}{name}.")
+        if len(variants) < 2:  # noqa: PLR2004 -- a single variant is not a choice
             continue
         switch = str(info.discriminator)
-        having: dict[str, list[str]] = {}
-        for one in kinds:
-            for field in one.model_fields.keys() - {switch}:
-                having.setdefault(field, []).append(str(one.model_fields[switch].default))
-        for field, some in having.items():
-            yield f"{prefix}{name}.{field}", VariantField(f"{prefix}{name}.{switch}", tuple(some))
+        variants_by_field: dict[str, list[str]] = {}
+        for variant in variants:
+            for field in variant.model_fields.keys() - {switch}:
+                variants_by_field.setdefault(field, []).append(
+                    str(variant.model_fields[switch].default)
+                )
+        for field, names in variants_by_field.items():
+            yield f"{prefix}{name}.{field}", VariantField(f"{prefix}{name}.{switch}", tuple(names))
 
 
 def _find_discriminators(
     section: type[Section], prefix: str
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     for name, info in section.model_fields.items():
-        kinds = section_types(info.annotation)
-        if len(kinds) == 1:
-            yield from _find_discriminators(kinds[0], f"{prefix}{name}.")
-        elif kinds:
+        variants = section_types(info.annotation)
+        if len(variants) == 1:
+            yield from _find_discriminators(variants[0], f"{prefix}{name}.")
+        elif variants:
             switch = str(info.discriminator)
-            found = tuple(str(one.model_fields[switch].default) for one in kinds)
-            yield f"{prefix}{name}.{switch}", found
+            names = tuple(str(variant.model_fields[switch].default) for variant in variants)
+            yield f"{prefix}{name}.{switch}", names

@@ -26,10 +26,10 @@ def load(text: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
-        place = getattr(error, "problem_mark", None)
-        where = f" at line {place.line + 1}, column {place.column + 1}" if place else ""
+        mark = getattr(error, "problem_mark", None)
+        location = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InvalidError(
-            f"Invalid YAML{where}.", hint="Indent with spaces, and write `name: value`."
+            f"Invalid YAML{location}.", hint="Indent with spaces, and write `name: value`."
         ) from error
     if not isinstance(values, dict):
         raise InvalidError("A recipe must consist of `name: value` lines.")
@@ -38,10 +38,10 @@ def load(text: str) -> dict[str, Any]:
 
 def _lines(section: BaseModel, indent: int) -> Iterator[str]:
     margin = "  " * indent
-    said = field_descriptions(type(section))
+    descriptions = field_descriptions(type(section))
     for name in type(section).model_fields:
         value = getattr(section, name)
-        yield from (f"{margin}# {line}" for line in said.get(name, "").splitlines())
+        yield from (f"{margin}# {line}" for line in descriptions.get(name, "").splitlines())
         if isinstance(value, BaseModel):
             yield f"{margin}{name}:"
             yield from _lines(value, indent + 1)

@@ -36,20 +36,20 @@ def execute_run(root: Path, stop: StopHandler) -> int:
     If the disk has no room for the last event, the exit code reports that instead.
     """
     run = RunDir(root)
-    may_go: list[Path] = []
+    discarded: list[Path] = []
 
-    def train(say: EmitEvent) -> Event:
+    def train(emit: EmitEvent) -> Event:
         with stop.stopping_allowed():
             from studio.runner import training_run  # noqa: PLC0415 -- heavy import
-        outcome = training_run.train(run, say, stop)
+        outcome = training_run.train(run, emit, stop)
         if not outcome.keeps_checkpoints:
-            may_go.append(run.checkpoints)
+            discarded.append(run.checkpoints)
         return outcome.event
 
     with lock_run(run):
         code = _log_work(run.events, stop, train)
         # Only a run that has logged its final result will never resume from its checkpoints.
-        for folder in may_go:
+        for folder in discarded:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             run.checkpoints.rmdir()
@@ -61,14 +61,14 @@ def execute_export(root: Path, stop: StopHandler) -> int:
     """Make the export in a folder. Return the exit code: 1 if it failed, else 0."""
     folder = ExportDir(root)
 
-    def make(say: EmitEvent) -> Event:
+    def make(emit: EmitEvent) -> Event:
         with stop.stopping_allowed():
             from studio.runner import training_run  # noqa: PLC0415 -- heavy import
             from studio.training.export import exporter  # noqa: PLC0415 -- heavy import
 
             spec = ExportSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
             recipe = training_run.load_recipe(RunDir(spec.run))
-            return Finished(metrics=exporter.export_run(folder, spec, recipe, say))
+            return Finished(metrics=exporter.export_run(folder, spec, recipe, emit))
 
     return _log_work(folder.events, stop, make)
 
@@ -77,9 +77,9 @@ def execute_task(root: Path, stop: StopHandler) -> int:
     """Run the task in a folder. Return the exit code: 1 if it failed, else 0."""
     folder = TaskDir(root)
 
-    def do(say: EmitEvent) -> Event:
+    def do(emit: EmitEvent) -> Event:
         with stop.stopping_allowed():
-            return task_dispatch.run_task(folder, say)
+            return task_dispatch.run_task(folder, emit)
 
     return _log_work(folder.events, stop, do)
 
@@ -94,17 +94,17 @@ def _log_work(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
 
 
 def _log_events(log: EventLog, stop: StopHandler, work: WorkFunction) -> int:
-    def say(event: Event) -> None:
+    def emit(event: Event) -> None:
         with stop.stopping_deferred():
             log.append(event)
 
     try:
-        last = work(say)
+        last = work(emit)
     except StopRequested:
         log.append(_stopped_event(stop))
     except Exception as error:  # noqa: BLE001 -- last resort: the studio must learn of every failure
         if not stop.has_interrupted:
-            return _log_failure(error, say)
+            return _log_failure(error, emit)
         log.append(_stopped_event(stop))
     else:
         log.append(last)
@@ -116,11 +116,11 @@ def _stopped_event(stop: StopHandler) -> Paused | Stopped:
     return Paused(step=stop.step) if stop.requested == "pause" else Stopped(step=stop.step)
 
 
-def _log_failure(error: Exception, say: EmitEvent) -> int:
+def _log_failure(error: Exception, emit: EmitEvent) -> int:
     traceback.print_exception(error)
-    told = _to_failed(error)
-    words = {"message": redact(told.message), "hint": redact(told.hint)}
-    say(told.model_copy(update=words))
+    failure = _to_failed(error)
+    redacted = {"message": redact(failure.message), "hint": redact(failure.hint)}
+    emit(failure.model_copy(update=redacted))
     return 1
 
 
@@ -132,10 +132,10 @@ def _to_failed(error: Exception) -> Failed:
     except ImportError as missing:
         # Failures are explained by torch's exception types. Without torch, its absence is the
         # cause.
-        what = f"{missing.name} is not installed" if missing.name else str(missing).rstrip(".")
+        reason = f"{missing.name} is not installed" if missing.name else str(missing).rstrip(".")
         return Failed(
             code="dependency_missing",
-            message=f"A package that training needs cannot be loaded: {what}.",
+            message=f"A package that training needs cannot be loaded: {reason}.",
             hint="Install the training packages. Run `studio doctor` to list what is missing.",
         )
     return exception_mapping.explain(error)

@@ -29,10 +29,10 @@ def block_unused_packages(run: RunDir) -> None:
         return  # The run will fail for this reason and report it.
 
 
-def block_packages_except(wanted: Collection[str]) -> None:
+def block_packages_except(needed: Collection[str]) -> None:
     """Make optional packages look absent, except the wanted ones, and let those load quietly."""
     for package in OPTIONAL_PACKAGES:
-        if package not in wanted:
+        if package not in needed:
             sys.modules[package] = None  # type: ignore[assignment] # marks a module as absent
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -64,13 +64,13 @@ class LaunchRequest:
     """File descriptor that receives a byte if the run is still wanted once it has started."""
 
     @classmethod
-    def receive(cls, line: socket.socket) -> "LaunchRequest | None":
+    def receive(cls, connection: socket.socket) -> "LaunchRequest | None":
         """Wait for the next request. Return None if the worker is gone."""
-        message, (*files,), _flags, _sender = socket.recv_fds(line, MESSAGE_BYTES, 2)
+        message, (*files,), _flags, _sender = socket.recv_fds(connection, MESSAGE_BYTES, 2)
         if not message:
             return None
-        told = json.loads(message)
-        return cls(Path(told["root"]), told["env"], *files)
+        fields = json.loads(message)
+        return cls(Path(fields["root"]), fields["env"], *files)
 
     def close(self) -> None:
         os.close(self.log)
@@ -97,21 +97,21 @@ def preload() -> str:
     return _fork_obstacle()
 
 
-def serve_requests(line: socket.socket) -> LaunchRequest | None:
+def serve_requests(connection: socket.socket) -> LaunchRequest | None:
     """Fork a run for each request, until the worker is gone.
 
     Returns twice: None in the server, at the end; and its request in each run.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # waiters that end do not become zombies
-    while asked := LaunchRequest.receive(line):
+    while request := LaunchRequest.receive(connection):
         if os.fork() == 0:
-            _fork_run(asked, line)
-            return asked
-        asked.close()
+            _fork_run(request, connection)
+            return request
+        request.close()
     return None
 
 
-def _fork_run(asked: LaunchRequest, line: socket.socket) -> None:
+def _fork_run(request: LaunchRequest, connection: socket.socket) -> None:
     """Fork a run, in which this returns; its waiter stays, records the exit code and exits."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -119,31 +119,31 @@ def _fork_run(asked: LaunchRequest, line: socket.socket) -> None:
     if pid == 0:
         return
     try:
-        line.close()
-        asked.close()
-        _set_process_name(f"studio wait {asked.root.name}")
-        _record_exit_code(pid, asked.root)
+        connection.close()
+        request.close()
+        _set_process_name(f"studio wait {request.root.name}")
+        _record_exit_code(pid, request.root)
     finally:  # Whatever happens, a waiter must never continue as the server.
         os._exit(0)
 
 
-def run_child(asked: LaunchRequest, line: socket.socket) -> int:
+def run_child(request: LaunchRequest, connection: socket.socket) -> int:
     """Turn this child into the process that trains the run. Return its exit code."""
     os.setsid()
-    os.dup2(asked.log, 1)
-    os.dup2(asked.log, 2)
+    os.dup2(request.log, 1)
+    os.dup2(request.log, 2)
     os.environ.clear()
-    os.environ.update(asked.env)
+    os.environ.update(request.env)
     _reseed()
-    _set_process_name(f"studio run {asked.root.name}")
-    refused = _gpu_obstacle()
-    line.send(json.dumps({"pid": os.getpid(), "why": refused}).encode())
-    line.close()
-    if refused:
+    _set_process_name(f"studio run {request.root.name}")
+    reason = _gpu_obstacle()
+    connection.send(json.dumps({"pid": os.getpid(), "why": reason}).encode())
+    connection.close()
+    if reason:
         return 1
-    wanted = os.read(asked.confirm, 1)
-    asked.close()
-    return main(asked.root) if wanted else 0
+    confirmed = os.read(request.confirm, 1)
+    request.close()
+    return main(request.root) if confirmed else 0
 
 
 def _set_process_name(name: str) -> None:
@@ -189,18 +189,18 @@ def _reseed() -> None:
 
 def _main() -> int:
     # Duplicate it, so that the socket is not a child's standard input.
-    line = socket.socket(fileno=os.dup(0))
-    parent_death.kill_on_parent_death(lambda: is_hung_up(line))
+    connection = socket.socket(fileno=os.dup(0))
+    parent_death.kill_on_parent_death(lambda: is_hung_up(connection))
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
-    why = preload()
+    reason = preload()
     gc.collect()
     gc.freeze()
-    line.send(json.dumps({"why": why}).encode())
-    if why:
+    connection.send(json.dumps({"why": reason}).encode())
+    if reason:
         return 1
-    asked = serve_requests(line)
-    return 0 if asked is None else run_child(asked, line)
+    request = serve_requests(connection)
+    return 0 if request is None else run_child(request, connection)
 
 
 if __name__ == "__main__":

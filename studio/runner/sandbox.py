@@ -97,20 +97,20 @@ class SandboxedChild:
 
 
 def fork_child(
-    work: Callable[[], Iterator[bytes]], limits: ResourceLimits, line: socket.socket
+    work: Callable[[], Iterator[bytes]], limits: ResourceLimits, connection: socket.socket
 ) -> SandboxedChild:
     """Run a piece of work in a child process that writes what it yields to a pipe."""
-    heard, said = os.pipe()
+    read_end, write_end = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if pid:
-        os.close(said)
-        return SandboxedChild(pid, heard, time.monotonic() + limits.wall_seconds, line)
+        os.close(write_end)
+        return SandboxedChild(pid, read_end, time.monotonic() + limits.wall_seconds, connection)
     code = 1
     try:
         parent_death.kill_on_parent_death(lambda: os.getppid() != parent)
-        _close_other_files(said)
+        _close_other_files(write_end)
         limits.apply()
-        with os.fdopen(said, "wb") as pipe:
+        with os.fdopen(write_end, "wb") as pipe:
             for part in work():
                 pipe.write(part)
                 pipe.flush()
@@ -123,25 +123,25 @@ def fork_child(
             os._exit(code)
 
 
-def limit_memory(more: int) -> None:
+def limit_memory(extra_bytes: int) -> None:
     """Limit how many bytes this process may add to its current address space."""
     if sys.platform == "linux":
-        _lower_limit(resource.RLIMIT_AS, _address_space_bytes() + more)
+        _lower_limit(resource.RLIMIT_AS, _address_space_bytes() + extra_bytes)
 
 
-def _close_other_files(said: int) -> None:
+def _close_other_files(pipe: int) -> None:
     """Close what a child does not need: its input, and every file but the log and the pipe."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.closerange(3, said)
-    os.closerange(said + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**16))
+    os.closerange(3, pipe)
+    os.closerange(pipe + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**16))
 
 
-def _lower_limit(what: int, most: int) -> None:
+def _lower_limit(resource_id: int, limit: int) -> None:
     """Set a soft limit; a lower hard limit already applies."""
-    hard = resource.getrlimit(what)[1]
+    hard = resource.getrlimit(resource_id)[1]
     with suppress(ValueError):
-        resource.setrlimit(what, (most, hard))
+        resource.setrlimit(resource_id, (limit, hard))
 
 
 def _address_space_bytes() -> int:

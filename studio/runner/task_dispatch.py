@@ -23,22 +23,22 @@ _MIN_SECONDS_BETWEEN = 0.5
 _NUMBER = re.compile(r"[\d.,]+")
 
 
-def run_task(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
+def run_task(folder: TaskDir, emit: Callable[[Event], None]) -> Finished:
     """Run the task in a folder, and write its result there."""
     spec = TaskSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     folder.files.mkdir(exist_ok=True)
-    result = load_function(spec.kind)(folder, spec.params, ProgressReporter(say).report)
-    whole = folder.result.with_suffix(".new")
-    whole.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
-    whole.replace(folder.result)
+    result = load_function(spec.kind)(folder, spec.params, ProgressReporter(emit).report)
+    unfinished = folder.result.with_suffix(".new")
+    unfinished.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
+    unfinished.replace(folder.result)
     return Finished(metrics={})
 
 
 def load_function(kind: str) -> TaskFunction:
     """Return the function that runs tasks of a kind."""
     module, _, name = TASK_DEFINITIONS[kind].entry_point.partition(":")
-    found: TaskFunction = getattr(import_module(module), name)
-    return found
+    task_function: TaskFunction = getattr(import_module(module), name)
+    return task_function
 
 
 @dataclass(slots=True)
@@ -51,16 +51,16 @@ class ProgressReporter:
     _last_time: float = float("-inf")
 
     def report(self, phase: str, share: float | None = None) -> None:
-        words, now = _NUMBER.sub("", phase), time.monotonic()
+        text, now = _NUMBER.sub("", phase), time.monotonic()
         has_moved = share is not None and share - self._last_share >= _MIN_SHARE_CHANGE
         if (
-            words == self._last_text
+            text == self._last_text
             and not has_moved
             and now - self._last_time < _MIN_SECONDS_BETWEEN
         ):
             return
         self._last_text, self._last_share, self._last_time = (
-            words,
+            text,
             max(share or 0, self._last_share),
             now,
         )

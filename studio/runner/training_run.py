@@ -62,10 +62,10 @@ class Outcome:
     keeps_checkpoints: bool
 
 
-def train(run: RunDir, say: EmitEvent, stop: StopHandler) -> Outcome:
+def train(run: RunDir, emit: EmitEvent, stop: StopHandler) -> Outcome:
     """Train a run from its recipe or its newest checkpoint, and write its artifacts."""
     upstream_logging.disable_progress_bar()
-    stages = prepare(run, say, stop)
+    stages = prepare(run, emit, stop)
     samples = stages.sample_before()
     stages.set_phase("training")
     stages.train()
@@ -76,31 +76,31 @@ def train(run: RunDir, say: EmitEvent, stop: StopHandler) -> Outcome:
     return stages.outcome(metrics)
 
 
-def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
+def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
     """Load, tokenise and build everything the first step needs."""
     with stop.stopping_allowed():
         recipe = load_recipe(run)
         weight_formats.download_weights(
             JobSpec.model_validate_json(run.job.read_text(encoding="utf-8")).model
         )
-        shelf = CheckpointStore(run.checkpoints, recipe)
-        start = _find_checkpoint(run, shelf, say, stop)
+        store = CheckpointStore(run.checkpoints, recipe)
+        start = _find_checkpoint(run, store, emit, stop)
         # Imported before the model loads, so that its packages do not count as memory of the run.
         method = import_module(f"studio.methods.{recipe.method}.trainer")
-        job = TrainingJob.prepare(recipe, run, lambda phase: _set_phase(say, phase))
+        job = TrainingJob.prepare(recipe, run, lambda phase: _set_phase(emit, phase))
         refuse_nonfinite_base(job.model, job.spec.model)
         trainer = method.build(recipe, job)
         if recipe.data.packing:
             with trainer.compute_loss_context_manager():
                 packed_dataset.refuse_cross_contamination(job.model)
-    watch = PrecisionVerifier(trainer, job.plan)
+    verifier = PrecisionVerifier(trainer, job.plan)
     trainer.guard = _build_guard(recipe, job, trainer)
-    resolve = partial(_collect_resolved, trainer, watch, job, recipe)
-    reporter = Reporter(say, stop, trainer.guard, job.memory_probe, resolve)
+    resolve = partial(_collect_resolved, trainer, verifier, job, recipe)
+    reporter = Reporter(emit, stop, trainer.guard, job.memory_probe, resolve)
     trainer.remove_callback(PrinterCallback)
-    for callback in (watch, trainer.guard, reporter):
+    for callback in (verifier, trainer.guard, reporter):
         trainer.add_callback(callback)
-    trainer.saver = CheckpointSaver(trainer, shelf, recipe.checkpoints, stop, say)
+    trainer.saver = CheckpointSaver(trainer, store, recipe.checkpoints, stop, emit)
     trainer.add_callback(trainer.saver)
     parts = (*trainer.callback_handler.callbacks, *trainer.accumulators, reporter.throughput)
     trainer.saver.stateful_parts = {
@@ -110,7 +110,7 @@ def prepare(run: RunDir, say: EmitEvent, stop: StopHandler) -> "TrainingRun":
     gc.freeze()
     gc.enable()
     process_memory.release_free_memory()
-    stages = TrainingRun(recipe, job, trainer, reporter, say, stop, start)
+    stages = TrainingRun(recipe, job, trainer, reporter, emit, stop, start)
     trainer.add_callback(
         SampleCallback(recipe.samples.between, stages.sample_during, reporter.throughput)
     )
@@ -140,12 +140,12 @@ class TrainingRun:
         """Train, and check that the resulting model is usable."""
         try:
             self.trainer.saver.train(self.start)
-        except TrainingError as why:
-            if why is self.trainer.guard.stop_error:
+        except TrainingError as error:
+            if error is self.trainer.guard.stop_error:
                 # No broken step was applied: the user can inspect and resume from this state.
                 self.trainer.saver.save()
                 if self.recipe.numerics.guard == "rollback":
-                    self._save_last_good(why)
+                    self._save_last_good(error)
             raise
         refuse_nonfinite_weights(self._model)
         self._refuse_mostly_skipped()
@@ -155,9 +155,9 @@ class TrainingRun:
     def _refuse_mostly_skipped(self) -> None:
         try:
             self.trainer.guard.refuse_mostly_skipped(self.trainer.state.global_step)
-        except TrainingError as why:
+        except TrainingError as error:
             if self.recipe.numerics.guard == "rollback":
-                self._save_last_good(why)
+                self._save_last_good(error)
             raise
 
     def sample_before(self) -> list[Sampled]:
@@ -165,8 +165,10 @@ class TrainingRun:
         if self.start is None:
             with self.stop.stopping_allowed():
                 return self.sample("before")
-        told = [one for one in self.job.run_dir.events.read()[0] if isinstance(one, Sampled)]
-        before = {one.position: one for one in told if one.stage == "before"}
+        events = [
+            event for event in self.job.run_dir.events.read()[0] if isinstance(event, Sampled)
+        ]
+        before = {event.position: event for event in events if event.stage == "before"}
         return [before[position] for position in sorted(before)]
 
     def sample_during(self) -> None:
@@ -174,12 +176,14 @@ class TrainingRun:
             self.set_phase("training")
 
     def sample(self, stage: SampleStage) -> list[Sampled]:
-        knobs = self.recipe.samples
-        if not knobs.prompts:
+        settings = self.recipe.samples
+        if not settings.prompts:
             return []
         self.set_phase("answering")
-        chosen = self.job.validation.rows[: knobs.prompts]
-        sampler = AnswerSampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
+        chosen = self.job.validation.rows[: settings.prompts]
+        sampler = AnswerSampler(
+            chosen, self.job.template, self.job.tokenizer, settings.max_new_tokens
+        )
         step = self.trainer.state.global_step
         with keep_forward_wrappers(self.trainer.model), self._answer_autocast():
             samples = list(sampler.generate(self._model, stage, step))
@@ -196,12 +200,17 @@ class TrainingRun:
 
     def save_artifacts(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
         self.set_phase("saving")
-        facts = self.reporter.resolved
+        resolved = self.reporter.resolved
         with artifacts.atomic_folder(self.job.run_dir.artifacts) as folder:
             artifacts.write_model(folder, self._model, self.job)
-            artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
+            artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": resolved})
             text = model_card.build_run_card(
-                self.job.spec.name, self.recipe, facts, metrics, samples, self._stopped_early_note
+                self.job.spec.name,
+                self.recipe,
+                resolved,
+                metrics,
+                samples,
+                self._stopped_early_note,
             )
             (folder / "README.md").write_text(text, encoding="utf-8")
             self._write_manifest(folder, metrics)
@@ -209,22 +218,22 @@ class TrainingRun:
     def _write_manifest(self, folder: Path, metrics: dict[str, float]) -> None:
         """Write the manifest of the folder's files; written last, because it lists them."""
         recipe = self.recipe.model_dump(mode="json")
-        known = run_manifest.build_manifest(self.job.spec, recipe, self.reporter.resolved, metrics)
+        draft = run_manifest.build_manifest(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
         origin = hub_origin.read(Path(location))
         revision = origin.commit if origin else getattr(config, "_commit_hash", None)
-        whole = run_manifest.finish_manifest(
-            known, location=location, revision=revision, folder=folder
+        manifest = run_manifest.finish_manifest(
+            draft, location=location, revision=revision, folder=folder
         )
-        (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
+        (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
 
     def outcome(self, metrics: dict[str, float]) -> Outcome:
         step = self.trainer.state.global_step
-        cut = Stopped(step=step, kept=True, metrics=metrics)
-        event = cut if self.reporter.stopped_early else Finished(metrics=metrics)
+        stopped = Stopped(step=step, kept=True, metrics=metrics)
+        event = stopped if self.reporter.stopped_early else Finished(metrics=metrics)
         return Outcome(event, self.recipe.checkpoints.keep_after_success)
 
-    def _save_last_good(self, why: TrainingError) -> None:
+    def _save_last_good(self, error: TrainingError) -> None:
         """Save the weights of a run that its guard stopped: no broken step was applied."""
         if nonfinite_weights(self._model):
             return
@@ -233,13 +242,15 @@ class TrainingRun:
             artifacts.atomic_folder(self.job.run_dir.artifacts) as folder,
             self.stop.cancelling_allowed(),
         ):
-            good = folder / artifacts.LAST_GOOD
-            good.mkdir()
-            artifacts.write_model(good, self._model, self.job)
+            last_good = folder / artifacts.LAST_GOOD
+            last_good.mkdir()
+            artifacts.write_model(last_good, self._model, self.job)
             step = self.trainer.state.global_step
-            artifacts.write_records(good, self.job, [], {"step": step, "failure": why.message})
-            text = model_card.build_failure_card(self.job.spec.name, step, why.message)
-            (good / "README.md").write_text(text, encoding="utf-8")
+            artifacts.write_records(
+                last_good, self.job, [], {"step": step, "failure": error.message}
+            )
+            text = model_card.build_failure_card(self.job.spec.name, step, error.message)
+            (last_good / "README.md").write_text(text, encoding="utf-8")
 
     @property
     def _stopped_early_note(self) -> str:
@@ -256,19 +267,21 @@ class TrainingRun:
 
 
 def _find_checkpoint(
-    run: RunDir, shelf: CheckpointStore, say: EmitEvent, stop: StopHandler
+    run: RunDir, store: CheckpointStore, emit: EmitEvent, stop: StopHandler
 ) -> Path | None:
     """Return the checkpoint to resume from, if the run should resume and there is one."""
     spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     if not spec.resume:
-        shelf.clear()
+        store.clear()
         return None
-    found = shelf.newest_valid(say)
-    stop.step = found.step if found else 0
-    told = f"resuming from step {stop.step}" if found else "no checkpoint: starting from scratch"
-    print(told, flush=True)  # noqa: T201 -- the run's own log
-    say(Resumed(step=stop.step, attempt=spec.attempt))
-    return found.folder if found else None
+    checkpoint = store.newest_valid(emit)
+    stop.step = checkpoint.step if checkpoint else 0
+    message = (
+        f"resuming from step {stop.step}" if checkpoint else "no checkpoint: starting from scratch"
+    )
+    print(message, flush=True)  # noqa: T201 -- the run's own log
+    emit(Resumed(step=stop.step, attempt=spec.attempt))
+    return checkpoint.folder if checkpoint else None
 
 
 def _build_guard(recipe: Recipe, job: TrainingJob, trainer: Trainer) -> DivergenceGuard:
@@ -278,25 +291,25 @@ def _build_guard(recipe: Recipe, job: TrainingJob, trainer: Trainer) -> Divergen
     return DivergenceGuard(recipe.numerics.guard, job.mode, trainer, health)
 
 
-def _set_phase(say: EmitEvent, phase: str) -> None:
+def _set_phase(emit: EmitEvent, phase: str) -> None:
     print(phase, flush=True)  # noqa: T201 -- the run's own log
-    say(PhaseChanged(name=phase))
+    emit(PhaseChanged(name=phase))
 
 
 _RESOLVED_FORMATS = ("weights", "compute", "gradients", "optimizer_states", "scaler")
 
 
 def _collect_resolved(
-    trainer: Trainer, watch: PrecisionVerifier, job: TrainingJob, recipe: Recipe
+    trainer: Trainer, verifier: PrecisionVerifier, job: TrainingJob, recipe: Recipe
 ) -> dict[str, Any]:
     """Collect the formats and settings in effect, as measured."""
     parameters = list(trainer.model.parameters())
     args = trainer.args
-    told = watch.to_dict()
-    found = told["audit"]
+    formats = verifier.to_dict()
+    audit = formats["audit"]
     return {
-        **{name: found[name] for name in _RESOLVED_FORMATS},
-        **told,
+        **{name: audit[name] for name in _RESOLVED_FORMATS},
+        **formats,
         **({"rounded": job.rounding} if job.rounding else {}),
         "device": args.device.type,
         "device_name": _device_name(args.device),

@@ -22,13 +22,13 @@ class FieldDocs:
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        told = handler(schema)
-        properties = handler.resolve_ref_schema(told).get("properties", {})
+        json_schema = handler(schema)
+        properties = handler.resolve_ref_schema(json_schema).get("properties", {})
         model = cast("type[BaseModel]", cls)
         for name, text in field_descriptions(model).items():
             if field := properties.get(model.model_fields[name].alias or name):
                 field.setdefault("description", text)
-        return told
+        return json_schema
 
 
 @cache
@@ -37,11 +37,11 @@ def field_descriptions(model: type[BaseModel]) -> Mapping[str, str]:
 
     Fields without a docstring are omitted.
     """
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if isinstance(owner, type) and issubclass(owner, BaseModel):
-            found |= _descriptions_by_class(owner.__module__).get(owner.__qualname__, {})
-    return {name: found[name] for name in model.model_fields if name in found}
+            descriptions |= _descriptions_by_class(owner.__module__).get(owner.__qualname__, {})
+    return {name: descriptions[name] for name in model.model_fields if name in descriptions}
 
 
 @cache
@@ -54,11 +54,11 @@ def _descriptions_by_class(name: str) -> Mapping[str, Mapping[str, str]]:
     }
 
 
-def _documented_fields(made: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, text in zip(made.body, made.body[1:], strict=False):
+def _documented_fields(class_def: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, text in zip(class_def.body, class_def.body[1:], strict=False):
         match field, text:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(said))),
+                ast.Expr(value=ast.Constant(value=str(docstring))),
             ):
-                yield name, inspect.cleandoc(said)
+                yield name, inspect.cleandoc(docstring)

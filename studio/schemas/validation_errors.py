@@ -60,9 +60,9 @@ def field_errors(errors: Iterable[ErrorDetails], model: Any = None) -> list[Fiel
     """
     fields: dict[tuple[str, ...], list[str]] = {}
     for error in errors:
-        place = _locate_field(error["loc"], model, is_new=error["type"] in _ABSENT_FIELD_ERRORS)
-        path = place.path + _discriminator(error)
-        fields.setdefault(path, []).append(_sentence(error, place))
+        location = _locate_field(error["loc"], model, is_new=error["type"] in _ABSENT_FIELD_ERRORS)
+        path = location.path + _discriminator(error)
+        fields.setdefault(path, []).append(_sentence(error, location))
     return [
         FieldError(".".join(path), _join_branches(messages))
         for path, messages in fields.items()
@@ -72,11 +72,11 @@ def field_errors(errors: Iterable[ErrorDetails], model: Any = None) -> list[Fiel
 
 def _join_branches(messages: Sequence[str]) -> str:
     """Join the requirements of all branches of a union into one sentence."""
-    unlike = list(dict.fromkeys(messages))
-    if len(unlike) == 1 or not all(message.startswith(_MUST_BE) for message in unlike):
-        return unlike[0]
-    wanted = [message.removeprefix(_MUST_BE).rstrip(".") for message in unlike]
-    return f"{_MUST_BE}{' or '.join(wanted)}."
+    distinct = list(dict.fromkeys(messages))
+    if len(distinct) == 1 or not all(message.startswith(_MUST_BE) for message in distinct):
+        return distinct[0]
+    requirements = [message.removeprefix(_MUST_BE).rstrip(".") for message in distinct]
+    return f"{_MUST_BE}{' or '.join(requirements)}."
 
 
 def _discriminator(error: ErrorDetails) -> tuple[str, ...]:
@@ -137,7 +137,9 @@ def _union_members(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotatio
         yield from _union_members(kind.annotation)
     elif get_origin(kind) is Annotated:
         inner, *metadata = get_args(kind)
-        yield from (one for item in metadata for one in getattr(item, "metadata", [item]))
+        yield from (
+            constraint for item in metadata for constraint in getattr(item, "metadata", [item])
+        )
         yield from _union_members(inner)
     elif get_args(kind) and get_origin(kind) not in (*_MAPPING_TYPES, *_LIST_TYPES):
         for branch in get_args(kind):
@@ -148,7 +150,7 @@ def _union_members(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotatio
 
 def accepts_list(kind: Any) -> bool:  # noqa: ANN401 -- any annotation
     """Whether the type accepts a list."""
-    return any((get_origin(one) or one) in _LIST_TYPES for one in _union_members(kind))
+    return any((get_origin(member) or member) in _LIST_TYPES for member in _union_members(kind))
 
 
 def range_message(types: Iterable[Any], what: str = "") -> str:
@@ -194,20 +196,20 @@ _TYPED_RANGE_MESSAGES = {
 }
 
 
-def _sentence(error: ErrorDetails, place: _FieldLocation) -> str:
+def _sentence(error: ErrorDetails, location: _FieldLocation) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if error.get("input") == "" or context.get("min_length") == 1:
         return _ERROR_SENTENCES["missing"]
     if kind in _RANGE_ERRORS:
-        broken = SimpleNamespace(**{name: context[name] for name in _BOUNDS if name in context})
-        return range_message(place.types) or range_message([broken])
+        bounds = SimpleNamespace(**{name: context[name] for name in _BOUNDS if name in context})
+        return range_message(location.types) or range_message([bounds])
     if kind == "extra_forbidden":
-        near = _suggestion(error["loc"][-1], place.siblings)
-        return " ".join(filter(None, ("Unknown field.", near)))
-    if written := _ERROR_SENTENCES.get(kind):
-        return written.format(**context)
+        suggestion = _suggestion(error["loc"][-1], location.siblings)
+        return " ".join(filter(None, ("Unknown field.", suggestion)))
+    if template := _ERROR_SENTENCES.get(kind):
+        return template.format(**context)
     if what := _NUMBER_ERRORS.get(kind):
-        return range_message(place.types, what)
+        return range_message(location.types, what)
     return _reword(error["msg"])
 
 

@@ -54,11 +54,11 @@ def write_files(folder: Path) -> None:
 
 def _generate_distinct(rng: Random) -> list[Row]:
     """Generate the rows of all tasks, without repeating a question and answer."""
-    found: dict[tuple[str, str], Row] = {}
+    distinct: dict[tuple[str, str], Row] = {}
     for make, count in TASK_COUNTS.items():
-        goal = len(found) + count
-        while len(found) < goal:
+        goal = len(distinct) + count
+        while len(distinct) < goal:
             row = make(rng)
             question, answer = row["messages"][-2:]
-            found.setdefault((question["content"], answer["content"]), row)
-    return list(found.values())
+            distinct.setdefault((question["content"], answer["content"]), row)
+    return list(distinct.values())

@@ -24,50 +24,50 @@ def next_fact(rng: Random) -> Row:
             ("plural", vocabulary.PLURALS),
         )
     )
-    one, two, three = rng.sample(list(table), 3)
+    first, second, third = rng.sample(list(table), 3)
     turns = [
-        f"What is the {kind} of {one}?",
-        f"The {kind} of {one} is {table[one]}.",
-        rng.choice(_FOLLOW_UPS).format(two),
-        f"The {kind} of {two} is {table[two]}.",
+        f"What is the {kind} of {first}?",
+        f"The {kind} of {first} is {table[first]}.",
+        rng.choice(_FOLLOW_UPS).format(second),
+        f"The {kind} of {second} is {table[second]}.",
     ]
     if rng.choice((True, False, False)):
         turns += [
-            rng.choice(_FOLLOW_UPS).format(three),
-            f"The {kind} of {three} is {table[three]}.",
+            rng.choice(_FOLLOW_UPS).format(third),
+            f"The {kind} of {third} is {table[third]}.",
         ]
     return conversation(*turns)
 
 
 def next_detail(rng: Random) -> Row:
     """Introduce a person, ask about one detail, then about another."""
-    who = random_person(rng)
-    story = f"{who.name} is a {who.job} from {who.town} and has a {who.item}."
-    first, second = rng.sample(_details(who), 2)
+    person = random_person(rng)
+    story = f"{person.name} is a {person.job} from {person.town} and has a {person.item}."
+    first, second = rng.sample(_details(person), 2)
     return conversation(f"{story} {first[0]}", first[1], *second)
 
 
 def remembered_name(rng: Random) -> Row:
     """Introduce the user, and later ask for the name."""
-    who = random_person(rng)
-    hello = rng.choice(("My name is {}.", "I am {}.", "Hello, {} here.")).format(who.name)
+    person = random_person(rng)
+    hello = rng.choice(("My name is {}.", "I am {}.", "Hello, {} here.")).format(person.name)
     more = rng.choice(
-        (f"I live in {who.town}.", f"I work as a {who.job}.", f"I have a {who.item}.", "")
+        (f"I live in {person.town}.", f"I work as a {person.job}.", f"I have a {person.item}.", "")
     )
     ask = rng.choice(("What is my name?", "Who am I?", "Do you remember my name?"))
-    closing = rng.choice(("", f" I must go to the {who.place} now."))
+    closing = rng.choice(("", f" I must go to the {person.place} now."))
     return conversation(
         f"{hello} {more}".strip(),
-        f"Nice to meet you, {who.name}.",
+        f"Nice to meet you, {person.name}.",
         f"{ask}{closing}",
-        f"Your name is {who.name}.",
+        f"Your name is {person.name}.",
     )
 
 
-def _details(who: Person) -> list[tuple[str, str]]:
+def _details(person: Person) -> list[tuple[str, str]]:
     return [
-        (f"Where does {who.pronoun} live?", f"{who.name} lives in {who.town}."),
-        (f"What is the job of {who.name}?", f"{who.name} is a {who.job}."),
-        (f"What colour is the {who.thing}?", f"The {who.thing} is {who.colour}."),
-        (f"Who has the {who.thing}?", f"{who.name} has the {who.thing}."),
+        (f"Where does {person.pronoun} live?", f"{person.name} lives in {person.town}."),
+        (f"What is the job of {person.name}?", f"{person.name} is a {person.job}."),
+        (f"What colour is the {person.thing}?", f"The {person.thing} is {person.colour}."),
+        (f"Who has the {person.thing}?", f"{person.name} has the {person.thing}."),
     ]

@@ -46,18 +46,21 @@ def paragraphs(rng: Random) -> Iterator[str]:
 def small_talk(rng: Random) -> Iterator[Row]:
     """Yield chats endlessly: the format of a conversation, without any facts."""
     while True:
-        who = random_person(rng)
+        person = random_person(rng)
         hello = rng.choice(("Hello!", "Good morning!", "Hi there.", "Good evening."))
         yield rng.choice(
             (
-                conversation(hello, f"{hello} How are you on this {who.day}?"),
-                conversation(f"I like the {who.place}.", f"I like the {who.place} too."),
-                conversation(f"It is {who.day}.", f"Then I wish you a good {who.day}."),
+                conversation(hello, f"{hello} How are you on this {person.day}?"),
+                conversation(f"I like the {person.place}.", f"I like the {person.place} too."),
+                conversation(f"It is {person.day}.", f"Then I wish you a good {person.day}."),
                 conversation(
                     hello, hello, "Thank you.", "You are welcome.", system="Be a friendly guest."
                 ),
                 conversation(
-                    f"I saw a {who.item}.", f"Was the {who.item} in {who.town}?", "Yes.", "I see."
+                    f"I saw a {person.item}.",
+                    f"Was the {person.item} in {person.town}?",
+                    "Yes.",
+                    "I see.",
                 ),
             )
         )
@@ -113,54 +116,68 @@ def _numbers(rng: Random) -> str:
 
 
 def _diary(rng: Random) -> str:
-    who = random_person(rng)
+    person = random_person(rng)
     day, month, year = rng.randint(1, 28), rng.choice(vocabulary.MONTHS), rng.randint(1980, 2029)
     return rng.choice(
         (
-            f"{day} {month} {year} was a {who.day}. {who.name} was in {who.town} on {month} {day}.",
-            f"On {day} {month} {year} {who.name} came to {who.town}.",
-            f"In {year}, on {month} {day}, {year}, {who.name} bought a {who.item}.",
+            (
+                f"{day} {month} {year} was a {person.day}. {person.name} was in {person.town} on "
+                f"{month} {day}."
+            ),
+            f"On {day} {month} {year} {person.name} came to {person.town}.",
+            f"In {year}, on {month} {day}, {year}, {person.name} bought a {person.item}.",
         )
     )
 
 
 def _portrait(rng: Random) -> str:
-    who = random_person(rng)
-    he = who.pronoun.capitalize()
+    person = random_person(rng)
+    he = person.pronoun.capitalize()
     return rng.choice(
         (
             (
-                f"{who.name} is a {who.job}. {who.name} lives in {who.town} and has a {who.item}. "
-                f"The {who.thing} is {who.colour}."
+                f"{person.name} is a {person.job}. {person.name} lives in {person.town} and has a "
+                f"{person.item}. "
+                f"The {person.thing} is {person.colour}."
             ),
             (
-                f"A {who.job} called {who.name} works near the {who.place}. {he} is {who.age} "
-                f"years old. At {who.age}, {who.name} is a good {who.job}."
+                f"A {person.job} called {person.name} works near the {person.place}. {he} is "
+                f"{person.age} "
+                f"years old. At {person.age}, {person.name} is a good {person.job}."
             ),
             (
-                f"This {who.thing} belongs to {who.name}. It is {who.colour}. {he} keeps the "
-                f"{who.item} at home in {who.town}, for {who.town} is where {who.name} lives."
+                f"This {person.thing} belongs to {person.name}. It is {person.colour}. {he} keeps "
+                "the "
+                f"{person.item} at home in {person.town}, for {person.town} is where "
+                f"{person.name} lives."
             ),
-            f"In {who.town} they know {who.name}, the {who.job}. {he} owns a {who.item}.",
+            (
+                f"In {person.town} they know {person.name}, the {person.job}. {he} owns a "
+                f"{person.item}."
+            ),
         )
     )
 
 
 def _errand(rng: Random) -> str:
-    who = random_person(rng)
+    person = random_person(rng)
     return rng.choice(
         (
             (
-                f"On {who.day} {who.name} went to the {who.place} in {who.town}. {_weather(rng)} "
-                f"{who.name} bought a {who.item} in {who.town}."
+                f"On {person.day} {person.name} went to the {person.place} in {person.town}. "
+                f"{_weather(rng)} "
+                f"{person.name} bought a {person.item} in {person.town}."
             ),
             (
-                f"{who.name} spent {who.day} at the {who.place}. {_weather(rng)} After a while "
-                f"{who.pronoun} chose a {who.item} and paid for it. The {who.item} is for a friend."
+                f"{person.name} spent {person.day} at the {person.place}. {_weather(rng)} After a "
+                "while "
+                f"{person.pronoun} chose a {person.item} and paid for it. The {person.item} is "
+                "for a friend."
             ),
             (
-                f"{who.name} came home from {who.town} with a new {who.item}. {_weather(rng)} In "
-                f"the end {who.name} likes {who.town} and the {who.item}."
+                f"{person.name} came home from {person.town} with a new {person.item}. "
+                f"{_weather(rng)} In "
+                f"the end {person.name} likes {person.town} and the {person.item}."
             ),
         )
     )
@@ -173,16 +190,17 @@ def _weather(rng: Random) -> str:
 
 
 def _journey(rng: Random) -> str:
-    who = random_person(rng)
-    now, then = rng.choice(list(vocabulary.PAST.items()))
+    person = random_person(rng)
+    present, past = rng.choice(list(vocabulary.PAST.items()))
     return rng.choice(
         (
             (
-                f"Today {who.name} {now} to the {who.place}. Yesterday {who.name} {then} to the "
-                f"{who.place} too."
+                f"Today {person.name} {present} to the {person.place}. Yesterday {person.name} "
+                f"{past} to the "
+                f"{person.place} too."
             ),
-            f"{who.name} {then} through {who.town} and {then} from the {who.place}.",
-            f"Every {who.day} {who.name} {now} through {who.town}.",
+            f"{person.name} {past} through {person.town} and {past} from the {person.place}.",
+            f"Every {person.day} {person.name} {present} through {person.town}.",
         )
     )
 
@@ -201,24 +219,24 @@ def _review(rng: Random) -> str:
 
 
 def _record(rng: Random) -> str:
-    who = random_person(rng)
+    person = random_person(rng)
     return rng.choice(
         (
-            f"name: {who.name}\njob: {who.job}\nday: {who.day}",
-            f"town: {who.town}\nplace: {who.place}\nname: {who.name}",
-            f"The form of {who.name} says {who.age}. age: {who.age}\nname: {who.name}",
+            f"name: {person.name}\njob: {person.job}\nday: {person.day}",
+            f"town: {person.town}\nplace: {person.place}\nname: {person.name}",
+            f"The form of {person.name} says {person.age}. age: {person.age}\nname: {person.name}",
         )
     )
 
 
 def _request(rng: Random) -> str:
-    who = random_person(rng)
+    person = random_person(rng)
     verb = rng.choice(list(vocabulary.ORDERS))
     order = f"{verb} {rng.choice(vocabulary.ORDERS[verb])}{rng.choice(vocabulary.WHENS)}"
     return rng.choice(
         (
-            f'{who.name} says: "{order[0].upper()}{order[1:]}!"',
-            f'{who.name} asks: "Could you please {order}?"',
+            f'{person.name} says: "{order[0].upper()}{order[1:]}!"',
+            f'{person.name} asks: "Could you please {order}?"',
             f"Please {order}, and then {order} again.",
         )
     )
@@ -242,11 +260,11 @@ def _roll(rng: Random) -> str:
 
 def _bag(rng: Random) -> str:
     """Play the memory game: each player repeats the list and adds an item."""
-    who = random_person(rng)
+    person = random_person(rng)
     first, second, third = (f"a {random_person(rng).item}" for _ in range(3))
     return (
-        f"{who.name} packs {first}. {who.name} packs {first} and {second}. "
-        f"{who.name} packs {first}, {second} and {third}."
+        f"{person.name} packs {first}. {person.name} packs {first} and {second}. "
+        f"{person.name} packs {first}, {second} and {third}."
     )
 
 

@@ -40,13 +40,13 @@ def random_person(rng: Random) -> Person:
 
 
 def find_name(rng: Random) -> Row:
-    who = random_person(rng)
+    person = random_person(rng)
     sentence = rng.choice(
         (
-            f"On {who.day} {who.name} bought a {who.item} at the {who.place}.",
-            f"The {who.item} at the {who.place} belongs to {who.name}.",
-            f"A {who.job} called {who.name} came from {who.town} on {who.day}.",
-            f"{who.name} works as a {who.job} near the {who.place} in {who.town}.",
+            f"On {person.day} {person.name} bought a {person.item} at the {person.place}.",
+            f"The {person.item} at the {person.place} belongs to {person.name}.",
+            f"A {person.job} called {person.name} came from {person.town} on {person.day}.",
+            f"{person.name} works as a {person.job} near the {person.place} in {person.town}.",
         )
     )
     ask = rng.choice(
@@ -57,24 +57,27 @@ def find_name(rng: Random) -> Row:
             "Extract the name. {}",
         )
     )
-    return conversation(ask.format(sentence), who.name)
+    return conversation(ask.format(sentence), person.name)
 
 
 def find_fact(rng: Random) -> Row:
-    who = random_person(rng)
+    person = random_person(rng)
     story = rng.choice(
         (
-            f"{who.name} is a {who.job} from {who.town} and has a {who.item}.",
-            f"{who.name} lives in {who.town}, works as a {who.job} and owns a {who.item}.",
-            f"The {who.job} {who.name} keeps a {who.item} at home in {who.town}.",
+            f"{person.name} is a {person.job} from {person.town} and has a {person.item}.",
+            (
+                f"{person.name} lives in {person.town}, works as a {person.job} and owns a "
+                f"{person.item}."
+            ),
+            f"The {person.job} {person.name} keeps a {person.item} at home in {person.town}.",
         )
     )
     question, answer = rng.choice(
         (
-            (f"Where does {who.name} live?", f"{who.name} lives in {who.town}."),
-            (f"What is the job of {who.name}?", f"{who.name} is a {who.job}."),
-            (f"What colour is the {who.thing}?", f"The {who.thing} is {who.colour}."),
-            (f"Who has the {who.thing}?", f"{who.name} has the {who.thing}."),
+            (f"Where does {person.name} live?", f"{person.name} lives in {person.town}."),
+            (f"What is the job of {person.name}?", f"{person.name} is a {person.job}."),
+            (f"What colour is the {person.thing}?", f"The {person.thing} is {person.colour}."),
+            (f"Who has the {person.thing}?", f"{person.name} has the {person.thing}."),
         )
     )
     order = rng.choice(("{} {}", "Read this: {}\n{}"))
@@ -82,13 +85,13 @@ def find_fact(rng: Random) -> Row:
 
 
 def as_form(rng: Random) -> Row:
-    who = random_person(rng)
+    person = random_person(rng)
     sentence = rng.choice(
         (
-            f"{who.name} is {who.age} years old and lives in {who.town}.",
-            f"{who.name}, {who.age}, lives in {who.town}.",
-            f"In {who.town} lives {who.name}, who is {who.age}.",
-            f"My friend {who.name} from {who.town} is {who.age} years old.",
+            f"{person.name} is {person.age} years old and lives in {person.town}.",
+            f"{person.name}, {person.age}, lives in {person.town}.",
+            f"In {person.town} lives {person.name}, who is {person.age}.",
+            f"My friend {person.name} from {person.town} is {person.age} years old.",
         )
     )
     ask = rng.choice(
@@ -98,7 +101,7 @@ def as_form(rng: Random) -> Row:
             "{} Put that in a form.",
         )
     )
-    form = f"name: {who.name}\nage: {who.age}\ntown: {who.town}"
+    form = f"name: {person.name}\nage: {person.age}\ntown: {person.town}"
     return conversation(ask.format(sentence), form)
 
 
@@ -125,11 +128,11 @@ def sentiment(rng: Random) -> Row:
 
 
 def summary(rng: Random) -> Row:
-    who = random_person(rng)
+    person = random_person(rng)
     opening = rng.choice(
         (
-            f"On {who.day} {who.name} went to the {who.place} in {who.town}.",
-            f"{who.name} spent {who.day} at the {who.place} in {who.town}.",
+            f"On {person.day} {person.name} went to the {person.place} in {person.town}.",
+            f"{person.name} spent {person.day} at the {person.place} in {person.town}.",
         )
     )
     middle = rng.choice(
@@ -137,13 +140,13 @@ def summary(rng: Random) -> Row:
     )
     ending = rng.choice(
         (
-            f"There {who.pronoun} bought a {who.item}.",
-            f"After a while {who.pronoun} chose a {who.item} and paid for it.",
-            f"In the end {who.pronoun} came home with a new {who.item}.",
+            f"There {person.pronoun} bought a {person.item}.",
+            f"After a while {person.pronoun} chose a {person.item} and paid for it.",
+            f"In the end {person.pronoun} came home with a new {person.item}.",
         )
     )
     ask = rng.choice(("Sum this up in one sentence: {}", "Summarise: {}", "{} Make that shorter."))
-    answer = f"{who.name} bought a {who.item} in {who.town}."
+    answer = f"{person.name} bought a {person.item} in {person.town}."
     return conversation(ask.format(f"{opening} {middle} {ending}"), answer)
 
 
@@ -162,9 +165,11 @@ def polite(rng: Random) -> Row:
 
 
 def past_tense(rng: Random) -> Row:
-    who = random_person(rng)
+    person = random_person(rng)
     verb = rng.choice(list(vocabulary.PAST))
-    rest = rng.choice((f"to the {who.place}", f"from the {who.place}", f"through {who.town}"))
+    rest = rng.choice(
+        (f"to the {person.place}", f"from the {person.place}", f"through {person.town}")
+    )
     ask = rng.choice(
         (
             "Put this in the past tense: {}",
@@ -172,5 +177,5 @@ def past_tense(rng: Random) -> Row:
             "{} Say it in the past tense.",
         )
     )
-    sentence = f"{who.name} {verb} {rest}."
-    return conversation(ask.format(sentence), f"{who.name} {vocabulary.PAST[verb]} {rest}.")
+    sentence = f"{person.name} {verb} {rest}."
+    return conversation(ask.format(sentence), f"{person.name} {vocabulary.PAST[verb]} {rest}.")

@@ -56,8 +56,8 @@ def write_records(
 ) -> None:
     """Write the run's recipe, sample answers and metrics."""
     shutil.copyfile(job.run_dir.recipe, folder / "recipe.yaml")
-    said = [sample.model_dump(exclude={"seq", "at", "kind"}) for sample in samples]
-    _write_json(folder / "samples.json", said)
+    records = [sample.model_dump(exclude={"seq", "at", "kind"}) for sample in samples]
+    _write_json(folder / "samples.json", records)
     _write_json(folder / "metrics.json", metrics)
 
 

@@ -176,29 +176,29 @@ def explain(error: BaseException) -> Failed:
     chain = list(_causes(error))
     for link in chain:
         if isinstance(link, StudioError):
-            told = link.facts if isinstance(link, TrainingError) else {}
-            return Failed(code=link.code, message=link.message, hint=link.hint, facts=told)
-    fits = (row for row in _RULES for link in chain if _matches(row, link))
-    row = next(fits, None)
-    if row is not None:
-        return Failed(code=row.code, message=row.message, hint=row.hint)
+            facts = link.facts if isinstance(link, TrainingError) else {}
+            return Failed(code=link.code, message=link.message, hint=link.hint, facts=facts)
+    matching = (rule for rule in _RULES for link in chain if _matches(rule, link))
+    rule = next(matching, None)
+    if rule is not None:
+        return Failed(code=rule.code, message=rule.message, hint=rule.hint)
     return Failed(code="crashed", message=_summary(error), hint=_LOG_HINT)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error and its causes: upstream wraps causes in less specific errors."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    seen_ids: set[int] = set()
+    while error is not None and id(error) not in seen_ids:
+        seen_ids.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _matches(row: _Rule, error: BaseException) -> bool:
-    if not isinstance(error, row.exceptions):
+def _matches(rule: _Rule, error: BaseException) -> bool:
+    if not isinstance(error, rule.exceptions):
         return False
-    words = f"{error} [Errno {errno.ENOSPC}]" if _is_disk_full(error) else str(error)
-    return re.search(row.pattern, words) is not None
+    message = f"{error} [Errno {errno.ENOSPC}]" if _is_disk_full(error) else str(error)
+    return re.search(rule.pattern, message) is not None
 
 
 def _is_disk_full(error: BaseException) -> bool:

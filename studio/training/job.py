@@ -59,19 +59,19 @@ class TrainingJob:
     ) -> "TrainingJob":
         """Load and tokenise what the recipe names; `enter` is called with each phase."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-        if found := find_conflict(recipe):
-            raise TrainingError("conflict", found.message, hint=found.hint)
-        adapter, row = recipe.adapter, recipe.adapter.quantised
-        if row is not None:
-            _require_support(row)
+        if conflict := find_conflict(recipe):
+            raise TrainingError("conflict", conflict.message, hint=conflict.hint)
+        adapter, quantised = recipe.adapter, recipe.adapter.quantised
+        if quantised is not None:
+            _require_support(quantised)
         mode = PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
         config = loader.load_config(spec.model, spec.code)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
-        gauge = MemoryProbe()
-        model = load(spec.model, config, formats.main, row, spec.code, formats.own)
+        memory_probe = MemoryProbe()
+        model = load(spec.model, config, formats.main, quantised, spec.code, formats.own)
         if mode.is_float8:
             float8.convert_linear_layers(model, mode)
         enter("tokenising")
@@ -95,7 +95,7 @@ class TrainingJob:
             template=template,
             train=train,
             validation=validation,
-            memory_probe=gauge,
+            memory_probe=memory_probe,
         )
 
     @property

@@ -91,8 +91,12 @@ def build_failure_card(name: str, step: int, message: str) -> str:
 def _describe_trained(recipe: Recipe) -> str:
     if not isinstance(recipe.adapter, Lora):
         return "every weight"
-    row = recipe.adapter.quantised
-    return f"a LoRA adapter trained on the model in {row.title}" if row else "a LoRA adapter"
+    quantised = recipe.adapter.quantised
+    return (
+        f"a LoRA adapter trained on the model in {quantised.title}"
+        if quantised
+        else "a LoRA adapter"
+    )
 
 
 def build_export_card(
@@ -154,31 +158,31 @@ def _describe_export(recipe: Recipe, spec: ExportSpec) -> str:
     if not isinstance(recipe.adapter, Lora):
         return "every weight was trained"
     row, dtype = recipe.adapter.quantised, recipe.adapter.base_dtype
-    beside = "" if dtype == "native" else f" trained on its base in {row.title if row else dtype}"
+    origin = "" if dtype == "native" else f" trained on its base in {row.title if row else dtype}"
     if spec.kind == "adapter":
-        return f"a LoRA adapter{beside}, without that base"
+        return f"a LoRA adapter{origin}, without that base"
     if spec.kind == "merged_original":
         return (
-            f"a LoRA adapter{beside}, merged into the base as it was saved; this is not the model "
+            f"a LoRA adapter{origin}, merged into the base as it was saved; this is not the model "
             "that was trained, and the figures below show how much it differs"
         )
-    return f"a LoRA adapter{beside}, merged into that base" + (
+    return f"a LoRA adapter{origin}, merged into that base" + (
         " after dequantising it" if row else ""
     )
 
 
 def _load_arguments(recipe: Recipe) -> dict[str, str]:
     """Return how to load an adapter's base in the format it was trained with."""
-    row, compute = recipe.adapter.quantised, PRECISIONS[recipe.precision].compute
-    if row is None:
-        own = recipe.adapter.base_dtype if isinstance(recipe.adapter, Lora) else "native"
-        dtype = "float32" if own == "native" else own
+    quantised, compute = recipe.adapter.quantised, PRECISIONS[recipe.precision].compute
+    if quantised is None:
+        base_dtype = recipe.adapter.base_dtype if isinstance(recipe.adapter, Lora) else "native"
+        dtype = "float32" if base_dtype == "native" else base_dtype
         return {"imports": "", "how": f', dtype="{dtype}"'}
-    if row is QUANTISED["int8"]:
+    if quantised is QUANTISED["int8"]:
         config = "BitsAndBytesConfig(load_in_8bit=True)"
     else:
         config = (
-            f'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="{row.name}", '
+            f'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="{quantised.name}", '
             f'bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype="{compute}")'
         )
     return {
@@ -245,9 +249,9 @@ def public_name(model: str) -> str:
     return model if is_on_hub(model) else Path(model).name
 
 
-def base_name(named: str, location: str) -> str:
+def base_name(name: str, location: str) -> str:
     """Return a base model's public name: its name on the hub, else its name in the studio."""
-    return location if is_on_hub(location) else public_name(named)
+    return location if is_on_hub(location) else public_name(name)
 
 
 def _markdown_table(rows: Mapping[str, object]) -> str:

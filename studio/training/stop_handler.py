@@ -64,18 +64,18 @@ class StopHandler:
             yield
 
     @contextmanager
-    def _honouring(self, words: frozenset[RunCommand]) -> Iterator[None]:
-        before, self._honoured = self._honoured, words
+    def _honouring(self, commands: frozenset[RunCommand]) -> Iterator[None]:
+        before, self._honoured = self._honoured, commands
         try:
-            self._raise_if_requested(words)
+            self._raise_if_requested(commands)
             yield
         finally:
             self._honoured = before
         self._raise_if_requested(before)
 
-    def _raise_if_requested(self, words: frozenset[RunCommand]) -> None:
+    def _raise_if_requested(self, commands: frozenset[RunCommand]) -> None:
         # A resumed run can only keep its model once the checkpoint has been loaded.
-        if self.requested in words and not (self.requested == "keep" and self.step):
+        if self.requested in commands and not (self.requested == "keep" and self.step):
             self.has_interrupted = True
             raise StopRequested
 
@@ -85,7 +85,7 @@ class StopHandler:
 
     def _read_request(self) -> RunCommand:
         try:
-            told = self._file.read_text(encoding="utf-8").strip() if self._file else ""
+            content = self._file.read_text(encoding="utf-8").strip() if self._file else ""
         except FileNotFoundError:
-            told = ""
-        return next((word for word in get_args(RunCommand) if word == told), "cancel")
+            content = ""
+        return next((command for command in get_args(RunCommand) if command == content), "cancel")

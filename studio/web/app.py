@@ -41,9 +41,9 @@ class _App(FastAPI):
 
 
 def create_app(engine: Engine, settings: Settings) -> FastAPI:
-    traffic = RequestMetrics()
-    ways = RouteTable((*PAGES, *API))
-    gate = Middleware(
+    request_metrics = RequestMetrics()
+    route_table = RouteTable((*PAGES, *API))
+    request_guard = Middleware(
         RequestGuard,
         hosts=settings.allowed_hosts.lower().split(","),
         upload_limit=settings.upload_limit_bytes,
@@ -57,18 +57,18 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
         redoc_url=None,
         middleware=[
             Middleware(ProxyHeadersMiddleware, settings=settings),
-            Middleware(RequestMetricsMiddleware, traffic=traffic),
-            gate,
+            Middleware(RequestMetricsMiddleware, traffic=request_metrics),
+            request_guard,
             # The language comes first, so that a rejected caller gets the reason in it.
             Middleware(LocaleMiddleware),
-            Middleware(AuthMiddleware, ways=ways, settings=settings),
+            Middleware(AuthMiddleware, ways=route_table, settings=settings),
             Middleware(GZipMiddleware, minimum_size=1000),
         ],
     )
     app.state.engine = engine
     app.state.settings = settings
     app.state.hub = EventHub(engine)
-    app.state.traffic = traffic
+    app.state.traffic = request_metrics
     app.state.seats = SessionSlots()
     app.state.tries = LoginThrottle()
     app.state.pending = PendingSignIns()

@@ -80,16 +80,16 @@ class Problem(FieldDocs, BaseModel):
 
 def add_shared_parts(document: dict[str, Any]) -> dict[str, Any]:
     """Add the responses and parameters that all calls share."""
-    parts = document["components"]
-    parts["schemas"] |= _error_schemas()
-    parts["schemas"].pop("HTTPValidationError", None)
-    parts["schemas"].pop("ValidationError", None)
-    parts["responses"] = {
+    components = document["components"]
+    components["schemas"] |= _error_schemas()
+    components["schemas"].pop("HTTPValidationError", None)
+    components["schemas"].pop("ValidationError", None)
+    components["responses"] = {
         f"{kind}{status}": _error_response(kind, status)
         for kind in _ERROR_SCHEMAS
         for status in _ERROR_DESCRIPTIONS
     }
-    parts["parameters"] = {"IdempotencyKey": _IDEMPOTENCY_KEY}
+    components["parameters"] = {"IdempotencyKey": _IDEMPOTENCY_KEY}
     for address, path in document["paths"].items():
         for method, operation in path.items():
             _complete_operation(
@@ -103,18 +103,18 @@ def add_shared_parts(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameter_names(operation: dict[str, Any]) -> set[str]:
-    return {one.get("name", "") for one in operation.get("parameters", ())}
+    return {parameter.get("name", "") for parameter in operation.get("parameters", ())}
 
 
 def _complete_operation(method: str, operation: dict[str, Any], kind: str) -> None:
-    answers = operation["responses"]
+    responses = operation["responses"]
     for status in (
         *_COMMON_STATUSES,
         *(() if method == "get" and kind is ERROR else _WRITE_STATUSES),
     ):
-        answers[status] = {"$ref": f"#/components/responses/{kind}{status}"}
-    is_kept = not operation.keys() & NEVER_STORED
-    if method == "post" and answers.keys() & _CREATED_STATUSES and is_kept:
+        responses[status] = {"$ref": f"#/components/responses/{kind}{status}"}
+    accepts_key = not operation.keys() & NEVER_STORED
+    if method == "post" and responses.keys() & _CREATED_STATUSES and accepts_key:
         reference = {"$ref": "#/components/parameters/IdempotencyKey"}
         operation["parameters"] = [*operation.get("parameters", ()), reference]
 
@@ -128,19 +128,19 @@ def _error_response(kind: str, status: str) -> dict[str, Any]:
 
 
 def _error_schemas() -> dict[str, Any]:
-    whole = Problem.model_json_schema(ref_template=_REF_TEMPLATE)
-    inner = whole.pop("$defs")
+    problem_schema = Problem.model_json_schema(ref_template=_REF_TEMPLATE)
+    definitions = problem_schema.pop("$defs")
     refusal = {
         "type": "object",
         "title": "Refusal",
         "required": ["error"],
         "properties": {"error": {"$ref": "#/components/schemas/Problem"}},
     }
-    complaint = refusal | {
+    openai_error = refusal | {
         "title": "OpenAIRefusal",
         "properties": {"error": OpenAIErrorBody.model_json_schema()},
     }
-    brought = NewImport.model_json_schema(ref_template=_REF_TEMPLATE)
-    inner |= brought.pop("$defs")
-    told = {"Problem": whole, "Refusal": refusal, "OpenAIRefusal": complaint}
-    return {**told, "NewImport": brought, **inner}
+    import_schema = NewImport.model_json_schema(ref_template=_REF_TEMPLATE)
+    definitions |= import_schema.pop("$defs")
+    schemas = {"Problem": problem_schema, "Refusal": refusal, "OpenAIRefusal": openai_error}
+    return {**schemas, "NewImport": import_schema, **definitions}

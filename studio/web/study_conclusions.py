@@ -24,16 +24,16 @@ _NEGLIGIBLE = 0.005
 
 def draw_conclusions(report: StudyReport) -> list[str]:
     """Return a sentence for each mode, then the caveats."""
-    others = [one for one in report.findings if one.precision != REFERENCE]
-    reference = [one for one in report.findings if one.precision == REFERENCE]
+    others = [result for result in report.findings if result.precision != REFERENCE]
+    reference = [result for result in report.findings if result.precision == REFERENCE]
     prefix = gettext("So far: ") if report.going else ""
     return [
-        *(prefix + _sentence(one) for one in others),
+        *(prefix + _sentence(result) for result in others),
         *(
             gettext("%(mode)s: %(troubles)s.")
-            % {"mode": REFERENCE, "troubles": gettext("; ").join(found)}
-            for one in reference
-            if (found := _problem_phrases(one))
+            % {"mode": REFERENCE, "troubles": gettext("; ").join(problems)}
+            for result in reference
+            if (problems := _problem_phrases(result))
         ),
         *_noise_caveat(reference),
         *_progress_caveat(report),
@@ -67,106 +67,106 @@ def format_ratio(ratio: SampleStats) -> str:
 def format_count(count: int, word: Literal["run", "seed", "step", "alarm"]) -> str:
     match word:
         case "run":
-            told = ngettext("%(count)s run", "%(count)s runs", count)
+            template = ngettext("%(count)s run", "%(count)s runs", count)
         case "seed":
-            told = ngettext("%(count)s seed", "%(count)s seeds", count)
+            template = ngettext("%(count)s seed", "%(count)s seeds", count)
         case "step":
-            told = ngettext("%(count)s step", "%(count)s steps", count)
+            template = ngettext("%(count)s step", "%(count)s steps", count)
         case _:
-            told = ngettext("%(count)s alarm", "%(count)s alarms", count)
-    return told % {"count": count}
+            template = ngettext("%(count)s alarm", "%(count)s alarms", count)
+    return template % {"count": count}
 
 
-def _sentence(one: PrecisionResult) -> str:
-    costs = _cost_phrase(one) if one.loss else ""
-    parts = [f"{one.precision} {_loss_phrase(one)}{costs}", *_problem_phrases(one)]
+def _sentence(result: PrecisionResult) -> str:
+    costs = _cost_phrase(result) if result.loss else ""
+    parts = [f"{result.precision} {_loss_phrase(result)}{costs}", *_problem_phrases(result)]
     return gettext("; ").join(parts) + gettext(".")
 
 
-def _loss_phrase(one: PrecisionResult) -> str:
-    if one.gap is not None:
-        return _comparison_phrase(one, one.gap)
-    if one.failed + one.cancelled == one.runs:
+def _loss_phrase(result: PrecisionResult) -> str:
+    if result.gap is not None:
+        return _comparison_phrase(result, result.gap)
+    if result.failed + result.cancelled == result.runs:
         return gettext("has no results to compare with %(mode)s") % {"mode": REFERENCE}
-    if one.not_finite:
-        told = gettext("has no finite validation loss (%(count)s of %(runs)s)")
-        return told % {"count": one.not_finite, "runs": format_count(one.runs, "run")}
-    told = gettext("has no validation loss to compare with %(mode)s (0 of %(runs)s)")
-    return told % {"mode": REFERENCE, "runs": format_count(one.runs, "run")}
+    if result.not_finite:
+        template = gettext("has no finite validation loss (%(count)s of %(runs)s)")
+        return template % {"count": result.not_finite, "runs": format_count(result.runs, "run")}
+    template = gettext("has no validation loss to compare with %(mode)s (0 of %(runs)s)")
+    return template % {"mode": REFERENCE, "runs": format_count(result.runs, "run")}
 
 
-def _comparison_phrase(one: PrecisionResult, gap: SampleStats) -> str:
-    place = "" if one.step is None else gettext(" at step %(step)s") % {"step": one.step}
-    noise = one.noise.spread if one.noise else None
-    said, told = _gap_phrase(one, gap)
+def _comparison_phrase(result: PrecisionResult, gap: SampleStats) -> str:
+    step_text = "" if result.step is None else gettext(" at step %(step)s") % {"step": result.step}
+    noise = result.noise.spread if result.noise else None
+    phrase, details = _gap_phrase(result, gap)
     if noise is not None:
-        told.append(gettext("seed noise ±%(noise)s") % {"noise": format_difference(noise)})
-    told.append(format_count(gap.n, "seed"))
-    if one.versus == "unknown":
-        told.append(gettext("too few to judge"))
+        details.append(gettext("seed noise ±%(noise)s") % {"noise": format_difference(noise)})
+    details.append(format_count(gap.n, "seed"))
+    if result.versus == "unknown":
+        details.append(gettext("too few to judge"))
     return gettext("%(said)s (%(details)s)") % {
-        "said": f"{said}{place}",
-        "details": gettext(", ").join(told),
+        "said": f"{phrase}{step_text}",
+        "details": gettext(", ").join(details),
     }
 
 
-def _gap_phrase(one: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]:
+def _gap_phrase(result: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]:
     """Return how a mode compares, and details for the brackets: the gap, unless it is named."""
-    bracket = [gettext("gap %(gap)s") % {"gap": format_signed(gap.mean)}]
-    if one.versus == "within":
-        return gettext("equals %(mode)s within seed noise") % {"mode": REFERENCE}, bracket
-    if one.lost is not None and one.lost > 0:
-        lost = gettext("lost %(share)s of %(mode)s's improvement")
-        return lost % {"share": format_share(one.lost), "mode": REFERENCE}, bracket
+    details = [gettext("gap %(gap)s") % {"gap": format_signed(gap.mean)}]
+    if result.versus == "within":
+        return gettext("equals %(mode)s within seed noise") % {"mode": REFERENCE}, details
+    if result.lost is not None and result.lost > 0:
+        template = gettext("lost %(share)s of %(mode)s's improvement")
+        return template % {"share": format_share(result.lost), "mode": REFERENCE}, details
     if not gap.mean:
-        return gettext("has the same loss as %(mode)s") % {"mode": REFERENCE}, bracket
-    off = (
+        return gettext("has the same loss as %(mode)s") % {"mode": REFERENCE}, details
+    comparison = (
         gettext("is %(gap)s above %(mode)s")
         if gap.mean > 0
         else gettext("is %(gap)s below %(mode)s")
     )
-    return off % {"gap": format_difference(abs(gap.mean)), "mode": REFERENCE}, []
+    return comparison % {"gap": format_difference(abs(gap.mean)), "mode": REFERENCE}, []
 
 
-def _cost_phrase(one: PrecisionResult) -> str:
+def _cost_phrase(result: PrecisionResult) -> str:
     parts = []
-    if one.speed_ratio is not None:
+    if result.speed_ratio is not None:
         parts.append(
-            gettext("%(ratio)s times its speed") % {"ratio": format_ratio(one.speed_ratio)}
+            gettext("%(ratio)s times its speed") % {"ratio": format_ratio(result.speed_ratio)}
         )
-    if one.memory_ratio is not None:
-        parts.append(format_memory_ratio(one.memory_ratio))
+    if result.memory_ratio is not None:
+        parts.append(format_memory_ratio(result.memory_ratio))
     return gettext(", at %(costs)s") % {"costs": gettext(" and ").join(parts)} if parts else ""
 
 
 def format_memory_ratio(ratio: float) -> str:
     if abs(ratio - 1) < _NEGLIGIBLE:
         return gettext("equal memory (within 0.5 %)")
-    told = gettext("%(share)s more memory") if ratio > 1 else gettext("%(share)s less memory")
-    return told % {"share": format_share(abs(ratio - 1))}
+    template = gettext("%(share)s more memory") if ratio > 1 else gettext("%(share)s less memory")
+    return template % {"share": format_share(abs(ratio - 1))}
 
 
-def _problem_phrases(one: PrecisionResult) -> list[str]:
+def _problem_phrases(result: PrecisionResult) -> list[str]:
     """Return what went wrong, if anything."""
-    runs = format_count(one.runs, "run")
-    lost = one.not_finite if one.gap is not None else 0
-    told = (
-        (one.failed, gettext("%(count)s of %(runs)s failed")),
-        (one.cancelled, gettext("%(count)s of %(runs)s cancelled")),
-        (lost, gettext("%(lost)s without a finite validation loss")),
-        (one.skipped_steps, gettext("%(steps)s skipped")),
-        (one.broken_steps, gettext("%(steps)s with a NaN or infinite loss")),
-        (one.alarms, format_count(one.alarms, "alarm")),
+    runs = format_count(result.runs, "run")
+    nonfinite = result.not_finite if result.gap is not None else 0
+    phrases = (
+        (result.failed, gettext("%(count)s of %(runs)s failed")),
+        (result.cancelled, gettext("%(count)s of %(runs)s cancelled")),
+        (nonfinite, gettext("%(lost)s without a finite validation loss")),
+        (result.skipped_steps, gettext("%(steps)s skipped")),
+        (result.broken_steps, gettext("%(steps)s with a NaN or infinite loss")),
+        (result.alarms, format_count(result.alarms, "alarm")),
     )
     return [
-        what
+        template
         % {
             "count": count,
             "runs": runs,
             "lost": format_count(count, "run"),
             "steps": format_count(count, "step"),
         }
-        for count, what in told
+        for count, template in phrases
         if count
     ]
 
@@ -176,26 +176,26 @@ def _noise_caveat(reference: Sequence[PrecisionResult]) -> list[str]:
     finished = reference[0].noise.n if reference and reference[0].noise else 0
     if finished >= MIN_SEEDS:
         return []
-    told = gettext(
+    template = gettext(
         "Seed noise is unknown: %(mode)s has %(seeds)s with a validation loss; at least %(enough)s "
         "are needed."
     )
     return [
-        told % {"seeds": format_count(finished, "seed"), "mode": REFERENCE, "enough": MIN_SEEDS}
+        template % {"seeds": format_count(finished, "seed"), "mode": REFERENCE, "enough": MIN_SEEDS}
     ]
 
 
 def _progress_caveat(report: StudyReport) -> list[str]:
     if not report.going:
         return []
-    over, runs = len(report.runs) - report.going, format_count(len(report.runs), "run")
-    return [gettext("%(count)s of %(runs)s ended.") % {"count": over, "runs": runs}]
+    ended, runs = len(report.runs) - report.going, format_count(len(report.runs), "run")
+    return [gettext("%(count)s of %(runs)s ended.") % {"count": ended, "runs": runs}]
 
 
 def _device_caveat(devices: Sequence[str]) -> list[str]:
     if len(devices) < 2:  # noqa: PLR2004 -- on one device all speeds are comparable
         return []
-    told = gettext(
+    template = gettext(
         "Speeds are not comparable: the runs used %(count)s kinds of device: %(devices)s."
     )
-    return [told % {"count": len(devices), "devices": ", ".join(devices)}]
+    return [template % {"count": len(devices), "devices": ", ".join(devices)}]

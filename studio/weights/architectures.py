@@ -217,12 +217,12 @@ def kind_of(config: Mapping[str, Any]) -> ModelKind | None:
 
 def _kind_by_head(config: Mapping[str, Any]) -> ModelKind:
     """Return the kind of a causal family by its saved head: a missing one would be random."""
-    told = config.get("architectures")
-    heads = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
+    names = config.get("architectures")
+    heads = [head for head in names if isinstance(head, str)] if isinstance(names, list) else []
     if not heads or any(map(_CAUSAL_HEAD.search, heads)):
         return "causal"
     if any(map(_LABEL_HEAD.search, heads)):
         return "classifier"
-    is_bare = all(one.endswith("Model") for one in heads)
+    is_bare = all(head.endswith("Model") for head in heads)
     # A head tied to the embeddings exists anyway.
     return "embedding" if is_bare and config.get("tie_word_embeddings") is False else "causal"

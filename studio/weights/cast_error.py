@@ -46,16 +46,18 @@ def measure_casts(tensors: Sequence[TensorInfo]) -> dict[DType, CastRounding]:
 
 
 def _measure_cast(tensors: Sequence[TensorInfo], to: DType) -> CastRounding | None:
-    rounded = [one for one in tensors if one.size and one.dtype not in _EXACT_DTYPES[to]]
-    readable = [one for one in rounded if weight_samples.is_readable(one)]
+    rounded = [
+        tensor for tensor in tensors if tensor.size and tensor.dtype not in _EXACT_DTYPES[to]
+    ]
+    readable = [tensor for tensor in rounded if weight_samples.is_readable(tensor)]
     if not readable:
         return None
     chosen = readable[:: -(-len(readable) // MAX_TENSORS)]
-    changes = [change for one in chosen for change in _relative_changes(one, to)]
+    changes = [change for tensor in chosen for change in _relative_changes(tensor, to)]
     return CastRounding(
         to=to,
-        stored=tuple(sorted({one.dtype for one in rounded})),
-        weights=sum(one.size for one in rounded),
+        stored=tuple(sorted({tensor.dtype for tensor in rounded})),
+        weights=sum(tensor.size for tensor in rounded),
         sampled=len(changes),
         changed=sum(change > 0 for change in changes) / max(len(changes), 1),
         max_relative_change=max(changes, default=0.0),
@@ -70,10 +72,10 @@ def _relative_changes(tensor: TensorInfo, to: DType) -> Iterator[float]:
         for value in weight_samples.read_values(tensor, VALUES_PER_TENSOR)
         if math.isfinite(value)
     ]
-    for was, now in zip(before, _round_values(before, to), strict=True):
+    for old, new in zip(before, _round_values(before, to), strict=True):
         # A weight beyond the range becomes infinite: it has no relative change.
-        if math.isfinite(now):
-            yield abs((now - was) / was) if was else 0.0
+        if math.isfinite(new):
+            yield abs((new - old) / old) if old else 0.0
 
 
 def _round_values(values: Sequence[float], to: DType) -> Sequence[float]:
@@ -100,5 +102,5 @@ def _to_float16(value: float) -> float:
 def _to_bfloat16(values: Sequence[float]) -> tuple[float, ...]:
     """Round float32 values to the nearest bfloat16, ties to even: keep the upper 16 bits."""
     bits = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
-    kept = ((one + 0x7FFF + ((one >> 16) & 1)) & 0xFFFF0000 for one in bits)
-    return struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}I", *kept))
+    rounded = ((word + 0x7FFF + ((word >> 16) & 1)) & 0xFFFF0000 for word in bits)
+    return struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}I", *rounded))

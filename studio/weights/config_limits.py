@@ -81,8 +81,8 @@ def check(config: Mapping[str, Any]) -> None:
         smallest = 1 if name in POSITIVE_FIELDS else MIN_VALUES.get(name, 0)
         # In Python, booleans are ints; here they are invalid.
         if type(value) not in {int, float} or not smallest <= value <= MAX_VALUES[name]:
-            said = f"config.json sets {name} to {str(value)[:40]}"
-            raise _config_error(f"{said}, which is not valid.")
+            entry = f"config.json sets {name} to {str(value)[:40]}"
+            raise _config_error(f"{entry}, which is not valid.")
 
 
 def _sizes(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
@@ -99,8 +99,8 @@ def _refuse_deep(config: Mapping[str, Any]) -> None:
         # Level by level and not recursive, so that deep nesting cannot overflow the stack.
         level = [
             inner
-            for one in level
-            for inner in (one.values() if isinstance(one, Mapping) else one)
+            for value in level
+            for inner in (value.values() if isinstance(value, Mapping) else value)
             if isinstance(inner, Mapping | list)
         ]
         if not level:

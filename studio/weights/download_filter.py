@@ -61,7 +61,7 @@ def is_code(name: str) -> bool:
 def has_weights(names: Collection[str]) -> bool:
     """Tell whether there are weights where transformers looks for them."""
     return WEIGHTS_FILE in names or (
-        INDEX_FILE in names and any(_SHARD_NAME.fullmatch(one) for one in names)
+        INDEX_FILE in names and any(_SHARD_NAME.fullmatch(name) for name in names)
     )
 
 

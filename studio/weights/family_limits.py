@@ -104,9 +104,9 @@ MIXED_16BIT_UNSAFE: dict[str, str] = {
 
 def warnings_for(family: str, *, has_experts: bool) -> Iterator[str]:
     """Yield a warning for each known limit of a family, with its source."""
-    if known := FLOAT16_OVERFLOWS.get(family):
-        verb = "does not train" if known.is_certain else "may fail"
-        yield f"It {verb} in float16: {known.reason} ({known.source})."
+    if overflow := FLOAT16_OVERFLOWS.get(family):
+        verb = "does not train" if overflow.is_certain else "may fail"
+        yield f"It {verb} in float16: {overflow.reason} ({overflow.source})."
     if source := FLOAT32_PARAMETERS.get(family):
         yield f"Its parameters should be kept in float32 ({source})."
     if source := MIXED_16BIT_UNSAFE.get(family):

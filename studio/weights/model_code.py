@@ -30,13 +30,17 @@ class ModelCode:
     @property
     def elsewhere(self) -> tuple[str, ...]:
         """References to other repositories, whose code is not hashed here."""
-        return tuple(one for one in self.wanted if _REPO_SEPARATOR in one)
+        return tuple(reference for reference in self.wanted if _REPO_SEPARATOR in reference)
 
     @property
     def lacking(self) -> tuple[str, ...]:
         """The requested files that are missing."""
-        asked = {f"{one.partition('.')[0]}.py" for one in self.wanted if _REPO_SEPARATOR not in one}
-        return tuple(sorted(asked - set(self.files)))
+        required = {
+            f"{reference.partition('.')[0]}.py"
+            for reference in self.wanted
+            if _REPO_SEPARATOR not in reference
+        }
+        return tuple(sorted(required - set(self.files)))
 
 
 def read(folder: Path) -> ModelCode:
@@ -46,20 +50,22 @@ def read(folder: Path) -> ModelCode:
         InvalidError: a config is unreadable or too large.
 
     """
-    wanted = tuple(
-        sorted({one for name in _CONFIG_FILES for one in _requested_classes(folder / name)})
+    references = tuple(
+        sorted(
+            {reference for name in _CONFIG_FILES for reference in _requested_classes(folder / name)}
+        )
     )
-    if not wanted:
+    if not references:
         return ModelCode()
     files = sorted(path for path in folder.rglob("*.py") if path.is_file())
     names = tuple(path.relative_to(folder).as_posix() for path in files)
-    return ModelCode(wanted=wanted, files=names, sha256=_hash_files(folder, names))
+    return ModelCode(wanted=references, files=names, sha256=_hash_files(folder, names))
 
 
 def _requested_classes(path: Path) -> Iterator[str]:
-    asked = read_small_json(path).get(_AUTO_MAP)
-    for one in asked.values() if isinstance(asked, dict) else ():
-        parts = one if isinstance(one, list) else [one]
+    auto_map = read_small_json(path).get(_AUTO_MAP)
+    for entry in auto_map.values() if isinstance(auto_map, dict) else ():
+        parts = entry if isinstance(entry, list) else [entry]
         yield from (part for part in parts if isinstance(part, str))
 
 
@@ -74,17 +80,17 @@ def read_small_json(path: Path) -> Mapping[str, Any]:
         return {}
     try:
         is_small = path.stat().st_size <= download_filter.MAX_FILE_BYTES[path.name]
-        told = json.loads(path.read_bytes()) if is_small else None
+        content = json.loads(path.read_bytes()) if is_small else None
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path.name} is not valid JSON.", param="base_model") from error
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         raise InvalidError(f"{path.name} is too large or not a JSON object.", param="base_model")
-    return told
+    return content
 
 
 def _hash_files(folder: Path, names: tuple[str, ...]) -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in names:
-        content = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        whole.update(f"{content} {name}\n".encode())
-    return whole.hexdigest()
+        file_hash = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        digest.update(f"{file_hash} {name}\n".encode())
+    return digest.hexdigest()

@@ -133,34 +133,36 @@ def read(folder: Path) -> ModelFacts:
         InvalidError: a file in it is unreadable, truncated, or has impossible values.
 
     """
-    said = read_config(folder / "config.json")
+    config = read_config(folder / "config.json")
     tensors = [
-        one
+        tensor
         for file in safetensors_headers.weight_files(folder)
-        for one in safetensors_headers.read_tensors(file)
+        for tensor in safetensors_headers.read_tensors(file)
     ]
-    weights = [one for one in tensors if one.is_float]
-    linear = [one for one in weights if _is_linear(one, said)]
-    rest = [one for one in weights if not _is_linear(one, said)]
-    chosen = native_dtypes.load_dtypes(tensors)
+    weights = [tensor for tensor in tensors if tensor.is_float]
+    linear = [tensor for tensor in weights if _is_linear(tensor, config)]
+    others = [tensor for tensor in weights if not _is_linear(tensor, config)]
+    dtypes = native_dtypes.load_dtypes(tensors)
     return replace(
-        _facts_from_config(said),
-        parameters=sum(one.size for one in weights),
+        _facts_from_config(config),
+        parameters=sum(tensor.size for tensor in weights),
         stored=_dtype_shares(weights),
-        load_dtypes=native_dtypes.count_by_dtype(weights, chosen),
-        linear_load_dtypes=native_dtypes.count_by_dtype(linear, chosen),
+        load_dtypes=native_dtypes.count_by_dtype(weights, dtypes),
+        linear_load_dtypes=native_dtypes.count_by_dtype(linear, dtypes),
         embedding_dtype=next(
-            (chosen[one.name] for one in weights if _is_embedding(one, said)), None
+            (dtypes[tensor.name] for tensor in weights if _is_embedding(tensor, config)), None
         ),
         casts=cast_error.measure_casts(weights),
-        unquantised_casts=cast_error.measure_casts(rest),
-        packed_layers=tuple(one.name for one in tensors if _is_packed(one)),
-        float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
-        float8_unfit_layers=tuple(one.name for one in linear if _has_odd_side(one)),
-        linear_features=sum(sum(one.shape) for one in weights if _gets_adapter(one, said)),
-        linear_parameters=sum(one.size for one in linear),
-        linear_rows=sum(one.shape[0] for one in linear),
-        expert_parameters=sum(one.size for one in weights if ".experts." in one.name),
+        unquantised_casts=cast_error.measure_casts(others),
+        packed_layers=tuple(tensor.name for tensor in tensors if _is_packed(tensor)),
+        float64_layers=tuple(tensor.name for tensor in weights if tensor.dtype == "float64"),
+        float8_unfit_layers=tuple(tensor.name for tensor in linear if _has_odd_side(tensor)),
+        linear_features=sum(
+            sum(tensor.shape) for tensor in weights if _gets_adapter(tensor, config)
+        ),
+        linear_parameters=sum(tensor.size for tensor in linear),
+        linear_rows=sum(tensor.shape[0] for tensor in linear),
+        expert_parameters=sum(tensor.size for tensor in weights if ".experts." in tensor.name),
         stats=weight_samples.collect_stats(weights),
         broken=weight_defects.scan(weights),
         quantisation_errors=quantisation_error.measure_errors(linear),
@@ -174,8 +176,10 @@ def from_config(folder: Path) -> ModelFacts:
 
 def source_files(folder: Path) -> list[Path]:
     """Return the existing files that facts are read from."""
-    named = [folder / "config.json", folder / safetensors_headers.INDEX_FILE]
-    return [one for one in (*named, *safetensors_headers.weight_files(folder)) if one.is_file()]
+    candidates = [folder / "config.json", folder / safetensors_headers.INDEX_FILE]
+    return [
+        path for path in (*candidates, *safetensors_headers.weight_files(folder)) if path.is_file()
+    ]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -188,13 +192,13 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        told = json.loads(path.read_bytes()) if path.stat().st_size <= MAX_CONFIG_BYTES else None
+        config = json.loads(path.read_bytes()) if path.stat().st_size <= MAX_CONFIG_BYTES else None
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path.name} is not valid JSON.", param="base_model") from error
-    if not isinstance(told, dict):
+    if not isinstance(config, dict):
         raise InvalidError(f"{path.name} is not a model config.", param="base_model")
-    config_limits.check(told)
-    return told
+    config_limits.check(config)
+    return config
 
 
 def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
@@ -208,27 +212,31 @@ def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
 
 
 def _family(config: Mapping[str, Any]) -> str:
-    told = config.get("model_type")
-    return told if isinstance(told, str) and config_limits.FAMILY_NAME.fullmatch(told) else ""
+    model_type = config.get("model_type")
+    return (
+        model_type
+        if isinstance(model_type, str) and config_limits.FAMILY_NAME.fullmatch(model_type)
+        else ""
+    )
 
 
 def _declared_dtype(config: Mapping[str, Any]) -> str:
     inner = config.get("text_config")
     levels = (config, inner if isinstance(inner, dict) else {})
-    told = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
-    return next((one for one in told if isinstance(one, str) and one in _TRAINABLE), "")
+    dtypes = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
+    return next((dtype for dtype in dtypes if isinstance(dtype, str) and dtype in _TRAINABLE), "")
 
 
 def _quantisation_method(config: Mapping[str, Any]) -> str:
-    told = config.get("quantization_config")
-    how = told.get("quant_method") if isinstance(told, dict) else None
-    return how if isinstance(how, str) and config_limits.FAMILY_NAME.fullmatch(how) else ""
+    quantisation = config.get("quantization_config")
+    method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
+    return method if isinstance(method, str) and config_limits.FAMILY_NAME.fullmatch(method) else ""
 
 
 def _dtype_shares(tensors: Sequence[TensorInfo]) -> dict[str, float]:
     counted: Counter[str] = Counter()
-    for one in tensors:
-        counted[one.dtype] += one.size
+    for tensor in tensors:
+        counted[tensor.dtype] += tensor.size
     total = counted.total()
     return {dtype: count / total for dtype, count in counted.most_common() if count}
 

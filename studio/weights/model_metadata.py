@@ -46,7 +46,7 @@ def read(folder: Path) -> ModelMetadata:
         licence=_read_licence(folder / download_filter.MODEL_CARD_FILE),
         context=_context_length(read_small_json(folder / download_filter.CONFIG_FILE)),
         template=_template_file(folder),
-        bytes=sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()),
+        bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
     )
 
 
@@ -58,13 +58,13 @@ def _read_licence(path: Path) -> str:
         front = _FRONT_MATTER.match(file.read(_CARD_BYTES).decode("utf-8", "replace"))
     try:
         # Only scalars and collections; aliases could expand a small card to a huge one.
-        said = yaml.load(front[1], _NoAliasLoader) if front else None  # noqa: S506 -- a safe loader  # nosec B506
+        metadata = yaml.load(front[1], _NoAliasLoader) if front else None  # noqa: S506 -- a safe loader  # nosec B506
     except (yaml.YAMLError, RecursionError, ValueError):
         return ""
-    values = said if isinstance(said, dict) else {}
-    named = values.get("license_name") if values.get("license") == "other" else None
-    told = named or values.get("license")
-    return told if isinstance(told, str) and _PLAIN_NAME.fullmatch(told) else ""
+    values = metadata if isinstance(metadata, dict) else {}
+    custom_name = values.get("license_name") if values.get("license") == "other" else None
+    licence = custom_name or values.get("license")
+    return licence if isinstance(licence, str) and _PLAIN_NAME.fullmatch(licence) else ""
 
 
 class _NoAliasLoader(yaml.SafeLoader):
@@ -79,13 +79,13 @@ class _NoAliasLoader(yaml.SafeLoader):
 def _context_length(config: Mapping[str, Any]) -> int | None:
     inner = config.get("text_config")
     levels = (config, inner if isinstance(inner, dict) else {})
-    told = (level.get(name) for level in levels for name in _CONTEXT_KEYS)
-    known = (
-        one
-        for one in told
-        if type(one) is int and 0 < one <= config_limits.MAX_VALUES["n_positions"]
+    candidates = (level.get(name) for level in levels for name in _CONTEXT_KEYS)
+    lengths = (
+        length
+        for length in candidates
+        if type(length) is int and 0 < length <= config_limits.MAX_VALUES["n_positions"]
     )
-    return next(known, None)
+    return next(lengths, None)
 
 
 def _template_file(folder: Path) -> str:
@@ -93,8 +93,8 @@ def _template_file(folder: Path) -> str:
     for name in (download_filter.TEMPLATE_FILE, "chat_template.json"):
         if (folder / name).is_file():
             return name
-    told = read_small_json(folder / download_filter.TOKENIZER_CONFIG_FILE).get("chat_template")
-    return download_filter.TOKENIZER_CONFIG_FILE if told else ""
+    template = read_small_json(folder / download_filter.TOKENIZER_CONFIG_FILE).get("chat_template")
+    return download_filter.TOKENIZER_CONFIG_FILE if template else ""
 
 
 def check_file_sizes(folder: Path) -> None:
@@ -104,9 +104,9 @@ def check_file_sizes(folder: Path) -> None:
         InvalidError: a file exceeds its limit.
 
     """
-    for name, most in download_filter.MAX_FILE_BYTES.items():
+    for name, limit in download_filter.MAX_FILE_BYTES.items():
         path = folder / name
-        if path.is_file() and path.stat().st_size > most:
+        if path.is_file() and path.stat().st_size > limit:
             raise InvalidError(
                 f"{name} is unusually large: {path.stat().st_size / 2**20:,.0f} MB.",
                 hint="Download the model again from a source you trust.",

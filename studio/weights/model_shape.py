@@ -95,11 +95,15 @@ def read(config: Mapping[str, Any]) -> ModelShape | None:
     return shape if all(numbers) else None
 
 
-def _or_default(told: object, otherwise: int) -> object:
+def _or_default(value: object, default: int) -> object:
     """Return the default for a value the config lacks."""
-    return otherwise if told is None else told
+    return default if value is None else value
 
 
-def _bounded_int(told: object, most: int) -> int:
+def _bounded_int(value: object, limit: int) -> int:
     """Return an integer from 1 to `most`, or 0 for anything else."""
-    return told if isinstance(told, int) and not isinstance(told, bool) and 0 < told <= most else 0
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= limit
+        else 0
+    )

@@ -26,12 +26,12 @@ def load_dtypes(tensors: Sequence[TensorInfo]) -> dict[str, DType]:
     return {tensor.name: _load_dtype(tensor, is_mixed=is_mixed) for tensor in weights}
 
 
-def count_by_dtype(tensors: Sequence[TensorInfo], chosen: Mapping[str, DType]) -> dict[DType, int]:
+def count_by_dtype(tensors: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[DType, int]:
     """Return how many weights are loaded in each dtype, most common first."""
     counted: Counter[DType] = Counter()
     for tensor in tensors:
-        if tensor.name in chosen:
-            counted[chosen[tensor.name]] += tensor.size
+        if tensor.name in dtypes:
+            counted[dtypes[tensor.name]] += tensor.size
     return {dtype: count for dtype, count in counted.most_common() if count}
 
 

@@ -29,19 +29,22 @@ def measure_errors(tensors: Sequence[TensorInfo]) -> Mapping[str, float]:
 
     int8 has one scale per row, here per sampled part of a long row.
     """
-    readable = [one for one in tensors if one.size and weight_samples.is_readable(one)]
+    readable = [tensor for tensor in tensors if tensor.size and weight_samples.is_readable(tensor)]
     chosen = readable[:: -(-len(readable) // MAX_TENSORS) or 1]
-    found = [(weight_samples.read_values(one, _VALUES_PER_TENSOR), one.shape[-1]) for one in chosen]
-    size = math.fsum(value * value for values, _row in found for value in values)
+    samples = [
+        (weight_samples.read_values(tensor, _VALUES_PER_TENSOR), tensor.shape[-1])
+        for tensor in chosen
+    ]
+    size = math.fsum(value * value for values, _row in samples for value in values)
     if not size or not math.isfinite(size):
         return {}
-    rows = (part for values, row in found for part in _blocks(values, row))
-    blocks = (part for values, _row in found for part in _blocks(values, _NF4_BLOCK))
-    moved = {
+    rows = (part for values, row in samples for part in _blocks(values, row))
+    blocks = (part for values, _row in samples for part in _blocks(values, _NF4_BLOCK))
+    squared_errors = {
         "int8": math.fsum(map(_int8_squared_error, rows)),
         "nf4": math.fsum(map(_nf4_squared_error, blocks)),
     }
-    return {name: math.sqrt(one / size) for name, one in moved.items()}
+    return {name: math.sqrt(tensor / size) for name, tensor in squared_errors.items()}
 
 
 def _blocks(values: Sequence[float], length: int) -> Iterator[Sequence[float]]:
@@ -52,10 +55,10 @@ def _blocks(values: Sequence[float], length: int) -> Iterator[Sequence[float]]:
 def _nf4_squared_error(block: Sequence[float]) -> float:
     scale = max(map(abs, block)) or 1.0
     return math.fsum(
-        (_NF4_LEVELS[bisect(_NF4_MIDPOINTS, one / scale)] * scale - one) ** 2 for one in block
+        (_NF4_LEVELS[bisect(_NF4_MIDPOINTS, value / scale)] * scale - value) ** 2 for value in block
     )
 
 
 def _int8_squared_error(row: Sequence[float]) -> float:
     step = max(map(abs, row)) / _INT8_MAX or 1.0
-    return math.fsum((round(one / step) * step - one) ** 2 for one in row)
+    return math.fsum((round(value / step) * step - value) ** 2 for value in row)

@@ -100,8 +100,8 @@ def read_tensors(file: Path) -> list[TensorInfo]:
     size = file.stat().st_size
     header, start = _read_header(file, size)
     return [
-        _build_tensor(file, start, size, name, told)
-        for name, told in header.items()
+        _build_tensor(file, start, size, name, entry)
+        for name, entry in header.items()
         if name != "__metadata__"
     ]
 
@@ -109,10 +109,10 @@ def read_tensors(file: Path) -> list[TensorInfo]:
 def _index_files(path: Path) -> Iterator[str]:
     if path.stat().st_size > MAX_INDEX_BYTES:
         raise _file_error(path, "is too large")
-    told = _parse_json(path, path.read_bytes()).get("weight_map")
-    if not isinstance(told, dict):
+    weight_map = _parse_json(path, path.read_bytes()).get("weight_map")
+    if not isinstance(weight_map, dict):
         raise _file_error(path, "has no weight_map")
-    yield from map(str, told.values())
+    yield from map(str, weight_map.values())
 
 
 def _read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
@@ -128,16 +128,16 @@ def _read_header(file: Path, size: int) -> tuple[dict[str, Any], int]:
 
 def _parse_json(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(content)
+        parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise _file_error(path, "has a header that is not valid JSON") from error
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         raise _file_error(path, "has a header that is not a JSON object")
-    return told
+    return parsed
 
 
-def _build_tensor(file: Path, start: int, size: int, name: str, told: Any) -> TensorInfo:  # noqa: ANN401 -- from an untrusted file
-    match told:
+def _build_tensor(file: Path, start: int, size: int, name: str, entry: Any) -> TensorInfo:  # noqa: ANN401 -- from an untrusted file
+    match entry:
         case {"dtype": str(code), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
             pass
         case _:
@@ -155,7 +155,7 @@ def _build_tensor(file: Path, start: int, size: int, name: str, told: Any) -> Te
 
 def _is_shape(shape: list[Any]) -> bool:
     return len(shape) <= MAX_DIMENSIONS and all(
-        type(one) is int and 0 <= one < 2**48 for one in shape
+        type(size) is int and 0 <= size < 2**48 for size in shape
     )
 
 

@@ -30,29 +30,29 @@ class WeightDefects:
     """Whether every weight was read."""
 
 
-def scan(tensors: Sequence[TensorInfo], most: int = MAX_SCANNED_BYTES) -> WeightDefects:
+def scan(tensors: Sequence[TensorInfo], limit: int = MAX_SCANNED_BYTES) -> WeightDefects:
     """Find NaN, infinity and blank matrices."""
-    known = [tensor for tensor in tensors if tensor.dtype in _COUNTERS and tensor.size]
-    total = sum(map(_tensor_bytes, known))
-    share = min(1.0, most / max(total, 1))
-    found: dict[str, int] = {}
+    readable = [tensor for tensor in tensors if tensor.dtype in _COUNTERS and tensor.size]
+    total = sum(map(_tensor_bytes, readable))
+    share = min(1.0, limit / max(total, 1))
+    not_finite: dict[str, int] = {}
     blank: list[str] = []
-    for tensor in known:
+    for tensor in readable:
         count, is_blank = _scan_tensor(tensor, share)
         if count:
-            found[tensor.name] = count
+            not_finite[tensor.name] = count
         if is_blank and len(tensor.shape) >= _MATRIX_DIMENSIONS:
             blank.append(tensor.name)
-    return WeightDefects(not_finite=found, blank=tuple(blank), is_complete=share == 1)
+    return WeightDefects(not_finite=not_finite, blank=tuple(blank), is_complete=share == 1)
 
 
 def _scan_tensor(tensor: TensorInfo, share: float) -> tuple[int, bool]:
     width, count = _COUNTERS[tensor.dtype]
-    looked = max(1, math.ceil(tensor.size * share))
+    scanned = max(1, math.ceil(tensor.size * share))
     broken, is_blank = 0, True
     with tensor.file.open("rb") as opened:
-        opened.seek(tensor.start + (tensor.size - looked) // 2 * width)
-        for piece in _read_chunks(opened, looked * width):
+        opened.seek(tensor.start + (tensor.size - scanned) // 2 * width)
+        for piece in _read_chunks(opened, scanned * width):
             broken += count(piece)
             is_blank = is_blank and piece.count(0) == len(piece)
     return broken, is_blank
@@ -102,9 +102,9 @@ def _count_by_high_byte(piece: bytes, width: int, values: Callable[[], Sequence[
 
 def _bfloat16_values(piece: bytes) -> Sequence[float]:
     """Return bfloat16 values: each is the upper half of a float32."""
-    whole = bytearray(2 * len(piece))
-    whole[2::4], whole[3::4] = piece[0::2], piece[1::2]
-    return struct.unpack(f"<{len(piece) // 2}f", whole)
+    widened = bytearray(2 * len(piece))
+    widened[2::4], widened[3::4] = piece[0::2], piece[1::2]
+    return struct.unpack(f"<{len(piece) // 2}f", widened)
 
 
 _COUNTERS: Mapping[str, tuple[int, Callable[[bytes], int]]] = {

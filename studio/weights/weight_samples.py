@@ -65,22 +65,28 @@ class _StatsAccumulator:
         values = struct.unpack(f"<{count}f", raw)
         exponents = _count_exponents(raw, count)
         if lost := exponents.pop(_NONFINITE_EXPONENT, 0):
-            values = tuple(one for one in values if abs(one) <= _FLOAT32_MAX)
+            values = tuple(value for value in values if abs(value) <= _FLOAT32_MAX)
         largest = max(max(values, default=0.0), -min(values, default=0.0))
         if largest > FLOAT16_MAX:
-            self.over += sum(abs(one) > FLOAT16_MAX for one in values)
+            self.over += sum(abs(value) > FLOAT16_MAX for value in values)
         self.largest = max(self.largest, largest)
         self.not_finite += lost
         self.sampled += count
         self.weights += size
         exponents.pop(0, None)  # zeros can always change
-        for exponent, found in exponents.items():
-            self.powers[exponent - _EXPONENT_BIAS] += round(found / count * size)
+        for exponent, times in exponents.items():
+            self.powers[exponent - _EXPONENT_BIAS] += round(times / count * size)
 
 
 def collect_stats(tensors: Sequence[TensorInfo]) -> WeightStats:
     """Collect statistics from a sample of each floating-point tensor."""
-    chosen = _choose_tensors([one for one in tensors if one.dtype in _DTYPE_BYTES and one.size])
+    chosen = _choose_tensors(
+        [
+            tensor_info
+            for tensor_info in tensors
+            if tensor_info.dtype in _DTYPE_BYTES and tensor_info.size
+        ]
+    )
     if not chosen:
         return WeightStats()
     each = min(VALUES_PER_TENSOR, max(MIN_VALUES_PER_TENSOR, MAX_VALUES // len(chosen)))
@@ -105,10 +111,10 @@ def is_readable(tensor: TensorInfo) -> bool:
     return tensor.dtype in _DTYPE_BYTES
 
 
-def read_values(tensor: TensorInfo, most: int) -> tuple[float, ...]:
+def read_values(tensor: TensorInfo, limit: int) -> tuple[float, ...]:
     """Return adjacent weights from the middle of a tensor."""
     with tensor.file.open("rb") as opened:
-        raw = _read_bytes(opened, tensor, most)
+        raw = _read_bytes(opened, tensor, limit)
     if tensor.dtype == "float64":
         return struct.unpack(f"<{len(raw) // 8}d", raw)
     raw = _as_float32(tensor.dtype, raw)
@@ -121,9 +127,9 @@ def _choose_tensors(tensors: list[TensorInfo]) -> list[TensorInfo]:
     return tensors[:: max(1, stride)]
 
 
-def _read_bytes(opened: BinaryIO, tensor: TensorInfo, most: int) -> bytes:
+def _read_bytes(opened: BinaryIO, tensor: TensorInfo, limit: int) -> bytes:
     width = _DTYPE_BYTES[tensor.dtype]
-    count = min(most, tensor.size)
+    count = min(limit, tensor.size)
     opened.seek(tensor.start + (tensor.size - count) // 2 * width)
     return opened.read(count * width)
 
@@ -134,9 +140,9 @@ def _as_float32(dtype: str, raw: bytes) -> bytes:
         return raw
     if dtype == "bfloat16":
         # A bfloat16 is the upper half of a float32.
-        whole = bytearray(4 * count)
-        whole[2::4], whole[3::4] = raw[0::2], raw[1::2]
-        return bytes(whole)
+        widened = bytearray(4 * count)
+        widened[2::4], widened[3::4] = raw[0::2], raw[1::2]
+        return bytes(widened)
     values = struct.unpack(f"<{count}{'e' if dtype == 'float16' else 'd'}", raw)
     return struct.pack(f"<{count}f", *map(_clamp_to_float32, values))
 
@@ -156,4 +162,4 @@ def _count_exponents(raw: bytes, count: int) -> Counter[int]:
     """
     shifted = (int.from_bytes(raw, "little") << 1).to_bytes(4 * count + 1, "little")
     exponents = shifted[3 : 4 * count : 4]
-    return Counter({one: exponents.count(one) for one in set(exponents)})
+    return Counter({exponent: exponents.count(exponent) for exponent in set(exponents)})

@@ -42,18 +42,18 @@ class MonitoredAttempt:
     _size: int = -1
     _last_output_at: float = field(default_factory=time.monotonic)
 
-    def request(self, ask: RunCommand, launcher: Launcher, settings: Settings) -> None:
+    def request(self, command: RunCommand, launcher: Launcher, settings: Settings) -> None:
         """Send each request once; kill the attempt when its grace period is over."""
         now = time.monotonic()
-        if ask is not self._requested:
-            word = RunCommand.PAUSE if ask is RunCommand.DRAIN else ask
-            written = self.folder.command.with_suffix(".new")
-            written.write_text(word.value, encoding="ascii")
-            written.replace(self.folder.command)
+        if command is not self._requested:
+            written_command = RunCommand.PAUSE if command is RunCommand.DRAIN else command
+            command_file = self.folder.command.with_suffix(".new")
+            command_file.write_text(written_command.value, encoding="ascii")
+            command_file.replace(self.folder.command)
             launcher.stop(self.handle)
-            self._requested, self._requested_at = ask, now
+            self._requested, self._requested_at = command, now
             return
-        is_quick = ask is RunCommand.CANCEL
+        is_quick = command is RunCommand.CANCEL
         grace = settings.stop_grace_seconds if is_quick else settings.save_grace_seconds
         if now - self._requested_at > grace:
             launcher.kill(self.handle)
@@ -93,14 +93,14 @@ def has_new_events(folder: WorkDir, offset: int) -> bool:
 
 def add_exit_evidence(folder: WorkDir, end: ProcessExit) -> ProcessExit:
     """Add what the folder and the log's last lines reveal about how a process ended."""
-    printed: list[str] = []
+    log_lines: list[str] = []
     with suppress(OSError):
-        printed = artifacts.read_log(folder.log, None, _LOG_TAIL_LINES).lines
-    there = next(path for path in (folder.root, *folder.root.parents) if path.is_dir())
+        log_lines = artifacts.read_log(folder.log, None, _LOG_TAIL_LINES).lines
+    existing_folder = next(path for path in (folder.root, *folder.root.parents) if path.is_dir())
     return replace(
         end,
-        disk_full=shutil.disk_usage(there).free < _FULL_DISK_BYTES,
-        last_line=next((line for line in reversed(printed) if line.strip()), "").strip(),
+        disk_full=shutil.disk_usage(existing_folder).free < _FULL_DISK_BYTES,
+        last_line=next((line for line in reversed(log_lines) if line.strip()), "").strip(),
     )
 
 

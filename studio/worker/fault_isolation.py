@@ -67,13 +67,15 @@ class FaultIsolation:
 
     def forget(self, subject: str) -> None:
         """Drop the record of a subject that is gone."""
-        self._failing = {key: one for key, one in self._failing.items() if key[1] != subject}
+        self._failing = {key: state for key, state in self._failing.items() if key[1] != subject}
 
     def failing_steps(self) -> list[FailingStep]:
         """Return the steps that failed at their last run, oldest first."""
         return [
-            FailingStep(step=name, subject=subject, error=type(one.error).__name__, since=one.since)
-            for (name, subject), one in list(self._failing.items())
+            FailingStep(
+                step=name, subject=subject, error=type(state.error).__name__, since=state.since
+            )
+            for (name, subject), state in list(self._failing.items())
         ]
 
     def _record(self, name: str, subject: str, error: Exception) -> None:

@@ -87,8 +87,8 @@ class WorkerLoop:
     _trash_emptied_at: float = float("-inf")
 
     def __post_init__(self) -> None:
-        about = (self.engine, self.settings, self.isolation)
-        self.scheduler = TaskScheduler(*about, self.commands, self.hardware)
+        shared = (self.engine, self.settings, self.isolation)
+        self.scheduler = TaskScheduler(*shared, self.commands, self.hardware)
         self.sweeper = SweepScheduler(self.engine, self.settings.cache / "sweeps", self.isolation)
         self.inference = InferenceService(self.settings)
 
@@ -115,16 +115,16 @@ class WorkerLoop:
         with step("launcher"):
             self.launcher.open()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
-        messenger = NotificationSender(self.engine, self.settings, self.isolation)
-        shown = SocketService(
+        sender = NotificationSender(self.engine, self.settings, self.isolation)
+        tokenizer = SocketService(
             tokenizer_service.socket_path(self.settings.home), tokenizer_service.MODULE
         )
         with watch_commits(self.engine) as changes:
             while not stop.is_set():
                 with step("messages"):
-                    messenger.ensure_running(stop)
+                    sender.ensure_running(stop)
                 with step("desk"):
-                    shown.tick()
+                    tokenizer.tick()
                 with step("speaker"):
                     self._tick_inference()
                 self.tick()
@@ -132,15 +132,15 @@ class WorkerLoop:
                     _wait_for_tick(stop, changes)
                 if self.isolation.error("rest"):
                     stop.wait(TICK_SECONDS)
-        for end in (
-            shown.close,
+        for shut_down in (
+            tokenizer.close,
             self.inference.close,
             self._drain,
             self.launcher.close,
             self._deregister,
         ):
             with step("leave"):
-                end()
+                shut_down()
         log.info("worker_stopped", extra={"left_running": len(self.monitored)})
 
     def adopt(self, *, alone: bool = False) -> None:
@@ -150,8 +150,10 @@ class WorkerLoop:
         """
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
-                left = [_id(run) for run in attempts.list_abandoned(db, self.name, alone=alone)]
-            for run_id in left:
+                abandoned = [
+                    _id(run) for run in attempts.list_abandoned(db, self.name, alone=alone)
+                ]
+            for run_id in abandoned:
                 with self.isolation.step("adopt", _subject(run_id)):
                     self._adopt(run_id, alone=alone)
         if alone:
@@ -159,23 +161,23 @@ class WorkerLoop:
 
     def _adopt(self, run_id: int, *, alone: bool) -> None:
         with unit_of_work(self.engine) as db:
-            left = attempts.list_abandoned(db, self.name, alone=alone)
-            run = next((one for one in left if _id(one) == run_id), None)
+            abandoned = attempts.list_abandoned(db, self.name, alone=alone)
+            run = next((candidate for candidate in abandoned if _id(candidate) == run_id), None)
             if run is None:
                 return  # Another worker was faster.
             owner, spec = attempts.take_over(run, self.name), self._spec(run)
-            followed = MonitoredAttempt(owner, run.handle, spec.folder, run.gpu)
+            attempt = MonitoredAttempt(owner, run.handle, spec.folder, run.gpu)
             with catch_errors() as errors:
-                run.handle = followed.handle = self.launcher.adopt(spec, run.handle)
+                run.handle = attempt.handle = self.launcher.adopt(spec, run.handle)
             for error in errors:
                 if is_shortage(error):
                     raise error
                 log.error("run_not_adopted", extra={"run_id": run_id}, exc_info=error)
-                followed.failure = exit_diagnosis.monitoring_failure(error, "run")
-            if not run.handle and not followed.failure:
+                attempt.failure = exit_diagnosis.monitoring_failure(error, "run")
+            if not run.handle and not attempt.failure:
                 attempts.requeue(db, run)
                 return
-            self.monitored[run_id] = followed
+            self.monitored[run_id] = attempt
             log.info("run_adopted", extra={"run_id": run_id, "handle": run.handle})
 
     def tick(self, *, takes: bool = True) -> None:
@@ -188,8 +190,8 @@ class WorkerLoop:
                 self._fail_unlaunched(run_id)
         with step("launcher"):
             self.launcher.tick()
-        for run_id, followed in list(self.monitored.items()):
-            self._monitor(run_id, followed)
+        for run_id, attempt in list(self.monitored.items()):
+            self._monitor(run_id, attempt)
         self.scheduler.follow()
         with step("speaker"):
             self.inference.status.tick(self.engine, self.name)
@@ -217,8 +219,11 @@ class WorkerLoop:
         self.inference.tick(self._free_slots, self._free_gpu, self._slot_obstacle)
         if self.inference.slots:
             with read_session(self.engine) as db:
-                wanted = max(queue.next_run_slots(db), self.scheduler.wanted(db))
-                if wanted and queue.count_used_slots(db, self.name) + wanted > self._slots:
+                slots_needed = max(queue.next_run_slots(db), self.scheduler.wanted(db))
+                if (
+                    slots_needed
+                    and queue.count_used_slots(db, self.name) + slots_needed > self._slots
+                ):
                     self.inference.release_slot()
 
     def _drain(self) -> None:
@@ -259,74 +264,72 @@ class WorkerLoop:
                 trash.empty(db, self.settings.runs)
         self.adopt()
 
-    def _monitor(self, run_id: int, followed: MonitoredAttempt) -> None:
+    def _monitor(self, run_id: int, attempt: MonitoredAttempt) -> None:
         """Follow a run, or end it if following it fails permanently."""
         subject = _subject(run_id)
-        if followed.failure is None:
+        if attempt.failure is None:
             with self.isolation.step("follow", subject):
-                self._follow(run_id, followed)
+                self._follow(run_id, attempt)
             if error := self.isolation.final_error("follow", subject):
-                followed.failure = exit_diagnosis.monitoring_failure(error, "run")
-        if followed.failure is not None:
+                attempt.failure = exit_diagnosis.monitoring_failure(error, "run")
+        if attempt.failure is not None:
             with self.isolation.step("end", subject):
-                self._end_attempt(run_id, followed, followed.failure)
+                self._end_attempt(run_id, attempt, attempt.failure)
         if run_id not in self.monitored:
             self.isolation.forget(subject)
 
-    def _end_attempt(self, run_id: int, followed: MonitoredAttempt, why: Failed) -> None:
+    def _end_attempt(self, run_id: int, attempt: MonitoredAttempt, failure: Failed) -> None:
         """Kill a run that cannot be followed, then mark it as failed, which frees its slot."""
-        followed.kills += 1
+        attempt.kills += 1
         end: ProcessExit | None = None
         with self.isolation.step("kill", _subject(run_id)):
-            self.launcher.kill(followed.handle)
-            end = self.launcher.poll(followed.handle)
-        if end is None and followed.kills < MAX_KILL_TICKS:
+            self.launcher.kill(attempt.handle)
+            end = self.launcher.poll(attempt.handle)
+        if end is None and attempt.kills < MAX_KILL_TICKS:
             return  # Its process is about to exit.
         with suppress(NotFoundError, LeaseLostError), unit_of_work(self.engine) as db:
-            run = attempts.require_owned(db, run_id, followed.owner)
-            if not followed.folder.root.is_dir():
+            run = attempts.require_owned(db, run_id, attempt.owner)
+            if not attempt.folder.root.is_dir():
                 run.checkpoint_step = None
-            attempts.fail(db, run, why)
+            attempts.fail(db, run, failure)
             attempts.close_exited(db, run, end or ProcessExit())
         del self.monitored[run_id]
-        log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": why.message})
+        log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": failure.message})
 
-    def _follow(self, run_id: int, followed: MonitoredAttempt) -> None:
+    def _follow(self, run_id: int, attempt: MonitoredAttempt) -> None:
         # Poll before reading: a process writes its last event before it exits.
-        end = self.launcher.poll(followed.handle)
+        end = self.launcher.poll(attempt.handle)
         try:
-            if end is None and not self._has_news(run_id, followed):
-                followed.check_hang(self.launcher, self.settings.hang_seconds)
+            if end is None and not self._has_news(run_id, attempt):
+                attempt.check_hang(self.launcher, self.settings.hang_seconds)
                 return
-            run = self._read_events(run_id, followed, end)
+            run = self._read_events(run_id, attempt, end)
         except LeaseLostError as error:
             log.warning("lease_lost", extra={"run_id": run_id, "reason": str(error)})
             del self.monitored[run_id]
             return
         if run.status is RunStatus.STOPPING:
-            followed.request(run.asked or RunCommand.CANCEL, self.launcher, self.settings)
+            attempt.request(run.asked or RunCommand.CANCEL, self.launcher, self.settings)
         if end is not None:
             del self.monitored[run_id]
             log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
 
-    def _has_news(self, run_id: int, followed: MonitoredAttempt) -> bool:
+    def _has_news(self, run_id: int, attempt: MonitoredAttempt) -> bool:
         """Whether there are new events or a stop request; takes no write lock."""
         with read_session(self.engine) as db:
-            run = attempts.require_owned(db, run_id, followed.owner)
-        return (
-            has_new_events(followed.folder, run.events_offset) or run.status is RunStatus.STOPPING
-        )
+            run = attempts.require_owned(db, run_id, attempt.owner)
+        return has_new_events(attempt.folder, run.events_offset) or run.status is RunStatus.STOPPING
 
-    def _read_events(self, run_id: int, followed: MonitoredAttempt, end: ProcessExit | None) -> Run:
+    def _read_events(self, run_id: int, attempt: MonitoredAttempt, end: ProcessExit | None) -> Run:
         with unit_of_work(self.engine) as db:
-            run = attempts.require_owned(db, run_id, followed.owner)
-            was, events = run.status, followed.folder.events
-            has_new_events(followed.folder, run.events_offset)  # raises if earlier events are lost
+            run = attempts.require_owned(db, run_id, attempt.owner)
+            old_status, events = run.status, attempt.folder.events
+            has_new_events(attempt.folder, run.events_offset)  # raises if earlier events are lost
             attempts.apply_events(db, run, *events.read(run.events_offset))
             if end is not None:
-                attempts.close_exited(db, run, followed.add_evidence(end))
-            if run.status is RunStatus.SUCCEEDED and was is not run.status:
-                models.add_from_run(db, run, followed.folder.artifacts)
+                attempts.close_exited(db, run, attempt.add_evidence(end))
+            if run.status is RunStatus.SUCCEEDED and old_status is not run.status:
+                models.add_from_run(db, run, attempt.folder.artifacts)
         return run
 
     def _take_next(self) -> bool:
@@ -337,7 +340,7 @@ class WorkerLoop:
                 return False
         with unit_of_work(self.engine) as db:
             # A paused run may be queued again before its process has exited.
-            run = queue.claim(db, self.name, self._slots, besides=self.monitored)
+            run = queue.claim(db, self.name, self._slots, excluded=self.monitored)
         if run is not None:
             self._launch(_id(run))
         return run is not None
@@ -364,10 +367,12 @@ class WorkerLoop:
         is_unwritten = isinstance(error.__cause__ or error, DatabaseError)
         if is_unwritten and run_id in self.monitored:
             return  # It is training; if this worker dies, the next one finds it by its folder.
-        told = run_dir_setup.launch_error(error)
+        failure = run_dir_setup.launch_error(error)
         if started := self.monitored.pop(run_id, None):
             self.launcher.kill(started.handle)
-        self._unlaunched[run_id] = Failed(code=told.code, message=told.message, hint=told.hint)
+        self._unlaunched[run_id] = Failed(
+            code=failure.code, message=failure.message, hint=failure.hint
+        )
         with self.isolation.step("fail", _subject(run_id)):
             self._fail_unlaunched(run_id)
 
@@ -381,7 +386,9 @@ class WorkerLoop:
 
     def _free_gpu(self) -> int | None:
         used = (
-            {one.gpu for one in self.monitored.values()} | self.scheduler.gpus | self.inference.gpus
+            {attempt.gpu for attempt in self.monitored.values()}
+            | self.scheduler.gpus
+            | self.inference.gpus
         )
         return next((gpu for gpu in self.gpus if gpu not in used), None)
 

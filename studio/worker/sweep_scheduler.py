@@ -32,19 +32,19 @@ class SweepScheduler:
         """Process each sweep that has changed."""
         with self.isolation.step("sweeps"):
             with read_session(self.engine) as db:
-                found = [
+                running = [
                     (sweep, sweeps.change_marker(db, sweep)) for sweep in sweeps.list_running(db)
                 ]
-            for sweep, stands in found:
-                if self._last_states.get(sweep.id or 0) != stands:
-                    self._process_sweep(sweep, stands)
+            for sweep, state in running:
+                if self._last_states.get(sweep.id or 0) != state:
+                    self._process_sweep(sweep, state)
 
-    def _process_sweep(self, sweep: Sweep, stands: tuple[object, ...]) -> None:
+    def _process_sweep(self, sweep: Sweep, state: tuple[object, ...]) -> None:
         """Continue a sweep, or fail it if that fails permanently."""
         sweep_id, subject = sweep.id or 0, f"sweep {sweep.id}"
         with self.isolation.step("sweeps", subject):
             self._advance(sweep)
-            self._last_states[sweep_id] = stands
+            self._last_states[sweep_id] = state
         if error := self.isolation.final_error("sweeps", subject):
             with self.isolation.step("end", subject), unit_of_work(self.engine) as db:
                 sweeps.fail(db, sweep_id, exit_diagnosis.monitoring_failure(error, "sweep"))
@@ -52,28 +52,28 @@ class SweepScheduler:
 
     def _advance(self, sweep: Sweep) -> None:
         with read_session(self.engine) as db:
-            made = trials.list_trials(db, sweep, courses=sweep.is_pruning)
-            wanted = 0 if sweep.planned else sweeps.count_queueable(db, sweep)
+            sweep_trials = trials.list_trials(db, sweep, courses=sweep.is_pruning)
+            count = 0 if sweep.planned else sweeps.count_queueable(db, sweep)
         # Outside of any transaction, so that the database is not locked while Optuna computes.
-        advice = _consult_optuna(sweep, made, self.folder, wanted)
+        result = _consult_optuna(sweep, sweep_trials, self.folder, count)
         with unit_of_work(self.engine) as db:
             current = sweeps.get(db, sweep.id or 0)
             if current.submitted != sweep.submitted:
                 return  # Another worker has continued the sweep in the meantime.
-            if advice is not None:
-                sweeps.prune(db, current, advice.to_prune)
-                current.importance = advice.importance
-            sweeps.advance(db, current.id or 0, advice.proposed if advice else ())
+            if result is not None:
+                sweeps.prune(db, current, result.to_prune)
+                current.importance = result.importance
+            sweeps.advance(db, current.id or 0, result.proposed if result else ())
 
 
 def _consult_optuna(
-    sweep: Sweep, made: Sequence[Trial], folder: Path, wanted: int
+    sweep: Sweep, sweep_trials: Sequence[Trial], folder: Path, count: int
 ) -> "optuna_sampler.SamplerResult | None":
     """Ask Optuna; return None if there is nothing to ask yet."""
-    ended = [one for one in made if one.state == "done"]
-    if sweep.strategy != "tpe" and len(ended) < trials.MIN_TRIALS:
+    done = [trial for trial in sweep_trials if trial.state == "done"]
+    if sweep.strategy != "tpe" and len(done) < trials.MIN_TRIALS:
         return None
     # Optuna takes half a second to import, so the web and workers without sweeps never load it.
     from studio.services.sweeps import optuna_sampler  # noqa: PLC0415 -- heavy import
 
-    return optuna_sampler.ask_optuna(sweep, made, folder / f"{sweep.id}.journal", wanted)
+    return optuna_sampler.ask_optuna(sweep, sweep_trials, folder / f"{sweep.id}.journal", count)

@@ -116,7 +116,7 @@ def _submit(engine: Engine, client: TestClient) -> None:
 def _train(engine: Engine, _client: TestClient) -> None:
     alarm = AlarmRaised(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
     with unit_of_work(engine) as db:
-        run = queue.claim(db, "w", 2, besides=[99])
+        run = queue.claim(db, "w", 2, excluded=[99])
         assert run is not None
         told = [
             metrics_event(1, loss=2.0),

@@ -101,24 +101,24 @@ def inspect_file(
     media = _count_media(replace(source, options=file.options), kind, limits, first)
     if media.count == media.rows and kind not in _PLAIN_TEXT_FORMATS and not _allows_media(mapping):
         raise media.to_error()
-    found = detect_mapping(row.values for row in first)
+    detected = detect_mapping(row.values for row in first)
     if media.count:
-        found = replace(
-            found,
+        detected = replace(
+            detected,
             sureness="guess",
-            questions=[media.message, *found.questions],
+            questions=[media.message, *detected.questions],
             media_rows=media.count,
         )
     if kind in _PLAIN_TEXT_FORMATS:
         # Plain text has no column names to judge by.
-        found = replace(
-            found,
-            mapping=found.mapping.model_copy(update={"media": "ignore"}),
-            evidence=["The file is plain text.", *found.evidence[1:]],
+        detected = replace(
+            detected,
+            mapping=detected.mapping.model_copy(update={"media": "ignore"}),
+            evidence=["The file is plain text.", *detected.evidence[1:]],
         )
-    found = _lower_confidence(found, list(unread), len(first))
-    found = _add_file_options(add_archive_splits(found, list_members(source.path)), file)
-    return FileInspection(format=kind, columns=_column_names(first), detected=found)
+    detected = _lower_confidence(detected, list(unread), len(first))
+    detected = _add_file_options(add_archive_splits(detected, list_members(source.path)), file)
+    return FileInspection(format=kind, columns=_column_names(first), detected=detected)
 
 
 def _lower_confidence(
@@ -159,9 +159,9 @@ def _count_media(
     source: SourceFile, kind: Format, limits: Limits, first: Sequence[RawRow]
 ) -> MediaCount:
     """Count media in the first rows; if all of them hold some, count in more rows."""
-    found = count_media(first)
-    if found.count < found.rows or kind in _PLAIN_TEXT_FORMATS:
-        return found
+    media = count_media(first)
+    if media.count < media.rows or kind in _PLAIN_TEXT_FORMATS:
+        return media
     rows = file_reader.read_rows(source.path, kind, limits, options=source.options)
     return count_media(islice(readable_rows(rows, ProblemTally()), _MAX_MEDIA_ROWS))
 
@@ -175,7 +175,7 @@ def convert_file(
     mapping: Mapping | None,
     folder: Path,
     limits: Limits,
-    told: ProgressCallback = _ignore_progress,
+    on_progress: ProgressCallback = _ignore_progress,
     validation: SourceFile | None = None,
 ) -> ConversionResult:
     """Write every usable row of a file to `folder`, and report why others were left out.
@@ -189,17 +189,19 @@ def convert_file(
         TooLargeError: it unpacks to more than the limit.
 
     """
-    found = _resolve_mapping(source, mapping, validation, limits)
-    train = _convert_part(source, found, folder, limits, told)
-    held = None if validation is None else _convert_validation(validation, found, folder, limits)
+    resolved = _resolve_mapping(source, mapping, validation, limits)
+    train = _convert_part(source, resolved, folder, limits, on_progress)
+    held_out = (
+        None if validation is None else _convert_validation(validation, resolved, folder, limits)
+    )
     return ConversionResult(
         format=train.format,
-        mapping=found,
-        kind=found.kind,
+        mapping=resolved,
+        kind=resolved.kind,
         rows=train.written.train,
-        validation_rows=held.written.train if held else train.written.validation,
+        validation_rows=held_out.written.train if held_out else train.written.validation,
         sha256=hash_rows(folder),
-        problems=[*train.problems, *(held.problems if held else [])],
+        problems=[*train.problems, *(held_out.problems if held_out else [])],
         removed=train.removed,
     )
 
@@ -216,9 +218,11 @@ def _resolve_mapping(
     source: SourceFile, mapping: Mapping | None, validation: SourceFile | None, limits: Limits
 ) -> Mapping:
     if mapping is None:
-        found = inspect_file(source, limits).detected.mapping
-        brought = Split(kind="dataset")
-        return found if validation is None else found.model_copy(update={"split": brought})
+        detected = inspect_file(source, limits).detected.mapping
+        dataset_split = Split(kind="dataset")
+        return (
+            detected if validation is None else detected.model_copy(update={"split": dataset_split})
+        )
     if (mapping.split.kind == "dataset") != (validation is not None):
         raise InvalidError(
             "The mapping expects a separate validation file, but none was given."
@@ -231,7 +235,11 @@ def _resolve_mapping(
 
 
 def _convert_part(
-    source: SourceFile, mapping: Mapping, folder: Path, limits: Limits, told: ProgressCallback
+    source: SourceFile,
+    mapping: Mapping,
+    folder: Path,
+    limits: Limits,
+    on_progress: ProgressCallback,
 ) -> _ConvertedPart:
     kind = detect_format(source.path, source.filename)
     first = first_rows(source.path, kind, limits, mapping.file)
@@ -240,29 +248,29 @@ def _convert_part(
     media = [] if mapping.media == "ignore" else media_columns(first, columns)
     counts = DropCounts()
     path = track_path(source.path)
-    wanted = [*mapping.columns, *media]
-    read = file_reader.read_rows(path, kind, limits, wanted, mapping.file)
-    rows = readable_rows(report_progress(read, path, told), counts.tally)
-    kept = counts.keep_usable(build_candidates(rows, mapping, limits.row_bytes))
-    found = write_rows(kept, mapping, folder, limits.total_bytes)
-    told(1)
-    if found.not_drawn:
-        counts.removed["not_drawn"] += found.not_drawn
+    needed_columns = [*mapping.columns, *media]
+    raw_rows = file_reader.read_rows(path, kind, limits, needed_columns, mapping.file)
+    rows = readable_rows(report_progress(raw_rows, path, on_progress), counts.tally)
+    candidates = counts.keep_usable(build_candidates(rows, mapping, limits.row_bytes))
+    written = write_rows(candidates, mapping, folder, limits.total_bytes)
+    on_progress(1)
+    if written.not_drawn:
+        counts.removed["not_drawn"] += written.not_drawn
     problems = list(counts.tally)
-    held, place = counts.tally.count(ProblemCode.MEDIA)
-    if held and mapping.media == "refuse":
-        raise MediaCount(held, _count_rows(found, problems, counts), place).to_error()
-    if not found.train:
-        raise no_rows_error(kind, problems, counts.removed, held=found.validation)
+    media_rows, place = counts.tally.count(ProblemCode.MEDIA)
+    if media_rows and mapping.media == "refuse":
+        raise MediaCount(media_rows, _count_rows(written, problems, counts), place).to_error()
+    if not written.train:
+        raise no_rows_error(kind, problems, counts.removed, held=written.validation)
     unused_columns = find_unused_columns(build_table(row.values for row in first), mapping)
     return _ConvertedPart(
-        kind, found, [*problems, *_unused_columns_problem(unused_columns)], dict(counts.removed)
+        kind, written, [*problems, *_unused_columns_problem(unused_columns)], dict(counts.removed)
     )
 
 
-def _count_rows(found: WriteCounts, problems: Sequence[Problem], counts: DropCounts) -> int:
-    left_out = sum(one.count for one in problems) + counts.removed.total()
-    return found.train + found.validation + left_out
+def _count_rows(written: WriteCounts, problems: Sequence[Problem], counts: DropCounts) -> int:
+    left_out = sum(problem.count for problem in problems) + counts.removed.total()
+    return written.train + written.validation + left_out
 
 
 def _convert_validation(
@@ -273,41 +281,50 @@ def _convert_validation(
     They are read with the first file's mapping, or with their own if their columns differ.
     """
     try:
-        own = _fit_mapping(source, mapping, limits)
-        if own.kind != mapping.kind:
+        fitted = _fit_mapping(source, mapping, limits)
+        if fitted.kind != mapping.kind:
             raise InvalidError(
-                f"Validation rows are of type {own.kind}, but training rows are of type "
+                f"Validation rows are of type {fitted.kind}, but training rows are of type "
                 f"{mapping.kind}.",
                 hint="Use validation rows of the same type.",
             )
-        whole: dict[str, Any] = {"split": Split(), "sample": None, "exclude": []}
-        with tempfile.TemporaryDirectory(dir=folder) as aside:
+        overrides: dict[str, Any] = {"split": Split(), "sample": None, "exclude": []}
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
             part = _convert_part(
-                source, own.model_copy(update=whole), Path(aside), limits, _ignore_progress
+                source, fitted.model_copy(update=overrides), Path(scratch), limits, _ignore_progress
             )
-            rows, target = Path(aside) / ROW_FILES["train"], folder / ROW_FILES["validation"]
+            rows, target = Path(scratch) / ROW_FILES["train"], folder / ROW_FILES["validation"]
             rows.replace(target)
             numbers_path(rows).replace(numbers_path(target))
     except StudioError as error:
         error.param = "validation_file"
         raise
-    return replace(part, problems=[replace(one, split="validation") for one in part.problems])
+    return replace(
+        part, problems=[replace(problem, split="validation") for problem in part.problems]
+    )
 
 
 def _fit_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Mapping:
     """Return the mapping without columns the file lacks, or the file's own if too few are left."""
     kind = detect_format(source.path, source.filename)
-    there = set(_column_names(first_rows(source.path, kind, limits)))
+    present = set(_column_names(first_rows(source.path, kind, limits)))
     # The other file may be in another encoding.
     options = mapping.file.model_copy(update={"encoding": ""})
-    roles = {role: [one for one in named if one in there] for role, named in mapping.roles.items()}
-    less = {
+    roles = {
+        role: [name for name in role_columns if name in present]
+        for role, role_columns in mapping.roles.items()
+    }
+    changes = {
         "roles": roles,
         "file": options,
-        "keep": [condition for condition in mapping.keep if condition.column in there],
-        "values": {column: shown for column, shown in mapping.values.items() if column in there},
+        "keep": [condition for condition in mapping.keep if condition.column in present],
+        "values": {
+            column: replacements
+            for column, replacements in mapping.values.items()
+            if column in present
+        },
     }
-    fitted = mapping.model_copy(update=less)
+    fitted = mapping.model_copy(update=changes)
     return fitted if is_complete(fitted) else inspect_file(source, limits).detected.mapping
 
 

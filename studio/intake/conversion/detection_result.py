@@ -50,9 +50,9 @@ def detect_file(
     """
     kind = detect_format(source.path, source.filename)
     try:
-        found: dict[str, Any] = DETECTED_MAPPING_ADAPTER.dump_python(
+        detected: dict[str, Any] = DETECTED_MAPPING_ADAPTER.dump_python(
             inspect_file(source, limits, mapping).detected, mode="json"
         )
     except UnrecognisedError:
-        found = {}
-    return DetectionResult(format=kind, detected=found)
+        detected = {}
+    return DetectionResult(format=kind, detected=detected)

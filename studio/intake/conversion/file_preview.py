@@ -46,23 +46,23 @@ def preview_file(source: SourceFile, limits: Limits, rows: int = MAX_ROWS) -> Fi
         InvalidError: it cannot be read at all.
 
     """
-    seen = FilePreview()
-    size, until = 0, time.monotonic() + _MAX_SECONDS
+    preview = FilePreview()
+    size, deadline = 0, time.monotonic() + _MAX_SECONDS
     for row in _read_rows(source, limits):
         if isinstance(row, TimeLimitReached):
-            seen.is_whole = False
+            preview.is_whole = False
         if not isinstance(row, RawRow):
             continue
-        if len(seen.rows) == rows or size > _MAX_BYTES or time.monotonic() > until:
-            seen.is_whole = False
+        if len(preview.rows) == rows or size > _MAX_BYTES or time.monotonic() > deadline:
+            preview.is_whole = False
             break
-        seen.rows.append(row)
+        preview.rows.append(row)
         size += sum(len(value) for value in row.values.values() if isinstance(value, str))
-    seen.columns = list(dict.fromkeys(column for row in seen.rows for column in row.values))
-    seen.values = {
-        column: found for column in seen.columns if (found := _count_classes(seen, column))
+    preview.columns = list(dict.fromkeys(column for row in preview.rows for column in row.values))
+    preview.values = {
+        column: counts for column in preview.columns if (counts := _count_classes(preview, column))
     }
-    return seen
+    return preview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +76,20 @@ class FoundRows:
 
 def find_rows(source: SourceFile, limits: Limits, numbers: Collection[int]) -> FoundRows:
     """Return the rows with these numbers, counted as in the file."""
-    found: list[RawRow] = []
-    until, last = time.monotonic() + _MAX_FIND_SECONDS, max(numbers, default=0)
+    matches: list[RawRow] = []
+    deadline, last = time.monotonic() + _MAX_FIND_SECONDS, max(numbers, default=0)
     for row in _read_rows(source, limits):
         if isinstance(row, TimeLimitReached):
-            return FoundRows(rows=found, searched_to=row.last)
+            return FoundRows(rows=matches, searched_to=row.last)
         if isinstance(row, FileNote):
             continue
         if row.number > last:
             break
         if isinstance(row, RawRow) and row.number in numbers:
-            found.append(row)
-        if time.monotonic() > until:
-            return FoundRows(rows=found, searched_to=row.number)
-    return FoundRows(rows=found, searched_to=None)
+            matches.append(row)
+        if time.monotonic() > deadline:
+            return FoundRows(rows=matches, searched_to=row.number)
+    return FoundRows(rows=matches, searched_to=None)
 
 
 def shorten_value(value: Any, length: int = CELL_CHARS) -> str:  # noqa: ANN401 -- a value from a user's file
@@ -119,9 +119,9 @@ def _read_rows(
         yield TimeLimitReached(last)
 
 
-def _count_classes(seen: FilePreview, column: str) -> dict[str, int]:
+def _count_classes(preview: FilePreview, column: str) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for row in seen.rows:
+    for row in preview.rows:
         value = row.values.get(column)
         if isinstance(value, list | dict):
             return {}

@@ -46,17 +46,17 @@ def first_rows(
 
     """
     tally = ProblemTally() if tally is None else tally
-    found: list[RawRow] = []
+    head: list[RawRow] = []
     size = 0
     tried = islice(file_reader.read_rows(path, kind, limits, options=options), _MAX_TRIED_ROWS)
     for row in islice(readable_rows(tried, tally), HEAD_ROWS):
-        found.append(row)
+        head.append(row)
         size += sum(len(to_text(value)) for value in row.values.values())
         if size > _MAX_BYTES:
             break
-    if not found:
+    if not head:
         raise no_rows_error(kind, list(tally), {})
-    return found
+    return head
 
 
 def readable_rows(rows: RowStream, tally: ProblemTally) -> Iterator[RawRow]:

@@ -25,7 +25,7 @@ class ConversionJob:
     """A second file, whose rows are for validation."""
 
     def write_rows(
-        self, folder: Path, told: ProgressCallback = lambda _share: None
+        self, folder: Path, on_progress: ProgressCallback = lambda _share: None
     ) -> ConversionResult:
         """Write the rows of the whole file to a folder, with the findings in them.
 
@@ -35,23 +35,23 @@ class ConversionJob:
 
         """
         source, limits = self.source, self.limits
-        made = convert_file(
+        result = convert_file(
             source,
             self.mapping,
             folder,
             limits,
-            lambda share: told(READ_SHARE * share),
+            lambda share: on_progress(READ_SHARE * share),
             self.validation,
         )
-        found = finding_store.check_and_store(
-            folder, lambda share: self._report_in_time(told, share)
+        findings = finding_store.check_and_store(
+            folder, lambda share: self._report_in_time(on_progress, share)
         )
-        return replace(made, findings=found)
+        return replace(result, findings=findings)
 
-    def _report_in_time(self, told: ProgressCallback, share: float) -> None:
+    def _report_in_time(self, on_progress: ProgressCallback, share: float) -> None:
         if self.limits.deadline is not None:
             self.limits.deadline.check()
-        told(READ_SHARE + (1 - READ_SHARE) * share)
+        on_progress(READ_SHARE + (1 - READ_SHARE) * share)
 
 
 CONVERSION_JOB_ADAPTER = TypeAdapter(ConversionJob)

@@ -51,21 +51,23 @@ def preview_rows(
     check_mapping(mapping, mapping.columns)
     kind = detect_format(source.path, source.filename)
     count = rows * _THREAD_FACTOR if mapping.shape == "thread" else rows
-    found = file_reader.read_rows(source.path, kind, limits.for_request(), options=mapping.file)
+    raw_rows = file_reader.read_rows(source.path, kind, limits.for_request(), options=mapping.file)
     first: list[RawRow | UnreadableRow] = []
     # Rows beyond the time limit are not shown; slow files are reported on conversion.
     with suppress(SlowReadingError):
-        first.extend(islice((row for row in found if not isinstance(row, FileNote)), count))
+        first.extend(islice((row for row in raw_rows if not isinstance(row, FileNote)), count))
     readable = [row for row in first if isinstance(row, RawRow)]
-    made = {one.number: one for one in build_candidates(readable, mapping, limits.row_bytes)}
-    return [_preview_row(row, made) for row in first[:rows]]
+    outcomes = {
+        outcome.number: outcome for outcome in build_candidates(readable, mapping, limits.row_bytes)
+    }
+    return [_preview_row(row, outcomes) for row in first[:rows]]
 
 
-def _preview_row(row: RawRow | UnreadableRow, made: dict[int, RowOutcome]) -> PreviewedRow:
+def _preview_row(row: RawRow | UnreadableRow, outcomes: dict[int, RowOutcome]) -> PreviewedRow:
     if isinstance(row, UnreadableRow):
         return _left_out_row(row, {}, problem_message(row.code, row.detail))
     values = {column: shorten_cell(to_text(value)) for column, value in row.values.items()}
-    match made.get(row.number):
+    match outcomes.get(row.number):
         case Candidate(number, part, canonical):
             return PreviewedRow(
                 number=number,
@@ -91,5 +93,5 @@ def _left_out_row(
     )
 
 
-def shorten_cell(written: str) -> str:
-    return written if len(written) <= CELL_CHARS else f"{written[:CELL_CHARS]}…"
+def shorten_cell(text: str) -> str:
+    return text if len(text) <= CELL_CHARS else f"{text[:CELL_CHARS]}…"

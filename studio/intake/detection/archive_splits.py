@@ -12,24 +12,24 @@ from studio.intake.raw_rows import AssignedSplit
 _SHOWN_NAMES = 5
 
 
-def add_archive_splits(found: DetectedMapping, members: Sequence[Member]) -> DetectedMapping:
+def add_archive_splits(detected: DetectedMapping, members: Sequence[Member]) -> DetectedMapping:
     """Return the detected mapping with the split that the file names give, if any."""
-    told = assign_splits(members)
-    if "validation" not in told.values():
-        return found
-    evidence = [f"Used for validation, by file name: {_names_assigned_to(told, 'validation')}."]
-    if aside := _names_assigned_to(told, "aside"):
+    splits = assign_splits(members)
+    if "validation" not in splits.values():
+        return detected
+    evidence = [f"Used for validation, by file name: {_names_assigned_to(splits, 'validation')}."]
+    if aside := _names_assigned_to(splits, "aside"):
         evidence.append(f"Left out as test data, by file name: {aside}.")
     return replace(
-        found,
-        mapping=_with_file_split(found.mapping),
-        evidence=[*found.evidence, *evidence],
-        alternatives=[_with_file_split(one) for one in found.alternatives],
+        detected,
+        mapping=_with_file_split(detected.mapping),
+        evidence=[*detected.evidence, *evidence],
+        alternatives=[_with_file_split(mapping) for mapping in detected.alternatives],
     )
 
 
-def _names_assigned_to(told: dict[str, AssignedSplit], side: AssignedSplit) -> str:
-    names = [name for name, found in told.items() if found == side]
+def _names_assigned_to(splits: dict[str, AssignedSplit], side: AssignedSplit) -> str:
+    names = [name for name, split in splits.items() if split == side]
     more = [f"{len(names) - _SHOWN_NAMES} more"] if len(names) > _SHOWN_NAMES else []
     return join_names([*names[:_SHOWN_NAMES], *more])
 

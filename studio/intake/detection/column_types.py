@@ -34,17 +34,17 @@ class ColumnTable:
 
 
 def build_table(rows: Iterable[Values[str, Any]]) -> ColumnTable:
-    kept: list[Values[str, Any]] = []
+    table_rows: list[Values[str, Any]] = []
     columns: dict[str, list[Any]] = {}
     for row in rows:
-        kept.append(row)
+        table_rows.append(row)
         for column, value in row.items():
             if column in columns or (
                 len(columns) < MAX_COLUMNS and 0 < len(column) <= MAX_COLUMN_NAME_CHARS
             ):
                 values = columns.setdefault(column, [])
                 values.extend([] if value is None or value == "" else [value])
-    return ColumnTable(kept, columns)
+    return ColumnTable(table_rows, columns)
 
 
 def is_text(values: Sequence[Any]) -> bool:
@@ -71,9 +71,9 @@ def is_boolean(values: Sequence[Any]) -> bool:
 def is_label(values: Sequence[Any]) -> bool:
     """Tell whether there are few distinct values, each of them short."""
     scalars = [to_text(value) for value in values if isinstance(value, str | int | float)]
-    different = set(scalars)
-    few = 0 < len(different) <= min(_MAX_LABELS, max(2, len(scalars) // 2))
-    return few and len(scalars) == len(values) and max(map(len, different)) <= _MAX_LABELS
+    distinct = set(scalars)
+    has_few_values = 0 < len(distinct) <= min(_MAX_LABELS, max(2, len(scalars) // 2))
+    return has_few_values and len(scalars) == len(values) and max(map(len, distinct)) <= _MAX_LABELS
 
 
 def holds_message_lists(values: Sequence[Any], *keys: str) -> bool:

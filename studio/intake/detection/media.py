@@ -117,19 +117,23 @@ class MediaCount:
 
 def count_media(rows: Iterable[RawRow]) -> MediaCount:
     places = [find_media(row.values) for row in rows]
-    held = [place for place in places if place]
-    return MediaCount(len(held), len(places), held[0] if held else "")
+    media_places = [place for place in places if place]
+    return MediaCount(len(media_places), len(places), media_places[0] if media_places else "")
 
 
 def _media_in_column(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
-    known = _normalise_name(name)
-    if value is None or value == "" or known in _TOOL_KEYS:
+    normalised = _normalise_name(name)
+    if value is None or value == "" or normalised in _TOOL_KEYS:
         return
-    cell = parse_json_cell(value) if _MEDIA_NAME.fullmatch(known) or _may_be_turns(value) else value
-    if _is_media(known, cell, 0):
+    cell = (
+        parse_json_cell(value)
+        if _MEDIA_NAME.fullmatch(normalised) or _may_be_turns(value)
+        else value
+    )
+    if _is_media(normalised, cell, 0):
         yield name[:60]
         return
-    for part in _media_parts(known, cell, 0):
+    for part in _media_parts(normalised, cell, 0):
         yield f"{name[:60]}: {part}"
 
 
@@ -146,15 +150,15 @@ def _is_media(name: str, value: Any, depth: int) -> bool:  # noqa: ANN401 -- fro
             return _MEDIA_NAME.fullmatch(name) is not None or value.startswith(_SIGNATURES)
         case {"array": _, "sampling_rate": _}:
             return True
-        case {"bytes": held, "path": path}:
-            return held is not None or path is not None
+        case {"bytes": content, "path": path}:
+            return content is not None or path is not None
         case str() | int():
             return _is_media_reference(name, str(value).strip())
         case {**entry} if _MEDIA_NAME.fullmatch(name):
             inner = entry.values()
         case [*items]:
             inner = items
-    return depth < _MAX_DEPTH and any(_is_media(name, one, depth + 1) for one in inner)
+    return depth < _MAX_DEPTH and any(_is_media(name, item, depth + 1) for item in inner)
 
 
 def _is_media_reference(name: str, value: str) -> bool:
@@ -163,10 +167,10 @@ def _is_media_reference(name: str, value: str) -> bool:
     if _IMAGE_ID.fullmatch(name):
         return _REFERENCE.fullmatch(value) is not None
     if _MEDIA_NAME.fullmatch(name):
-        known = (
+        reference = (
             _REFERENCE.fullmatch(value) or _MEDIA_FILE.fullmatch(value) or _BASE64.fullmatch(value)
         )
-        return known is not None and not is_number(value)
+        return reference is not None and not is_number(value)
     return bool(_FILE_NAME.fullmatch(name) and _MEDIA_FILE.fullmatch(value))
 
 
@@ -214,12 +218,12 @@ def _media_placeholders(text: str) -> Iterator[str]:
     if _PLACEHOLDER_TAG.search(text) is None:
         return
     bare = _CODE.sub("code", text)
-    found = _PLACEHOLDER_TAG.search(bare)
-    if found is None or _CLOSING.search(bare):
+    tag = _PLACEHOLDER_TAG.search(bare)
+    if tag is None or _CLOSING.search(bare):
         return
     # An image tag on its own is not part of a sentence about markup.
     if _IMAGE_EDGE.search(bare) or not _MARKUP.search(bare):
-        yield found.group()
+        yield tag.group()
 
 
 def _normalise_name(name: str) -> str:

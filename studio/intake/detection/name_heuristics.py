@@ -113,20 +113,22 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def _match_named(
-    shape: ShapeName, habit: str, sureness: Sureness = "sure", **roles: RoleColumns
+    shape: ShapeName, convention: str, sureness: Sureness = "sure", **roles: RoleColumns
 ) -> ShapeMatch:
-    columns = [name for named in roles.values() for name in _as_list(named)]
-    why = (
-        f"Columns {join_names(columns)} match {habit}."
+    columns = [name for role_columns in roles.values() for name in _as_list(role_columns)]
+    reason = (
+        f"Columns {join_names(columns)} match {convention}."
         if len(columns) > 1
-        else f"Column {join_names(columns)} matches {habit}."
+        else f"Column {join_names(columns)} matches {convention}."
     )
-    return build_match(shape, why, sureness, **roles)
+    return build_match(shape, reason, sureness, **roles)
 
 
-def build_match(shape: ShapeName, why: str, sureness: Sureness, **roles: RoleColumns) -> ShapeMatch:
+def build_match(
+    shape: ShapeName, reason: str, sureness: Sureness, **roles: RoleColumns
+) -> ShapeMatch:
     columns = {role: _as_list(names) for role, names in roles.items() if names is not None}
-    return ShapeMatch(shape, columns, why, sureness)
+    return ShapeMatch(shape, columns, reason, sureness)
 
 
 def _as_list(columns: RoleColumns) -> list[str]:
@@ -153,8 +155,8 @@ def _match_preference(table: ColumnTable) -> ShapeMatch | None:
         if openai
         else _prompt_columns(table) or table.find_column(_TURNS)
     )
-    habit = "OpenAI's preference format" if openai else "a preference pair"
-    return _match_named("preference", habit, prompt=prompt, chosen=chosen, rejected=rejected)
+    convention = "OpenAI's preference format" if openai else "a preference pair"
+    return _match_named("preference", convention, prompt=prompt, chosen=chosen, rejected=rejected)
 
 
 def _match_squad(table: ColumnTable) -> ShapeMatch | None:
@@ -164,7 +166,7 @@ def _match_squad(table: ColumnTable) -> ShapeMatch | None:
         return None
     if not holds_squad_answers(table.columns[answers]):
         return None
-    found = _match_named(
+    match = _match_named(
         "prompt_completion",
         "the SQuAD format",
         "likely",
@@ -172,7 +174,7 @@ def _match_squad(table: ColumnTable) -> ShapeMatch | None:
         prompt=question,
         completion=answers,
     )
-    return replace(found, question=_SQUAD_QUESTION)
+    return replace(match, question=_SQUAD_QUESTION)
 
 
 def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
@@ -188,11 +190,11 @@ def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
         return None
     answers = table.find_column(lists)
     scores, ranks = table.find_column(_SCORES), table.find_column(_RANKS)
-    why = f"Column {answers} holds a list of answers to each {prompt[0]}."
+    reason = f"Column {answers} holds a list of answers to each {prompt[0]}."
     sureness: Sureness = "likely" if scores is None and ranks is None else "sure"
     ranks = ranks if scores is None else None
     return build_match(
-        "ranked", why, sureness, prompt=prompt, answers=answers, scores=scores, ranks=ranks
+        "ranked", reason, sureness, prompt=prompt, answers=answers, scores=scores, ranks=ranks
     )
 
 
@@ -200,15 +202,15 @@ def _match_judged(table: ColumnTable) -> ShapeMatch | None:
     label = table.find_column(_VERDICTS)
     if label is None or not is_boolean(table.columns[label]):
         return None
-    why = f"Column {label} rates each answer as good (true) or bad (false)."
-    found = _match_messages(table)
-    if found is not None:
-        turns = found.roles.get("messages") or found.roles.get("conversations")
-        return build_match("judged", why, "sure", messages=turns, label=label)
+    reason = f"Column {label} rates each answer as good (true) or bad (false)."
+    messages_match = _match_messages(table)
+    if messages_match is not None:
+        turns = messages_match.roles.get("messages") or messages_match.roles.get("conversations")
+        return build_match("judged", reason, "sure", messages=turns, label=label)
     prompt, answer = _prompt_columns(table), table.find_column(_ANSWERS)
     if prompt is None or answer is None:
         return None
-    return build_match("judged", why, "sure", prompt=prompt, completion=answer, label=label)
+    return build_match("judged", reason, "sure", prompt=prompt, completion=answer, label=label)
 
 
 def _match_thread(table: ColumnTable) -> ShapeMatch | None:
@@ -216,15 +218,15 @@ def _match_thread(table: ColumnTable) -> ShapeMatch | None:
     if ids is None or parents is None:
         return None
     roles = _thread_roles(table)
-    known = set(map(row_id, table.columns[ids]))
-    inside = sum(row_id(value) in known for value in table.columns[parents])
+    known_ids = set(map(row_id, table.columns[ids]))
+    inside = sum(row_id(value) in known_ids for value in table.columns[parents])
     if roles is None or not inside:
         return None
-    why = (
+    reason = (
         f"{inside} of {len(table.columns[parents])} values of column {parents} are the {ids} "
         "of another row, so the rows form threads."
     )
-    return build_match("thread", why, "sure", id=ids, parent=parents, **roles)
+    return build_match("thread", reason, "sure", id=ids, parent=parents, **roles)
 
 
 def _thread_roles(table: ColumnTable) -> dict[str, str] | None:
@@ -238,18 +240,18 @@ def _thread_roles(table: ColumnTable) -> dict[str, str] | None:
 
 
 def _match_messages(table: ColumnTable) -> ShapeMatch | None:
-    named = [column for name in _TURNS if (column := table.find_column([name])) is not None]
-    others = [column for column in table.columns if column not in named]
+    conventional = [column for name in _TURNS if (column := table.find_column([name])) is not None]
+    others = [column for column in table.columns if column not in conventional]
     tools = table.find_column(_TOOLS)
-    for column in (*named, *others):
-        sureness: Sureness = "sure" if column in named else "likely"
+    for column in (*conventional, *others):
+        sureness: Sureness = "sure" if column in conventional else "likely"
         values = table.columns[column]
         if holds_message_lists(values, "role"):
-            why = f"Column {column} holds lists of turns with role and content."
-            return build_match("messages", why, sureness, messages=column, tools=tools)
+            reason = f"Column {column} holds lists of turns with role and content."
+            return build_match("messages", reason, sureness, messages=column, tools=tools)
         if holds_message_lists(values, "from", "value"):
-            why = f"Column {column} holds lists of turns with from and value."
-            return build_match("sharegpt", why, sureness, conversations=column, tools=tools)
+            reason = f"Column {column} holds lists of turns with from and value."
+            return build_match("sharegpt", reason, sureness, conversations=column, tools=tools)
     return None
 
 
@@ -283,13 +285,13 @@ def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
 
 def _labelled_text_columns(table: ColumnTable) -> list[str]:
     for pair in _SENTENCE_PAIRS:
-        both = [column for name in pair if (column := table.find_column([name])) is not None]
-        if len(both) == len(pair):
-            return both
-    named = [
+        columns = [column for name in pair if (column := table.find_column([name])) is not None]
+        if len(columns) == len(pair):
+            return columns
+    candidates = [
         column for name in _LABELLED_TEXTS if (column := table.find_column([name])) is not None
     ]
-    return [column for column in named if is_text(table.columns[column])][:1]
+    return [column for column in candidates if is_text(table.columns[column])][:1]
 
 
 def _match_classification(table: ColumnTable) -> ShapeMatch | None:
@@ -297,16 +299,16 @@ def _match_classification(table: ColumnTable) -> ShapeMatch | None:
     if not texts or label is None or label in texts or not is_label(table.columns[label]):
         return None
     different = len({str(value) for value in table.columns[label]})
-    why = f"Column {label} has {different} distinct values: labels for {join_names(texts)}."
-    return ShapeMatch("classification", {"text": texts, "label": [label]}, why, "sure")
+    reason = f"Column {label} has {different} distinct values: labels for {join_names(texts)}."
+    return ShapeMatch("classification", {"text": texts, "label": [label]}, reason, "sure")
 
 
 def _match_regression(table: ColumnTable) -> ShapeMatch | None:
     texts, number = _labelled_text_columns(table), table.find_column(_NUMBERS)
     if not texts or number is None or number in texts or not is_numeric(table.columns[number]):
         return None
-    why = f"Column {number} holds a number for each {join_names(texts)}."
-    return ShapeMatch("regression", {"text": texts, "number": [number]}, why, "likely")
+    reason = f"Column {number} holds a number for each {join_names(texts)}."
+    return ShapeMatch("regression", {"text": texts, "number": [number]}, reason, "likely")
 
 
 def _match_text(table: ColumnTable) -> ShapeMatch | None:

@@ -99,22 +99,22 @@ def detect_mapping(rows: Iterable[Values[str, Any]]) -> DetectedMapping:
         UnrecognisedError: no column can be trained on.
 
     """
-    seen = build_table(rows)
-    split = _detect_split(seen)
+    table = build_table(rows)
+    split = _detect_split(table)
     tried = [
-        _try_match(seen, found, split)
-        for found in chain(match_by_names(seen), match_by_values(seen))
+        _try_match(table, match, split)
+        for match in chain(match_by_names(table), match_by_values(table))
     ]
     if not tried:
-        raise _no_column_error(list(seen.columns))
-    best, *others = sorted(tried, key=lambda one: _doubt_rank(one, len(seen.rows)))
+        raise _no_column_error(list(table.columns))
+    best, *others = sorted(tried, key=lambda one: _doubt_rank(one, len(table.rows)))
     return DetectedMapping(
         mapping=best.mapping,
         kind=best.mapping.kind,
-        sureness=_sureness(best, len(seen.rows)),
-        evidence=_evidence(best, len(seen.rows)),
+        sureness=_sureness(best, len(table.rows)),
+        evidence=_evidence(best, len(table.rows)),
         alternatives=_alternatives(best, others),
-        unused=find_unused_columns(seen, best.mapping),
+        unused=find_unused_columns(table, best.mapping),
         questions=[
             question for question in (_values_question(best), best.match.question) if question
         ],
@@ -125,11 +125,11 @@ def _values_question(best: _TriedMatch) -> str:
     return _VALUES_QUESTION if best.match.sureness == "guess" else ""
 
 
-def find_unused_columns(seen: ColumnTable, mapping: Mapping) -> list[str]:
+def find_unused_columns(table: ColumnTable, mapping: Mapping) -> list[str]:
     """Return the columns that a mapping does not use, and keys of turns as `messages.key`."""
-    columns = [name for name in seen.columns if name not in mapping.columns]
-    read = (name for name in mapping.columns if name in seen.columns)
-    return columns + [f"{name}.{key}" for name in read for key in unused_keys(seen.columns[name])]
+    columns = [name for name in table.columns if name not in mapping.columns]
+    used = (name for name in mapping.columns if name in table.columns)
+    return columns + [f"{name}.{key}" for name in used for key in unused_keys(table.columns[name])]
 
 
 def describe_shape(name: str, roles: Values[str, str | Sequence[str]]) -> str:
@@ -166,34 +166,34 @@ def _count_in_threads(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int
             threads.add(RawRow(number, dict(values)))
         except UnusableRowError:
             continue
-    whole = (one.rows for one in threads if not isinstance(one.row, UnusableRowError))
-    return len({number for numbers in whole for number in numbers})
+    complete = (thread.rows for thread in threads if not isinstance(thread.row, UnusableRowError))
+    return len({number for numbers in complete for number in numbers})
 
 
-def _try_match(seen: ColumnTable, found: ShapeMatch, split: Split) -> _TriedMatch:
-    system = seen.find_column(["system", "system_prompt"])
-    taken = {column for columns in found.roles.values() for column in columns}
-    with_system = system is not None and system not in taken and found.shape != "text"
-    roles = ({"system": [str(system)]} if with_system else {}) | found.roles
-    mapping = Mapping(shape=found.shape, roles=roles, split=split)
-    return _TriedMatch(found, mapping, count_usable_rows(mapping, seen.rows))
+def _try_match(table: ColumnTable, match: ShapeMatch, split: Split) -> _TriedMatch:
+    system = table.find_column(["system", "system_prompt"])
+    used = {column for columns in match.roles.values() for column in columns}
+    with_system = system is not None and system not in used and match.shape != "text"
+    roles = ({"system": [str(system)]} if with_system else {}) | match.roles
+    mapping = Mapping(shape=match.shape, roles=roles, split=split)
+    return _TriedMatch(match, mapping, count_usable_rows(mapping, table.rows))
 
 
-def _detect_split(seen: ColumnTable) -> Split:
+def _detect_split(table: ColumnTable) -> Split:
     """Return the split that a column defines, if one does."""
-    column = seen.find_column(_SPLIT_COLUMN_NAMES)
-    words = Split()
+    column = table.find_column(_SPLIT_COLUMN_NAMES)
+    default = Split()
     if column is None:
-        return words
-    there = {to_text(value).strip().lower() for value in seen.columns[column]}
-    if not there or not there <= {*words.train, *words.validation}:
-        return words
+        return default
+    present = {to_text(value).strip().lower() for value in table.columns[column]}
+    if not present or not present <= {*default.train, *default.validation}:
+        return default
     return Split(kind="column", column=column)
 
 
-def _doubt_rank(one: _TriedMatch, rows: int) -> tuple[bool, bool]:
+def _doubt_rank(candidate: _TriedMatch, rows: int) -> tuple[bool, bool]:
     """Rank name matches before guesses, and matches that can use most rows before others."""
-    return one.match.sureness == "guess", one.usable < _LIKELY_SHARE * rows
+    return candidate.match.sureness == "guess", candidate.usable < _LIKELY_SHARE * rows
 
 
 def _sureness(best: _TriedMatch, rows: int) -> Sureness:
@@ -204,21 +204,21 @@ def _sureness(best: _TriedMatch, rows: int) -> Sureness:
 
 def _evidence(best: _TriedMatch, rows: int) -> list[str]:
     become = KIND_NAMES[best.mapping.kind]
-    looked = f"{best.usable:,} of {rows:,} sampled rows are usable as {become}."
+    usable_rows = f"{best.usable:,} of {rows:,} sampled rows are usable as {become}."
     split = best.mapping.split
-    held = f"Column {split.column} marks rows for training and for validation."
-    return [best.match.reason, looked, *([held] if split.kind == "column" else [])]
+    split_note = f"Column {split.column} marks rows for training and for validation."
+    return [best.match.reason, usable_rows, *([split_note] if split.kind == "column" else [])]
 
 
 def _alternatives(best: _TriedMatch, others: Iterable[_TriedMatch]) -> list[Mapping]:
-    different: list[Mapping] = []
-    sure = best.match.sureness == "sure"
-    for one in others:
-        if sure and one.match.sureness == "guess":
+    distinct: list[Mapping] = []
+    is_sure = best.match.sureness == "sure"
+    for candidate in others:
+        if is_sure and candidate.match.sureness == "guess":
             continue
-        if one.usable and one.mapping not in (best.mapping, *different):
-            different.append(one.mapping)
-    return different[:_MAX_ALTERNATIVES]
+        if candidate.usable and candidate.mapping not in (best.mapping, *distinct):
+            distinct.append(candidate.mapping)
+    return distinct[:_MAX_ALTERNATIVES]
 
 
 def _no_column_error(columns: list[str]) -> UnrecognisedError:

@@ -33,8 +33,8 @@ def _match_classification(table: ColumnTable) -> ShapeMatch | None:
     labels = [name for name in labels if not is_numeric(table.columns[name])] or labels
     if len(texts) != 1 or len(labels) != 1:
         return None
-    why = f"Column {labels[0]} has few distinct values, which may be labels for {texts[0]}."
-    return build_match("classification", why, "guess", text=texts[0], label=labels[0])
+    reason = f"Column {labels[0]} has few distinct values, which may be labels for {texts[0]}."
+    return build_match("classification", reason, "guess", text=texts[0], label=labels[0])
 
 
 def _is_class(values: Sequence[Any]) -> bool:
@@ -47,16 +47,16 @@ def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
         return None
     prompt, *others = texts
     answer = max(others, key=lambda name: sum(map(len, map(str, table.columns[name]))))
-    why = f"Columns {prompt} and {answer} hold text; the first one may be the question."
-    return build_match("prompt_completion", why, "guess", prompt=prompt, completion=answer)
+    reason = f"Columns {prompt} and {answer} hold text; the first one may be the question."
+    return build_match("prompt_completion", reason, "guess", prompt=prompt, completion=answer)
 
 
 def _match_text(table: ColumnTable) -> ShapeMatch | None:
     texts = table.text_columns()
     if len(texts) != 1:
         return None
-    why = f"Column {texts[0]} is the only text column."
-    return build_match("text", why, "guess", text=texts[0])
+    reason = f"Column {texts[0]} is the only text column."
+    return build_match("text", reason, "guess", text=texts[0])
 
 
 _MATCHERS: tuple[Callable[[ColumnTable], ShapeMatch | None], ...] = (

@@ -91,8 +91,8 @@ def assign_splits(members: Iterable[Member]) -> dict[str, AssignedSplit]:
     splits = {member.name: member.split for member in members}
     if not {"train", ""} & set(splits.values()):
         return dict.fromkeys(splits, "train")
-    held: NamedSplit = "validation" if "validation" in splits.values() else "test"
-    return {name: _assign_split(split, held) for name, split in splits.items()}
+    held_out: NamedSplit = "validation" if "validation" in splits.values() else "test"
+    return {name: _assign_split(split, held_out) for name, split in splits.items()}
 
 
 def list_members(path: Path) -> list[Member]:
@@ -127,12 +127,12 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
     """
     with _open_zip(path) as file:
-        found = sorted(file.infolist(), key=lambda info: info.filename)
-        _check_members(found)
-        files = [info for info in found if not info.is_dir()]
-        aside = [info.filename for info in files if _is_ignored(info)]
-        kept = [_to_member(info) for info in files if not _is_ignored(info)]
-        yield Archive(file=file, members=kept, ignored=aside)
+        infos = sorted(file.infolist(), key=lambda info: info.filename)
+        _check_members(infos)
+        files = [info for info in infos if not info.is_dir()]
+        ignored = [info.filename for info in files if _is_ignored(info)]
+        members = [_to_member(info) for info in files if not _is_ignored(info)]
+        yield Archive(file=file, members=members, ignored=ignored)
 
 
 def document_type(path: Path) -> str:
@@ -152,8 +152,8 @@ def _document_type(file: zipfile.ZipFile) -> str:
             (kind for name, kind in _OFFICE_FOLDERS.items() if name in folders), "a document"
         )
     if {"mimetype", "content.xml"} <= set(names):
-        told = next(_decompress_member(file, "mimetype"), b"")
-        return "an OpenDocument table" if b"spreadsheet" in told else "an OpenDocument text"
+        mimetype = next(_decompress_member(file, "mimetype"), b"")
+        return "an OpenDocument table" if b"spreadsheet" in mimetype else "an OpenDocument text"
     return "a PyTorch file" if any(name.endswith("/data.pkl") for name in names) else ""
 
 
@@ -183,15 +183,15 @@ def error_in_member(name: str, error: InvalidError) -> InvalidError:
     return InvalidError(message, hint=error.hint, param=error.param)
 
 
-def _check_members(found: list[zipfile.ZipInfo]) -> None:
-    if len(found) > _MAX_MEMBERS:
+def _check_members(infos: list[zipfile.ZipInfo]) -> None:
+    if len(infos) > _MAX_MEMBERS:
         raise _too_many_members()
-    names = [info.filename for info in found]
+    names = [info.filename for info in infos]
     if len(set(names)) < len(names):
         raise _archive_error("contains two files with the same name", "Create it again.")
     if "" in names:
         raise _archive_error("contains a file without a name", "Create it again.")
-    for info in found:
+    for info in infos:
         _check_member(info)
 
 
@@ -220,8 +220,8 @@ def _archive_error(what: str, hint: str) -> InvalidError:
 
 
 def _is_ignored(info: zipfile.ZipInfo) -> bool:
-    named = extension(info.filename)
-    readable = named in COMPRESSIONS or named in EXTENSIONS
+    suffix = extension(info.filename)
+    readable = suffix in COMPRESSIONS or suffix in EXTENSIONS
     return not readable or not info.file_size or _IGNORED_NAMES.search(info.filename) is not None
 
 
@@ -238,10 +238,10 @@ def split_from_name(name: str) -> NamedSplit:
     return ""
 
 
-def _assign_split(split: NamedSplit, held: NamedSplit) -> AssignedSplit:
+def _assign_split(split: NamedSplit, held_out: NamedSplit) -> AssignedSplit:
     if split in {"train", ""}:
         return "train"
-    return "validation" if split == held else "aside"
+    return "validation" if split == held_out else "aside"
 
 
 def _decompress_member(file: zipfile.ZipFile, name: str) -> Iterator[bytes]:

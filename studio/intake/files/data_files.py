@@ -44,10 +44,10 @@ class DataFile:
                 yield file
                 return
             folder = self.folder if os.access(self.folder, os.W_OK) else None
-            with tempfile.TemporaryFile(dir=folder) as whole:
-                shutil.copyfileobj(file, whole, CHUNK_BYTES)
-                whole.seek(0)
-                yield whole
+            with tempfile.TemporaryFile(dir=folder) as unpacked:
+                shutil.copyfileobj(file, unpacked, CHUNK_BYTES)
+                unpacked.seek(0)
+                yield unpacked
 
     def read_head(self, *, as_packed: bool = False) -> bytes:
         """Return the first bytes, unpacked or as stored."""
@@ -75,9 +75,9 @@ def open_data_files(path: Path) -> Iterator[DataFiles]:
         yield DataFiles([DataFile("", lambda _meter: path.open("rb"), path.parent)], [])
         return
     with open_archive(path) as opened:
-        found = [_from_member(opened, name, path.parent) for name in opened.assigned_splits]
+        data_files = [_from_member(opened, name, path.parent) for name in opened.assigned_splits]
         yield DataFiles(
-            sorted(found, key=lambda part: _SPLIT_ORDER.index(part.split)), opened.ignored
+            sorted(data_files, key=lambda part: _SPLIT_ORDER.index(part.split)), opened.ignored
         )
 
 

@@ -72,17 +72,17 @@ def _read_zstandard(file: BinaryIO) -> Iterator[bytes]:
     # Not its stream reader: that treats a truncated file as complete.
     packed = zstandard.ZstdDecompressor()
     frame = packed.decompressobj()
-    begun = False
+    is_open = False
     try:
-        while read := file.read(_ZSTD_CHUNK_BYTES):
-            while read:
+        while block := file.read(_ZSTD_CHUNK_BYTES):
+            while block:
                 if frame.eof:
                     frame = packed.decompressobj()
-                yield frame.decompress(read)
-                begun, read = not frame.eof, frame.unused_data
+                yield frame.decompress(block)
+                is_open, block = not frame.eof, frame.unused_data
     except zstandard.ZstdError as error:
         raise damaged_error("zstandard file", error) from error
-    if begun:
+    if is_open:
         raise damaged_error("zstandard file", EOFError("it ends too early"))
 
 

@@ -148,11 +148,11 @@ def normalise_encoding(name: str) -> str:
     """
     if not name.strip():
         return ""
-    known = codecs.lookup(name.strip()).name
-    known = _SUPERSETS.get(known, known)
-    if known not in ENCODINGS:
+    canonical = codecs.lookup(name.strip()).name
+    canonical = _SUPERSETS.get(canonical, canonical)
+    if canonical not in ENCODINGS:
         raise LookupError(name)
-    return known
+    return canonical
 
 
 def detect_certain(head: bytes) -> str:
@@ -188,7 +188,12 @@ def as_utf8(file: io.BufferedReader, name: str) -> io.BufferedReader:
     """Return a text as UTF-8 without a byte order mark. Invalid bytes stay invalid UTF-8."""
     start = file.peek(4)[:4]
     mark = next(
-        (mark for mark, named in _BYTE_ORDER_MARKS if named == name and start.startswith(mark)), b""
+        (
+            mark
+            for mark, encoding in _BYTE_ORDER_MARKS
+            if encoding == name and start.startswith(mark)
+        ),
+        b"",
     )
     file.read(len(mark))
     return file if name == UTF8 else chunks_as_file(_recode(file, name))
@@ -234,15 +239,17 @@ def _decode_wide(head: bytes, name: str) -> str:
 
 def _non_ascii_sample(file: io.BufferedReader) -> bytes:
     """Return the first lines, or parts of lines, that are not ASCII."""
-    kept, rest, seen = bytearray(), b"", 0
-    while seen < _SCAN_BYTES and len(kept) < _SAMPLE_BYTES and (read := file.read(CHUNK_BYTES)):
-        seen += len(read)
-        piece = rest + read
+    sample, rest, scanned = bytearray(), b"", 0
+    while (
+        scanned < _SCAN_BYTES and len(sample) < _SAMPLE_BYTES and (block := file.read(CHUNK_BYTES))
+    ):
+        scanned += len(block)
+        piece = rest + block
         # The last piece may end in the middle of a character.
         cut = max(piece.rfind(mark) for mark in _SAFE_CUTS) + 1 or len(piece)
         rest = piece[cut:]
-        kept += _non_ascii_lines(piece[:cut])
-    return bytes(kept + _non_ascii_lines(rest))
+        sample += _non_ascii_lines(piece[:cut])
+    return bytes(sample + _non_ascii_lines(rest))
 
 
 def _non_ascii_lines(piece: bytes) -> bytes:
@@ -292,19 +299,19 @@ def _rank_encodings(sample: bytes) -> list[str]:
     import chardet  # noqa: PLC0415 -- heavy import
 
     names: dict[str, None] = {}
-    for found in chardet.detect_all(sample, ignore_threshold=True):
+    for guess in chardet.detect_all(sample, ignore_threshold=True):
         try:
-            name = normalise_encoding(found["encoding"] or "")
+            name = normalise_encoding(guess["encoding"] or "")
         except LookupError:
             continue
         # Bytes 80 to 9F, undefined in ISO-8859-1, are quotes and dashes in Windows-1252.
         names[{"iso8859-1": "cp1252", "": "cp1252"}.get(name, name)] = None
     names.pop(UTF8, None)
-    whole = [name for name in names if _decodes(sample, name)] or list(names) or ["cp1252"]
-    texts = [sample.decode(name, "replace") for name in ("cp1252", whole[0])]
+    valid = [name for name in names if _decodes(sample, name)] or list(names) or ["cp1252"]
+    texts = [sample.decode(name, "replace") for name in ("cp1252", valid[0])]
     if _is_sparse(sample) and (_is_latin(texts[0]) or not _is_latin(texts[1])):
-        return list(dict.fromkeys(["cp1252", *whole]))
-    return whole
+        return list(dict.fromkeys(["cp1252", *valid]))
+    return valid
 
 
 def _is_sparse(sample: bytes) -> bool:
@@ -339,8 +346,8 @@ def _recode(file: io.BufferedReader, name: str) -> Iterator[bytes]:
     # Both handlers pass on invalid bytes as lone surrogates: that row is left out later.
     errors = "surrogatepass" if name in _WIDE_ENCODINGS else "surrogateescape"
     decoder = codecs.getincrementaldecoder(name)(errors)
-    while read := file.read(CHUNK_BYTES):
-        yield decoder.decode(read).encode("utf-8", "surrogatepass")
+    while block := file.read(CHUNK_BYTES):
+        yield decoder.decode(block).encode("utf-8", "surrogatepass")
     yield _flush_decoder(decoder)
 
 

@@ -55,8 +55,8 @@ def detect_format(path: Path, filename: str) -> Format:
     """
     if archives.is_zip(path):
         return _detect_archive(path, extension(filename))
-    with open_data_files(path) as found:
-        return _detect_part(found.files[0], filename)
+    with open_data_files(path) as data_files:
+        return _detect_part(data_files.files[0], filename)
 
 
 def _detect_part(part: DataFile, filename: str) -> Format:
@@ -102,16 +102,16 @@ def _detect_archive(path: Path, named: str) -> Format:
         raise _unsupported_error(named, inside)
     if named != ARCHIVE_EXTENSION or inside != ZIP:
         raise _mismatch_error(named, inside)
-    with open_data_files(path) as found:
-        return _detect_members(found)
+    with open_data_files(path) as data_files:
+        return _detect_members(data_files)
 
 
-def _detect_members(found: DataFiles) -> Format:
+def _detect_members(data_files: DataFiles) -> Format:
     formats: dict[Format, str] = {}
-    for part in found.files:
+    for part in data_files.files:
         formats.setdefault(_detect_member(part), part.name)
     if not formats:
-        listed = f", only {', '.join(found.ignored[:5])}" if found.ignored else ""
+        listed = f", only {', '.join(data_files.ignored[:5])}" if data_files.ignored else ""
         message = f"The zip archive contains no data files{listed}."
         raise InvalidError(message, hint=_SUPPORTED_HINT, param="file")
     if len(formats) > 1:

@@ -46,11 +46,11 @@ _EXEMPT_TIME = _ExemptTime()
 @contextmanager
 def exempt_from_deadlines() -> Iterator[None]:
     """Exclude from every deadline what is loaded once for all files."""
-    begun = time.thread_time()
+    start = time.thread_time()
     try:
         yield
     finally:
-        _EXEMPT_TIME.seconds += time.thread_time() - begun
+        _EXEMPT_TIME.seconds += time.thread_time() - start
 
 
 def _charged_seconds() -> float:

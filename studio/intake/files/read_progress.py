@@ -33,16 +33,18 @@ class TrackedPath(PosixPath):
 
 
 def track_path(path: Path) -> TrackedPath:
-    made = TrackedPath(path)
-    made.opened = []
-    return made
+    tracked = TrackedPath(path)
+    tracked.opened = []
+    return tracked
 
 
-def report_progress(rows: Iterator[T], path: TrackedPath, told: ProgressCallback) -> Iterator[T]:
+def report_progress(
+    rows: Iterator[T], path: TrackedPath, on_progress: ProgressCallback
+) -> Iterator[T]:
     """Yield the rows and report progress from time to time."""
     last = 0.0
     for i, row in enumerate(rows):
         if i % _REPORT_INTERVAL == 0 and (share := path.share_read) >= last + _MIN_STEP:
             last = share
-            told(share)
+            on_progress(share)
         yield row

@@ -71,7 +71,7 @@ class Finding:
 def check_dataset(
     train: Path,
     validation: Path | None,
-    told: ProgressCallback = lambda _share: None,
+    on_progress: ProgressCallback = lambda _share: None,
     *,
     languages: bool = True,
 ) -> list[Finding]:
@@ -79,37 +79,44 @@ def check_dataset(
 
     Detecting `languages` loads a model of 75 MB, which stays loaded.
     """
-    found, looked = _check_parts(train, validation, told)
+    findings, parts = _check_parts(train, validation, on_progress)
     # The rows' hashes are freed by now: the model takes as much memory.
-    for path, part, sample, written in looked if languages else ():
-        message, count, rows = find_other_languages(path, sample, written, MAX_LISTED_ROWS)
+    for path, part, sample, script in parts if languages else ():
+        message, count, rows = find_other_languages(path, sample, script, MAX_LISTED_ROWS)
         if count:
             code = "other_language"
-            found.append(Finding(code=code, message=message, count=count, rows=rows, part=part))
-    return sorted(found, key=lambda one: (not one.blocking, one.part, -one.count))
+            findings.append(Finding(code=code, message=message, count=count, rows=rows, part=part))
+    return sorted(findings, key=lambda one: (not one.blocking, one.part, -one.count))
 
 
 def _check_parts(
-    train: Path, validation: Path | None, told: ProgressCallback
+    train: Path, validation: Path | None, on_progress: ProgressCallback
 ) -> tuple[list[Finding], list[tuple[Path, Part, RowSample, str]]]:
     """Return the findings, and for each part its sample of rows and its main script."""
-    whole = train.stat().st_size + (validation.stat().st_size if validation else 0)
-    learnt = _scan_part(train, lambda done: told(done / whole))
-    found = [*_part_findings(learnt, "train")]
-    looked: list[tuple[Path, Part, RowSample, str]]
-    looked = [(train, "train", learnt.sample, _main_script(learnt))]
+    total_bytes = train.stat().st_size + (validation.stat().st_size if validation else 0)
+    train_scan = _scan_part(train, lambda done: on_progress(done / total_bytes))
+    findings = [*_part_findings(train_scan, "train")]
+    parts: list[tuple[Path, Part, RowSample, str]]
+    parts = [(train, "train", train_scan.sample, _main_script(train_scan))]
     if validation is not None:
-        before = train.stat().st_size
-        held = _scan_part(validation, lambda done: told((before + done) / whole))
-        found += [*_part_findings(held, "validation"), *_overlap_findings(learnt, held)]
-        looked.append((validation, "validation", held.sample, _main_script(held)))
-    elif learnt.usable == 1:
+        train_bytes = train.stat().st_size
+        validation_scan = _scan_part(
+            validation, lambda done: on_progress((train_bytes + done) / total_bytes)
+        )
+        findings += [
+            *_part_findings(validation_scan, "validation"),
+            *_overlap_findings(train_scan, validation_scan),
+        ]
+        parts.append(
+            (validation, "validation", validation_scan.sample, _main_script(validation_scan))
+        )
+    elif train_scan.usable == 1:
         message = "Only one row can be trained on; training and validation need one each"
-        rows = [1] if learnt.rows == 1 else []
-        found.append(
+        rows = [1] if train_scan.rows == 1 else []
+        findings.append(
             Finding(code="too_few_rows", message=message, count=1, rows=rows, blocking=True)
         )
-    return found, looked
+    return findings, parts
 
 
 @dataclass(slots=True)
@@ -149,9 +156,11 @@ class _PartScan:
     def add(self, line: bytes) -> None:
         row: dict[str, Any] = _DECODER.raw_decode(line.decode())[0]
         self.rows += 1
-        whole = hash(line)
-        self.row_hashes.append(whole)
-        self.question_hashes.append(whole if "text" in row else self._question_hash(row) or whole)
+        line_hash = hash(line)
+        self.row_hashes.append(line_hash)
+        self.question_hashes.append(
+            line_hash if "text" in row else self._question_hash(row) or line_hash
+        )
         for code, (_message, holds) in ROW_CHECKS.items():
             if holds(row):
                 self._note(code)
@@ -166,8 +175,8 @@ class _PartScan:
 
     @staticmethod
     def _question_hash(row: Mapping[str, Any]) -> int:
-        asked = question_key(cast("CanonicalRow", row))
-        return hash(asked) if asked else 0
+        question = question_key(cast("CanonicalRow", row))
+        return hash(question) if question else 0
 
     def _scan_script(self, row: Mapping[str, Any], line: bytes) -> str:
         """Run the text checks on a row and return its script.
@@ -186,44 +195,46 @@ class _PartScan:
         self.suspicions.setdefault(code, _RowNumbers()).note(self.rows)
 
 
-def _scan_part(path: Path, told: Callable[[int], None]) -> _PartScan:
+def _scan_part(path: Path, on_progress: Callable[[int], None]) -> _PartScan:
     """Scan every row; `told` is called with the number of bytes scanned."""
-    seen, done = _PartScan(), 0
+    scan, done = _PartScan(), 0
     with path.open("rb") as lines:
         for line in lines:
-            seen.add(line.rstrip(b"\n"))
+            scan.add(line.rstrip(b"\n"))
             done += len(line)
-            if seen.rows % _PROGRESS_INTERVAL == 0:
-                told(done)
-    return seen
+            if scan.rows % _PROGRESS_INTERVAL == 0:
+                on_progress(done)
+    return scan
 
 
-def _part_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
-    for code, places in seen.suspicions.items():
+def _part_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
+    for code, places in scan.suspicions.items():
         yield Finding(
             code=code, message=_MESSAGES[code], count=places.count, rows=places.rows, part=part
         )
-    yield from _duplicate_findings(seen, part)
-    yield from _script_findings(seen, part)
-    yield from _class_balance_findings(seen, part)
-    yield from _label_findings(seen, part)
+    yield from _duplicate_findings(scan, part)
+    yield from _script_findings(scan, part)
+    yield from _class_balance_findings(scan, part)
+    yield from _label_findings(scan, part)
 
 
-def _duplicate_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
-    count, twins = find_repeats(seen.row_hashes, MAX_LISTED_ROWS)
+def _duplicate_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
+    count, twins = find_repeats(scan.row_hashes, MAX_LISTED_ROWS)
     if count:
         message = "Duplicate rows"
         yield _repetition_finding("duplicates", message, count, twins, part)
-    asked, others = find_repeats(seen.question_hashes, MAX_LISTED_ROWS)
-    if asked > count:
+    question_count, others = find_repeats(scan.question_hashes, MAX_LISTED_ROWS)
+    if question_count > count:
         message = "The same questions have different answers"
         others = {row: first for row, first in others.items() if row not in twins}
-        yield _repetition_finding("same_question", message, asked - count, others, part)
+        yield _repetition_finding("same_question", message, question_count - count, others, part)
 
 
-def _overlap_findings(learnt: _PartScan, held: _PartScan) -> Iterator[Finding]:
+def _overlap_findings(train_scan: _PartScan, validation_scan: _PartScan) -> Iterator[Finding]:
     """Find validation rows whose questions are also trained on."""
-    count, twins = find_common(held.question_hashes, learnt.question_hashes, MAX_LISTED_ROWS)
+    count, twins = find_common(
+        validation_scan.question_hashes, train_scan.question_hashes, MAX_LISTED_ROWS
+    )
     if count:
         message = (
             "Validation rows ask the same questions as training rows; the validation loss will "
@@ -239,41 +250,47 @@ def _repetition_finding(
     return Finding(code=code, message=message, count=count, rows=rows, part=part, twins=others)
 
 
-def _script_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
-    main = _main_script(seen)
-    written = {name: places for name, places in seen.scripts.items() if name}
-    few = _STRAY_SCRIPT_SHARE * seen.rows
-    strays = {name: one for name, one in written.items() if name != main and one.count <= few}
+def _script_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
+    main = _main_script(scan)
+    scripts = {name: places for name, places in scan.scripts.items() if name}
+    stray_limit = _STRAY_SCRIPT_SHARE * scan.rows
+    strays = {
+        name: numbers
+        for name, numbers in scripts.items()
+        if name != main and numbers.count <= stray_limit
+    }
     if strays:
         names = ", ".join(map(script_name, strays))
         yield Finding(
             code="other_script",
             message=f"Some rows are mostly in {names}; the other rows are in {script_name(main)}",
-            count=sum(one.count for one in strays.values()),
-            rows=sorted(row for one in strays.values() for row in one.rows)[:MAX_LISTED_ROWS],
+            count=sum(numbers.count for numbers in strays.values()),
+            rows=sorted(row for numbers in strays.values() for row in numbers.rows)[
+                :MAX_LISTED_ROWS
+            ],
             part=part,
         )
 
 
-def _main_script(seen: _PartScan) -> str:
-    written = {name: places.count for name, places in seen.scripts.items() if name}
-    return max(written, key=written.__getitem__, default="")
+def _main_script(scan: _PartScan) -> str:
+    counts = {name: places.count for name, places in scan.scripts.items() if name}
+    return max(counts, key=counts.__getitem__, default="")
 
 
-def _class_balance_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
+def _class_balance_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     """Report a few distinct answers with very different frequencies."""
-    kinds = seen.answers
-    if seen.rows < _MIN_ROWS or not kinds or len(kinds) > min(_MAX_CLASSES, seen.rows / 4):
+    classes = scan.answers
+    if scan.rows < _MIN_ROWS or not classes or len(classes) > min(_MAX_CLASSES, scan.rows / 4):
         return
-    ordered = sorted(kinds, key=lambda one: -kinds[one].count)
+    ordered = sorted(classes, key=lambda one: -classes[one].count)
     most, least = ordered[0], ordered[-1]
-    often, rare = kinds[most], kinds[least]
-    if len(kinds) == 1:
+    frequent, rare = classes[most], classes[least]
+    if len(classes) == 1:
         code, message = "one_answer", f"All answers are identical: {most}"
-    elif often.count > _MAX_CLASS_RATIO * rare.count:
+    elif frequent.count > _MAX_CLASS_RATIO * rare.count:
         code = "uneven_classes"
         message = (
-            f"The {len(kinds)} classes are imbalanced: “{most}” occurs {often.count:,} "
+            f"The {len(classes)} classes are imbalanced: “{most}” occurs {frequent.count:,} "
             f"times, “{least}” {_format_times(rare.count)}. The model may learn "
             "to always give the frequent answer"
         )
@@ -286,13 +303,13 @@ def _format_times(count: int) -> str:
     return "1 time" if count == 1 else f"{count:,} times"
 
 
-def _label_findings(seen: _PartScan, part: Part) -> Iterator[Finding]:
-    if seen.labels and not seen.labels[True]:
+def _label_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
+    if scan.labels and not scan.labels[True]:
         yield Finding(
             code="no_good_answers",
             message="No row is labelled good, so SFT has nothing to train on",
-            count=seen.rows,
-            rows=list(range(1, min(seen.rows, MAX_LISTED_ROWS) + 1)),
+            count=scan.rows,
+            rows=list(range(1, min(scan.rows, MAX_LISTED_ROWS) + 1)),
             part=part,
             blocking=True,
         )

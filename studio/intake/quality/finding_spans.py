@@ -62,40 +62,41 @@ class FindingInRow:
 def locate_finding(code: str, row: Row, twin: int | None = None) -> FindingInRow:
     """Locate a finding in one of its rows."""
     spans = list(_text_spans(code, row))
-    shown = [
-        _split_text(code, text, found) for text, found in zip(row_texts(row), spans, strict=True)
+    pieces = [
+        _split_text(code, text, text_spans)
+        for text, text_spans in zip(row_texts(row), spans, strict=True)
     ]
     return FindingInRow(
-        why=_reason(code, row, twin), twin=twin, texts=shown, turns=_found_turns(code, row)
+        why=_reason(code, row, twin), twin=twin, texts=pieces, turns=_found_turns(code, row)
     )
 
 
 def _text_spans(code: str, row: Row) -> Iterator[list[Span]]:
-    written = main_script(row) if code == "other_script" else ""
-    before = 0
+    main = main_script(row) if code == "other_script" else ""
+    offset = 0
     for text in row_texts(row):
         if code in TEXT_CHECKS:
             yield _match_spans(TEXT_CHECKS[code][1], text)
-        elif written:
-            yield list(script_spans(text, written))
+        elif main:
+            yield list(script_spans(text, main))
         elif code == "over_long":
-            rest = max(0, LONG_BYTES - before)
-            kept = len(text.encode()[:rest].decode(errors="ignore"))
-            yield [(kept, len(text))] if kept < len(text) else []
+            budget = max(0, LONG_BYTES - offset)
+            cut = len(text.encode()[:budget].decode(errors="ignore"))
+            yield [(cut, len(text))] if cut < len(text) else []
         else:
             yield []
-        before += len(text.encode())
+        offset += len(text.encode())
 
 
 def _match_spans(pattern: re.Pattern[str], text: str) -> list[Span]:
-    return [found.span() for found in pattern.finditer(text)]
+    return [match.span() for match in pattern.finditer(text)]
 
 
 def _split_text(code: str, text: str, spans: list[Span]) -> list[TextPiece]:
     first = spans[0][0] if spans else 0
-    most = _OVER_LONG_CHARS if code == "over_long" else SHOWN_CHARS
-    start = max(0, first - _CHARS_BEFORE) if len(text) > most else 0
-    end = min(len(text), start + most)
+    window = _OVER_LONG_CHARS if code == "over_long" else SHOWN_CHARS
+    start = max(0, first - _CHARS_BEFORE) if len(text) > window else 0
+    end = min(len(text), start + window)
     pieces = list(_mark_spans(code, text, spans, (start, end)))
     if start:
         pieces.insert(0, TextPiece(f"({start:,} characters before) ", is_ours=True))
@@ -117,8 +118,8 @@ def _mark_spans(code: str, text: str, spans: Iterable[Span], window: Span) -> It
         yield TextPiece(text[place:end])
 
 
-def _show_invisible(code: str, found: str) -> str:
-    return " ".join(map(_code_point, found)) if code == "control_characters" else found
+def _show_invisible(code: str, text: str) -> str:
+    return " ".join(map(_code_point, text)) if code == "control_characters" else text
 
 
 def _code_point(letter: str) -> str:
@@ -152,18 +153,18 @@ def _reason(code: str, row: Row, twin: int | None) -> str:
 
 def _describe_matches(code: str, row: Row) -> str:
     pattern = TEXT_CHECKS[code][1]
-    found = [one for text in row_texts(row) for one in pattern.findall(text)]
-    named = [_describe_match(code, one) for one in dict.fromkeys(found)][:_MAX_NAMED]
-    if len(found) > 1 and len(named) == 1:
-        return f"It contains {named[0]} {len(found):,} times."
-    return f"It contains {', '.join(named)}."
+    matches = [match for text in row_texts(row) for match in pattern.findall(text)]
+    descriptions = [_describe_match(code, match) for match in dict.fromkeys(matches)][:_MAX_NAMED]
+    if len(matches) > 1 and len(descriptions) == 1:
+        return f"It contains {descriptions[0]} {len(matches):,} times."
+    return f"It contains {', '.join(descriptions)}."
 
 
-def _describe_match(code: str, found: str) -> str:
+def _describe_match(code: str, match: str) -> str:
     if code != "control_characters":
-        return found
-    called = name(found, "").lower()
-    return f"{_code_point(found)} ({called})" if called else _code_point(found)
+        return match
+    letter_name = name(match, "").lower()
+    return f"{_code_point(match)} ({letter_name})" if letter_name else _code_point(match)
 
 
 def _describe_misplaced(row: Row, place: int) -> str:
@@ -171,7 +172,7 @@ def _describe_misplaced(row: Row, place: int) -> str:
     role = turns[place]["role"]
     if role == "system":
         return f"Turn {place + 1} is a system turn, which must come first."
-    spoken = [turn["role"] for turn in turns[:place] if turn["role"] != "system"]
-    if not spoken:
+    earlier_roles = [turn["role"] for turn in turns[:place] if turn["role"] != "system"]
+    if not earlier_roles:
         return f"The first turn has role {role}, but its role should be user."
     return f"Turn {place + 1} has the same role as the turn before it: {role}."

@@ -20,21 +20,26 @@ SHOWN_ROWS = 20
 
 
 def check_and_store(
-    folder: Path, told: ProgressCallback = lambda _share: None, *, languages: bool = True
+    folder: Path, on_progress: ProgressCallback = lambda _share: None, *, languages: bool = True
 ) -> list[Finding]:
     """Check the rows in a folder, store the findings there, and return them shortened.
 
     See `check_dataset` for `languages`.
     """
     validation = folder / ROW_FILES["validation"]
-    held = validation if validation.exists() else None
-    found = check_dataset(folder / ROW_FILES["train"], held, told, languages=languages)
-    rows = {_finding_key(one.code, one.part): [one.rows, one.twins] for one in found}
-    whole = folder / f"{FINDINGS_FILE}.new"
-    whole.write_text(json.dumps(rows), encoding="utf-8")
-    whole.replace(folder / FINDINGS_FILE)
-    told(1)
-    return [replace(one, rows=one.rows[:SHOWN_ROWS], twins=[]) for one in found]
+    validation_file = validation if validation.exists() else None
+    findings = check_dataset(
+        folder / ROW_FILES["train"], validation_file, on_progress, languages=languages
+    )
+    rows = {
+        _finding_key(finding.code, finding.part): [finding.rows, finding.twins]
+        for finding in findings
+    }
+    temporary = folder / f"{FINDINGS_FILE}.new"
+    temporary.write_text(json.dumps(rows), encoding="utf-8")
+    temporary.replace(folder / FINDINGS_FILE)
+    on_progress(1)
+    return [replace(finding, rows=finding.rows[:SHOWN_ROWS], twins=[]) for finding in findings]
 
 
 def rows_with_finding(folder: Path, code: str, part: Part) -> dict[int, int | None]:
@@ -43,12 +48,12 @@ def rows_with_finding(folder: Path, code: str, part: Part) -> dict[int, int | No
     At most `dataset_checks.MAX_LISTED_ROWS` are returned.
     """
     try:
-        known: dict[str, list[list[int]]] = json.loads(
+        stored: dict[str, list[list[int]]] = json.loads(
             (folder / FINDINGS_FILE).read_text(encoding="utf-8")
         )
     except FileNotFoundError:
         return {}
-    rows, twins = known.get(_finding_key(code, part), ([], []))
+    rows, twins = stored.get(_finding_key(code, part), ([], []))
     return dict(zip_longest(rows, twins))
 
 
@@ -59,8 +64,10 @@ def original_row_numbers(folder: Path, part: Part, rows: Iterable[int]) -> list[
     except FileNotFoundError:
         return []
     starts = ((row - 1) * NUMBER_BYTES for row in rows)
-    found = (int.from_bytes(numbers[at : at + NUMBER_BYTES], "little") for at in starts)
-    return sorted({number for number in found if number})
+    originals = (
+        int.from_bytes(numbers[start : start + NUMBER_BYTES], "little") for start in starts
+    )
+    return sorted({number for number in originals if number})
 
 
 def _finding_key(code: str, part: Part) -> str:

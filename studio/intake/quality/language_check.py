@@ -137,29 +137,29 @@ class RowSample:
         """The rows with the lowest hashes; negated, so that the highest comes first in the heap."""
 
     def add(self, line: bytes, row: Row) -> None:
-        mark = -crc32(line)
+        key = -crc32(line)
         if len(self._kept) < _SAMPLE_ROWS:
-            heappush(self._kept, (mark, _prose_text(row)[:_IDENTIFIED_CHARS]))
-        elif mark > self._kept[0][0]:
-            heappushpop(self._kept, (mark, _prose_text(row)[:_IDENTIFIED_CHARS]))
+            heappush(self._kept, (key, _prose_text(row)[:_IDENTIFIED_CHARS]))
+        elif key > self._kept[0][0]:
+            heappushpop(self._kept, (key, _prose_text(row)[:_IDENTIFIED_CHARS]))
 
     def __iter__(self) -> Iterator[str]:
         return (text for _mark, text in sorted(self._kept))
 
 
 def find_other_languages(
-    path: Path, sample: Iterable[str], wanted: str, most: int
+    path: Path, sample: Iterable[str], script: str, limit: int
 ) -> tuple[str, int, list[int]]:
     """Find rows of a file in another language than most, ignoring rows in other scripts.
 
     Return a message, their number, and the numbers of the first `most`.
     """
-    main, usual = _main_language(sample)
+    main, common_words = _main_language(sample)
     counts: Counter[str] = Counter()
     rows: list[int] = []
-    for number, language in _find_strays(path, main, usual, wanted) if main else ():
+    for number, language in _find_strays(path, main, common_words, script) if main else ():
         counts[language] += 1
-        if len(rows) < most:
+        if len(rows) < limit:
             rows.append(number)
     return _describe(counts, main) if counts else "", counts.total(), rows
 
@@ -169,8 +169,8 @@ def _main_language(sample: Iterable[str]) -> tuple[str, frozenset[bytes]]:
     long = [text for text in sample if _is_long(text)]
     if len(long) < _MIN_SAMPLE:
         return "", frozenset()
-    told = [(text, _identify(text)) for text in long]
-    counts = Counter(language for _text, language in told if language)
+    identified = [(text, _identify(text)) for text in long]
+    counts = Counter(language for _text, language in identified if language)
     main = max(counts, key=counts.__getitem__, default="")
     if (
         counts.total() < _MIN_SAMPLE
@@ -178,7 +178,7 @@ def _main_language(sample: Iterable[str]) -> tuple[str, frozenset[bytes]]:
         or main not in LANGUAGE_NAMES
     ):
         return "", frozenset()
-    return main, _most_common_words(text for text, language in told if language == main)
+    return main, _most_common_words(text for text, language in identified if language == main)
 
 
 def _describe(counts: Mapping[str, int], main: str) -> str:
@@ -192,15 +192,15 @@ def _describe(counts: Mapping[str, int], main: str) -> str:
 
 
 def _find_strays(
-    path: Path, main: str, usual: frozenset[bytes], wanted: str
+    path: Path, main: str, common_words: frozenset[bytes], script: str
 ) -> Iterator[tuple[int, str]]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             words = line[:_SCREENED_BYTES].lower().split()
-            if sum(map(usual.__contains__, words)) >= _COMMON_WORD_SHARE * len(words):
+            if sum(map(common_words.__contains__, words)) >= _COMMON_WORD_SHARE * len(words):
                 continue
             row = _DECODER.raw_decode(line.decode())[0]
-            if main_script(row) != wanted:
+            if main_script(row) != script:
                 continue
             language = _row_language(row, main)
             if language in LANGUAGE_NAMES and language != main:
@@ -213,13 +213,15 @@ def _row_language(row: Row, main: str) -> str:
     if not _is_long(text) or _is_code(row):
         return ""
     language = _identify(text[:_IDENTIFIED_CHARS])
-    if language in {"", main} or any(_is_most_likely(one, main) for one in _sentences(row)):
+    if language in {"", main} or any(
+        _is_most_likely(sentence, main) for sentence in _sentences(row)
+    ):
         return ""
     return language
 
 
 def _is_code(row: Row) -> bool:
-    text = "".join(one[:_END_CHARS] for one in row_texts(row))
+    text = "".join(part[:_END_CHARS] for part in row_texts(row))
     return len(_CODE_MARKS.findall(text)) > _CODE_SHARE * len(text)
 
 
@@ -227,9 +229,9 @@ def _sentences(row: Row) -> Iterator[str]:
     for text in row_texts(row):
         ends = text if len(text) <= 2 * _END_CHARS else f"{text[:_END_CHARS]}\n{text[-_END_CHARS:]}"
         yield from (
-            one
-            for one in _SENTENCE_END.split(_strip_non_prose(ends))
-            if _count_letters(one) >= _MIN_SENTENCE_LETTERS
+            sentence
+            for sentence in _SENTENCE_END.split(_strip_non_prose(ends))
+            if _count_letters(sentence) >= _MIN_SENTENCE_LETTERS
         )
 
 
@@ -238,8 +240,8 @@ def _is_most_likely(sentence: str, main: str) -> bool:
 
 
 def _identify(text: str) -> str:
-    found, sure = _most_likely(text)
-    return found if sure >= _MIN_PROBABILITY and found != _NO_LANGUAGE else ""
+    language, probability = _most_likely(text)
+    return language if probability >= _MIN_PROBABILITY and language != _NO_LANGUAGE else ""
 
 
 def _most_likely(text: str) -> tuple[str, float]:
@@ -258,10 +260,10 @@ def _load_identifier() -> "LanguageIdentifier":
         return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
-def _most_common_words(found: Iterable[str]) -> frozenset[bytes]:
+def _most_common_words(texts: Iterable[str]) -> frozenset[bytes]:
     """Return the words of two letters or more that occur in most texts."""
     counts: Counter[bytes] = Counter()
-    for text in found:
+    for text in texts:
         words = text.encode(errors="replace").lower().split()
         counts.update({word for word in words if len(word) > 1})
     # Break ties independently of the order of the rows.

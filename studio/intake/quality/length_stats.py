@@ -90,16 +90,16 @@ class NumberCounts:
 
     def count_above(self, at: int) -> int:
         """Count the numbers above `at`, or above the nearest lower number with an exact count."""
-        near = self._nearest_known(at)
-        return sum(times for number, times in self.times.items() if number > near)
+        threshold = self._nearest_known(at)
+        return sum(times for number, times in self.times.items() if number > threshold)
 
     def sum_above(self, at: int) -> int:
         """Sum up the excess over `at`, or over the nearest lower number with an exact count."""
-        near = self._nearest_known(at)
+        threshold = self._nearest_known(at)
         return sum(
-            self.sums.get(number, number * times) - near * times
+            self.sums.get(number, number * times) - threshold * times
             for number, times in self.times.items()
-            if number > near
+            if number > threshold
         )
 
     def _nearest_known(self, at: int) -> int:
@@ -107,10 +107,10 @@ class NumberCounts:
 
     def _bucket(self) -> None:
         self.is_gathered = True
-        far = {number: times for number, times in self.times.items() if number > EXACT_UP_TO}
-        for number in far:
+        large = {number: times for number, times in self.times.items() if number > EXACT_UP_TO}
+        for number in large:
             del self.times[number]
-        for number, times in far.items():
+        for number, times in large.items():
             self.add(number, times)
 
 
@@ -208,13 +208,13 @@ def measure_truncation(parts: Sequence[PartStats], at: int) -> Truncation:
     )
 
 
-def length_quantile(tally: PartStats, share: float) -> int:
+def length_quantile(part: PartStats, share: float) -> int:
     """Return the length that this share of the rows does not exceed."""
-    wanted, seen = math.ceil(share * tally.rows), 0
-    for length, rows in sorted(tally.lengths.times.items()):
-        seen += rows
-        if seen >= wanted:
-            return min(length, tally.longest[0].tokens)
+    target, counted = math.ceil(share * part.rows), 0
+    for length, rows in sorted(part.lengths.times.items()):
+        counted += rows
+        if counted >= target:
+            return min(length, part.longest[0].tokens)
     return 0
 
 
@@ -224,28 +224,28 @@ def build_bars(parts: Sequence[PartStats], at: int) -> list[list[HistogramBar]]:
     All parts have the same bars, so that they can be shown side by side.
     """
     ends = list(_bar_ends())
-    found = [_count_bars(part, ends, at) for part in parts]
-    places = [place for counts, _ in found for place in counts]
+    bars_by_part = [_count_bars(part, ends, at) for part in parts]
+    places = [place for counts, _ in bars_by_part for place in counts]
     if not places:
         return [[] for _ in parts]
     return [
         [
             HistogramBar(
-                first=ends[i - 1] + 1 if i else 1, last=ends[i], rows=counts[i], cut=behind[i]
+                first=ends[i - 1] + 1 if i else 1, last=ends[i], rows=counts[i], cut=cut[i]
             )
             for i in range(min(places), max(places) + 1)
         ]
-        for counts, behind in found
+        for counts, cut in bars_by_part
     ]
 
 
 def _count_bars(part: PartStats, ends: list[int], at: int) -> tuple[Counter[int], Counter[int]]:
-    counts, behind = Counter[int](), Counter[int]()
+    counts, cut = Counter[int](), Counter[int]()
     for length, rows in part.lengths.times.items():
         place = min(bisect_left(ends, length), len(ends) - 1)
         counts[place] += rows
-        behind[place] += rows if length > at else 0
-    return counts, behind
+        cut[place] += rows if length > at else 0
+    return counts, cut
 
 
 def _bar_ends() -> Iterator[int]:

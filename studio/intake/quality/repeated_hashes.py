@@ -13,7 +13,7 @@ _BLOCK_SIZE = 2**18
 """Hashes sorted at once."""
 
 
-def find_repeats(hashes: "array[int]", most: int) -> tuple[int, dict[int, int]]:
+def find_repeats(hashes: "array[int]", limit: int) -> tuple[int, dict[int, int]]:
     """Return the number of repeats, and for the first `most` where each hash occurs first."""
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
@@ -21,10 +21,10 @@ def find_repeats(hashes: "array[int]", most: int) -> tuple[int, dict[int, int]]:
     values, count = _as_arrow(hashes), 0
     first = pa.array([], pa.uint64())
     for places in _shards(values):
-        found = _repeated_places(values, places)
-        count += len(found)
-        both = pa.concat_arrays([first, found])
-        first = both.take(compute.sort_indices(both)[:most])
+        repeated = _repeated_places(values, places)
+        count += len(repeated)
+        merged = pa.concat_arrays([first, repeated])
+        first = merged.take(compute.sort_indices(merged)[:limit])
     return count, _map_to_first(first.to_pylist(), hashes, values)
 
 
@@ -54,23 +54,23 @@ def _repeated_places(values: Any, places: Any) -> Any:  # noqa: ANN401 -- arrays
     """Return the places whose value also occurs at an earlier one of them."""
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
-    own = values.take(places)
-    order = compute.sort_indices(own)
-    ordered = own.take(order)
+    selected = values.take(places)
+    order = compute.sort_indices(selected)
+    ordered = selected.take(order)
     return places.take(order[1:].filter(compute.equal(ordered[1:], ordered[:-1])))
 
 
 def find_common(
-    hashes: "array[int]", others: "array[int]", most: int
+    hashes: "array[int]", others: "array[int]", limit: int
 ) -> tuple[int, dict[int, int]]:
     """Return how many are among `others`, and where the first `most` occur first there."""
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
-    values, known = _as_arrow(hashes), _as_arrow(others)
+    values, other_values = _as_arrow(hashes), _as_arrow(others)
     # Look up the smaller set: the validation rows, not the training rows.
-    shared = compute.unique(known.filter(compute.is_in(known, value_set=values)))
-    both = compute.indices_nonzero(compute.is_in(values, value_set=shared))
-    return len(both), _map_to_first(both[:most].to_pylist(), hashes, known)
+    shared = compute.unique(other_values.filter(compute.is_in(other_values, value_set=values)))
+    common = compute.indices_nonzero(compute.is_in(values, value_set=shared))
+    return len(common), _map_to_first(common[:limit].to_pylist(), hashes, other_values)
 
 
 def _map_to_first(places: list[int], hashes: "array[int]", known: Any) -> dict[int, int]:  # noqa: ANN401 -- an array of Arrow's
@@ -78,11 +78,11 @@ def _map_to_first(places: list[int], hashes: "array[int]", known: Any) -> dict[i
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
-    wanted = {hashes[place] for place in places}
+    needed = {hashes[place] for place in places}
     firsts: dict[int, int] = {}
-    there = compute.is_in(known, value_set=pa.array(wanted, pa.int64()))
-    for place in compute.indices_nonzero(there):
-        if len(firsts) == len(wanted):
+    is_present = compute.is_in(known, value_set=pa.array(needed, pa.int64()))
+    for place in compute.indices_nonzero(is_present):
+        if len(firsts) == len(needed):
             break
         index = place.as_py()
         firsts.setdefault(known[index].as_py(), index)

@@ -86,14 +86,14 @@ def misplaced_turns(row: Row) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _misplaced_places(roles: tuple[str, ...]) -> tuple[int, ...]:
     late = {place for place, role in enumerate(roles) if role == "system" and place}
-    spoken = [place for place, role in enumerate(roles) if role != "system"]
-    again = {
-        other
-        for one, other in pairwise(spoken)
-        if roles[one] == roles[other] and roles[one] in {"user", "assistant"}
+    dialogue = [place for place, role in enumerate(roles) if role != "system"]
+    repeated = {
+        following
+        for previous, following in pairwise(dialogue)
+        if roles[previous] == roles[following] and roles[previous] in {"user", "assistant"}
     }
-    early = {place for place in spoken[:1] if roles[place] != "user"}
-    return tuple(sorted(late | again | early))
+    early = {place for place in dialogue[:1] if roles[place] != "user"}
+    return tuple(sorted(late | repeated | early))
 
 
 def is_over_long(row: Row) -> bool:
@@ -103,10 +103,10 @@ def is_over_long(row: Row) -> bool:
 def main_script(row: Row) -> str:
     """Return the script of most letters: LATIN, CJK, CYRILLIC and so on; "" without any."""
     counts: Counter[str] = Counter()
-    for one in row_texts(row):
-        for letter, times in Counter(one[: 4 * _SAMPLED_LETTERS]).items():
-            if found := _letter_script(letter):
-                counts[found] += times
+    for text in row_texts(row):
+        for letter, times in Counter(text[: 4 * _SAMPLED_LETTERS]).items():
+            if script := _letter_script(letter):
+                counts[script] += times
         if counts.total() >= _SAMPLED_LETTERS:
             break
     return max(counts, key=counts.__getitem__, default="")
@@ -114,26 +114,26 @@ def main_script(row: Row) -> str:
 
 def ascii_script(row: Row) -> str:
     """Return the main script of a row in ASCII; faster than `main_script`."""
-    written = _LATIN.search(last_answer(row)) or any(map(_LATIN.search, row_texts(row)))
-    return "LATIN" if written else ""
+    has_letters = _LATIN.search(last_answer(row)) or any(map(_LATIN.search, row_texts(row)))
+    return "LATIN" if has_letters else ""
 
 
-def script_spans(text: str, wanted: str) -> Iterator[tuple[int, int]]:
+def script_spans(text: str, script: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of a text in a script, as start and end."""
     start = None
     for place, letter in enumerate(text):
-        own = _letter_script(letter)
-        if own == wanted and start is None:
+        letter_script = _letter_script(letter)
+        if letter_script == script and start is None:
             start = place
-        elif start is not None and own not in {wanted, ""}:
+        elif start is not None and letter_script not in {script, ""}:
             yield start, place
             start = None
     if start is not None:
         yield start, len(text)
 
 
-def script_name(found: str) -> str:
-    return {"CJK": "Chinese or Japanese"}.get(found, found.capitalize())
+def script_name(script: str) -> str:
+    return {"CJK": "Chinese or Japanese"}.get(script, script.capitalize())
 
 
 @lru_cache(maxsize=2**15)

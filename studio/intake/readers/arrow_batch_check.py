@@ -83,9 +83,9 @@ def _uncompressed_sizes(view: mmap, batch: int, body: tuple[int, int]) -> Iterat
         if not 0 <= offset <= offset + length <= size:
             raise ValueError
         if length:
-            told = _unpack_int(view, "<q", start + offset)
+            declared = _unpack_int(view, "<q", start + offset)
             # -1 marks a buffer that is stored uncompressed.
-            yield told if told >= 0 else length
+            yield declared if declared >= 0 else length
 
 
 def _table_position(view: mmap, table: int, field: int) -> int:

@@ -51,21 +51,21 @@ def _read_batches(
     limits: Limits,
     columns: Collection[str] | None,
 ) -> RowStream:
-    made = BatchReader(limits, len(view))
-    number = seen = 0
+    batch_reader = BatchReader(limits, len(view))
+    number = read_bytes = 0
     names = unique_names(reader.schema.names)
     yield from names.notes()
     for batch in reader:
         chosen = batch.rename_columns(names.unique).select(names.positions(columns))
         plain = _check_dictionaries(chosen)
         for start in range(0, chosen.num_rows, _SLICE_ROWS):
-            few = chosen.slice(start, _SLICE_ROWS)
-            few.select(plain).validate(full=True)
-            yield from made.rows(few, number)
-            number += few.num_rows
-            seen += few.select(plain).nbytes
-            if seen > _RELEASE_AFTER_BYTES:
-                seen = 0
+            piece = chosen.slice(start, _SLICE_ROWS)
+            piece.select(plain).validate(full=True)
+            yield from batch_reader.rows(piece, number)
+            number += piece.num_rows
+            read_bytes += piece.select(plain).nbytes
+            if read_bytes > _RELEASE_AFTER_BYTES:
+                read_bytes = 0
                 _release_pages(view)
 
 

@@ -26,21 +26,23 @@ class ColumnNames:
         return [i for i, name in enumerate(self.unique) if columns is None or name in columns]
 
 
-def unique_names(written: Sequence[str]) -> ColumnNames:
+def unique_names(names: Sequence[str]) -> ColumnNames:
     """Make names unique by numbering repeated ones; the first of them stays unchanged.
 
     Raises:
         TooLargeError: there are too many columns.
 
     """
-    check_column_count(len(written))
-    taken, numbers = set(written), {name: count(2) for name in written}
-    own: dict[str, None] = {}
-    made: list[str] = []
-    for name in written:
-        free = name
-        if name in own:
-            free = next(new for i in numbers[name] if (new := f"{name} {i}") not in taken)
-            made.append(free)
-        own[free] = None
-    return ColumnNames(list(own), made)
+    check_column_count(len(names))
+    taken, numbers = set(names), {name: count(2) for name in names}
+    unique: dict[str, None] = {}
+    renamed: list[str] = []
+    for name in names:
+        candidate = name
+        if name in unique:
+            candidate = next(
+                numbered for i in numbers[name] if (numbered := f"{name} {i}") not in taken
+            )
+            renamed.append(candidate)
+        unique[candidate] = None
+    return ColumnNames(list(unique), renamed)

@@ -74,9 +74,9 @@ class _CsvLines:
         self.size = 0
         self.unreadable: UnreadableRow | None = None
         """The decoding error of the current row."""
-        found = read_lines(file, limit)
-        first = next(found, (1, b""))
-        self.lines = chain([first], found)
+        lines = read_lines(file, limit)
+        first = next(lines, (1, b""))
+        self.lines = chain([first], lines)
         self.delimiter = delimiter or most_frequent_separator(
             (first[1] or b"").decode(errors="replace")
         )

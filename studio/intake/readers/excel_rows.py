@@ -57,19 +57,19 @@ CellValues = list[Any]
 
 
 class Sheet:
-    def __init__(self, reader: "_WorkbookReader", name: str, place: str) -> None:
+    def __init__(self, reader: "_WorkbookReader", name: str, path: str) -> None:
         self.name = name
-        self._reader, self._place = reader, place
+        self._reader, self._place = reader, path
 
     def rows(self, meter: Meter) -> Iterator[tuple[int, CellValues]]:
         """Yield the number and cells of each row that is not empty."""
-        before = 0
+        last_number = 0
         with self._reader.archive.open_timed(self._place) as source:
             for number, cells in self._reader.build_parser(source).parse():
                 meter.check_time()
-                if not before < number <= MAX_SHEET_ROWS:
+                if not last_number < number <= MAX_SHEET_ROWS:
                     raise ValueError(number)
-                before = number
+                last_number = number
                 filled = {
                     cell["column"]: value for cell in cells if (value := _cell_value(cell)) != ""
                 }
@@ -100,22 +100,22 @@ def open_sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
         ) from error
 
 
-def choose_sheet(found: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
+def choose_sheet(sheets: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
     """Return the sheet with this name, or the first that has rows.
 
     Raises:
         InvalidError: no sheet has this name, or none has cells.
 
     """
-    names = ", ".join(sheet.name for sheet in found)
+    names = ", ".join(sheet.name for sheet in sheets)
     if name:
-        chosen = next((sheet for sheet in found if sheet.name == name), None)
+        chosen = next((sheet for sheet in sheets if sheet.name == name), None)
         if chosen is None:
             message = f"Sheet not found: {name}. Available sheets: {names}."
             raise InvalidError(message, param="sheet")
         return chosen
-    filled = (sheet for sheet in found if next(sheet.rows(meter), None))
-    chosen = next(filled, next(iter(found), None))
+    filled = (sheet for sheet in sheets if next(sheet.rows(meter), None))
+    chosen = next(filled, next(iter(sheets), None))
     if chosen is None:
         raise InvalidError("The workbook has no sheet with cells.", param="file")
     return chosen
@@ -139,22 +139,24 @@ def rows_in_excel(
         TooLargeError: it has too many columns, or unpacks to more than the limit.
 
     """
-    with open_sheets(file, meter) as found:
-        sheet = choose_sheet(found, options.sheet, meter)
+    with open_sheets(file, meter) as sheets:
+        sheet = choose_sheet(sheets, options.sheet, meter)
         first = first_sheet_rows(sheet, meter)
         if not first:
             return
         start, header = first[0]
         is_header = options.header != "no"
-        written = [str(name).strip() if is_header and name is not None else "" for name in header]
-        names = unique_names([name or f"column {i}" for i, name in enumerate(written, 1)])
+        header_names = [
+            str(name).strip() if is_header and name is not None else "" for name in header
+        ]
+        names = unique_names([name or f"column {i}" for i, name in enumerate(header_names, 1)])
         yield from names.notes()
         for number, cells in sheet.rows(meter):
             if number < start or (number == start and is_header):
                 continue
             if len(cells) > len(names.unique):
-                more = range(len(names.unique) + 1, len(cells) + 1)
-                names = unique_names([*names.unique, *(f"column {i}" for i in more)])
+                extra = range(len(names.unique) + 1, len(cells) + 1)
+                names = unique_names([*names.unique, *(f"column {i}" for i in extra)])
             if sum(len(cell) for cell in cells if isinstance(cell, str)) > limit:
                 yield too_long_row(number, limit)
                 continue
@@ -234,12 +236,12 @@ class _WorkbookReader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
 
     def read_worksheets(self) -> None:
         sheets = [
-            (sheet.state == "visible", Sheet(self, sheet.name, place.target))
-            for sheet, place in self.parser.find_sheets()
-            if "chartsheet" not in place.Type
+            (sheet.state == "visible", Sheet(self, sheet.name, relation.target))
+            for sheet, relation in self.parser.find_sheets()
+            if "chartsheet" not in relation.Type
         ]
         self.sheets = [sheet for is_shown, sheet in sheets if is_shown] or [
-            one for _, one in sheets
+            hidden for _, hidden in sheets
         ]
 
     def build_parser(self, source: _TimedSource) -> WorkSheetParser:
@@ -260,10 +262,10 @@ class _SharedStrings:
         self._coming = _read_shared_strings(source)
         self._read: list[str] = []
 
-    def __getitem__(self, place: int) -> str:
-        while place >= len(self._read):
+    def __getitem__(self, index: int) -> str:
+        while index >= len(self._read):
             self._read.append(next(self._coming))
-        return self._read[place]
+        return self._read[index]
 
 
 def _read_shared_strings(opened: AbstractContextManager[_TimedSource]) -> Iterator[str]:

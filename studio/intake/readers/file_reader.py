@@ -76,15 +76,17 @@ def read_rows(
 
 
 def _read_data_files(path: Path, read: Callable[[DataFile], RowStream]) -> RowStream:
-    with open_data_files(path) as found:
-        if found.ignored:
-            more = ", …" if len(found.ignored) > _SHOWN_NAMES else ""
-            yield FileNote(ProblemCode.UNUSED_FILES, ", ".join(found.ignored[:_SHOWN_NAMES]) + more)
-        several = len(found.files) > 1
-        before = 0
-        for part in found.files:
+    with open_data_files(path) as data_files:
+        if data_files.ignored:
+            more = ", …" if len(data_files.ignored) > _SHOWN_NAMES else ""
+            yield FileNote(
+                ProblemCode.UNUSED_FILES, ", ".join(data_files.ignored[:_SHOWN_NAMES]) + more
+            )
+        several = len(data_files.files) > 1
+        last_number = 0
+        for part in data_files.files:
             if several:
-                before = yield from _number_member_rows(read(part), part, before)
+                last_number = yield from _number_member_rows(read(part), part, last_number)
             else:
                 yield from read(part)
 
@@ -113,27 +115,27 @@ def _read_text(
     if name not in CERTAIN_ENCODINGS:
         yield FileNote(ProblemCode.ENCODING, ENCODINGS[name])
     with part.open(meter) as file, as_utf8(file, name) as text:
-        whole = text if kind == "json" else normalise_newlines(text, part.read_head())
+        content = text if kind == "json" else normalise_newlines(text, part.read_head())
         if kind == "csv":
-            yield from rows_in_csv(whole, limits.row_bytes, options)
+            yield from rows_in_csv(content, limits.row_bytes, options)
         else:
-            found = _TEXT_READERS[kind](whole, limits.row_bytes)
-            yield from flatten_articles(found) if kind == "json" else found
+            rows = _TEXT_READERS[kind](content, limits.row_bytes)
+            yield from flatten_articles(rows) if kind == "json" else rows
 
 
 def _number_member_rows(
-    found: RowStream, part: DataFile, before: int
+    rows: RowStream, part: DataFile, offset: int
 ) -> Generator[RawRow | UnreadableRow | FileNote, None, int]:
     """Yield the rows of a file in an archive, and return the number of its last row."""
-    last = before
+    last = offset
     try:
-        for one in found:
-            if isinstance(one, FileNote):
-                yield one
+        for row in rows:
+            if isinstance(row, FileNote):
+                yield row
                 continue
-            last = before + one.number
-            told = replace(one, number=last, member=part.name, member_offset=before)
-            yield replace(told, split=part.split) if isinstance(told, RawRow) else told
+            last = offset + row.number
+            numbered = replace(row, number=last, member=part.name, member_offset=offset)
+            yield replace(numbered, split=part.split) if isinstance(numbered, RawRow) else numbered
     except InvalidError as error:
         raise error_in_member(part.name, error) from error
     return last

@@ -54,15 +54,15 @@ def _read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield the content of the list and what follows it, in chunks."""
     head = file.read(_HEAD_BYTES)
     start = JSON_LIST_START.match(head)
-    inside = head[start.end() if start else 0 :]
-    yield from (inside[i : i + size] for i in range(0, len(inside), size))
-    while read := file.read(size):
-        yield read
+    content = head[start.end() if start else 0 :]
+    yield from (content[i : i + size] for i in range(0, len(content), size))
+    while block := file.read(size):
+        yield block
 
 
-def _parse_row(number: int, written: bytes) -> RawRow | UnreadableRow:
+def _parse_row(number: int, text: bytes) -> RawRow | UnreadableRow:
     try:
-        values = _DECODER.decode(written.decode())
+        values = _DECODER.decode(text.decode())
     except UnicodeDecodeError as error:
         return not_utf8_row(number, error)
     except json.JSONDecodeError as error:
@@ -82,9 +82,9 @@ def _parse_row(number: int, written: bytes) -> RawRow | UnreadableRow:
     )
 
 
-def _parse_finite_float(written: str) -> float:
-    number = float(written)
-    return number if isfinite(number) else _refuse_constant(written)
+def _parse_finite_float(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _refuse_constant(text)
 
 
 def _refuse_constant(_constant: str) -> NoReturn:
@@ -124,32 +124,32 @@ class _ListSplitter:
 
     def split(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | ProblemCode]]:
         """Yield each row's number, and its text or what is wrong with it."""
-        rest = b""
-        for read in chunks:
-            chunk = rest + read
+        backslash = b""
+        for block in chunks:
+            chunk = backslash + block
             # An escape is never split: its backslash waits for the next chunk.
-            rest = b"\\" if _ends_in_escape(chunk) else b""
-            yield from self._cut(chunk[: len(chunk) - len(rest)])
+            backslash = b"\\" if _ends_in_escape(chunk) else b""
+            yield from self._cut(chunk[: len(chunk) - len(backslash)])
             if self.ended:
                 break
-        behind = b"".join([self.rest, rest, next(chunks, b"")])
+        remainder = b"".join([self.rest, backslash, next(chunks, b"")])
         if not self.ended:
             yield self.number + 1, ProblemCode.CUT_OFF
-        elif behind.lstrip().startswith((b"[", b"{")):
+        elif remainder.lstrip().startswith((b"[", b"{")):
             # Only another list or row is a loss; the object around the list may have more keys.
             yield self.number + 1, ProblemCode.AFTER_END
 
     def _cut(self, chunk: bytes) -> Iterator[tuple[int, bytes | ProblemCode]]:
         start = 0
-        for mark, place in self._marks(chunk):
-            if mark in b"[{":
+        for token, position in self._marks(chunk):
+            if token in b"[{":
                 self.depth += 1
-            elif mark in b"]}" and self.depth:
+            elif token in b"]}" and self.depth:
                 self.depth -= 1
             elif self.depth == 0:
-                yield from self._close(chunk[start:place], mark)
-                start = place + 1
-                if mark != b",":
+                yield from self._close(chunk[start:position], token)
+                start = position + 1
+                if token != b",":
                     self.ended, self.rest = True, chunk[start:]
                     return
         self._keep(chunk[start:])
@@ -161,25 +161,25 @@ class _ListSplitter:
             if end is None:
                 return
             self.in_string, start = False, end.end()
-        for found in _TOKEN.finditer(chunk, start):
-            mark = found.group()
-            if mark == b'"':
+        for match in _TOKEN.finditer(chunk, start):
+            token = match.group()
+            if token == b'"':
                 self.in_string = True
                 return
-            if len(mark) == 1:
-                yield mark, found.start()
+            if len(token) == 1:
+                yield token, match.start()
 
     def _keep(self, piece: bytes) -> None:
         self.kept += piece
         if len(self.kept) > self.limit:
             raise too_long_error(f"Row {self.number + 1}", self.limit, _UNCLOSED_HINT)
 
-    def _close(self, piece: bytes, mark: bytes) -> Iterator[tuple[int, bytes]]:
+    def _close(self, piece: bytes, token: bytes) -> Iterator[tuple[int, bytes]]:
         self._keep(piece)
         row = bytes(self.kept).strip()
         self.kept.clear()
         # An empty item between two commas is an error; before the end, it is a trailing comma.
-        if row or mark == b",":
+        if row or token == b",":
             self.number += 1
             yield self.number, row
 

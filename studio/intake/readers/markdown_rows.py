@@ -22,25 +22,25 @@ _Line = tuple[int, bytes | None]
 def rows_in_markdown(file: BinaryIO, limit: int) -> RowStream:
     """Yield sections with their headings; a heading without text joins the section below it."""
     yield FileNote(ProblemCode.BY_HEADING)
-    block, said, fence = TextBlock(limit), False, b""
+    block, has_content, fence = TextBlock(limit), False, b""
     for before, (number, line), after in _with_neighbours(read_lines(file, limit)):
-        fence, was = _open_fence(fence, line or b""), fence
-        heading = not was and _is_heading(before, line or b"", after)
-        if heading and said:
+        fence, open_before = _open_fence(fence, line or b""), fence
+        heading = not open_before and _is_heading(before, line or b"", after)
+        if heading and has_content:
             yield from block.flush()
-            said = False
+            has_content = False
         block.add(number, line)
-        said = said or _has_text(line, heading=heading)
+        has_content = has_content or _has_text(line, heading=heading)
     yield from block.flush()
 
 
-def _with_neighbours(found: Iterable[_Line]) -> Iterator[tuple[bytes, _Line, bytes]]:
-    before, now = b"", None
-    for line in chain(found, [None]):
-        if now is not None:
-            yield before, now, (line[1] or b"") if line else b""
-            before = now[1] or b""
-        now = line
+def _with_neighbours(lines: Iterable[_Line]) -> Iterator[tuple[bytes, _Line, bytes]]:
+    before, current = b"", None
+    for line in chain(lines, [None]):
+        if current is not None:
+            yield before, current, (line[1] or b"") if line else b""
+            before = current[1] or b""
+        current = line
 
 
 def _is_heading(before: bytes, line: bytes, after: bytes) -> bool:
@@ -59,10 +59,10 @@ def _has_text(line: bytes | None, *, heading: bool) -> bool:
 
 def _open_fence(fence: bytes, line: bytes) -> bytes:
     """Return the fence of the code block that is open after this line, or b""."""
-    found = _FENCE.match(line)
-    if found is None:
+    match = _FENCE.match(line)
+    if match is None:
         return fence
-    marks, info = found[1], found[2]
+    marks, info = match[1], match[2]
     if not fence:
         return bytes(marks)
     closes = marks[:1] == fence[:1] and len(marks) >= len(fence) and not info.strip()

@@ -50,16 +50,16 @@ def detect_options(
         SlowReadingError: the deadline has passed.
 
     """
-    found = DetectedOptions(options=options)
+    detected = DetectedOptions(options=options)
     if kind in TEXT_FORMATS:
-        with open_data_files(path) as opened:
-            _detect_encoding(found, opened.files, limits)
-            if kind == "csv" and opened.files:
-                _detect_table(found, opened.files[0], limits)
+        with open_data_files(path) as data_files:
+            _detect_encoding(detected, data_files.files, limits)
+            if kind == "csv" and data_files.files:
+                _detect_table(detected, data_files.files[0], limits)
     if kind == "xlsx":
-        with open_data_files(path) as opened:
-            _detect_sheet(found, opened.files, limits)
-    return found
+        with open_data_files(path) as data_files:
+            _detect_sheet(detected, data_files.files, limits)
+    return detected
 
 
 def guess_file_encoding(part: DataFile, limits: Limits) -> EncodingGuess:
@@ -67,27 +67,27 @@ def guess_file_encoding(part: DataFile, limits: Limits) -> EncodingGuess:
         return guess_encoding(file)
 
 
-def _detect_encoding(found: DetectedOptions, opened: list[DataFile], limits: Limits) -> None:
-    if found.options.encoding:
-        found.encodings = _encoding_previews(opened, limits, found.options.encoding)
+def _detect_encoding(detected: DetectedOptions, data_files: list[DataFile], limits: Limits) -> None:
+    if detected.options.encoding:
+        detected.encodings = _encoding_previews(data_files, limits, detected.options.encoding)
         return
-    guesses = [guess_file_encoding(part, limits) for part in opened]
-    guessed = [one for one in guesses if one.is_guessed]
-    if not guessed:
+    guesses = [guess_file_encoding(part, limits) for part in data_files]
+    uncertain = [guess for guess in guesses if guess.is_guessed]
+    if not uncertain:
         return
-    if len({one.encoding for one in guesses}) == 1:
-        found.options = found.options.model_copy(update={"encoding": guessed[0].encoding})
-    found.is_likely = all(one.is_likely for one in guessed)
-    found.encodings = guessed[0].readings
-    first = guessed[0].readings[0]
-    found.questions.append(
+    if len({guess.encoding for guess in guesses}) == 1:
+        detected.options = detected.options.model_copy(update={"encoding": uncertain[0].encoding})
+    detected.is_likely = all(guess.is_likely for guess in uncertain)
+    detected.encodings = uncertain[0].readings
+    first = uncertain[0].readings[0]
+    detected.questions.append(
         f"The text is not UTF-8. The encoding may be {first.label}: do these characters look "
         f"right? {first.sample}"
     )
 
 
-def _detect_table(found: DetectedOptions, part: DataFile, limits: Limits) -> None:
-    name = found.options.encoding or guess_file_encoding(part, limits).encoding
+def _detect_table(detected: DetectedOptions, part: DataFile, limits: Limits) -> None:
+    name = detected.options.encoding or guess_file_encoding(part, limits).encoding
     with part.open(Meter(limits)) as file, as_utf8(file, name) as text:
         head = (
             normalise_newlines(text, part.read_head())
@@ -96,40 +96,42 @@ def _detect_table(found: DetectedOptions, part: DataFile, limits: Limits) -> Non
         )
     lines = head.splitlines(keepends=True)
     # The last line may be cut off.
-    table = detect_layout(lines[:-1] if len(head) == _TABLE_HEAD_BYTES else lines, found.options)
-    found.options = table.options
-    found.questions += table.questions
-    found.is_likely = found.is_likely and table.is_likely
+    table = detect_layout(lines[:-1] if len(head) == _TABLE_HEAD_BYTES else lines, detected.options)
+    detected.options = table.options
+    detected.questions += table.questions
+    detected.is_likely = detected.is_likely and table.is_likely
 
 
-def _detect_sheet(found: DetectedOptions, opened: list[DataFile], limits: Limits) -> None:
+def _detect_sheet(detected: DetectedOptions, data_files: list[DataFile], limits: Limits) -> None:
     from studio.intake.readers import excel_rows  # noqa: PLC0415 -- heavy import
 
     meter = Meter(limits)
-    with opened[0].open_seekable(meter) as file, excel_rows.open_sheets(file, meter) as sheets:
-        chosen = excel_rows.choose_sheet(sheets, found.options.sheet, meter)
+    with data_files[0].open_seekable(meter) as file, excel_rows.open_sheets(file, meter) as sheets:
+        chosen = excel_rows.choose_sheet(sheets, detected.options.sheet, meter)
         rows = excel_rows.first_sheet_rows(chosen, meter)
-        found.sheets = [sheet.name for sheet in sheets]
-    if len(found.sheets) > 1 and not found.options.sheet:
-        others = ", ".join(name for name in found.sheets if name != chosen.name)
-        found.questions.append(f"Sheet {chosen.name} is used. Is that right? Others: {others}.")
-        if len(opened) == 1:
-            found.options = found.options.model_copy(update={"sheet": chosen.name})
+        detected.sheets = [sheet.name for sheet in sheets]
+    if len(detected.sheets) > 1 and not detected.options.sheet:
+        others = ", ".join(name for name in detected.sheets if name != chosen.name)
+        detected.questions.append(f"Sheet {chosen.name} is used. Is that right? Others: {others}.")
+        if len(data_files) == 1:
+            detected.options = detected.options.model_copy(update={"sheet": chosen.name})
     if rows and rows[0][0] > 1:
-        found.questions.append(f"Everything above row {rows[0][0]} is skipped. Is that right?")
-    header = detect_header([[to_text(cell) for cell in cells] for _, cells in rows], found.options)
-    found.options = header.options
-    found.questions += header.questions
-    found.is_likely = found.is_likely and header.is_likely
+        detected.questions.append(f"Everything above row {rows[0][0]} is skipped. Is that right?")
+    header = detect_header(
+        [[to_text(cell) for cell in cells] for _, cells in rows], detected.options
+    )
+    detected.options = header.options
+    detected.questions += header.questions
+    detected.is_likely = detected.is_likely and header.is_likely
 
 
 def _encoding_previews(
-    opened: list[DataFile], limits: Limits, chosen: str
+    data_files: list[DataFile], limits: Limits, chosen: str
 ) -> list[EncodingPreview]:
     """Return samples of the text in the chosen encoding, and in others."""
-    for part in opened:
+    for part in data_files:
         with part.open(Meter(limits)) as file:
-            read = preview_encodings(file, chosen)
-        if read:
-            return read
+            previews = preview_encodings(file, chosen)
+        if previews:
+            return previews
     return []

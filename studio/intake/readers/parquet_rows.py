@@ -48,17 +48,21 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
 def _read_batches(
     file: Any,  # noqa: ANN401 -- pyarrow is untyped
     names: ColumnNames,
-    wanted: list[int],
+    positions: list[int],
     reader: BatchReader,
 ) -> RowStream:
-    written = file.schema_arrow.names
+    stored_names = file.schema_arrow.names
     number = 0
-    for batch in file.iter_batches(_BATCH_ROWS, columns=[written[i] for i in wanted]):
+    for batch in file.iter_batches(_BATCH_ROWS, columns=[stored_names[i] for i in positions]):
         # Selecting by name returns all columns with that name, and nested ones with it as a prefix.
-        got = set(batch.schema.names)
-        own = [mine for mine, name in zip(names.unique, written, strict=True) if name in got]
-        chosen = batch.rename_columns(own)
-        yield from reader.rows(chosen.select([names.unique[i] for i in wanted]), number)
+        batch_names = set(batch.schema.names)
+        unique_names_read = [
+            unique
+            for unique, name in zip(names.unique, stored_names, strict=True)
+            if name in batch_names
+        ]
+        chosen = batch.rename_columns(unique_names_read)
+        yield from reader.rows(chosen.select([names.unique[i] for i in positions]), number)
         number += batch.num_rows
 
 

@@ -38,8 +38,10 @@ def _questions(article: dict[str, Any]) -> Iterator[dict[str, Any]]:
             case {"context": context, "qas": [*questions]}:
                 title = {"title": article["title"]} if "title" in article else {}
                 for question in questions:
-                    found = question if isinstance(question, dict) else {"question": question}
-                    yield title | {"context": context} | found | _answer_spans(found.get("answers"))
+                    values = question if isinstance(question, dict) else {"question": question}
+                    yield (
+                        title | {"context": context} | values | _answer_spans(values.get("answers"))
+                    )
 
 
 def _answer_spans(answers: Any) -> dict[str, Any]:  # noqa: ANN401 -- from a user's file

@@ -41,8 +41,8 @@ def detect_layout(lines: Sequence[str], options: FileOptions) -> TableLayout:
         questions.append(f"The separator seems to be {chosen}. Is that right? First line: {shown}")
     is_default = SEPARATORS.get(chosen) == most_frequent_separator("".join(lines[:1]))
     separator = chosen if is_asked or options.separator or not is_default else ""
-    found = options.model_copy(update={"separator": separator})
-    table = detect_header(_parse_cells(lines, chosen or ","), found, shown)
+    detected = options.model_copy(update={"separator": separator})
+    table = detect_header(_parse_cells(lines, chosen or ","), detected, shown)
     is_likely = len(candidates) < 2 and table.is_likely  # noqa: PLR2004 -- several fit
     return TableLayout(table.options, [*questions, *table.questions], is_likely)
 

@@ -13,14 +13,14 @@ _HEAD_BYTES = 2**20
 
 
 def rows_in_text(file: BinaryIO, limit: int) -> RowStream:
-    found = read_lines(file, limit)
-    first = list(_read_head(found))
-    blocks = _has_paragraphs(first)
-    yield FileNote(ProblemCode.BY_PARAGRAPH if blocks else ProblemCode.BY_LINE)
+    lines = read_lines(file, limit)
+    first = list(_read_head(lines))
+    by_paragraph = _has_paragraphs(first)
+    yield FileNote(ProblemCode.BY_PARAGRAPH if by_paragraph else ProblemCode.BY_LINE)
     block = TextBlock(limit)
-    for number, line in chain(first, found):
+    for number, line in chain(first, lines):
         blank = line is not None and not line.strip()
-        if blank or not blocks:
+        if blank or not by_paragraph:
             yield from block.flush()
         if not blank:
             block.add(number, line)
@@ -44,26 +44,26 @@ class TextBlock:
 
     def flush(self) -> Iterator[RawRow | UnreadableRow]:
         """Yield the row, if any, and reset."""
-        number, size, written = self._first, self._size, bytes(self._kept)
+        number, size, content = self._first, self._size, bytes(self._kept)
         self._first = self._size = 0
         self._kept.clear()
         if size > self._limit:
             yield too_long_row(number, self._limit)
-        elif written.strip():
-            yield _build_row(number, written)
+        elif content.strip():
+            yield _build_row(number, content)
 
 
-def _build_row(number: int, written: bytes) -> RawRow | UnreadableRow:
+def _build_row(number: int, content: bytes) -> RawRow | UnreadableRow:
     try:
-        text = written.decode()
+        text = content.decode()
     except UnicodeDecodeError as error:
         return not_utf8_row(number, error)
     return RawRow(number, {"text": text.replace("\r\n", "\n").strip("\n").rstrip()})
 
 
-def _read_head(found: Iterator[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes | None]]:
+def _read_head(lines: Iterator[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes | None]]:
     size = 0
-    for number, line in found:
+    for number, line in lines:
         yield number, line
         size += len(line or b"")
         if size > _HEAD_BYTES:

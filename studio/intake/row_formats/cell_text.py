@@ -46,8 +46,8 @@ class MappedRow:
 
     def _mapped_value(self, column: str) -> Any:  # noqa: ANN401 -- a value from a user's file
         value = self._values.get(column)
-        shown = self._mapping.values.get(column)
-        return shown.get(to_text(value), value) if shown else value
+        replacements = self._mapping.values.get(column)
+        return replacements.get(to_text(value), value) if replacements else value
 
 
 def require_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
@@ -100,10 +100,10 @@ def _dump_json(value: Any) -> str:  # noqa: ANN401 -- from a user's file
         return str(value)
 
 
-def is_number(written: str) -> bool:
+def is_number(text: str) -> bool:
     """Tell whether a text is a finite number."""
     try:
-        return math.isfinite(float(written))
+        return math.isfinite(float(text))
     except ValueError:
         return False
 
@@ -143,12 +143,12 @@ def _part_text(part: Any) -> str:  # noqa: ANN401 -- from a user's file
             return ""
         case {"type": str() as kind} if kind not in _TEXT_PART_TYPES:
             raise UnusableRowError(ProblemCode.NOT_TEXT, kind[:100])
-        case {"text": {"value": str() as written}}:
-            return written
-        case {"text": str() as written} | {"value": str() as written}:
-            return written
-        case {"content": str() as written} | {"refusal": str() as written}:
-            return written
+        case {"text": {"value": str() as text}}:
+            return text
+        case {"text": str() as text} | {"value": str() as text}:
+            return text
+        case {"content": str() as text} | {"refusal": str() as text}:
+            return text
     raise UnusableRowError(ProblemCode.NOT_TEXT)
 
 

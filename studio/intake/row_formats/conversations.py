@@ -74,8 +74,8 @@ def completion_turns(cells: MappedRow) -> list[Turn]:
 
 def build_messages(cells: MappedRow, system: str) -> ConversationRow:
     raw = cells.value("messages")
-    found = parse_turns(cells.value("conversations") if raw is None else raw)
-    return with_tools(cells, validate_conversation(add_system_turn(cells, system, found)))
+    turns = parse_turns(cells.value("conversations") if raw is None else raw)
+    return with_tools(cells, validate_conversation(add_system_turn(cells, system, turns)))
 
 
 def build_classification(cells: MappedRow, system: str) -> ConversationRow:
@@ -92,8 +92,8 @@ def build_regression(cells: MappedRow, system: str) -> ConversationRow:
 
 
 def _build_answered(cells: MappedRow, system: str, answer: str) -> ConversationRow:
-    asked = [*system_turns(cells, system), make_turn("user", cells.text("text"))]
-    return {"messages": validate_conversation([*asked, make_turn("assistant", answer)])}
+    prompt = [*system_turns(cells, system), make_turn("user", cells.text("text"))]
+    return {"messages": validate_conversation([*prompt, make_turn("assistant", answer)])}
 
 
 def thread_turns(cells: MappedRow) -> list[Turn]:
@@ -111,13 +111,13 @@ def system_turns(cells: MappedRow, system: str) -> list[Turn]:
     return [make_turn("system", content)] if content.strip() else []
 
 
-def add_system_turn(cells: MappedRow, system: str, found: list[Turn]) -> list[Turn]:
+def add_system_turn(cells: MappedRow, system: str, turns: list[Turn]) -> list[Turn]:
     """Add the system turn to turns without one."""
-    own = any(turn["role"] == "system" and turn["content"].strip() for turn in found)
-    return [*system_turns(cells, "" if own else system), *found]
+    has_system = any(turn["role"] == "system" and turn["content"].strip() for turn in turns)
+    return [*system_turns(cells, "" if has_system else system), *turns]
 
 
 def with_tools(cells: MappedRow, messages: list[Turn]) -> ConversationRow:
     """Return a conversation with the row's tools, if any."""
-    given = parse_tools(cells.value("tools"))
-    return {"messages": messages, "tools": given} if given else {"messages": messages}
+    tools = parse_tools(cells.value("tools"))
+    return {"messages": messages, "tools": tools} if tools else {"messages": messages}

@@ -50,10 +50,10 @@ def parse_turns_or_text(value: Any, role: MessageRole) -> list[Turn]:  # noqa: A
     if not holds_turns(value):
         return [make_turn(role, require_text(value))]
     match parse_json_cell(value):
-        case {} as one:
-            return [_parse_turn(one if one.get("from") else {"role": role} | one)]
-        case several:
-            return parse_turns(several)
+        case {} as turn:
+            return [_parse_turn(turn if turn.get("from") else {"role": role} | turn)]
+        case turns:
+            return parse_turns(turns)
 
 
 def holds_turns(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
@@ -62,8 +62,8 @@ def holds_turns(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
         case {"content": _} | {"value": _} | {"tool_calls": _} | [{}, *_]:
             return True
         case str():
-            found = parse_json_cell(value)
-            listed = found if isinstance(found, list) else [found]
+            parsed = parse_json_cell(value)
+            listed = parsed if isinstance(parsed, list) else [parsed]
             return bool(listed) and all(map(_is_turn, listed))
     return False
 
@@ -74,7 +74,7 @@ def parse_transcript(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's
         return []
     _, *pieces = _TRANSCRIPT_SPEAKER.split(value)
     pairs = zip(pieces[::2], pieces[1::2], strict=True)
-    return [make_turn(MESSAGE_ROLES[who.lower()], what.strip()) for who, what in pairs]
+    return [make_turn(MESSAGE_ROLES[speaker.lower()], text.strip()) for speaker, text in pairs]
 
 
 def _is_turn(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
@@ -88,9 +88,9 @@ def _parse_turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
     if not isinstance(turn, dict):
         raise UnusableRowError(ProblemCode.NO_TURNS)
     # Parquet stores a key that only other turns have as null.
-    named = turn.get("from") if turn.get("role") is None else turn["role"]
-    written = turn.get("value") if turn.get("content") is None else turn["content"]
-    name = to_text(named).strip().lower()
+    raw_role = turn.get("from") if turn.get("role") is None else turn["role"]
+    content = turn.get("value") if turn.get("content") is None else turn["content"]
+    name = to_text(raw_role).strip().lower()
     role = MESSAGE_ROLES.get(name)
     if role is None:
         raise UnusableRowError(ProblemCode.UNKNOWN_ROLE, name[:100])
@@ -98,50 +98,52 @@ def _parse_turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
         return (
             make_turn(role, "")
             | _optional_fields(turn, role)
-            | {"tool_calls": parse_tool_calls(written)}
+            | {"tool_calls": parse_tool_calls(content)}
         )
-    return make_turn(role, content_text(written)) | _optional_fields(turn, role)
+    return make_turn(role, content_text(content)) | _optional_fields(turn, role)
 
 
 def _optional_fields(turn: dict[str, Any], role: MessageRole) -> Turn:
     """Return the optional fields of a turn: tool calls, weights, reasoning, names of tools."""
-    more: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if role == "assistant":
-        more["tool_calls"] = parse_tool_calls(turn.get("tool_calls")) or parse_tool_calls(
+        fields["tool_calls"] = parse_tool_calls(turn.get("tool_calls")) or parse_tool_calls(
             turn.get("function_call")
         )
-        more["weight"] = _parse_weight(turn)
-        more["reasoning_content"] = _parse_reasoning(turn)
+        fields["weight"] = _parse_weight(turn)
+        fields["reasoning_content"] = _parse_reasoning(turn)
     elif role == "tool":
-        more["tool_call_id"] = to_text(turn.get("tool_call_id"))
-    more["name"] = to_text(turn.get("name"))
+        fields["tool_call_id"] = to_text(turn.get("tool_call_id"))
+    fields["name"] = to_text(turn.get("name"))
     # Omit empty values, and a weight of 1, which is the default.
-    return cast("Turn", {key: value for key, value in more.items() if value not in ("", [], 1)})
+    return cast("Turn", {key: value for key, value in fields.items() if value not in ("", [], 1)})
 
 
 def _parse_reasoning(turn: dict[str, Any]) -> str:
-    given = [turn[key] for key in _REASONING_KEYS if isinstance(turn.get(key), str)]
-    return next(filter(str.strip, [*given, reasoning_text(turn.get("content"))]), "")
+    candidates = [turn[key] for key in _REASONING_KEYS if isinstance(turn.get(key), str)]
+    return next(filter(str.strip, [*candidates, reasoning_text(turn.get("content"))]), "")
 
 
 def _parse_weight(turn: dict[str, Any]) -> int:
     """Return whether an answer is trained on, 0 or 1, from whichever key its turn has."""
-    given = {key: to_text(turn[key]).strip() for key in _WEIGHT_KEYS if turn.get(key) is not None}
-    weights = {_WEIGHT_VALUES.get(written.lower()) for written in given.values()}
+    values_by_key = {
+        key: to_text(turn[key]).strip() for key in _WEIGHT_KEYS if turn.get(key) is not None
+    }
+    weights = {_WEIGHT_VALUES.get(text.lower()) for text in values_by_key.values()}
     if None in weights or len(weights) > 1:
-        written = ", ".join(f"{key}: {value}" for key, value in given.items())
-        raise UnusableRowError(ProblemCode.BAD_WEIGHT, written[:100])
+        text = ", ".join(f"{key}: {value}" for key, value in values_by_key.items())
+        raise UnusableRowError(ProblemCode.BAD_WEIGHT, text[:100])
     return weights.pop() or 0 if weights else 1
 
 
 def unused_keys(values: Iterable[Any]) -> list[str]:
     """Return the unused keys of turns, in order of first occurrence."""
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     for value in filter(holds_turns, values):
         listed = parse_json_cell(value)
         for turn in listed if isinstance(listed, list) else [listed]:
-            found |= dict.fromkeys(_unused_turn_keys(turn) if isinstance(turn, dict) else ())
-    return list(found)
+            keys |= dict.fromkeys(_unused_turn_keys(turn) if isinstance(turn, dict) else ())
+    return list(keys)
 
 
 def _unused_turn_keys(turn: dict[Any, Any]) -> Iterator[str]:

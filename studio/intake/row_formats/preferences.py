@@ -37,7 +37,7 @@ _MIN_ANSWERS = 2
 
 
 def build_preference(cells: MappedRow, system: str) -> PreferenceRow:
-    asking, offered = _parse_prompt(cells)
+    prompt, prompt_tools = _parse_prompt(cells)
     chosen = parse_transcript(cells.value("chosen")) or parse_turns_or_text(
         cells.value("chosen"), "assistant"
     )
@@ -47,10 +47,10 @@ def build_preference(cells: MappedRow, system: str) -> PreferenceRow:
     if chosen[0]["role"] != "assistant" or rejected[0]["role"] != "assistant":
         # Both contain the prompt: their common prefix, up to where the answers start.
         shared = _shared_prefix_length(chosen, rejected)
-        asking, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
-    row = _build_pair(add_system_turn(cells, system, asking), chosen, rejected)
-    given = parse_tools(cells.value("tools")) or offered
-    return {**row, "tools": given} if given else row
+        prompt, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
+    row = _build_pair(add_system_turn(cells, system, prompt), chosen, rejected)
+    tools = parse_tools(cells.value("tools")) or prompt_tools
+    return {**row, "tools": tools} if tools else row
 
 
 def _parse_prompt(cells: MappedRow) -> tuple[list[Turn], list[dict[str, Any]]]:
@@ -65,12 +65,12 @@ def _parse_prompt(cells: MappedRow) -> tuple[list[Turn], list[dict[str, Any]]]:
 
 
 def _shared_prefix_length(chosen: list[Turn], rejected: list[Turn]) -> int:
-    most = min(len(chosen), len(rejected)) - 1
-    return next((i for i in range(most) if chosen[i] != rejected[i]), most)
+    limit = min(len(chosen), len(rejected)) - 1
+    return next((i for i in range(limit) if chosen[i] != rejected[i]), limit)
 
 
-def _build_pair(asking: list[Turn], chosen: list[Turn], rejected: list[Turn]) -> PreferenceRow:
-    messages = validate_prompt(asking)
+def _build_pair(prompt: list[Turn], chosen: list[Turn], rejected: list[Turn]) -> PreferenceRow:
+    messages = validate_prompt(prompt)
     if validate_answers(chosen) == validate_answers(rejected):
         raise UnusableRowError(ProblemCode.EQUAL_ANSWERS)
     return {"messages": messages, "chosen": chosen, "rejected": rejected}
@@ -81,11 +81,11 @@ def build_ranked(cells: MappedRow, system: str) -> PreferenceRow:
     answers = parse_json_cell(cells.value("answers"))
     if not isinstance(answers, list) or len(answers) < _MIN_ANSWERS:
         raise UnusableRowError(ProblemCode.FEW_ANSWERS)
-    merits = _score_answers(cells, answers)
-    best, worst = max(merits), min(merits)
+    scores = _score_answers(cells, answers)
+    best, worst = max(scores), min(scores)
     if best == worst:
         raise UnusableRowError(ProblemCode.EQUAL_ANSWERS)
-    chosen, rejected = (_parse_answer(answers[merits.index(merit)]) for merit in (best, worst))
+    chosen, rejected = (_parse_answer(answers[scores.index(score)]) for score in (best, worst))
     return _build_pair(prompt_turns(cells, system), chosen, rejected)
 
 
@@ -126,10 +126,10 @@ def _require_list(value: Any) -> list[Any]:  # noqa: ANN401 -- from a user's fil
 
 
 def _parse_number(value: Any) -> float:  # noqa: ANN401 -- from a user's file
-    written = to_text(value)
-    if not is_number(written):
+    text = to_text(value)
+    if not is_number(text):
         raise UnusableRowError(ProblemCode.BAD_SCORES)
-    return float(written)
+    return float(text)
 
 
 def build_judged(cells: MappedRow, system: str) -> JudgedRow:

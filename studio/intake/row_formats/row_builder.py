@@ -58,7 +58,7 @@ def encode_row(row: CanonicalRow) -> bytes:
 
 
 def _build_text_row(cells: MappedRow) -> TextRow:
-    written = cells.text("text")
-    if not written.strip():
+    text = cells.text("text")
+    if not text.strip():
         raise UnusableRowError(ProblemCode.NO_TEXT)
-    return {"text": written}
+    return {"text": text}

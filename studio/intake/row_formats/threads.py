@@ -77,12 +77,12 @@ class ThreadJoiner:
 
     def __iter__(self) -> Iterator[Thread]:
         """Yield every conversation, and every row that belongs to none with the reason."""
-        fates = self._chain_problems()
+        problems = self._chain_problems()
         unanswered = self._unanswered()
-        inner = {found.parent for name, found in self._nodes.items() if name not in unanswered}
-        for name, found in self._nodes.items():
-            code = fates[name] or (ProblemCode.MISSING_ANSWER if name in unanswered else None)
-            number = found.number
+        inner = {node.parent for name, node in self._nodes.items() if name not in unanswered}
+        for name, node in self._nodes.items():
+            code = problems[name] or (ProblemCode.MISSING_ANSWER if name in unanswered else None)
+            number = node.number
             if code is not None:
                 yield Thread(number, [number], name, UnusableRowError(code))
             elif name not in inner:
@@ -90,29 +90,29 @@ class ThreadJoiner:
 
     def _chain_problems(self) -> dict[str, ProblemCode | None]:
         """Return for each row why its chain of parents has no start, or None."""
-        fates: dict[str, ProblemCode | None] = {}
+        problems: dict[str, ProblemCode | None] = {}
         for start in self._nodes:
             path: dict[str, None] = {}
-            at = start
-            while at in self._nodes and at not in fates and at not in path:
-                path[at] = None
-                at = self._nodes[at].parent
-            unknown = ProblemCode.ORPHAN if at else None
-            fate = ProblemCode.CYCLE if at in path else fates.get(at, unknown)
-            fates.update(dict.fromkeys(path, fate))
-        return fates
+            name = start
+            while name in self._nodes and name not in problems and name not in path:
+                path[name] = None
+                name = self._nodes[name].parent
+            unknown = ProblemCode.ORPHAN if name else None
+            problem = ProblemCode.CYCLE if name in path else problems.get(name, unknown)
+            problems.update(dict.fromkeys(path, problem))
+        return problems
 
     def _unanswered(self) -> set[str]:
         """Return the questions that no answer follows, directly or further down."""
-        children = Counter(found.parent for found in self._nodes.values())
-        found: set[str] = set()
+        children = Counter(unanswered.parent for unanswered in self._nodes.values())
+        unanswered: set[str] = set()
         for leaf in [name for name in self._nodes if not children[name]]:
             name = leaf
             while name in self._nodes and not children[name] and self._asks(name):
-                found.add(name)
+                unanswered.add(name)
                 name = self._nodes[name].parent
                 children[name] -= 1
-        return found
+        return unanswered
 
     def _asks(self, name: str) -> bool:
         return self._nodes[name].turns[-1]["role"] != "assistant"
@@ -124,8 +124,8 @@ class ThreadJoiner:
             root = chain[-1].parent
             chain.append(self._nodes[root])
         chain.reverse()
-        turns = [*chain[0].system, *(turn for found in chain for turn in found.turns)]
-        rows = [found.number for found in chain]
+        turns = [*chain[0].system, *(turn for node in chain for turn in node.turns)]
+        rows = [node.number for node in chain]
         try:
             return Thread(rows[-1], rows, root, {"messages": validate_conversation(turns)})
         except UnusableRowError as error:

@@ -18,8 +18,8 @@ def parse_tools(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401 -- from a u
     match parse_json_cell(value):
         case None | "":
             return []
-        case [*given]:
-            return [_parse_tool(parse_json_cell(tool)) for tool in given]
+        case [*tools]:
+            return [_parse_tool(parse_json_cell(tool)) for tool in tools]
         case {}:
             return [_parse_tool(parse_json_cell(value))]
     raise UnusableRowError(ProblemCode.BAD_TOOLS)
@@ -41,27 +41,27 @@ def parse_tool_calls(value: Any) -> list[ToolCall]:  # noqa: ANN401 -- from a us
         UnusableRowError: a call has no name, or its arguments are not a JSON object.
 
     """
-    found = parse_json_cell(value)
-    match found:
+    parsed = parse_json_cell(value)
+    match parsed:
         case None | "":
             return []
-        case [*given]:
-            return [_parse_call(parse_json_cell(call)) for call in given]
+        case [*calls]:
+            return [_parse_call(parse_json_cell(call)) for call in calls]
         case {}:
-            return [_parse_call(found)]
+            return [_parse_call(parsed)]
     raise UnusableRowError(ProblemCode.BAD_TOOL_CALL)
 
 
 def _parse_call(value: Any) -> ToolCall:  # noqa: ANN401 -- from a user's file
     match value:
         case {"function": {"name": str() as name, **rest}} | {"name": str() as name, **rest}:
-            written = rest.get("arguments", rest.get("parameters"))
+            arguments = rest.get("arguments", rest.get("parameters"))
             call: ToolCall = {
                 "type": "function",
-                "function": {"name": name, "arguments": _parse_arguments(written)},
+                "function": {"name": name, "arguments": _parse_arguments(arguments)},
             }
-            given = value.get("id")
-            return {"id": to_text(given), **call} if given else call
+            call_id = value.get("id")
+            return {"id": to_text(call_id), **call} if call_id else call
     raise UnusableRowError(ProblemCode.BAD_TOOL_CALL)
 
 

@@ -37,25 +37,25 @@ class _Shard:
     def add(self, digest: int) -> bool:
         if self.used >= _MAX_LOAD * len(self.slots):
             self._grow()
-        place = self._find_slot(digest + 1)
-        if self.slots[place]:
+        slot = self._find_slot(digest + 1)
+        if self.slots[slot]:
             return False
-        self.slots[place] = digest + 1
+        self.slots[slot] = digest + 1
         self.used += 1
         return True
 
     def _find_slot(self, value: int) -> int:
         slots = self.slots
-        place = value % len(slots)
-        while slots[place] not in (0, value):
-            place = (place + 1) % len(slots)
-        return place
+        slot = value % len(slots)
+        while slots[slot] not in (0, value):
+            slot = (slot + 1) % len(slots)
+        return slot
 
     def _grow(self) -> None:
-        kept = self.slots
+        old_slots = self.slots
         # An odd length spreads the digests even if their low bits are equal.
-        self.slots = array("Q", bytes(8 * (len(kept) * 5 // 4 | 1)))
-        for value in kept:
+        self.slots = array("Q", bytes(8 * (len(old_slots) * 5 // 4 | 1)))
+        for value in old_slots:
             if value:
                 self.slots[self._find_slot(value)] = value
 
@@ -70,5 +70,5 @@ def question_key(row: CanonicalRow) -> bytes:
     """Return the question of a row: its system and user turns, without the answers."""
     if "text" in row:
         return row["text"].strip().encode()
-    asked = [turn for turn in row["messages"] if turn["role"] in {"system", "user"}]
-    return "\0".join(f"{turn['role']}\0{turn['content'].strip()}" for turn in asked).encode()
+    prompt = [turn for turn in row["messages"] if turn["role"] in {"system", "user"}]
+    return "\0".join(f"{turn['role']}\0{turn['content'].strip()}" for turn in prompt).encode()

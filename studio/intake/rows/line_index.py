@@ -22,8 +22,8 @@ def read_row(path: Path, number: int) -> dict[str, Any]:
         line = file.readline()
     if not line:
         raise IndexError(number)
-    found: dict[str, Any] = json.loads(line)
-    return found
+    row: dict[str, Any] = json.loads(line)
+    return row
 
 
 def row_offset(path: Path, number: int) -> int:
@@ -34,19 +34,19 @@ def row_offset(path: Path, number: int) -> int:
 
     """
     state = path.stat()
-    places = _block_offsets(path, state.st_mtime_ns, state.st_size)
+    offsets = _block_offsets(path, state.st_mtime_ns, state.st_size)
     block, rest = divmod(number - 1, _STRIDE)
     with path.open("rb") as file:
-        file.seek(places[block])
-        return places[block] + sum(map(len, islice(file, rest)))
+        file.seek(offsets[block])
+        return offsets[block] + sum(map(len, islice(file, rest)))
 
 
 @lru_cache(maxsize=16)
 def _block_offsets(path: Path, _changed: int, _size: int) -> list[int]:
-    places, at = list[int](), 0
+    offsets, offset = list[int](), 0
     with path.open("rb") as file:
         for i, line in enumerate(file):
             if i % _STRIDE == 0:
-                places.append(at)
-            at += len(line)
-    return places
+                offsets.append(offset)
+            offset += len(line)
+    return offsets

@@ -50,22 +50,26 @@ def read_page(path: Path, *, after: int, limit: int) -> Page:
 
 def read_rows(path: Path, numbers: Collection[int], *, after: int, limit: int) -> Page:
     """Return the rows with these numbers after number `after`."""
-    wanted = sorted(number for number in numbers if number > after)
-    now = frozenset(wanted[:limit])
-    lines = (pair for pair in islice(_numbered_lines(path), max(now, default=0)) if pair[0] in now)
+    selected = sorted(number for number in numbers if number > after)
+    page_numbers = frozenset(selected[:limit])
+    lines = (
+        pair
+        for pair in islice(_numbered_lines(path), max(page_numbers, default=0))
+        if pair[0] in page_numbers
+    )
     page = _build_page(path, lines, limit)
-    return replace(page, has_more=page.has_more or len(wanted) > limit)
+    return replace(page, has_more=page.has_more or len(selected) > limit)
 
 
 def search_rows(path: Path, words: str, *, after: int, limit: int) -> Page:
     """Return the rows after number `after` that contain these words. Case-insensitive."""
-    found: list[NumberedRow] = []
-    until = time.monotonic() + SEARCH_SECONDS
+    matches: list[NumberedRow] = []
+    deadline = time.monotonic() + SEARCH_SECONDS
     for number, line in islice(_numbered_lines(path), after, None):
-        if len(found) == limit or time.monotonic() > until:
-            return Page(rows=found, has_more=True, looked_to=number - 1)
-        found += _matching_rows(path, number, line, words)
-    return Page(rows=found, has_more=False)
+        if len(matches) == limit or time.monotonic() > deadline:
+            return Page(rows=matches, has_more=True, looked_to=number - 1)
+        matches += _matching_rows(path, number, line, words)
+    return Page(rows=matches, has_more=False)
 
 
 def search_rows_backward(path: Path, words: str, *, before: int) -> Page:
@@ -74,24 +78,24 @@ def search_rows_backward(path: Path, words: str, *, before: int) -> Page:
     Case-insensitive. A file is read forwards, so this searches a few hundred rows, then twice as
     many before them, and so on.
     """
-    until, size = time.monotonic() + SEARCH_SECONDS, _BACKWARD_BLOCK
+    deadline, size = time.monotonic() + SEARCH_SECONDS, _BACKWARD_BLOCK
     first = before
     while first > 1:
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return Page(rows=[], has_more=True, looked_to=first)
         last, first = first - 1, max(1, first - size)
         size *= 2
-        found: list[NumberedRow] = []
+        matches: list[NumberedRow] = []
         for number, line in islice(_numbered_lines(path), first - 1, last):
-            found = _matching_rows(path, number, line, words) or found
-        if found:
-            return Page(rows=found, has_more=first > 1)
+            matches = _matching_rows(path, number, line, words) or matches
+        if matches:
+            return Page(rows=matches, has_more=first > 1)
     return Page(rows=[], has_more=False)
 
 
 def _matching_rows(path: Path, number: int, line: bytes, words: str) -> list[NumberedRow]:
-    row, wanted = json.loads(line), words.casefold()
-    if not any(wanted in text.casefold() for text in _row_texts(row)):
+    row, needle = json.loads(line), words.casefold()
+    if not any(needle in text.casefold() for text in _row_texts(row)):
         return []
     return [NumberedRow(number=number, row=row, source=_source_number(path, number))]
 
@@ -102,16 +106,16 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _build_page(path: Path, lines: Iterator[tuple[int, bytes]], limit: int) -> Page:
-    found: list[NumberedRow] = []
+    rows: list[NumberedRow] = []
     size = 0
     for number, line in lines:
         size += len(line)
-        if len(found) == limit or (found and size > PAGE_BYTES):
-            return Page(rows=found, has_more=True)
-        found.append(
+        if len(rows) == limit or (rows and size > PAGE_BYTES):
+            return Page(rows=rows, has_more=True)
+        rows.append(
             NumberedRow(number=number, row=json.loads(line), source=_source_number(path, number))
         )
-    return Page(rows=found, has_more=False)
+    return Page(rows=rows, has_more=False)
 
 
 def _source_number(path: Path, number: int) -> int | None:
@@ -128,8 +132,8 @@ def _row_texts(value: Any) -> Iterator[str]:  # noqa: ANN401 -- any JSON value
         case str():
             yield value
         case list():
-            for one in value:
-                yield from _row_texts(one)
+            for item in value:
+                yield from _row_texts(item)
         case dict():
-            for one in value.values():
-                yield from _row_texts(one)
+            for item in value.values():
+                yield from _row_texts(item)

@@ -65,50 +65,50 @@ class DropCounts:
     tally: ProblemTally = field(default_factory=ProblemTally)
     removed: Counter[ExclusionReason] = field(default_factory=Counter)
 
-    def keep_usable(self, found: Iterable[RowOutcome]) -> Iterator[Candidate]:
+    def keep_usable(self, outcomes: Iterable[RowOutcome]) -> Iterator[Candidate]:
         """Yield the rows that can be stored, and count the others."""
-        for one in found:
-            match one:
+        for outcome in outcomes:
+            match outcome:
                 case Candidate():
-                    if _REASONING_KEY in one.line:
+                    if _REASONING_KEY in outcome.line:
                         self.tally.note(ProblemCode.REASONING)
-                    yield one
+                    yield outcome
                 case RefusedRow():
-                    self.tally.add(one.code, one.number, one.detail)
+                    self.tally.add(outcome.code, outcome.number, outcome.detail)
                 case ExcludedRow():
-                    self.removed[one.reason] += 1
+                    self.removed[outcome.reason] += 1
 
 
 def build_candidates(
     rows: Iterable[RawRow], mapping: Mapping, row_bytes: int
 ) -> Iterator[RowOutcome]:
     """Yield each row as it would be stored, or why it is left out, in file order."""
-    made = _from_threads if mapping.shape == "thread" else _from_single_rows
-    return _exclude_duplicates(_refuse_long_rows(made(rows, mapping), row_bytes), mapping)
+    convert = _from_threads if mapping.shape == "thread" else _from_single_rows
+    return _exclude_duplicates(_refuse_long_rows(convert(rows, mapping), row_bytes), mapping)
 
 
 def _from_single_rows(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutcome]:
-    choice = RowFilter(mapping)
+    row_filter = RowFilter(mapping)
     for row in rows:
-        refusal = _refusal(row, choice, mapping)
+        refusal = _refusal(row, row_filter, mapping)
         if refusal is not None:
             yield refusal
             continue
         try:
-            made = build_row(mapping, row.values)
-            line = encode_row(made)
+            canonical = build_row(mapping, row.values)
+            line = encode_row(canonical)
         except UnusableRowError as error:
             yield RefusedRow(row.number, error.code, error.detail)
         else:
-            part = choice.assigned_part(row) or _assign_part(mapping, line)
-            yield Candidate(row.number, part, made, line)
+            part = row_filter.assigned_part(row) or _assign_part(mapping, line)
+            yield Candidate(row.number, part, canonical, line)
 
 
 def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutcome]:
-    choice, threads = RowFilter(mapping), ThreadJoiner(mapping)
+    row_filter, threads = RowFilter(mapping), ThreadJoiner(mapping)
     parts: dict[int, Part] = {}
     for row in rows:
-        refusal = _refusal(row, choice, mapping)
+        refusal = _refusal(row, row_filter, mapping)
         if refusal is not None:
             yield refusal
             continue
@@ -116,8 +116,8 @@ def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutco
             threads.add(row)
         except UnusableRowError as error:
             yield RefusedRow(row.number, error.code, error.detail)
-        named = choice.assigned_part(row)
-        parts |= {row.number: named} if named else {}
+        assigned = row_filter.assigned_part(row)
+        parts |= {row.number: assigned} if assigned else {}
     for thread in threads:
         if isinstance(thread.row, UnusableRowError):
             yield RefusedRow(thread.number, thread.row.code, thread.row.detail)
@@ -134,9 +134,11 @@ def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutco
             yield Candidate(thread.number, part, thread.row, line)
 
 
-def _refusal(row: RawRow, choice: RowFilter, mapping: Mapping) -> RefusedRow | ExcludedRow | None:
+def _refusal(
+    row: RawRow, row_filter: RowFilter, mapping: Mapping
+) -> RefusedRow | ExcludedRow | None:
     """Return why a row is not converted, or None."""
-    reason = choice.exclusion_reason(row)
+    reason = row_filter.exclusion_reason(row)
     if reason is not None:
         return ExcludedRow(row.number, reason)
     place = "" if mapping.media == "ignore" else find_media(row.values)
@@ -149,25 +151,25 @@ def _refusal(row: RawRow, choice: RowFilter, mapping: Mapping) -> RefusedRow | E
 
 def _assign_part(mapping: Mapping, group: bytes) -> Part:
     split = mapping.split
-    held = split.kind == "share" and is_held_out(group, split.share, mapping.seed)
-    return "validation" if held else "train"
+    is_validation = split.kind == "share" and is_held_out(group, split.share, mapping.seed)
+    return "validation" if is_validation else "train"
 
 
-def _refuse_long_rows(found: Iterable[RowOutcome], limit: int) -> Iterator[RowOutcome]:
+def _refuse_long_rows(outcomes: Iterable[RowOutcome], limit: int) -> Iterator[RowOutcome]:
     detail = row_limit_text(limit)
-    for one in found:
-        too_long = isinstance(one, Candidate) and len(one.line) > limit
-        yield RefusedRow(one.number, ProblemCode.TOO_LONG, detail) if too_long else one
+    for outcome in outcomes:
+        too_long = isinstance(outcome, Candidate) and len(outcome.line) > limit
+        yield RefusedRow(outcome.number, ProblemCode.TOO_LONG, detail) if too_long else outcome
 
 
-def _exclude_duplicates(found: Iterable[RowOutcome], mapping: Mapping) -> Iterator[RowOutcome]:
+def _exclude_duplicates(outcomes: Iterable[RowOutcome], mapping: Mapping) -> Iterator[RowOutcome]:
     if mapping.deduplicate == "none":
-        yield from found
+        yield from outcomes
         return
-    seen = SeenHashes()
-    for one in found:
-        if isinstance(one, Candidate):
-            content = one.line if mapping.deduplicate == "exact" else question_key(one.row)
-            yield one if seen.add(content) else ExcludedRow(one.number, "duplicate")
+    hashes = SeenHashes()
+    for outcome in outcomes:
+        if isinstance(outcome, Candidate):
+            content = outcome.line if mapping.deduplicate == "exact" else question_key(outcome.row)
+            yield outcome if hashes.add(content) else ExcludedRow(outcome.number, "duplicate")
         else:
-            yield one
+            yield outcome

@@ -29,10 +29,10 @@ def sample_lines(lines: Iterator[bytes], count: int, seed: int, folder: Path) ->
             spool.write(line)
             rows += 1
         spool.seek(0)
-        chance = random.Random(seed)  # noqa: S311 -- no secret
-        wanted = min(count, rows)
+        rng = random.Random(seed)  # noqa: S311 -- no secret
+        remaining = min(count, rows)
         for left, line in zip(range(rows, 0, -1), spool, strict=True):
             # Selection sampling (Knuth, TAOCP 2, 3.4.2 S): it needs only two counts in memory.
-            if chance.random() * left < wanted:
-                wanted -= 1
+            if rng.random() * left < remaining:
+                remaining -= 1
                 yield line

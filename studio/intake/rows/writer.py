@@ -29,7 +29,7 @@ class WriteCounts:
 
 
 def write_rows(
-    found: Iterator[Candidate], mapping: Mapping, folder: Path, limit: int
+    candidates: Iterator[Candidate], mapping: Mapping, folder: Path, limit: int
 ) -> WriteCounts:
     """Write rows to the two files in `folder`; a file without rows is removed.
 
@@ -37,16 +37,16 @@ def write_rows(
         TooLargeError: they exceed `limit` bytes.
 
     """
-    counted = WriteCounts()
-    marked = _limit_bytes(map(_mark_line, found), limit)
-    lines = _sample(marked, mapping, folder, counted)
-    _write_lines(lines, folder, counted)
+    counts = WriteCounts()
+    marked = _limit_bytes(map(_mark_line, candidates), limit)
+    lines = _sample(marked, mapping, folder, counts)
+    _write_lines(lines, folder, counts)
     if mapping.split.kind == "share":
         if mapping.shape != "thread":
-            _ensure_both_parts(folder, mapping.seed, counted)
-        if not counted.train:
-            _move_all_to_train(folder, counted)
-    return counted
+            _ensure_both_parts(folder, mapping.seed, counts)
+        if not counts.train:
+            _move_all_to_train(folder, counts)
+    return counts
 
 
 def numbers_path(path: Path) -> Path:
@@ -55,36 +55,36 @@ def numbers_path(path: Path) -> Path:
 
 
 def _sample(
-    lines: Iterator[bytes], mapping: Mapping, folder: Path, counted: WriteCounts
+    lines: Iterator[bytes], mapping: Mapping, folder: Path, counts: WriteCounts
 ) -> Iterator[bytes]:
     if mapping.sample is None:
         return lines
-    return sample_lines(_count_lines(lines, counted), mapping.sample, mapping.seed, folder)
+    return sample_lines(_count_lines(lines, counts), mapping.sample, mapping.seed, folder)
 
 
-def _count_lines(lines: Iterator[bytes], counted: WriteCounts) -> Iterator[bytes]:
+def _count_lines(lines: Iterator[bytes], counts: WriteCounts) -> Iterator[bytes]:
     for line in lines:
-        counted.not_drawn += 1
+        counts.not_drawn += 1
         yield line
 
 
-def _mark_line(one: Candidate) -> bytes:
-    return f"{_PART_MARKS[one.part]}{one.number:016x}".encode() + one.line
+def _mark_line(candidate: Candidate) -> bytes:
+    return f"{_PART_MARKS[candidate.part]}{candidate.number:016x}".encode() + candidate.line
 
 
-def _write_lines(lines: Iterator[bytes], folder: Path, counted: WriteCounts) -> None:
+def _write_lines(lines: Iterator[bytes], folder: Path, counts: WriteCounts) -> None:
     with (
         _RowFile(folder / ROW_FILES["train"]) as train,
-        _RowFile(folder / ROW_FILES["validation"]) as other,
+        _RowFile(folder / ROW_FILES["validation"]) as validation,
     ):
         for line in lines:
-            output = train if line.startswith(b"t") else other
+            output = train if line.startswith(b"t") else validation
             output.write(
                 line[_PREFIX_CHARS:],
                 int(line[1:_PREFIX_CHARS], 16).to_bytes(NUMBER_BYTES, "little"),
             )
-    counted.train, counted.validation = train.rows, other.rows
-    counted.not_drawn = max(0, counted.not_drawn - train.rows - other.rows)
+    counts.train, counts.validation = train.rows, validation.rows
+    counts.not_drawn = max(0, counts.not_drawn - train.rows - validation.rows)
 
 
 class _RowFile:
@@ -125,28 +125,28 @@ def _limit_bytes(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
         yield line
 
 
-def _ensure_both_parts(folder: Path, seed: int, counted: WriteCounts) -> None:
+def _ensure_both_parts(folder: Path, seed: int, counts: WriteCounts) -> None:
     """If one part is empty by chance, move the nearest row, with its duplicates, to it."""
-    rows = counted.train + counted.validation
-    if counted.train and not counted.validation:
-        counted.validation = _move_one_row(
+    rows = counts.train + counts.validation
+    if counts.train and not counts.validation:
+        counts.validation = _move_one_row(
             folder / ROW_FILES["train"], folder / ROW_FILES["validation"], seed
         )
-        counted.train = rows - counted.validation
-    elif counted.validation and not counted.train:
-        counted.train = _move_one_row(
+        counts.train = rows - counts.validation
+    elif counts.validation and not counts.train:
+        counts.train = _move_one_row(
             folder / ROW_FILES["validation"], folder / ROW_FILES["train"], seed
         )
-        counted.validation = rows - counted.train
+        counts.validation = rows - counts.train
 
 
-def _move_all_to_train(folder: Path, counted: WriteCounts) -> None:
+def _move_all_to_train(folder: Path, counts: WriteCounts) -> None:
     """Train on all rows if they cannot be split: equal rows, or one tree of threads."""
-    if counted.validation:
+    if counts.validation:
         rows, target = folder / ROW_FILES["validation"], folder / ROW_FILES["train"]
         rows.replace(target)
         numbers_path(rows).replace(numbers_path(target))
-        counted.train, counted.validation = counted.validation, 0
+        counts.train, counts.validation = counts.validation, 0
 
 
 def _move_one_row(full: Path, empty: Path, seed: int) -> int:
@@ -173,6 +173,6 @@ def _hash_extremes(path: Path, seed: int) -> tuple[int, int]:
     least, most = 2**64, -1
     with path.open("rb") as file:
         for line in file:
-            found = fingerprint(line, seed)
-            least, most = min(least, found), max(most, found)
+            digest = fingerprint(line, seed)
+            least, most = min(least, digest), max(most, digest)
     return least, most

@@ -91,10 +91,10 @@ class StudioSFTTrainer(
         """Return the mean loss over the answer tokens of the whole accumulated batch."""
         tokens = inputs.pop("tokens", inputs.get("attention_mask"))
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
-        learnt = outputs.label_mask.sum()
+        trained = outputs.label_mask.sum()
         loss = -outputs.log_probs.sum()
-        self._losses.add(loss, learnt, outputs.is_top1.sum(), tokens.sum())
-        count = learnt if num_items_in_batch is None else num_items_in_batch
+        self._losses.add(loss, trained, outputs.is_top1.sum(), tokens.sum())
+        count = trained if num_items_in_batch is None else num_items_in_batch
         mean: Tensor = loss / count.clamp(min=1)
         if outputs.aux_loss is not None and self.model.training:
             # A mixture of experts adds a load-balancing loss once per micro-batch.
@@ -112,11 +112,11 @@ class StudioSFTTrainer(
         training, self._losses = self._losses, LossAccumulator(self.args.device)
         try:
             output = super().evaluation_loop(*args, **kwargs)
-            found = self._losses.read()
+            sums = self._losses.read()
         finally:
             self._losses = training
-        output.metrics["eval_loss"] = found["mean_loss"]
-        output.metrics["eval_mean_token_accuracy"] = found["mean_token_accuracy"]
+        output.metrics["eval_loss"] = sums["mean_loss"]
+        output.metrics["eval_mean_token_accuracy"] = sums["mean_token_accuracy"]
         return output
 
     def floating_point_ops(self, _inputs: dict[str, Any]) -> int:
@@ -152,9 +152,9 @@ class LossAccumulator:
         self._streak = torch.zeros((), dtype=torch.long, device=device)
         self._nonfinite = torch.zeros((), dtype=torch.long, device=device)
 
-    def add(self, loss: Tensor, learnt: Tensor, correct: Tensor, tokens: Tensor) -> None:
+    def add(self, loss: Tensor, trained: Tensor, correct: Tensor, tokens: Tensor) -> None:
         loss = loss.detach()
-        self._counts += torch.stack([learnt, correct, tokens])
+        self._counts += torch.stack([trained, correct, tokens])
         self._loss += loss
         self._streak = torch.where(loss.isfinite(), 0, self._streak + 1)
         self._nonfinite += ~loss.isfinite()
@@ -163,12 +163,12 @@ class LossAccumulator:
         """Return the sums since the last read, with a single device synchronisation."""
         parts = [self._counts, self._streak[None], self._nonfinite[None], self._loss[None]]
         numbers = torch.cat([part.double() for part in parts]).tolist()
-        learnt, correct, tokens, streak, nonfinite, loss = numbers
+        trained, correct, tokens, streak, nonfinite, loss = numbers
         self._counts.zero_()
         self._loss.zero_()
         return {
-            "mean_loss": loss / max(learnt, 1),
-            "mean_token_accuracy": correct / max(learnt, 1),
+            "mean_loss": loss / max(trained, 1),
+            "mean_token_accuracy": correct / max(trained, 1),
             "tokens": tokens,
             "nonfinite": streak,
             "nonfinite_losses": nonfinite,

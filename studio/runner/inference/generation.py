@@ -47,8 +47,8 @@ class TextStream:
         return "" if self.has_stopped else rest
 
     def _decode_new(self) -> str:
-        known = self._decode(self._ids[self._prefix_start : self._decoded])
-        return self._decode(self._ids[self._prefix_start :])[len(known) :]
+        decoded = self._decode(self._ids[self._prefix_start : self._decoded])
+        return self._decode(self._ids[self._prefix_start :])[len(decoded) :]
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -61,20 +61,22 @@ class TextStream:
         if self.strips_start:
             text = text.lstrip()
             self.strips_start = not text
-        found = min((at for one in self.stop if (at := text.find(one)) >= 0), default=-1)
-        if found >= 0:
+        stop_index = min(
+            (index for stop in self.stop if (index := text.find(stop)) >= 0), default=-1
+        )
+        if stop_index >= 0:
             self.has_stopped, self._withheld = True, ""
-            return text[:found]
-        held = max((_partial_stop_length(text, one) for one in self.stop), default=0)
-        self._withheld = text[len(text) - held :]
-        return text[: len(text) - held]
+            return text[:stop_index]
+        withheld = max((_partial_stop_length(text, stop) for stop in self.stop), default=0)
+        self._withheld = text[len(text) - withheld :]
+        return text[: len(text) - withheld]
 
 
 class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
     """Passes each token on, except for the prompt, which arrives first."""
 
-    def __init__(self, hear: Callable[[int], None]) -> None:
-        self._on_token = hear
+    def __init__(self, on_token: Callable[[int], None]) -> None:
+        self._on_token = on_token
         self._is_prompt = True
 
     def put(self, value: torch.Tensor) -> None:
@@ -89,8 +91,8 @@ class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
 
 
 class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
-    def __init__(self, is_over: Callable[[], bool]) -> None:
-        self._should_stop = is_over
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
 
     def __call__(
         self, input_ids: torch.Tensor, _scores: torch.Tensor, **_rest: object
@@ -99,38 +101,38 @@ class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
 
 
 def generate(
-    asked: GenerationRequest,
+    request: GenerationRequest,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    say: Callable[[str], None],
+    send: Callable[[str], None],
     is_gone: Callable[[], bool],
 ) -> GenerationEnd:
     """Generate an answer and send its text as it arrives. Stop when the client is gone."""
-    text = TextStream(tokenizer, asked.stop, asked.is_turn)
+    text = TextStream(tokenizer, request.stop, request.is_turn)
     written: list[int] = []
 
-    def hear(token: int) -> None:
+    def on_token(token: int) -> None:
         written.append(token)
-        if token not in asked.stops and (new := text.add(token)):
-            say(new)
+        if token not in request.stops and (new := text.add(token)):
+            send(new)
 
-    if asked.seed is not None:
-        torch.manual_seed(asked.seed)
-    inputs = torch.tensor([asked.ids], device=model.device)
+    if request.seed is not None:
+        torch.manual_seed(request.seed)
+    inputs = torch.tensor([request.ids], device=model.device)
     with torch.inference_mode(), record_compute_formats(model) as formats:
         model.generate(
             input_ids=inputs,
             attention_mask=torch.ones_like(inputs),
-            max_new_tokens=asked.most,
-            eos_token_id=asked.stops,
+            max_new_tokens=request.most,
+            eos_token_id=request.stops,
             pad_token_id=tokenizer.pad_token_id,
-            streamer=_TokenStreamer(hear),
+            streamer=_TokenStreamer(on_token),
             stopping_criteria=[_StopWhen(lambda: text.has_stopped or is_gone())],
-            **_sampling_arguments(asked),
+            **_sampling_arguments(request),
         )
     if rest := text.finish():
-        say(rest)
-    has_ended = text.has_stopped or written[-1] in asked.stops
+        send(rest)
+    has_ended = text.has_stopped or written[-1] in request.stops
     return GenerationEnd(
         reason="stop" if has_ended else "length",
         tokens=len(written),
@@ -138,7 +140,7 @@ def generate(
     )
 
 
-def token_budget(asked: GenerationRequest, config: object) -> int:
+def token_budget(request: GenerationRequest, config: object) -> int:
     """Return how many tokens an answer may have.
 
     Raises:
@@ -146,30 +148,34 @@ def token_budget(asked: GenerationRequest, config: object) -> int:
 
     """
     context = getattr(config, "max_position_embeddings", None) or 2**20
-    left = context - len(asked.ids)
-    if left < 1:
+    remaining = context - len(request.ids)
+    if remaining < 1:
         raise InvalidError(
-            f"The prompt has {len(asked.ids):,} tokens; this model's context is {context:,}.",
+            f"The prompt has {len(request.ids):,} tokens; this model's context is {context:,}.",
             hint="Shorten the messages.",
             param="messages",
         )
-    return min(left, asked.most or left)
+    return min(remaining, request.most or remaining)
 
 
-def _sampling_arguments(asked: GenerationRequest) -> dict[str, object]:
+def _sampling_arguments(request: GenerationRequest) -> dict[str, object]:
     """Return the sampling arguments; the model's own generation config is ignored.
 
     Options that OpenAI's API lacks are switched off, so that a temperature behaves as it does
     there.
     """
     plain: dict[str, object] = {"num_beams": 1, "repetition_penalty": 1.0, "use_cache": True}
-    if asked.temperature == 0:
+    if request.temperature == 0:
         return plain | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    chosen: dict[str, object] = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": 0}
+    chosen: dict[str, object] = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": 0,
+    }
     return plain | {"do_sample": True} | chosen
 
 
 def _partial_stop_length(text: str, stop: str) -> int:
     """Return the length of the longest prefix of a stop sequence that the text ends with."""
-    most = min(len(text), len(stop) - 1)
-    return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)
+    limit = min(len(text), len(stop) - 1)
+    return next((size for size in range(limit, 0, -1) if text.endswith(stop[:size])), 0)

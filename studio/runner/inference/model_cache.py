@@ -70,15 +70,15 @@ class ModelCache:
 
     @contextmanager
     def model_for(
-        self, asked: GenerationRequest
+        self, request: GenerationRequest
     ) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
         """Yield a model ready to answer a request, and the tokenizer it was trained with."""
-        base = self._load_base(asked)
-        folder = asked.adapter or asked.model
+        base = self._load_base(request)
+        folder = request.adapter or request.model
         if folder not in base.tokenizers:
-            base.tokenizers[folder] = tokenizers.load(folder, asked.code, offline=True)
-        if asked.adapter:
-            base.activate_adapter(asked.adapter, asked.weights)
+            base.tokenizers[folder] = tokenizers.load(folder, request.code, offline=True)
+        if request.adapter:
+            base.activate_adapter(request.adapter, request.weights)
             yield base.model, base.tokenizers[folder]
         elif isinstance(base.model, PeftModel):
             with base.model.disable_adapter():
@@ -86,13 +86,13 @@ class ModelCache:
         else:
             yield base.model, base.tokenizers[folder]
 
-    def _load_base(self, asked: GenerationRequest) -> LoadedBase:
-        weights = "" if asked.adapter else asked.weights
+    def _load_base(self, request: GenerationRequest) -> LoadedBase:
+        weights = "" if request.adapter else request.weights
         key = (
-            asked.model,
+            request.model,
             weights,
-            _weights_mtime(weights or asked.model),
-            _adapter_base_formats(asked),
+            _weights_mtime(weights or request.model),
+            _adapter_base_formats(request),
         )
         base = self._base
         if (
@@ -103,28 +103,28 @@ class ModelCache:
             gc.collect()  # There may not be enough memory for two models.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self._base = base = LoadedBase(*key, _load_model(asked, weights))
+            self._base = base = LoadedBase(*key, _load_model(request, weights))
         return base
 
 
-def _load_model(asked: GenerationRequest, weights: str) -> PreTrainedModel:
+def _load_model(request: GenerationRequest, weights: str) -> PreTrainedModel:
     """Load a model in its own format; without a GPU in float32, the fastest format on a CPU.
 
     If an adapter was trained on a rounded or quantised base, load the base in the same way.
     """
     on_gpu = torch.cuda.is_available()
-    precision, base_dtype = _adapter_base_formats(asked)
+    precision, base_dtype = _adapter_base_formats(request)
     if base_dtype:
-        mode = next(one for one in PRECISIONS.values() if one.name == precision)
+        mode = next(candidate for candidate in PRECISIONS.values() if candidate.name == precision)
         adapter = Lora.model_validate({"base_dtype": base_dtype})
-        model = adapter_base.load(asked.model, asked.code, mode, adapter, is_wide=not on_gpu)
+        model = adapter_base.load(request.model, request.code, mode, adapter, is_wide=not on_gpu)
         # Upstream has already placed a quantised model on its device and cannot move it.
         return model.eval() if adapter.quantised else _move_to_device(model)
     if weights:
         _verify_weights(Path(weights))
-    config = loader.load_config(asked.model, asked.code)
-    dtype = weight_formats.main_format(asked.model, config) if on_gpu else "float32"
-    model = loader.load_model(asked.model, config, dtype, code=asked.code)
+    config = loader.load_config(request.model, request.code)
+    dtype = weight_formats.main_format(request.model, config) if on_gpu else "float32"
+    model = loader.load_model(request.model, config, dtype, code=request.code)
     if weights:
         trainer_state.apply_weights(model, Path(weights))
     return _move_to_device(model)
@@ -134,9 +134,9 @@ def _move_to_device(model: PreTrainedModel) -> PreTrainedModel:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def _adapter_base_formats(asked: GenerationRequest) -> tuple[str, str]:
-    is_changed = asked.base_dtype not in ("", "native", "float32")
-    return (asked.precision, asked.base_dtype) if asked.adapter and is_changed else ("", "")
+def _adapter_base_formats(request: GenerationRequest) -> tuple[str, str]:
+    is_changed = request.base_dtype not in ("", "native", "float32")
+    return (request.precision, request.base_dtype) if request.adapter and is_changed else ("", "")
 
 
 def _verify_weights(folder: Path) -> None:
@@ -144,11 +144,11 @@ def _verify_weights(folder: Path) -> None:
     try:
         # Skip the other files: most of them are optimizer state.
         checksums.verify_folder(folder, trainer_state.WEIGHTS)
-    except checksums.CorruptCheckpointError as why:
+    except checksums.CorruptCheckpointError as error:
         raise InvalidError(
-            f"{folder.name} cannot be loaded: {why}.",
+            f"{folder.name} cannot be loaded: {error}.",
             hint="Choose another checkpoint, or the run's final model.",
-        ) from why
+        ) from error
 
 
 def _weights_mtime(name: str) -> int:

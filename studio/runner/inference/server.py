@@ -46,65 +46,67 @@ class InferenceServer:
             ready, _, _ = select.select(files, [], [], self.idle_seconds)
             if not ready or self.lifeline in ready:
                 return
-            line, _ = self.listener.accept()
-            with line:
-                self._receive(line)
+            connection, _ = self.listener.accept()
+            with connection:
+                self._receive(connection)
 
-    def _receive(self, line: socket.socket) -> None:
-        line.settimeout(REQUEST_SECONDS)
+    def _receive(self, connection: socket.socket) -> None:
+        connection.settimeout(REQUEST_SECONDS)
         try:
-            asked = GenerationRequest.model_validate_json(receive_all(line, MAX_REQUEST_BYTES))
+            request = GenerationRequest.model_validate_json(
+                receive_all(connection, MAX_REQUEST_BYTES)
+            )
         except (OSError, ValidationError):
             return  # Not one of our clients.
-        line.settimeout(None)
-        if is_hung_up(line):
+        connection.settimeout(None)
+        if is_hung_up(connection):
             return  # The client gave up waiting.
-        self._report_status(InferenceStatus(name=asked.name, is_answering=True))
-        computed_in = self._answer(line, asked)
+        self._report_status(InferenceStatus(name=request.name, is_answering=True))
+        computed_in = self._answer(connection, request)
         self._report_status(
-            InferenceStatus(name=asked.name, is_answering=False, computed_in=computed_in)
+            InferenceStatus(name=request.name, is_answering=False, computed_in=computed_in)
         )
 
-    def _answer(self, line: socket.socket, asked: GenerationRequest) -> str:
+    def _answer(self, connection: socket.socket, request: GenerationRequest) -> str:
         """Answer a request. Return the format it was computed in, or "" if it failed."""
-        say, computed_in = _make_sender(line), ""
+        send, computed_in = _make_sender(connection), ""
         try:
-            with self.models.model_for(asked) as (model, tokenizer):
-                most = token_budget(asked, model.config.get_text_config())
-                say(GenerationChunk(started=True))
-                told = generate(
-                    asked.model_copy(update={"most": most}),
+            with self.models.model_for(request) as (model, tokenizer):
+                budget = token_budget(request, model.config.get_text_config())
+                send(GenerationChunk(started=True))
+                end = generate(
+                    request.model_copy(update={"most": budget}),
                     model,
                     tokenizer,
-                    lambda text: say(GenerationChunk(text=text)),
-                    lambda: is_hung_up(line),
+                    lambda text: send(GenerationChunk(text=text)),
+                    lambda: is_hung_up(connection),
                 )
-            computed_in = told.computed_in
-            say(GenerationChunk(end=told))
+            computed_in = end.computed_in
+            send(GenerationChunk(end=end))
         except Exception as error:  # one failed answer must not prevent the next
-            say(GenerationChunk(failure=_to_failure(error)))
+            send(GenerationChunk(failure=_to_failure(error)))
             if not isinstance(error, StudioError):
                 # An unexpected error may leave bad state behind: let a new process start.
                 raise
         return computed_in
 
-    def _report_status(self, doing: InferenceStatus) -> None:
+    def _report_status(self, status: InferenceStatus) -> None:
         with suppress(OSError):  # The worker may be gone or busy; it can do without this.
-            os.write(self.lifeline, doing.to_line())
+            os.write(self.lifeline, status.to_line())
 
 
-def _make_sender(line: socket.socket) -> Callable[[GenerationChunk], None]:
-    def say(said: GenerationChunk) -> None:
+def _make_sender(connection: socket.socket) -> Callable[[GenerationChunk], None]:
+    def send(chunk: GenerationChunk) -> None:
         with suppress(OSError):  # The client is gone; this is detected before the next token.
-            line.sendall(said.to_line())
+            connection.sendall(chunk.to_line())
 
-    return say
+    return send
 
 
 def _to_failure(error: Exception) -> ServiceFailure:
-    told = exception_mapping.explain(error)
+    failure = exception_mapping.explain(error)
     if isinstance(error, StudioError):
-        return ServiceFailure(code=told.code, message=told.message, hint=told.hint)
+        return ServiceFailure(code=failure.code, message=failure.message, hint=failure.hint)
     return ServiceFailure(
-        code=told.code, message=told.message, hint=_HINTS.get(told.code, _LOG_HINT)
+        code=failure.code, message=failure.message, hint=_HINTS.get(failure.code, _LOG_HINT)
     )

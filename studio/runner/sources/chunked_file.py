@@ -30,16 +30,16 @@ class ChunkWriter:
 
         """
         self.check_limit(self.total or 0)
-        have = start
+        received = start
         with path.open("r+b" if start else "wb") as file:
             file.seek(start)
             file.truncate()
             for piece in pieces:
-                have += len(piece)
-                self.check_limit(self.before + have)
+                received += len(piece)
+                self.check_limit(self.before + received)
                 file.write(piece)
-                self.report_progress(have)
-        return have
+                self.report_progress(received)
+        return received
 
     def check_limit(self, size: int) -> None:
         if size > self.limits.bytes:
@@ -48,8 +48,8 @@ class ChunkWriter:
                 hint="The operator can raise the limit: STUDIO_UPLOAD_LIMIT_BYTES.",
             )
 
-    def report_progress(self, have: int) -> None:
-        done = self.before + have
+    def report_progress(self, received: int) -> None:
+        done = self.before + received
         if self.total:
             self.report(
                 f"downloaded {format_size(done)} of {format_size(self.total)}",
@@ -61,8 +61,8 @@ class ChunkWriter:
 
 def sync_to_disk(path: Path) -> None:
     """Sync a file, or a folder and all files in it, to disk, so that later readers need not."""
-    for one in (*path.iterdir(), path) if path.is_dir() else (path,):
-        handle = os.open(one, os.O_RDONLY)
+    for member in (*path.iterdir(), path) if path.is_dir() else (path,):
+        handle = os.open(member, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

@@ -35,7 +35,7 @@ class DownloadRequest:
 
 
 def fetch(
-    wish: DownloadRequest, folder: Path, tell: ReportProgress
+    request: DownloadRequest, folder: Path, report: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch a file. Return its path, its name, and the URL that redirects led to.
 
@@ -45,99 +45,111 @@ def fetch(
         UnavailableError: the server cannot be reached, or the download keeps breaking off.
 
     """
-    part, end, tries = folder / "fetched.part", time.monotonic() + wish.limits.seconds, 0
+    part, end, tries = folder / "fetched.part", time.monotonic() + request.limits.seconds, 0
     while True:
-        have = _file_size(part)
+        received = _file_size(part)
         try:
-            filename, url = _download_rest(wish, part, end, tell)
+            filename, url = _download_rest(request, part, end, report)
         except UnavailableError:
-            tries = 1 if _file_size(part) != have else tries + 1
+            tries = 1 if _file_size(part) != received else tries + 1
             if tries >= MAX_STALLED_TRIES or time.monotonic() >= end:
                 raise
-            wish.pause(2.0 ** (tries - 1) - 1)
+            request.pause(2.0 ** (tries - 1) - 1)
         else:
             return part.replace(folder / "fetched"), filename, {"url": url}
 
 
 def _download_rest(
-    wish: DownloadRequest, part: Path, end: float, tell: ReportProgress
+    request: DownloadRequest, part: Path, end: float, report: ReportProgress
 ) -> tuple[str, str]:
     """Fetch the missing part of the file. Return the file's name and final URL."""
-    mark, have = part.with_suffix(".mark"), _file_size(part)
-    known = json.loads(mark.read_text(encoding="utf-8")) if have and mark.exists() else ""
-    more = {"Range": f"bytes={have}-", "If-Range": known} if known else {}
+    validator_file, offset = part.with_suffix(".mark"), _file_size(part)
+    stored_validator = (
+        json.loads(validator_file.read_text(encoding="utf-8"))
+        if offset and validator_file.exists()
+        else ""
+    )
+    range_headers = (
+        {"Range": f"bytes={offset}-", "If-Range": stored_validator} if stored_validator else {}
+    )
     with safe_http.open_url(
-        wish.url,
-        _HEADERS | more,
+        request.url,
+        _HEADERS | range_headers,
         seconds=max(0.0, end - time.monotonic()),
-        allow_internal=wish.allow_internal,
-    ) as answer:
-        _refuse_error_status(answer, part)
-        start, total = _content_range(answer, have)
-        mark.write_text(json.dumps(_validator(answer)), encoding="utf-8")
-        came = ChunkWriter(wish.limits, tell, total).append(part, answer.iter_bytes(), start)
-        if total is not None and came != total:
-            raise UnavailableError(f"The download stopped after {came} of {total} bytes.")
-        return _filename(wish.url, answer), _without_credentials(answer.url)
+        allow_internal=request.allow_internal,
+    ) as response:
+        _refuse_error_status(response, part)
+        start, total = _content_range(response, offset)
+        validator_file.write_text(json.dumps(_validator(response)), encoding="utf-8")
+        received = ChunkWriter(request.limits, report, total).append(
+            part, response.iter_bytes(), start
+        )
+        if total is not None and received != total:
+            raise UnavailableError(f"The download stopped after {received} of {total} bytes.")
+        return _filename(request.url, response), _without_credentials(response.url)
 
 
-def _refuse_error_status(answer: HttpResponse, part: Path) -> None:
+def _refuse_error_status(response: HttpResponse, part: Path) -> None:
     """Raise an error that explains a response without a file."""
-    if answer.status in (200, 206):
-        if answer.headers.get_content_type() == "text/html":
+    if response.status in (200, 206):
+        if response.headers.get_content_type() == "text/html":
             raise InvalidError(
                 "This URL returns a web page, not a file.",
                 hint="Copy the URL of the download itself.",
                 param="url",
             )
         return
-    if answer.status == 416:  # noqa: PLR2004 -- the range we asked for does not exist
+    if response.status == 416:  # noqa: PLR2004 -- the range we asked for does not exist
         part.unlink(missing_ok=True)
-    if answer.status in (401, 403, 404, 410):
-        words = "does not exist" if answer.status in (404, 410) else "is not public"
+    if response.status in (401, 403, 404, 410):
+        problem = "does not exist" if response.status in (404, 410) else "is not public"
         raise InvalidError(
-            f"The requested file {words} (status {answer.status}).",
+            f"The requested file {problem} (status {response.status}).",
             hint="Open the URL in a browser to see whether it needs a login.",
             param="url",
         )
     raise UnavailableError(
-        f"The server responded with status {answer.status}.", hint="Try again later."
+        f"The server responded with status {response.status}.", hint="Try again later."
     )
 
 
-def _content_range(answer: HttpResponse, have: int) -> tuple[int, int | None]:
+def _content_range(response: HttpResponse, offset: int) -> tuple[int, int | None]:
     """Return the file offset at which the response begins, and the file's length if known."""
-    if answer.status == 200:  # noqa: PLR2004 -- the whole file, whatever was requested
-        length = answer.headers.get("Content-Length", "")
+    if response.status == 200:  # noqa: PLR2004 -- the whole file, whatever was requested
+        length = response.headers.get("Content-Length", "")
         return 0, int(length) if length.isdecimal() else None
-    unit, _, where = answer.headers.get("Content-Range", "").partition(" ")
-    first, _, total = where.partition("/")
-    if unit != "bytes" or first.partition("-")[0] != str(have):
+    unit, _, byte_range = response.headers.get("Content-Range", "").partition(" ")
+    first, _, total = byte_range.partition("/")
+    if unit != "bytes" or first.partition("-")[0] != str(offset):
         raise UnavailableError("The server sent a different range than requested.")
-    return have, int(total) if total.isdecimal() else None
+    return offset, int(total) if total.isdecimal() else None
 
 
-def _validator(answer: HttpResponse) -> str:
+def _validator(response: HttpResponse) -> str:
     """Return a strong validator of the file at this URL, or "". Weak tags are not enough."""
-    tag: str = answer.headers.get("ETag", "")
+    tag: str = response.headers.get("ETag", "")
     if tag.startswith('"'):
         return tag
-    modified: str = answer.headers.get("Last-Modified", "")
+    modified: str = response.headers.get("Last-Modified", "")
     return modified
 
 
-def _filename(asked: str, answer: HttpResponse) -> str:
+def _filename(requested_url: str, response: HttpResponse) -> str:
     """Return the file name: as the server gives it, else from one of the URLs."""
-    places = (unquote(PurePosixPath(urlsplit(url).path).name) for url in (asked, answer.url))
-    named = [name for name in (answer.headers.get_filename(), *places) if name]
-    name = next((name for name in named if PurePosixPath(name).suffix), (*named, "download")[0])
-    is_packed = answer.headers.get("Content-Encoding", "") == "gzip"
+    url_names = (
+        unquote(PurePosixPath(urlsplit(url).path).name) for url in (requested_url, response.url)
+    )
+    candidates = [name for name in (response.headers.get_filename(), *url_names) if name]
+    name = next(
+        (name for name in candidates if PurePosixPath(name).suffix), (*candidates, "download")[0]
+    )
+    is_packed = response.headers.get("Content-Encoding", "") == "gzip"
     return f"{name}.gz" if is_packed and not name.endswith(".gz") else name
 
 
 def _without_credentials(url: str) -> str:
-    where = urlsplit(url)
-    return f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _file_size(path: Path) -> int:

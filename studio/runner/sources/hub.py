@@ -31,7 +31,7 @@ def fetch(
     limits: FetchLimits,
     settings: Settings,
     folder: Path,
-    tell: ReportProgress,
+    report: ReportProgress,
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch the chosen split; or, if none was chosen, the training split and its validation split.
 
@@ -45,23 +45,25 @@ def fetch(
     os.environ["HF_ENDPOINT"] = settings.hub_endpoint
     os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
     repo = HubDataset(source, settings, folder / "hub")
-    tell("contacting the hub", None)
+    report("contacting the hub", None)
     with repo.translated_errors():
         repo.fetch_info()
         repo.refuse_external_files()
         builder = repo.load_builder()
         splits = repo.choose_splits(builder)
         _refuse_unreadable_builder(builder.name)
-        files = [file for named in splits.values() for file in named]
+        files = [file for split_files in splits.values() for file in split_files]
         total = sum(repo.sizes[file] for file in files)
-        ChunkWriter(limits, tell).check_limit(total)
-        paths = repo.download(files, ChunkWriter(limits, tell, total))
+        ChunkWriter(limits, report).check_limit(total)
+        paths = repo.download(files, ChunkWriter(limits, report, total))
     facts = {"commit": repo.commit, "config": builder.config.name, "split": " and ".join(splits)}
     if len(files) == 1:
         return paths[files[0]], PurePosixPath(files[0]).name, facts
-    fetched = {split: [paths[file] for file in named] for split, named in splits.items()}
+    fetched = {
+        split: [paths[file] for file in split_files] for split, split_files in splits.items()
+    }
     with repo.translated_errors():
-        target = hub_archive.build_archive(builder, fetched, limits, folder, tell)
+        target = hub_archive.build_archive(builder, fetched, limits, folder, report)
     name = "-".join([source.id.rpartition("/")[2], *splits])
     return target, name + ARCHIVE_EXTENSION, facts | {"files": files}
 
@@ -87,13 +89,15 @@ class HubDataset:
         from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
 
         api = HfApi(endpoint=self.settings.hub_endpoint, token=self.token)
-        told = api.dataset_info(
+        info = api.dataset_info(
             self.source.id, revision=self.source.revision or None, files_metadata=True
         )
-        self.commit, self.gated = told.sha or "", bool(told.gated)
-        siblings = told.siblings or []
-        self.sizes = {one.rfilename: one.size or 0 for one in siblings}
-        self.sha256s = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
+        self.commit, self.gated = info.sha or "", bool(info.gated)
+        siblings = info.siblings or []
+        self.sizes = {sibling.rfilename: sibling.size or 0 for sibling in siblings}
+        self.sha256s = {
+            sibling.rfilename: sibling.lfs.sha256 for sibling in siblings if sibling.lfs
+        }
 
     def refuse_external_files(self) -> None:
         """Refuse a card that names files outside its repository, because they would be opened."""
@@ -105,8 +109,10 @@ class HubDataset:
                 continue
             text = self._download_file(name).read_text(encoding="utf-8", errors="replace")
             is_card = name.endswith(".md")
-            told = RepoCard(text, ignore_metadata_errors=True).data if is_card else safe_load(text)
-            for path in _strings(told.get("configs") or []):
+            metadata = (
+                RepoCard(text, ignore_metadata_errors=True).data if is_card else safe_load(text)
+            )
+            for path in _strings(metadata.get("configs") or []):
                 if "://" in path or "::" in path or path.startswith(("/", "~")) or ".." in path:
                     raise InvalidError(
                         f"{self.source.id} refers to a file outside its repository: {path}."
@@ -134,26 +140,28 @@ class HubDataset:
 
     def choose_splits(self, builder: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- of datasets
         """Return the files of the chosen split, or else of the training and validation splits."""
-        found = {str(split): list(files) for split, files in builder.config.data_files.items()}
-        chosen = self.source.split or ("train" if "train" in found else next(iter(found)))
-        if chosen not in found:
-            raise _choice_error(f"{self.source.id} has no split {chosen}", list(found), "split")
-        held = "" if self.source.split else hub_archive.validation_split(list(found), chosen)
-        own = f"hf://datasets/{self.source.id}@{self.commit}/"
+        available = {str(split): list(files) for split, files in builder.config.data_files.items()}
+        chosen = self.source.split or ("train" if "train" in available else next(iter(available)))
+        if chosen not in available:
+            raise _choice_error(f"{self.source.id} has no split {chosen}", list(available), "split")
+        validation = (
+            "" if self.source.split else hub_archive.validation_split(list(available), chosen)
+        )
+        prefix = f"hf://datasets/{self.source.id}@{self.commit}/"
         splits = {
-            split: [str(file).removeprefix(own) for file in found[split]]
-            for split in filter(None, (chosen, held))
+            split: [str(file).removeprefix(prefix) for file in available[split]]
+            for split in filter(None, (chosen, validation))
         }
         if not {file for files in splits.values() for file in files} <= self.sizes.keys():
             raise InvalidError(f"{self.source.id} refers to files outside its repository.")
         return splits
 
-    def download(self, files: Sequence[str], writing: ChunkWriter) -> dict[str, Path]:
+    def download(self, files: Sequence[str], writer: ChunkWriter) -> dict[str, Path]:
         """Download files, except those that an earlier attempt has downloaded."""
         paths, done = dict[str, Path](), 0
         for file in files:
-            bar = _progress_bar_class(writing, done)
-            path = self._download_file(file, bar)
+            progress_bar = _progress_bar_class(writer, done)
+            path = self._download_file(file, progress_bar)
             if file in self.sha256s and file_sha256(path) != self.sha256s[file]:
                 path.unlink()
                 raise UnavailableError(
@@ -161,7 +169,7 @@ class HubDataset:
                     hint="Try again: the file will be downloaded again.",
                 )
             done += self.sizes[file]
-            writing.report_progress(done)
+            writer.report_progress(done)
             paths[file] = path
         return paths
 
@@ -228,16 +236,16 @@ class HubDataset:
         return error
 
     def _missing_error(self) -> StudioError:
-        how = "" if self.token else ": then set STUDIO_HUB_TOKEN where the studio runs"
+        advice = "" if self.token else ": then set STUDIO_HUB_TOKEN where the studio runs"
         return NotFoundError(
             f"The hub has no dataset {self.source.id}, or the studio has no access to it.",
-            hint=f"Check the spelling. It may be private{how}.",
+            hint=f"Check the spelling. It may be private{advice}.",
         )
 
 
-def _choice_error(what: str, names: Sequence[str], param: str) -> InvalidError:
-    shown = ", ".join(names[:20])
-    return InvalidError(f"{what}.", hint=f"Available: {shown}.", param=param)
+def _choice_error(problem: str, names: Sequence[str], param: str) -> InvalidError:
+    available = ", ".join(names[:20])
+    return InvalidError(f"{problem}.", hint=f"Available: {available}.", param=param)
 
 
 def _unreadable_error(name: str, error: Exception) -> StudioError:
@@ -262,11 +270,11 @@ def _strings(data: object) -> Iterator[str]:
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict | list):
-        for one in data.values() if isinstance(data, dict) else data:
-            yield from _strings(one)
+        for value in data.values() if isinstance(data, dict) else data:
+            yield from _strings(value)
 
 
-def _progress_bar_class(writing: ChunkWriter, before: int) -> type:
+def _progress_bar_class(writer: ChunkWriter, bytes_before: int) -> type:
     """Return a progress bar class for the hub's client that reports downloaded bytes."""
 
     class Bar:
@@ -275,7 +283,7 @@ def _progress_bar_class(writing: ChunkWriter, before: int) -> type:
 
         def update(self, count: float | None = 1) -> None:
             self.have += int(count or 0)
-            writing.report_progress(before + self.have)
+            writer.report_progress(bytes_before + self.have)
 
         def __enter__(self) -> Self:
             return self

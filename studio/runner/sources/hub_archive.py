@@ -23,8 +23,8 @@ def validation_split(splits: Sequence[str], chosen: str) -> str:
     """
     if split_from_name(chosen) not in {"train", ""}:
         return ""
-    named = {split_from_name(split): split for split in reversed(splits)}
-    return named.get("validation") or named.get("test") or ""
+    split_names = {split_from_name(split): split for split in reversed(splits)}
+    return split_names.get("validation") or split_names.get("test") or ""
 
 
 def build_archive(
@@ -32,7 +32,7 @@ def build_archive(
     files: Mapping[str, Sequence[Path]],
     limits: FetchLimits,
     folder: Path,
-    tell: ReportProgress,
+    report: ReportProgress,
 ) -> Path:
     """Build one archive of the files of each split.
 
@@ -43,7 +43,7 @@ def build_archive(
         TooLargeError: the rows exceed the size limit.
 
     """
-    tell("combining the files", 0.9)
+    report("combining the files", 0.9)
     target = folder / "files.zip"
     if _has_one_format(files):
         with ZipFile(target, "w", ZIP_STORED) as archive:
@@ -51,20 +51,20 @@ def build_archive(
                 archive.write(path, name)
         return target
     builder.config.data_files = {split: list(map(str, paths)) for split, paths in files.items()}
-    quiet, size = ChunkWriter(limits, lambda _phase, _share: None), 0
+    size_check, size = ChunkWriter(limits, lambda _phase, _share: None), 0
     with ZipFile(target, "w", ZIP_DEFLATED, compresslevel=_COMPRESS_LEVEL) as archive:
         for split in files:
             with archive.open(f"{split}.jsonl", "w", force_zip64=True) as member:
                 for line in _json_lines(builder, split):
                     size += len(line)
-                    quiet.check_limit(size)
+                    size_check.check_limit(size)
                     member.write(line)
     return target
 
 
 def _has_one_format(files: Mapping[str, Sequence[Path]]) -> bool:
-    named = (path.name for paths in files.values() for path in paths)
-    formats = {EXTENSIONS.get(extension(without_compression(name))) for name in named}
+    names = (path.name for paths in files.values() for path in paths)
+    formats = {EXTENSIONS.get(extension(without_compression(name))) for name in names}
     return len(formats) == 1 and None not in formats
 
 
@@ -72,8 +72,8 @@ def _archive_names(files: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, P
     """Name each file for its split alone: its own name may contradict the card."""
     for split, paths in files.items():
         for number, path in enumerate(paths, 1):
-            place = f"-{number:05}-of-{len(paths):05}" if len(paths) > 1 else ""
-            yield f"{split}{place}{full_extension(path.name)}", path
+            suffix = f"-{number:05}-of-{len(paths):05}" if len(paths) > 1 else ""
+            yield f"{split}{suffix}{full_extension(path.name)}", path
 
 
 def _json_lines(builder: Any, split: str) -> Iterator[bytes]:  # noqa: ANN401 -- of datasets

@@ -12,7 +12,7 @@ from studio.settings import Settings
 
 
 def fetch(
-    url: str, limits: FetchLimits, settings: Settings, folder: Path, tell: ReportProgress
+    url: str, limits: FetchLimits, settings: Settings, folder: Path, report: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch a file. Return its path, its name and its version.
 
@@ -24,10 +24,10 @@ def fetch(
     """
     files, target = _filesystem(settings), folder / "fetched"
     try:
-        tell("contacting S3", None)
-        about = files.info(url)
+        report("contacting S3", None)
+        info = files.info(url)
         with files.open(url, "rb") as opened:
-            ChunkWriter(limits, tell, about["size"]).append(target, _chunks(opened))
+            ChunkWriter(limits, report, info["size"]).append(target, _chunks(opened))
     except FileNotFoundError as error:
         raise NotFoundError(
             f"There is no file {url}.", hint="Check the bucket and the key."
@@ -40,7 +40,7 @@ def fetch(
         raise UnavailableError(
             f"S3 could not be read: {error}.", hint="Try again later."
         ) from error
-    return target, PurePosixPath(url).name, {"etag": str(about.get("ETag", "")).strip('"')}
+    return target, PurePosixPath(url).name, {"etag": str(info.get("ETag", "")).strip('"')}
 
 
 _ERROR_MESSAGES = {
@@ -71,8 +71,8 @@ def _error_code(files: Any, url: str) -> str:  # noqa: ANN401 -- of fsspec
     try:
         files.cat_file(url, start=0, end=1)
     except OSError as error:
-        told = getattr(error.__cause__, "response", {})
-        return str(told.get("Error", {}).get("Code", ""))
+        response = getattr(error.__cause__, "response", {})
+        return str(response.get("Error", {}).get("Code", ""))
     return ""
 
 

@@ -20,7 +20,7 @@ from studio.runner.sources.chunked_file import sync_to_disk
 from studio.runner.task_dispatch import ReportProgress
 
 
-def build(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def build(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Run the conversion in `params["reading"]`. Return where its rows are, and their statistics.
 
     With `params["look"]`, also return a preview of the first rows; with `params["write"]` false,
@@ -28,14 +28,14 @@ def build(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict
     """
     job = CONVERSION_JOB_ADAPTER.validate_python(params["reading"])
     with limit_reading(job.limits, job.source.path.stat().st_size) as limits:
-        found = _preview_rows(job, limits, tell) if params.get("look") else {}
+        result = _preview_rows(job, limits, report) if params.get("look") else {}
         if params.get("write", True):
-            found |= _write_rows(replace(job, limits=limits), folder.files / "rows", tell)
-    return found
+            result |= _write_rows(replace(job, limits=limits), folder.files / "rows", report)
+    return result
 
 
-def _preview_rows(job: ConversionJob, limits: Limits, tell: ReportProgress) -> dict[str, Any]:
-    tell("reading the first rows", None)
+def _preview_rows(job: ConversionJob, limits: Limits, report: ReportProgress) -> dict[str, Any]:
+    report("reading the first rows", None)
     return {
         "arrival": DETECTION_RESULT_ADAPTER.dump_python(
             detect_file(job.source, limits, job.mapping), mode="json"
@@ -43,11 +43,11 @@ def _preview_rows(job: ConversionJob, limits: Limits, tell: ReportProgress) -> d
     }
 
 
-def _write_rows(job: ConversionJob, rows: Path, tell: ReportProgress) -> dict[str, Any]:
+def _write_rows(job: ConversionJob, rows: Path, report: ReportProgress) -> dict[str, Any]:
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
     try:
-        made = job.write_rows(rows, lambda share: tell(_phase(share), share))
+        conversion = job.write_rows(rows, lambda share: report(_phase(share), share))
     except (OSError, StudioError):
         # On a full disk, partial rows would take space that everything else needs.
         shutil.rmtree(rows, ignore_errors=True)
@@ -55,7 +55,7 @@ def _write_rows(job: ConversionJob, rows: Path, tell: ReportProgress) -> dict[st
     sync_to_disk(rows)
     return {
         "rows": str(rows),
-        "converted": CONVERSION_RESULT_ADAPTER.dump_python(made, mode="json"),
+        "converted": CONVERSION_RESULT_ADAPTER.dump_python(conversion, mode="json"),
     }
 
 

@@ -19,14 +19,14 @@ WARM_UP_STEPS, MEASURED_STEPS = 3, 5
 """Warm-up steps, which are not counted, and measured steps."""
 
 
-def calibrate(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def calibrate(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Train a recipe's first steps. Return the measurements; the model is discarded.
 
     Raises:
         TrainingError: the recipe fails, as it would in a run.
 
     """
-    tell("training a few steps", None)
+    report("training a few steps", None)
     run = RunDir(folder.files / "run")
     # A previous try may have been killed.
     shutil.rmtree(run.root, ignore_errors=True)
@@ -38,13 +38,13 @@ def calibrate(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> 
     run.job.write_text(params["job"], encoding="utf-8")
     try:
         execute_run(run.root, StopHandler())
-        said = run.events.read()[0]
+        events = run.events.read()[0]
     finally:
         shutil.rmtree(run.root)
-    last = said[-1]
+    last = events[-1]
     if isinstance(last, Failed):
         raise TrainingError(last.code, last.message, hint=last.hint)
-    return _summarise(said)
+    return _summarise(events)
 
 
 _RECIPE_OVERRIDES: dict[str, Any] = {
@@ -60,20 +60,22 @@ _RECIPE_OVERRIDES: dict[str, Any] = {
 }
 
 
-def _summarise(said: list[Event]) -> dict[str, Any]:
-    (started,) = (one for one in said if isinstance(one, Started))
-    (finished,) = (one for one in said if isinstance(one, Finished))
+def _summarise(events: list[Event]) -> dict[str, Any]:
+    (started,) = (event for event in events if isinstance(event, Started))
+    (finished,) = (event for event in events if isinstance(event, Finished))
     steps = [
-        one for one in said if isinstance(one, MetricsLogged) and "step_seconds" in one.metrics
+        event
+        for event in events
+        if isinstance(event, MetricsLogged) and "step_seconds" in event.metrics
     ]
     warm = steps[WARM_UP_STEPS - 1]
-    seconds = [one.metrics["step_seconds"] for one in steps[WARM_UP_STEPS:]]
-    whole = (finished.at - said[0].at).total_seconds()
+    seconds = [event.metrics["step_seconds"] for event in steps[WARM_UP_STEPS:]]
+    total_seconds = (finished.at - events[0].at).total_seconds()
     return {
         "steps": len(seconds),
         "tokens": steps[-1].tokens - warm.tokens,
         "step_seconds": statistics.fmean(seconds),
-        "beside_seconds": whole - finished.metrics["train_seconds"],
+        "beside_seconds": total_seconds - finished.metrics["train_seconds"],
         "peak_memory_bytes": finished.metrics["peak_memory_bytes"],
         "resolved": started.resolved,
     }

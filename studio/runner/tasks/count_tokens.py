@@ -18,7 +18,7 @@ terminate."""
 _MEMORY_BYTES = 4 * 2**30
 
 
-def count(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def count(_folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Count all rows. Return `studio.intake.quality.length_stats.TokenStats` as JSON.
 
     Raises:
@@ -27,12 +27,12 @@ def count(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dic
     """
     for name in BLOCKED_PACKAGES:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type] # marks a module as absent
-    asked = TokenCountJob.model_validate(params)
-    tell("loading the tokenizer", None)
+    count_job = TokenCountJob.model_validate(params)
+    report("loading the tokenizer", None)
     signal.signal(signal.SIGALRM, _raise_timeout)
     sandbox.limit_memory(_MEMORY_BYTES)
     try:
-        return _count_files(asked, tell)
+        return _count_files(count_job, report)
     except TrainingError as error:
         # Explaining a `TrainingError` would import torch, which is blocked here.
         raise InvalidError(error.message, hint=error.hint) from error
@@ -40,30 +40,34 @@ def count(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dic
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _count_files(asked: TokenCountJob, tell: ReportProgress) -> dict[str, Any]:
+def _count_files(count_job: TokenCountJob, report: ReportProgress) -> dict[str, Any]:
     from studio.runner.tokenizer import cache  # noqa: PLC0415 -- heavy import
     from studio.training.data.token_stats import count_tokens, make_tokeniser  # noqa: PLC0415 -- heavy import
 
-    write = make_tokeniser(cache.load_tokenizer(asked.model, asked.code), asked.chat_template)
-    files = [asked.train, *([asked.validation] if asked.validation else [])]
+    write = make_tokeniser(
+        cache.load_tokenizer(count_job.model, count_job.code), count_job.chat_template
+    )
+    files = [count_job.train, *([count_job.validation] if count_job.validation else [])]
     sizes = [max(1, path.stat().st_size) for path in files]
 
-    def told(before: int) -> Callable[[int, int], None]:
-        def tell_of(rows: int, end: int) -> None:
+    def progress_after(before: int) -> Callable[[int, int], None]:
+        def report_rows(rows: int, end: int) -> None:
             signal.setitimer(signal.ITIMER_REAL, _CHUNK_SECONDS)
-            tell(f"counting the tokens of {rows:,} rows", (before + end) / sum(sizes))
+            report(f"counting the tokens of {rows:,} rows", (before + end) / sum(sizes))
 
-        tell_of(0, 0)
-        return tell_of
+        report_rows(0, 0)
+        return report_rows
 
-    train = count_tokens(asked.train, "training", write, told(0))
+    train = count_tokens(count_job.train, "training", write, progress_after(0))
     validation = None
-    if asked.validation:
-        validation = count_tokens(asked.validation, "validation", write, told(sizes[0]))
-    found: dict[str, Any] = TOKEN_STATS_ADAPTER.dump_python(
+    if count_job.validation:
+        validation = count_tokens(
+            count_job.validation, "validation", write, progress_after(sizes[0])
+        )
+    stats: dict[str, Any] = TOKEN_STATS_ADAPTER.dump_python(
         TokenStats(train=train, validation=validation), mode="json"
     )
-    return found
+    return stats
 
 
 def _raise_timeout(_number: int, _frame: object) -> NoReturn:

@@ -46,59 +46,63 @@ class DownloadRequest(BaseModel):
     """Whether to download only the code of a model that is already here."""
 
 
-def download(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def download(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Download a model or its code. Return its location and origin.
 
     Raises:
         StudioError: the model cannot be downloaded, or does not match the hub.
 
     """
-    wish, settings = DownloadRequest.model_validate(params), Settings()
+    request, settings = DownloadRequest.model_validate(params), Settings()
     hub = Hub(endpoint=settings.hub_endpoint, token=settings.hub_token.get_secret_value())
-    target = settings.models / hub_origin.folder_name(wish.repo, wish.commit)
-    tell("contacting the hub", None)
-    found = hub.model_info(wish.repo, wish.commit)
-    fetch = Downloader(hub, found, wish.commit, folder.files, tell)
-    if wish.code:
-        fetch.download_all([one for one in found.files if download_filter.is_code(one.name)])
+    target = settings.models / hub_origin.folder_name(request.repo, request.commit)
+    report("contacting the hub", None)
+    listing = hub.model_info(request.repo, request.commit)
+    downloader = Downloader(hub, listing, request.commit, folder.files, report)
+    if request.code:
+        downloader.download_all(
+            [file for file in listing.files if download_filter.is_code(file.name)]
+        )
         for path in folder.files.glob("*.py"):
             path.replace(target / path.name)
     elif hub_origin.read(target) is None:
-        _download_model(fetch, wish, target)
-    return {"location": str(target), "repo": found.id, "code": model_code.read(target).sha256}
+        _download_model(downloader, request, target)
+    return {"location": str(target), "repo": listing.id, "code": model_code.read(target).sha256}
 
 
-def _download_model(fetch: "Downloader", wish: DownloadRequest, target: Path) -> None:
-    stage, names = fetch.stage, fetch.listing.file_names
-    download_filter.check_hub_files(fetch.listing.id, names)
-    wanted = {one.name: one for one in fetch.listing.files}
-    files = [wanted[name] for name in download_filter.files_to_download(names)]
+def _download_model(downloader: "Downloader", request: DownloadRequest, target: Path) -> None:
+    stage, names = downloader.stage, downloader.listing.file_names
+    download_filter.check_hub_files(downloader.listing.id, names)
+    files_by_name = {file.name: file for file in downloader.listing.files}
+    files = [files_by_name[name] for name in download_filter.files_to_download(names)]
     _refuse_large_files(files)
     refuse_if_disk_full(stage, files)
-    fetch.set_total(files)
-    beside = [one for one in files if not download_filter.is_weights(one.name)]
-    fetch.download_all(beside)
+    downloader.set_total(files)
+    small_files = [file for file in files if not download_filter.is_weights(file.name)]
+    downloader.download_all(small_files)
     # These files may rule the model out before anything large is downloaded.
-    said = model_facts.from_config(stage)
-    model_compatibility.refuse_untrainable(said.kind, said.family, "source.id")
+    facts = model_facts.from_config(stage)
+    model_compatibility.refuse_untrainable(facts.kind, facts.family, "source.id")
     model_metadata.read(stage)
-    fetch.download_all([one for one in files if one not in beside])
-    fetch.report("checking the files", 1.0)
+    downloader.download_all([file for file in files if file not in small_files])
+    downloader.report("checking the files", 1.0)
     model_facts.read(stage)
-    hashes = {one.name: one.sha256 or one.git for one in files}
-    hub_origin.write(stage, HubOrigin(repo=fetch.listing.id, commit=wish.commit, files=hashes))
+    hashes = {file.name: file.sha256 or file.git for file in files}
+    hub_origin.write(
+        stage, HubOrigin(repo=downloader.listing.id, commit=request.commit, files=hashes)
+    )
     # An existing folder is incomplete, or it would have been found.
     shutil.rmtree(target, ignore_errors=True)
     stage.replace(target)
 
 
 def _refuse_large_files(files: list[HubFile]) -> None:
-    for one in files:
+    for file in files:
         if (
-            not download_filter.is_weights(one.name)
-            and one.size > download_filter.MAX_FILE_BYTES[one.name]
+            not download_filter.is_weights(file.name)
+            and file.size > download_filter.MAX_FILE_BYTES[file.name]
         ):
-            raise InvalidError(f"{one.name} is unreasonably large: {_format_size(one.size)}.")
+            raise InvalidError(f"{file.name} is unreasonably large: {_format_size(file.size)}.")
 
 
 def refuse_if_disk_full(stage: Path, files: list[HubFile]) -> None:
@@ -108,12 +112,12 @@ def refuse_if_disk_full(stage: Path, files: list[HubFile]) -> None:
         DiskFullError: there is not enough free space.
 
     """
-    size = sum(one.size for one in files)
-    have = sum(one.stat().st_size for one in stage.iterdir())
+    size = sum(file.size for file in files)
+    downloaded = sum(file.stat().st_size for file in stage.iterdir())
     free = shutil.disk_usage(stage).free
-    if size - have + RESERVED_DISK_BYTES > free:
+    if size - downloaded + RESERVED_DISK_BYTES > free:
         raise DiskFullError(
-            f"This model needs {_format_size(size - have)}, but only {_format_size(free)} "
+            f"This model needs {_format_size(size - downloaded)}, but only {_format_size(free)} "
             "are free.",
             hint="Delete models or runs that you no longer need, then try again.",
         )
@@ -134,13 +138,13 @@ class Downloader:
 
     def set_total(self, files: list[HubFile]) -> None:
         """Set the total size from which progress is computed."""
-        self.total = sum(one.size for one in files)
+        self.total = sum(file.size for file in files)
 
     def download_all(self, files: list[HubFile]) -> None:
-        for one in files:
-            if not (self.stage / one.name).exists():
-                self._download_file(one)
-            self.done += one.size
+        for file in files:
+            if not (self.stage / file.name).exists():
+                self._download_file(file)
+            self.done += file.size
             self._report(0)
 
     def _download_file(self, file: HubFile) -> None:
@@ -160,11 +164,11 @@ class Downloader:
     def _download_with_retries(self, file: HubFile, part: Path) -> None:
         """Download the rest of a file, retrying as long as data arrives."""
         tries = 0
-        while (have := _file_size(part)) < file.size or not part.exists():
+        while (downloaded := _file_size(part)) < file.size or not part.exists():
             try:
-                self._stream(file, part, have)
+                self._stream(file, part, downloaded)
             except (httpx2.TransportError, UnavailableError) as error:
-                tries = tries + 1 if _file_size(part) == have else 0
+                tries = tries + 1 if _file_size(part) == downloaded else 0
                 if tries >= MAX_STALLED_TRIES:
                     raise UnavailableError(
                         f"{self.hub.host} keeps interrupting the download of {file.name}.",
@@ -172,37 +176,39 @@ class Downloader:
                     ) from error
                 self.pause(2.0**tries - 1)
 
-    def _stream(self, file: HubFile, part: Path, have: int) -> None:
-        with self.hub.open(self.listing.id, self.commit, file, have) as answer:
+    def _stream(self, file: HubFile, part: Path, downloaded: int) -> None:
+        with self.hub.open(self.listing.id, self.commit, file, downloaded) as response:
             # A server without support for ranges sends the whole file again.
-            goes_on = answer.status_code == httpx2.codes.PARTIAL_CONTENT
-            with part.open("ab" if goes_on else "wb") as out:
-                have = have if goes_on else 0
-                for chunk in answer.iter_bytes():
+            resumes = response.status_code == httpx2.codes.PARTIAL_CONTENT
+            with part.open("ab" if resumes else "wb") as out:
+                downloaded = downloaded if resumes else 0
+                for chunk in response.iter_bytes():
                     out.write(chunk)
-                    have += len(chunk)
-                    self._report(have)
-                    if have > file.size:
+                    downloaded += len(chunk)
+                    self._report(downloaded)
+                    if downloaded > file.size:
                         break
-        if have < file.size:
+        if downloaded < file.size:
             raise httpx2.ReadError("The connection closed early.")
 
-    def _report(self, have: int) -> None:
+    def _report(self, downloaded: int) -> None:
         if self.total:
-            told = f"downloaded {_format_size(self.done + have)} of {_format_size(self.total)}"
-            self.report(told, min(1.0, (self.done + have) / self.total))
+            phase = (
+                f"downloaded {_format_size(self.done + downloaded)} of {_format_size(self.total)}"
+            )
+            self.report(phase, min(1.0, (self.done + downloaded) / self.total))
 
 
 def _matches_hub(path: Path, file: HubFile) -> bool:
     """Whether a file matches the hub's checksum: SHA-256 for large files, else git's."""
     if not (file.sha256 or file.git) or _file_size(path) != file.size:
         return False
-    whole = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
+    digest = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
     if not file.sha256:
-        whole.update(f"blob {file.size}\0".encode())
+        digest.update(f"blob {file.size}\0".encode())
     for chunk in _chunks(path):
-        whole.update(chunk)
-    return whole.hexdigest() == (file.sha256 or file.git)
+        digest.update(chunk)
+    return digest.hexdigest() == (file.sha256 or file.git)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -28,53 +28,53 @@ from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
 
-def fetch(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def fetch(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Fetch what a `FetchRequest` names into the task's folder. Return a `FetchResult`.
 
     Raises:
         StudioError: the file cannot be fetched, or exceeds the size limit.
 
     """
-    errand, settings = FetchRequest.model_validate(params), Settings()
-    file, filename, facts = _fetch_from_source(errand, settings, folder, tell)
-    allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
-    tell("reading the first rows", 0.9)
-    with limit_reading(allowed, file.stat().st_size) as held:
-        found = detect_file(File(path=file, filename=filename), held)
+    request, settings = FetchRequest.model_validate(params), Settings()
+    file, filename, facts = _fetch_from_source(request, settings, folder, report)
+    allowed = limits.Limits(row_bytes=request.limits.row_bytes, total_bytes=request.limits.bytes)
+    report("reading the first rows", 0.9)
+    with limit_reading(allowed, file.stat().st_size) as limited:
+        detection = detect_file(File(path=file, filename=filename), limited)
     sync_to_disk(file)
-    fetched = FetchResult(
+    result = FetchResult(
         file=file.relative_to(folder.files).as_posix(),
         filename=filename,
         bytes=file.stat().st_size,
-        sha256=_sha256(file, lambda share: tell("computing the checksum", 0.9 + 0.1 * share)),
-        arrival=DETECTION_RESULT_ADAPTER.dump_python(found, mode="json"),
+        sha256=_sha256(file, lambda share: report("computing the checksum", 0.9 + 0.1 * share)),
+        arrival=DETECTION_RESULT_ADAPTER.dump_python(detection, mode="json"),
         facts=facts,
     )
-    return fetched.model_dump()
+    return result.model_dump()
 
 
 def _fetch_from_source(
-    errand: FetchRequest, settings: Settings, folder: TaskDir, tell: ReportProgress
+    request: FetchRequest, settings: Settings, folder: TaskDir, report: ReportProgress
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch the file. Return its path, its original name, and facts about its origin."""
-    match errand.source:
+    match request.source:
         case LocalFileSource(path=path):
             source = resolve_inside(settings.import_folders, path)
-            return copy_file(source, folder.files, errand.limits, tell), source.name, {}
+            return copy_file(source, folder.files, request.limits, report), source.name, {}
         case UploadSource(upload=upload):
             return _take_upload(settings.uploads / upload, folder.files)
         case UrlSource(url=url):
-            wish = http.DownloadRequest(
-                url, errand.limits, allow_internal=settings.allow_internal_addresses
+            download = http.DownloadRequest(
+                url, request.limits, allow_internal=settings.allow_internal_addresses
             )
-            return http.fetch(wish, folder.files, tell)
+            return http.fetch(download, folder.files, report)
         case HubDatasetSource() as source:
-            return hub.fetch(source, errand.limits, settings, folder.files, tell)
+            return hub.fetch(source, request.limits, settings, folder.files, report)
         case S3Source(url=url):
-            return s3.fetch(url, errand.limits, settings, folder.files, tell)
+            return s3.fetch(url, request.limits, settings, folder.files, report)
 
 
-def copy_file(source: Path, folder: Path, limits: FetchLimits, tell: ReportProgress) -> Path:
+def copy_file(source: Path, folder: Path, limits: FetchLimits, report: ReportProgress) -> Path:
     """Copy a file from this machine."""
     if not source.is_file():
         raise InvalidError(f"{source.name} is not a file.", hint="Choose a file.", param="path")
@@ -86,7 +86,7 @@ def copy_file(source: Path, folder: Path, limits: FetchLimits, tell: ReportProgr
         while piece := read.read(CHUNK_BYTES):
             written.write(piece)
             done += len(piece)
-            tell(f"copied {format_size(done)} of {format_size(size)}", 0.9 * done / size)
+            report(f"copied {format_size(done)} of {format_size(size)}", 0.9 * done / size)
     return target
 
 
@@ -101,11 +101,11 @@ def _take_upload(parts: Path, folder: Path) -> tuple[Path, str, dict[str, Any]]:
     return target, name.read_text(encoding="utf-8"), {}
 
 
-def _sha256(path: Path, told: Callable[[float], None]) -> str:
+def _sha256(path: Path, report_share: Callable[[float], None]) -> str:
     digest, done, size = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as file:
         while piece := file.read(CHUNK_BYTES):
             digest.update(piece)
             done += len(piece)
-            told(done / size)
+            report_share(done / size)
     return digest.hexdigest()

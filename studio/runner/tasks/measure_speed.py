@@ -8,7 +8,7 @@ from studio.runner.task_dispatch import ReportProgress
 from studio.training.precision.matmul_speed import measure_formats
 
 
-def probe(_folder: TaskDir, _params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def probe(_folder: TaskDir, _params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Return the seconds that one layer's matrix products take, by format."""
-    tell("timing each number format", None)
+    report("timing each number format", None)
     return {"seconds": measure_formats(detect().device)}

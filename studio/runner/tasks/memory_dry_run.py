@@ -31,7 +31,7 @@ _DATA_DEPENDENT_ERRORS = (
 )
 
 
-def measure(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def measure(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Return the bytes that a recipe's largest step holds, by part, and the data that decides them.
 
     Raises:
@@ -39,7 +39,7 @@ def measure(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> di
         TrainingError: the recipe fails before its first step, as it would in a run.
 
     """
-    tell("loading the packages", 0.0)
+    report("loading the packages", 0.0)
     upstream_logging.disable_progress_bar()
     recipe = RECIPE_ADAPTER.validate_python(params["recipe"], strict=False)
     run = RunDir(folder.files / "run")
@@ -50,10 +50,10 @@ def measure(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> di
     mode = dry_run.make_fake_mode()
     try:
         job = TrainingJob.prepare(
-            recipe, run, lambda phase: tell(*_PHASES[phase]), partial(_make_fake_model, mode)
+            recipe, run, lambda phase: report(*_PHASES[phase]), partial(_make_fake_model, mode)
         )
-        tell("simulating a step", 0.6)
-        held = dry_run.simulate_steps(_build_plan(recipe, job), mode)
+        report("simulating a step", 0.6)
+        bytes_by_part = dry_run.simulate_steps(_build_plan(recipe, job), mode)
     except _DATA_DEPENDENT_ERRORS as error:
         raise InvalidError(
             "A dry run cannot simulate this model: its control flow depends on computed values.",
@@ -61,7 +61,7 @@ def measure(folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> di
         ) from error
     finally:
         shutil.rmtree(run.root)
-    return _summarise(job, held)
+    return _summarise(job, bytes_by_part)
 
 
 _PHASES = {
@@ -70,9 +70,9 @@ _PHASES = {
 }
 
 
-def _make_fake_model(mode: fake_tensor.FakeTensorMode, *asked: Any) -> PreTrainedModel:  # noqa: ANN401 -- the arguments of `load_model`
+def _make_fake_model(mode: fake_tensor.FakeTensorMode, *arguments: Any) -> PreTrainedModel:  # noqa: ANN401 -- the arguments of `load_model`
     with mode:
-        return dry_run.make_fake_model(*asked)
+        return dry_run.make_fake_model(*arguments)
 
 
 def _build_plan(recipe: AnyRecipe, job: TrainingJob) -> DryRunPlan:
@@ -99,9 +99,9 @@ def _largest_batch(examples: Examples, size: int) -> BatchShape:
     return BatchShape(count, examples.longest, examples.longest_answer, is_packed)
 
 
-def _summarise(job: TrainingJob, held: dict[str, int]) -> dict[str, Any]:
+def _summarise(job: TrainingJob, bytes_by_part: dict[str, int]) -> dict[str, Any]:
     return {
-        "at_peak": held,
+        "at_peak": bytes_by_part,
         "longest_example": job.train.longest,
         "longest_answer": job.train.longest_answer,
         "train_rows": len(job.train.rows),

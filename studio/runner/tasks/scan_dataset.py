@@ -9,9 +9,9 @@ from studio.protocols.tasks import TaskDir
 from studio.runner.task_dispatch import ReportProgress
 
 
-def scan(_folder: TaskDir, params: dict[str, Any], tell: ReportProgress) -> dict[str, Any]:
+def scan(_folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Check the rows in `params["rows"]`, store the findings in that folder and return them."""
-    found = finding_store.check_and_store(
-        Path(params["rows"]), lambda share: tell("checking the rows", share)
+    findings = finding_store.check_and_store(
+        Path(params["rows"]), lambda share: report("checking the rows", share)
     )
-    return {"findings": [asdict(one) for one in found]}
+    return {"findings": [asdict(finding) for finding in findings]}

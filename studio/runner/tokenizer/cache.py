@@ -41,22 +41,22 @@ class TokenizerCache:
 
     def get(self, model: str) -> PreTrainedTokenizerBase | None:
         """Return a model's tokenizer if it is cached and its files are unchanged."""
-        known = self._cached.pop(model, None)
-        if known is None or known.state != _file_state(model):
+        entry = self._cached.pop(model, None)
+        if entry is None or entry.state != _file_state(model):
             return None
-        self._cached[model] = known
-        return known.tokenizer
+        self._cached[model] = entry
+        return entry.tokenizer
 
-    def sizes(self, asked: TokenizerRequest) -> RowLengths | None:
+    def sizes(self, request: TokenizerRequest) -> RowLengths | None:
         """Return the lengths of the rows that a row may be packed with, if they are cached."""
-        return self._cached[asked.model].sizes.get(_window_key(asked))
+        return self._cached[request.model].sizes.get(_window_key(request))
 
-    def store_sizes(self, asked: TokenizerRequest, sizes: RowLengths) -> None:
+    def store_sizes(self, request: TokenizerRequest, sizes: RowLengths) -> None:
         """Cache the row lengths that a child measured with a cached tokenizer."""
-        known = self._cached[asked.model].sizes
-        known[_window_key(asked)] = sizes
-        if len(known) > MAX_WINDOWS:
-            known.popitem(last=False)
+        cached_sizes = self._cached[request.model].sizes
+        cached_sizes[_window_key(request)] = sizes
+        if len(cached_sizes) > MAX_WINDOWS:
+            cached_sizes.popitem(last=False)
 
     def add(self, model: str) -> None:
         """Load a tokenizer into the cache. Call this only after a child has loaded it safely."""
@@ -89,9 +89,9 @@ def load_tokenizer(model: str, code: str = "") -> PreTrainedTokenizerBase:
         raise _missing_error(model) from error
 
 
-def _window_key(asked: TokenizerRequest) -> Hashable:
+def _window_key(request: TokenizerRequest) -> Hashable:
     """Identify rows by all that decides their length; the file of a version never changes."""
-    return asked.chat_template, asked.window
+    return request.chat_template, request.window
 
 
 def _file_state(model: str) -> _FileState:

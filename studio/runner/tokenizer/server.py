@@ -59,44 +59,46 @@ class TokenizerServer:
         """Answer requests until the worker is gone or the service is idle."""
         self._selector.register(self.lifeline, selectors.EVENT_READ)
         self._selector.register(self.listener, selectors.EVENT_READ)
-        asked_at = time.monotonic()
-        while self.children or time.monotonic() - asked_at < self.idle_seconds:
-            for key, _ in self._selector.select(self._poll_timeout(asked_at)):
+        last_request_at = time.monotonic()
+        while self.children or time.monotonic() - last_request_at < self.idle_seconds:
+            for key, _ in self._selector.select(self._poll_timeout(last_request_at)):
                 if key.fd == self.lifeline:
                     return
                 if key.fileobj is self.listener:
-                    asked_at = time.monotonic()
+                    last_request_at = time.monotonic()
                     self._receive()
                 else:
                     self._read_child(self.children[key.fd])
             self._kill_overdue()
 
-    def _poll_timeout(self, asked_at: float) -> float:
+    def _poll_timeout(self, last_request_at: float) -> float:
         if self.children:
             return POLL_SECONDS
-        return max(0.0, asked_at + self.idle_seconds - time.monotonic())
+        return max(0.0, last_request_at + self.idle_seconds - time.monotonic())
 
     def _receive(self) -> None:
-        line, _ = self.listener.accept()
-        line.settimeout(REQUEST_SECONDS)
+        connection, _ = self.listener.accept()
+        connection.settimeout(REQUEST_SECONDS)
         try:
-            asked = TokenizerRequest.model_validate_json(receive_all(line, MAX_REQUEST_BYTES))
+            request = TokenizerRequest.model_validate_json(
+                receive_all(connection, MAX_REQUEST_BYTES)
+            )
         except (OSError, ValidationError):
-            line.close()  # Not one of our clients.
+            connection.close()  # Not one of our clients.
             return
-        if is_hung_up(line):
-            line.close()  # The client gave up waiting.
+        if is_hung_up(connection):
+            connection.close()  # The client gave up waiting.
             return
-        tokenizer = self.cache.get(asked.model)
+        tokenizer = self.cache.get(request.model)
         if tokenizer is not None:
-            sizes = self.cache.sizes(asked)
-            limits = PACKED_PREVIEW_LIMITS if asked.window and sizes is None else PREVIEW_LIMITS
-            child = fork_child(lambda: _answer(asked, tokenizer, sizes), limits, line)
+            sizes = self.cache.sizes(request)
+            limits = PACKED_PREVIEW_LIMITS if request.window and sizes is None else PREVIEW_LIMITS
+            child = fork_child(lambda: _answer(request, tokenizer, sizes), limits, connection)
         else:
             # Children also load untrusted tokenizers first; once one succeeded, the server may load
             # it.
-            child = fork_child(lambda: _load_and_answer(asked), LOAD_LIMITS, line)
-        child.request = asked
+            child = fork_child(lambda: _load_and_answer(request), LOAD_LIMITS, connection)
+        child.request = request
         self._watch(child)
 
     def _watch(self, child: SandboxedChild) -> None:
@@ -133,44 +135,44 @@ class TokenizerServer:
         )
         self._cache_results(child.request, notes)
 
-    def _cache_results(self, asked: TokenizerRequest | None, notes: Sequence[bytes]) -> None:
+    def _cache_results(self, request: TokenizerRequest | None, notes: Sequence[bytes]) -> None:
         """Cache what a child has loaded and measured for later requests."""
-        if asked is None or (self.cache.get(asked.model) is None and notes[:1] != [b""]):
+        if request is None or (self.cache.get(request.model) is None and notes[:1] != [b""]):
             return
-        if self.cache.get(asked.model) is None:
-            self.cache.add(asked.model)
-        for told in filter(None, notes):
+        if self.cache.get(request.model) is None:
+            self.cache.add(request.model)
+        for note in filter(None, notes):
             with suppress(ValidationError):
-                self.cache.store_sizes(asked, RowLengths.model_validate_json(told))
+                self.cache.store_sizes(request, RowLengths.model_validate_json(note))
 
 
-def _load_and_answer(asked: TokenizerRequest) -> Iterator[bytes]:
+def _load_and_answer(request: TokenizerRequest) -> Iterator[bytes]:
     try:
-        tokenizer = load_tokenizer(asked.model)
+        tokenizer = load_tokenizer(request.model)
     except StudioError as error:
         yield _failure_answer(error)
         return
     yield _LOADED_MARKER
-    (PACKED_PREVIEW_LIMITS if asked.window else PREVIEW_LIMITS).apply()
-    yield from _answer(asked, tokenizer, None)
+    (PACKED_PREVIEW_LIMITS if request.window else PREVIEW_LIMITS).apply()
+    yield from _answer(request, tokenizer, None)
 
 
 def _answer(
-    asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None
+    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None
 ) -> Iterator[bytes]:
     """Answer in a child: changes to its state do not affect the server."""
     try:
-        if asked.window and sizes is None:
-            sizes = packing_preview.measure_rows(asked, tokenizer)
+        if request.window and sizes is None:
+            sizes = packing_preview.measure_rows(request, tokenizer)
             yield sizes.model_dump_json().encode() + b"\n"
-        answer = _HANDLERS[asked.kind](asked, tokenizer, sizes)
+        answer = _HANDLERS[request.kind](request, tokenizer, sizes)
     except StudioError as error:
         yield _failure_answer(error)
         return
-    said = answer.model_dump_json().encode()
-    if len(said) > MAX_RESPONSE_BYTES:
-        said = _failure_answer(TooLargeError("This row is too long to preview."))
-    yield said
+    payload = answer.model_dump_json().encode()
+    if len(payload) > MAX_RESPONSE_BYTES:
+        payload = _failure_answer(TooLargeError("This row is too long to preview."))
+    yield payload
 
 
 _HANDLERS: dict[
@@ -190,10 +192,10 @@ _HANDLERS: dict[
 
 
 def _failure_answer(error: StudioError) -> bytes:
-    told = ServiceFailure(code=error.code, message=error.message, hint=error.hint)
-    return TokenizerResponse(failure=told).model_dump_json().encode()
+    failure = ServiceFailure(code=error.code, message=error.message, hint=error.hint)
+    return TokenizerResponse(failure=failure).model_dump_json().encode()
 
 
-def _send(line: socket.socket, said: bytes) -> None:
-    with line, suppress(OSError):  # The client has gone.
-        line.sendall(said)
+def _send(connection: socket.socket, payload: bytes) -> None:
+    with connection, suppress(OSError):  # The client has gone.
+        connection.sendall(payload)

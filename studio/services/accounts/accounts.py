@@ -70,10 +70,12 @@ def add(db: Session, name: str, role: Role) -> Account:
     return account
 
 
-def set_password(db: Session, account: Account, hashed: str, *, but: int | None = None) -> None:
+def set_password(
+    db: Session, account: Account, hashed: str, *, except_session: int | None = None
+) -> None:
     """Set a password and end all login sessions of the account, except one."""
     account.password = hashed
-    login_sessions.end_others(db, account.id, but)
+    login_sessions.end_others(db, account.id, except_session)
 
 
 def authenticate(account: Account | None, password: str) -> Account:

@@ -39,7 +39,7 @@ class TokenRequest:
 
 
 def create(
-    db: Session, wish: TokenRequest, account_id: int | None, most: Scope = Scope.ADMIN
+    db: Session, request: TokenRequest, account_id: int | None, max_scope: Scope = Scope.ADMIN
 ) -> tuple[ApiToken, str]:
     """Create a token. Return it with its secret, which cannot be retrieved again.
 
@@ -48,17 +48,17 @@ def create(
             creator's.
 
     """
-    name, days = wish.name.strip()[:100], wish.days
+    name, days = request.name.strip()[:100], request.days
     if not name:
         raise InvalidError(
             "Enter a name for the token.", hint="Describe what uses it.", param="name"
         )
     if days is not None and not 1 <= days <= MAX_DAYS:
         raise InvalidError(f"A token can last 1 to {MAX_DAYS} days.", param="days")
-    if not most.includes(wish.scope):
+    if not max_scope.includes(request.scope):
         raise InvalidError("A token cannot have a larger scope than you have.", param="scope")
     expires = now() + timedelta(days=days) if days is not None else None
-    token = ApiToken(name=name, scope=wish.scope, expires_at=expires, account_id=account_id)
+    token = ApiToken(name=name, scope=request.scope, expires_at=expires, account_id=account_id)
     db.add(token)
     db.flush()
     secret = f"sft_{token.id}_{secrets.token_urlsafe(32)}"
@@ -69,8 +69,8 @@ def create(
 
 def find(db: Session, secret: str) -> ApiToken | None:
     """Return the token for a secret, if it is valid and has not expired."""
-    read = PATTERN.fullmatch(secret)
-    token = db.get(ApiToken, int(read[1])) if read else None
+    match = PATTERN.fullmatch(secret)
+    token = db.get(ApiToken, int(match[1])) if match else None
     if token is None or not hmac.compare_digest(token.sha256, hash_secret(secret)):
         return None
     return token if token.expires_at is None or token.expires_at > now() else None
@@ -83,8 +83,8 @@ def touch(db: Session, token_id: int) -> None:
 
 
 def list_tokens(db: Session, account_id: int | None) -> Sequence[ApiToken]:
-    mine = col(ApiToken.account_id) == account_id
-    return db.exec(select(ApiToken).where(mine).order_by(col(ApiToken.id).desc())).all()
+    is_owned = col(ApiToken.account_id) == account_id
+    return db.exec(select(ApiToken).where(is_owned).order_by(col(ApiToken.id).desc())).all()
 
 
 def revoke(db: Session, token_id: int, account_id: int | None) -> None:
@@ -114,5 +114,5 @@ def ensure_local_token(engine: Engine, file: Path) -> None:
     with explain_os_errors(file.parent):
         file.unlink(missing_ok=True)
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as opened:
-            opened.write(secret + "\n")
+        with os.fdopen(handle, "w", encoding="ascii") as token_file:
+            token_file.write(secret + "\n")

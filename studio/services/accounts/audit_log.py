@@ -12,17 +12,17 @@ MAX_ENTRIES = 1_000_000
 """Bounds the size of the log on disk."""
 
 
-def record(db: Session, deed: AuditEntry) -> None:
-    db.add(deed)
+def record(db: Session, entry: AuditEntry) -> None:
+    db.add(entry)
 
 
 def newest(
     db: Session, limit: int, before: int | None = None, who: str = ""
 ) -> Sequence[AuditEntry]:
-    chosen = select(AuditEntry).order_by(col(AuditEntry.id).desc()).limit(limit)
+    query = select(AuditEntry).order_by(col(AuditEntry.id).desc()).limit(limit)
     if before:
-        chosen = chosen.where(col(AuditEntry.id) < before)
-    return db.exec(chosen.where(AuditEntry.who == who) if who else chosen).all()
+        query = query.where(col(AuditEntry.id) < before)
+    return db.exec(query.where(AuditEntry.who == who) if who else query).all()
 
 
 def prune(db: Session, days: int) -> None:

@@ -39,19 +39,19 @@ def find_answer(db: Session, key: str, sha256: str) -> IdempotencyKey | None:
         InvalidError: The key was used for another request.
 
     """
-    known = db.get(IdempotencyKey, key)
-    if known is None or known.created_at < _oldest_kept():
+    answer = db.get(IdempotencyKey, key)
+    if answer is None or answer.created_at < _oldest_kept():
         return None
-    if known.sha256 != sha256:
+    if answer.sha256 != sha256:
         raise InvalidError(
             "This Idempotency-Key was used for another request.",
             hint="Use a new key for each new request.",
             param=HEADER,
         )
-    return known
+    return answer
 
 
-def store_answer(db: Session, receipt: IdempotencyKey) -> None:
+def store_answer(db: Session, answer: IdempotencyKey) -> None:
     """Store a response in the same transaction as the change it reports.
 
     Raises:
@@ -59,7 +59,7 @@ def store_answer(db: Session, receipt: IdempotencyKey) -> None:
 
     """
     db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.created_at) < _oldest_kept()))
-    db.add(receipt)
+    db.add(answer)
     try:
         db.flush()
     except IntegrityError as error:

@@ -33,21 +33,25 @@ def begin(db: Session, account_id: int | None, address: str = "", agent: str = "
 
 
 def find(db: Session, secret: str) -> LoginSession | None:
-    found = db.exec(select(LoginSession).where(LoginSession.sha256 == hash_secret(secret))).first()
-    return found if found is not None and not _is_expired(found) else None
+    session = db.exec(
+        select(LoginSession).where(LoginSession.sha256 == hash_secret(secret))
+    ).first()
+    return session if session is not None and not _is_expired(session) else None
 
 
 def touch(db: Session, sign_in_id: int) -> None:
-    found = db.get(LoginSession, sign_in_id)
-    if found is not None:
-        found.seen_at = now()
+    session = db.get(LoginSession, sign_in_id)
+    if session is not None:
+        session.seen_at = now()
 
 
 def list_sessions(db: Session, account_id: int | None) -> Sequence[LoginSession]:
     """Return an account's sessions, the most recently seen first."""
     newest = col(LoginSession.seen_at).desc()
-    mine = col(LoginSession.account_id) == account_id
-    return db.exec(select(LoginSession).where(mine, ~_expired_condition()).order_by(newest)).all()
+    is_owned = col(LoginSession.account_id) == account_id
+    return db.exec(
+        select(LoginSession).where(is_owned, ~_expired_condition()).order_by(newest)
+    ).all()
 
 
 def end(db: Session, sign_in_id: int, account_id: int | None) -> None:
@@ -57,22 +61,22 @@ def end(db: Session, sign_in_id: int, account_id: int | None) -> None:
         NotFoundError: The account has no such session.
 
     """
-    found = db.get(LoginSession, sign_in_id)
-    if found is None or found.account_id != account_id:
+    session = db.get(LoginSession, sign_in_id)
+    if session is None or session.account_id != account_id:
         raise NotFoundError(
             "This session does not exist.", hint="It may have been signed out already."
         )
-    db.delete(found)
+    db.delete(session)
 
 
-def end_others(db: Session, account_id: int | None, but: int | None = None) -> None:
+def end_others(db: Session, account_id: int | None, except_session: int | None = None) -> None:
     """End all sessions of an account, except one."""
-    mine = col(LoginSession.account_id) == account_id
-    db.exec(delete(LoginSession).where(mine, col(LoginSession.id) != (but or 0)))
+    is_owned = col(LoginSession.account_id) == account_id
+    db.exec(delete(LoginSession).where(is_owned, col(LoginSession.id) != (except_session or 0)))
 
 
-def _is_expired(found: LoginSession) -> bool:
-    return found.seen_at < now() - IDLE_TIMEOUT or found.began_at < now() - ABSOLUTE_TIMEOUT
+def _is_expired(session: LoginSession) -> bool:
+    return session.seen_at < now() - IDLE_TIMEOUT or session.began_at < now() - ABSOLUTE_TIMEOUT
 
 
 def _expired_condition() -> ColumnElement[bool]:

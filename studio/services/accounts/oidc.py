@@ -61,22 +61,22 @@ class PendingSignIns:
     clock: Callable[[], float] = time.monotonic
     _begun: dict[str, PendingSignIn] = field(default_factory=dict)
 
-    def add(self, there: str) -> tuple[str, str, PendingSignIn]:
+    def add(self, return_to: str) -> tuple[str, str, PendingSignIn]:
         """Add a sign-in. Return its state and the secret for the browser's cookie."""
         now = self.clock()
         for state, old in list(self._begun.items()):
             if now - old.at > PENDING_SECONDS or len(self._begun) >= MAX_PENDING:
                 self._begun.pop(state, None)
         state, browser = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        begun = PendingSignIn(
+        sign_in = PendingSignIn(
             browser=hash_secret(browser),
             nonce=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(48),
-            return_to=there,
+            return_to=return_to,
             at=now,
         )
-        self._begun[state] = begun
-        return state, browser, begun
+        self._begun[state] = sign_in
+        return state, browser, sign_in
 
     def take(self, state: str, browser: str) -> PendingSignIn:
         """Remove and return the sign-in with a state.
@@ -85,17 +85,17 @@ class PendingSignIns:
             UnauthorizedError: There is none, or it belongs to another browser.
 
         """
-        begun = self._begun.pop(state, None)
+        sign_in = self._begun.pop(state, None)
         if (
-            begun is None
-            or self.clock() - begun.at > PENDING_SECONDS
-            or not secrets.compare_digest(begun.browser, hash_secret(browser))
+            sign_in is None
+            or self.clock() - sign_in.at > PENDING_SECONDS
+            or not secrets.compare_digest(sign_in.browser, hash_secret(browser))
         ):
             raise UnauthorizedError(
                 "This response does not match a pending sign-in.",
                 hint=f"It was used already, expired, or belongs to another browser. {_RETRY_HINT}",
             )
-        return begun
+        return sign_in
 
 
 def is_enabled(settings: Settings) -> bool:
@@ -108,7 +108,9 @@ def provider_host(settings: Settings) -> str:
     return urlsplit(settings.oidc_issuer).hostname or settings.oidc_issuer
 
 
-def authorization_url(settings: Settings, back: str, state: str, begun: PendingSignIn) -> str:
+def authorization_url(
+    settings: Settings, redirect_uri: str, state: str, sign_in: PendingSignIn
+) -> str:
     """Return the provider's URL to redirect the user to.
 
     Raises:
@@ -118,21 +120,23 @@ def authorization_url(settings: Settings, back: str, state: str, begun: PendingS
     _require_authlib()
     from authlib.oauth2.rfc7636 import create_s256_code_challenge  # noqa: PLC0415 -- heavy import
 
-    there = _require_endpoint(_discover(settings), "authorization_endpoint")
-    asked = {
+    endpoint = _require_endpoint(_discover(settings), "authorization_endpoint")
+    parameters = {
         "response_type": "code",
         "client_id": settings.oidc_client_id,
-        "redirect_uri": back,
+        "redirect_uri": redirect_uri,
         "scope": "openid profile email",
         "state": state,
-        "nonce": begun.nonce,
-        "code_challenge": create_s256_code_challenge(begun.verifier),
+        "nonce": sign_in.nonce,
+        "code_challenge": create_s256_code_challenge(sign_in.verifier),
         "code_challenge_method": "S256",
     }
-    return f"{there}{'&' if '?' in there else '?'}{urlencode(asked)}"
+    return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(parameters)}"
 
 
-def fetch_user(settings: Settings, back: str, code: str, begun: PendingSignIn) -> OidcUser:
+def fetch_user(
+    settings: Settings, redirect_uri: str, code: str, sign_in: PendingSignIn
+) -> OidcUser:
     """Exchange an authorization code for the user.
 
     Raises:
@@ -140,20 +144,22 @@ def fetch_user(settings: Settings, back: str, code: str, begun: PendingSignIn) -
 
     """
     _require_authlib()
-    about = _discover(settings)
-    body, headers = _token_request(settings, about, back, code, begun)
-    told = _fetch_json(settings, _require_endpoint(about, "token_endpoint"), headers, body)
-    if "error" in told or not isinstance(told.get("id_token"), str):
+    metadata = _discover(settings)
+    body, headers = _token_request(settings, metadata, redirect_uri, code, sign_in)
+    response = _fetch_json(settings, _require_endpoint(metadata, "token_endpoint"), headers, body)
+    if "error" in response or not isinstance(response.get("id_token"), str):
         raise UnauthorizedError(
-            f"{provider_host(settings)} did not confirm who you are: {_error_text(told)}.",
+            f"{provider_host(settings)} did not confirm who you are: {_error_text(response)}.",
             hint=_RETRY_HINT,
         )
-    keys = _fetch_json(settings, _require_endpoint(about, "jwks_uri"))
-    return _user_from_claims(_verify_id_token(settings, told["id_token"], keys, begun), settings)
+    keys = _fetch_json(settings, _require_endpoint(metadata, "jwks_uri"))
+    return _user_from_claims(
+        _verify_id_token(settings, response["id_token"], keys, sign_in), settings
+    )
 
 
 def _verify_id_token(
-    settings: Settings, token: str, keys: dict[str, Any], begun: PendingSignIn
+    settings: Settings, token: str, keys: dict[str, Any], sign_in: PendingSignIn
 ) -> dict[str, Any]:
     """Return the claims of an ID token after verifying signature, issuer, audience and nonce."""
     from authlib.oidc.core import CodeIDToken  # noqa: PLC0415 -- heavy import
@@ -161,16 +167,16 @@ def _verify_id_token(
     from joserfc.errors import JoseError  # noqa: PLC0415 -- heavy import
     from joserfc.jwk import KeySet  # noqa: PLC0415 -- heavy import
 
-    wanted = {
+    claim_options = {
         "iss": {"essential": True, "value": settings.oidc_issuer},
         "aud": {"essential": True, "value": settings.oidc_client_id},
         "sub": {"essential": True},
         "exp": {"essential": True},
     }
-    about = {"nonce": begun.nonce, "client_id": settings.oidc_client_id}
+    parameters = {"nonce": sign_in.nonce, "client_id": settings.oidc_client_id}
     try:
-        read = jwt.decode(token, KeySet.import_key_set(keys), algorithms=list(ALGORITHMS))  # type: ignore[arg-type] # invalid keys raise, see below
-        claims = CodeIDToken(read.claims, read.header, wanted, about)
+        decoded = jwt.decode(token, KeySet.import_key_set(keys), algorithms=list(ALGORITHMS))  # type: ignore[arg-type] # invalid keys raise, see below
+        claims = CodeIDToken(decoded.claims, decoded.header, claim_options, parameters)
         claims.validate(leeway=LEEWAY_SECONDS)
     except (JoseError, ValueError, TypeError, KeyError) as error:
         raise UnauthorizedError(
@@ -192,19 +198,23 @@ def _user_from_claims(claims: dict[str, Any], settings: Settings) -> OidcUser:
 
 
 def _token_request(
-    settings: Settings, about: dict[str, Any], back: str, code: str, begun: PendingSignIn
+    settings: Settings,
+    metadata: dict[str, Any],
+    redirect_uri: str,
+    code: str,
+    sign_in: PendingSignIn,
 ) -> tuple[bytes, dict[str, str]]:
     form = {
         "grant_type": "authorization_code",
         "code": code,
-        "redirect_uri": back,
+        "redirect_uri": redirect_uri,
         "client_id": settings.oidc_client_id,
-        "code_verifier": begun.verifier,
+        "code_verifier": sign_in.verifier,
     }
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     secret = settings.secret_value("oidc_client_secret")
-    ways = about.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
-    if secret and "client_secret_basic" in ways:
+    auth_methods = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+    if secret and "client_secret_basic" in auth_methods:
         pair = f"{quote(settings.oidc_client_id, safe='')}:{quote(secret, safe='')}"
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
     elif secret:
@@ -219,20 +229,20 @@ def _discover(settings: Settings) -> dict[str, Any]:
             f"{issuer} is not secure: it does not use HTTPS.",
             hint="STUDIO_OIDC_ISSUER must start with https://",
         )
-    about = _fetch_json(settings, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-    if about.get("issuer") != issuer:
+    metadata = _fetch_json(settings, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    if metadata.get("issuer") != issuer:
         raise InvalidError(
-            f"{issuer} reports a different issuer: {about.get('issuer')}.",
+            f"{issuer} reports a different issuer: {metadata.get('issuer')}.",
             hint="Set STUDIO_OIDC_ISSUER to exactly the issuer it reports.",
         )
-    return about
+    return metadata
 
 
-def _require_endpoint(about: dict[str, Any], name: str) -> str:
-    found = about.get(name)
-    if not isinstance(found, str):
+def _require_endpoint(metadata: dict[str, Any], name: str) -> str:
+    endpoint = metadata.get(name)
+    if not isinstance(endpoint, str):
         raise UnavailableError(f"The sign-in service does not publish its {name}.")
-    return found
+    return endpoint
 
 
 def _fetch_json(
@@ -243,31 +253,35 @@ def _fetch_json(
 ) -> dict[str, Any]:
     """Fetch JSON. The issuer's own host is configured, so it may be an internal one."""
     is_its_own = urlsplit(url).netloc == urlsplit(settings.oidc_issuer).netloc
-    may = is_its_own or settings.allow_internal_addresses
-    about = {"Accept": "application/json", "User-Agent": "mantissa-studio"} | (headers or {})
+    allow_internal = is_its_own or settings.allow_internal_addresses
+    request_headers = {"Accept": "application/json", "User-Agent": "mantissa-studio"} | (
+        headers or {}
+    )
     content = b""
     with safe_http.open_url(
-        url, about, seconds=TIMEOUT_SECONDS, allow_internal=may, body=body
+        url, request_headers, seconds=TIMEOUT_SECONDS, allow_internal=allow_internal, body=body
     ) as answer:
-        for piece in answer.iter_bytes():
-            content += piece
+        for chunk in answer.iter_bytes():
+            content += chunk
             if len(content) > MAX_BYTES:
                 break
     try:
-        told = json.loads(content)
+        payload = json.loads(content)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        payload = None
+    if not isinstance(payload, dict):
         raise UnavailableError(
             f"{safe_http.redact_url(url)} answered {answer.status} without valid JSON.",
             hint="Check STUDIO_OIDC_ISSUER.",
         )
-    return told
+    return payload
 
 
-def _error_text(told: dict[str, Any]) -> str:
-    said = told.get("error_description") or told.get("error") or "it sent no token"
-    return "".join(sign for sign in str(said)[:200] if sign.isprintable()).rstrip(".")
+def _error_text(response: dict[str, Any]) -> str:
+    text = response.get("error_description") or response.get("error") or "it sent no token"
+    return "".join(character for character in str(text)[:200] if character.isprintable()).rstrip(
+        "."
+    )
 
 
 def _require_authlib() -> None:

@@ -23,13 +23,13 @@ def sign_in_account(db: Session, settings: Settings, visitor: OidcUser) -> Accou
         InvalidError: The name is not valid, or the settings cannot be parsed.
 
     """
-    found = db.exec(select(Account).where(Account.subject == visitor.subject)).first()
+    existing = db.exec(select(Account).where(Account.subject == visitor.subject)).first()
     role, decides = _role_for(settings, visitor), bool(settings.oidc_groups)
-    if role is None and (found is None or decides) and not _is_invited(db, settings, visitor):
-        if found is not None:
-            login_sessions.end_others(db, found.id)
+    if role is None and (existing is None or decides) and not _is_invited(db, settings, visitor):
+        if existing is not None:
+            login_sessions.end_others(db, existing.id)
         return None
-    account = found or _claim_or_create(db, visitor, role)
+    account = existing or _claim_or_create(db, visitor, role)
     if decides and role is not None and account.role is not role:
         with suppress(ConflictError):  # The last administrator keeps the role.
             accounts.change_role(db, account, role)
@@ -50,9 +50,9 @@ def group_roles(settings: Settings) -> dict[str, Role]:
         InvalidError: The setting is not written as group=role.
 
     """
-    parts = [one.strip() for one in settings.oidc_groups.split(",") if one.strip()]
+    parts = [part.strip() for part in settings.oidc_groups.split(",") if part.strip()]
     try:
-        pairs = [one.rsplit("=", 1) for one in parts]
+        pairs = [part.rsplit("=", 1) for part in parts]
         return {group.strip(): Role(role.strip()) for group, role in pairs}
     except ValueError as error:
         raise InvalidError(
@@ -63,9 +63,11 @@ def group_roles(settings: Settings) -> dict[str, Role]:
 
 def _role_for(settings: Settings, visitor: OidcUser) -> Role | None:
     """Return the highest role of a user's groups, or the role of new users."""
-    fitting = [role for group, role in group_roles(settings).items() if group in visitor.groups]
-    if fitting:
-        return max(fitting, key=_RANKS.index)
+    matching_roles = [
+        role for group, role in group_roles(settings).items() if group in visitor.groups
+    ]
+    if matching_roles:
+        return max(matching_roles, key=_RANKS.index)
     return Role(settings.new_people) if settings.new_people else None
 
 

@@ -19,13 +19,13 @@ def issue(db: Session, purpose: LinkPurpose, account_id: int | None = None) -> s
     if account_id is not None:
         db.exec(delete(OneTimeLink).where(col(OneTimeLink.account_id) == account_id))
     secret = secrets.token_urlsafe(32)
-    ticket = OneTimeLink(
+    link = OneTimeLink(
         sha256=hash_secret(secret),
         purpose=purpose,
         account_id=account_id,
         expires_at=now() + LIFETIME,
     )
-    db.add(ticket)
+    db.add(link)
     db.flush()
     return secret
 
@@ -37,13 +37,13 @@ def verify(db: Session, secret: str) -> OneTimeLink:
         UnauthorizedError: It was used, has expired, or never existed.
 
     """
-    ticket = db.get(OneTimeLink, hash_secret(secret))
-    if ticket is None or ticket.expires_at < now():
+    link = db.get(OneTimeLink, hash_secret(secret))
+    if link is None or link.expires_at < now():
         raise UnauthorizedError(
             "This link was already used, or is older than a day.",
             hint="Each link works once. Ask for a new one.",
         )
-    return ticket
+    return link
 
 
 def redeem(db: Session, secret: str) -> OneTimeLink:
@@ -53,14 +53,14 @@ def redeem(db: Session, secret: str) -> OneTimeLink:
         UnauthorizedError: See `verify`.
 
     """
-    ticket = verify(db, secret)
-    db.delete(ticket)
+    link = verify(db, secret)
+    db.delete(link)
     db.flush()
-    return ticket
+    return link
 
 
-def get_account(db: Session, ticket: OneTimeLink) -> Account | None:
-    return db.get(Account, ticket.account_id) if ticket.account_id is not None else None
+def get_account(db: Session, link: OneTimeLink) -> Account | None:
+    return db.get(Account, link.account_id) if link.account_id is not None else None
 
 
 def hash_secret(secret: str) -> str:

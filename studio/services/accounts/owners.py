@@ -62,5 +62,5 @@ def release_all(db: Session, account_id: int) -> None:
 def _load_owners(db: Session, table: Table, ids: Sequence[int]) -> Iterable[int | None]:
     # In batches: SQLite limits the number of values in a statement.
     for start in range(0, len(ids), 500):
-        part = col(table.c.id).in_(ids[start : start + 500])
-        yield from db.exec(select(table.c.owner_id).where(part).distinct()).all()
+        in_batch = col(table.c.id).in_(ids[start : start + 500])
+        yield from db.exec(select(table.c.owner_id).where(in_batch).distinct()).all()

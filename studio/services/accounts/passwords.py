@@ -32,10 +32,12 @@ def hash_password(password: str) -> str:
         return _hasher().hash(password)
 
 
-def verify_password(password: str, kept: str) -> bool:
+def verify_password(password: str, stored_hash: str) -> bool:
     """Return whether a password matches a stored hash. Takes as long without a hash."""
     with CONCURRENT_HASHES:
-        return _hasher().verify(password[:MAX_LENGTH], kept or _dummy_hash()) and bool(kept)
+        return _hasher().verify(password[:MAX_LENGTH], stored_hash or _dummy_hash()) and bool(
+            stored_hash
+        )
 
 
 @cache

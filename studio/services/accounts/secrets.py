@@ -92,19 +92,19 @@ def delete(db: Session, name: str) -> None:
 
     """
     _require_name(name)
-    found = db.get(Secret, name)
-    if found is None:
+    row = db.get(Secret, name)
+    if row is None:
         raise NotFoundError(
             f"{TITLES[name]}: not set here.",
             hint="Remove a secret set in the environment there.",
         )
-    db.delete(found)
+    db.delete(row)
 
 
 def list_secrets(db: Session, settings: Settings) -> list[SecretInfo]:
     """Return all secrets and where they come from, without values."""
-    kept = {row.name: row for row in db.exec(select(Secret))}
-    return [_secret_info(settings, name, kept.get(name)) for name in SECRETS]
+    rows = {row.name: row for row in db.exec(select(Secret))}
+    return [_secret_info(settings, name, rows.get(name)) for name in SECRETS]
 
 
 def settings_with_secrets(db: Session, settings: Settings) -> Settings:
@@ -112,15 +112,15 @@ def settings_with_secrets(db: Session, settings: Settings) -> Settings:
 
     Skip a secret that cannot be decrypted.
     """
-    found = {}
+    values = {}
     for row in _rows_not_in_environment(db, settings, SECRETS):
         try:
-            found[row.name] = SecretStr(_decrypt(settings, row))
+            values[row.name] = SecretStr(_decrypt(settings, row))
         except UnavailableError as error:
             log.warning("secret_unreadable", extra={"secret": row.name, "reason": error.message})
     redaction.register_secrets([settings.secret_value(name) for name in SECRETS])
     redaction.register_secrets([settings.secret_key.get_secret_value()])
-    return settings.model_copy(update=found) if found else settings
+    return settings.model_copy(update=values) if values else settings
 
 
 def register_for_redaction(engine: Engine, settings: Settings) -> None:
@@ -136,17 +136,17 @@ def settings_with_required(db: Session, settings: Settings, names: Iterable[str]
         UnavailableError: One is stored and cannot be decrypted.
 
     """
-    found = {
-        one.name: SecretStr(_decrypt(settings, one))
-        for one in _rows_not_in_environment(db, settings, names)
+    values = {
+        row.name: SecretStr(_decrypt(settings, row))
+        for row in _rows_not_in_environment(db, settings, names)
     }
-    return settings.model_copy(update=found) if found else settings
+    return settings.model_copy(update=values) if values else settings
 
 
 def _rows_not_in_environment(db: Session, settings: Settings, names: Iterable[str]) -> list[Secret]:
     """Return the stored secrets that the environment does not set."""
-    wanted = {name for name in names if not settings.secret_value(name)}
-    return [row for row in db.exec(select(Secret)) if row.name in wanted] if wanted else []
+    missing = {name for name in names if not settings.secret_value(name)}
+    return [row for row in db.exec(select(Secret)) if row.name in missing] if missing else []
 
 
 def _secret_info(settings: Settings, name: str, row: Secret | None) -> SecretInfo:
@@ -170,14 +170,14 @@ def _secret_info(settings: Settings, name: str, row: Secret | None) -> SecretInf
 def _decrypt(settings: Settings, row: Secret) -> str:
     from cryptography.fernet import InvalidToken  # noqa: PLC0415 -- heavy import
 
-    lock = _load_cipher(settings)
-    if lock is None:
+    cipher = _load_cipher(settings)
+    if cipher is None:
         raise UnavailableError(
             f"{TITLES[row.name]}: its key, {settings.secret_file}, is missing.",
             hint="Restore the file, or remove this secret and set it again.",
         )
     try:
-        name, _, value = lock.decrypt(row.locked.encode()).decode().partition("\n")
+        name, _, value = cipher.decrypt(row.locked.encode()).decode().partition("\n")
     except (InvalidToken, UnicodeError):
         name, value = "", ""
     if name != row.name:
@@ -191,18 +191,18 @@ def _decrypt(settings: Settings, row: Secret) -> str:
 
 def _require_cipher(db: Session, settings: Settings, name: str) -> "Fernet":
     """Return the cipher for a new secret; create the key for the first one."""
-    lock = _load_cipher(settings)
-    if lock is not None:
-        return lock
+    cipher = _load_cipher(settings)
+    if cipher is not None:
+        return cipher
     if others := [row.name for row in db.exec(select(Secret)) if row.name != name]:
         raise ConflictError(
             f"The key that encrypts the other secrets, {settings.secret_file}, is missing.",
             hint=f"Restore the file, or remove these secrets first: {', '.join(sorted(others))}.",
         )
     _make_key(settings.secret_file)
-    made = _load_cipher(settings)
-    assert made is not None  # noqa: S101 -- just created
-    return made
+    new_cipher = _load_cipher(settings)
+    assert new_cipher is not None  # noqa: S101 -- just created
+    return new_cipher
 
 
 def _load_cipher(settings: Settings) -> "Fernet | None":
@@ -229,10 +229,10 @@ def _make_key(file: Path) -> None:
         new = file.with_name(f".new-{file.name}")
         new.unlink(missing_ok=True)
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as opened:
-            opened.write(base64.urlsafe_b64encode(os.urandom(MIN_KEY_LENGTH)) + b"\n")
-            opened.flush()
-            os.fsync(opened.fileno())
+        with os.fdopen(handle, "wb") as key_file:
+            key_file.write(base64.urlsafe_b64encode(os.urandom(MIN_KEY_LENGTH)) + b"\n")
+            key_file.flush()
+            os.fsync(key_file.fileno())
         new.replace(file)
 
 

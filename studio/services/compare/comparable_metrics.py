@@ -52,17 +52,19 @@ def is_noisy(metric: str) -> bool:
 
 def pair_metrics(db: Session, runs: Sequence[Run], base: Run) -> dict[RunMetric, MetricPair]:
     """Return the comparable values of each run and the baseline, by run and metric."""
-    numbers = [run.id or 0 for run in (*runs, base)]
-    sums = metric_summaries.load_by_run(db, numbers)
-    pairs = ((run, _pair_runs(db, run, base, sums)) for run in runs if run is not base)
-    return {(run.id or 0, key): reading for run, told in pairs for key, reading in told.items()}
+    run_ids = [run.id or 0 for run in (*runs, base)]
+    summaries = metric_summaries.load_by_run(db, run_ids)
+    pairs = ((run, _pair_runs(db, run, base, summaries)) for run in runs if run is not base)
+    return {
+        (run.id or 0, key): reading for run, readings in pairs for key, reading in readings.items()
+    }
 
 
 def _pair_runs(
-    db: Session, run: Run, base: Run, sums: Mapping[int, Mapping[str, MetricSummary]]
+    db: Session, run: Run, base: Run, summaries: Mapping[int, Mapping[str, MetricSummary]]
 ) -> dict[str, MetricPair]:
     shared = [key for key in run.metrics if key in base.metrics]
-    of_run, of_base = (sums.get(one.id or 0, {}) for one in (run, base))
+    of_run, of_base = (summaries.get(member.id or 0, {}) for member in (run, base))
     if {run.status, base.status} == {RunStatus.SUCCEEDED}:
         return {
             key: _pair_at_end(key, run.metrics[key], base.metrics[key], of_run, of_base)
@@ -73,9 +75,9 @@ def _pair_runs(
         for key in shared
         if key in of_run and key in of_base
     }
-    told = [_load_points(db, one.id or 0, last) for one in (run, base)]
-    found = ((key, _pair_at_step(key, told[0][key], told[1][key])) for key in last)
-    return {key: reading for key, reading in found if reading}
+    points = [_load_points(db, member.id or 0, last) for member in (run, base)]
+    readings = ((key, _pair_at_step(key, points[0][key], points[1][key])) for key in last)
+    return {key: reading for key, reading in readings if reading}
 
 
 def _pair_at_end(
@@ -85,8 +87,8 @@ def _pair_at_end(
     of_run: Mapping[str, MetricSummary],
     of_base: Mapping[str, MetricSummary],
 ) -> MetricPair:
-    means = [one[key].mean10 if key in one else None for one in (of_run, of_base)]
-    counts = [one[key].count if key in one else 0 for one in (of_run, of_base)]
+    means = [summaries[key].mean10 if key in summaries else None for summaries in (of_run, of_base)]
+    counts = [summaries[key].count if key in summaries else 0 for summaries in (of_run, of_base)]
     if not is_noisy(key) or max(counts) <= 1 or None in means:
         return MetricPair(value=value, baseline=baseline)
     return MetricPair(value=means[0] or 0.0, baseline=means[1] or 0.0, steps=SMOOTHING_STEPS)

@@ -92,21 +92,21 @@ def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comp
         InvalidError: There are too many runs, or the baseline is not among them.
 
     """
-    found = load_runs(db, ids)
-    base = next((run for run in found if run.id == base_id), None)
+    compared_runs = load_runs(db, ids)
+    base = next((run for run in compared_runs if run.id == base_id), None)
     if base_id is not None and base is None:
         raise InvalidError(f"Run {base_id} is not among the runs compared.", param="base")
-    settings = _recipe_values(found)
-    known = seed_noise.measure_noise(db, found)
+    settings = _recipe_values(compared_runs)
+    noise = seed_noise.measure_noise(db, compared_runs)
     return Comparison(
-        runs=found,
-        base=base or found[0],
+        runs=compared_runs,
+        base=base or compared_runs[0],
         settings=settings,
         differing=tuple(key for key, values in settings.items() if len(set(map(repr, values))) > 1),
-        differences=recipe_differences.diff_recipes(found),
-        metrics=_metric_cells(db, found, base or found[0], known),
-        noise=known,
-        labels=label_runs(found),
+        differences=recipe_differences.diff_recipes(compared_runs),
+        metrics=_metric_cells(db, compared_runs, base or compared_runs[0], noise),
+        noise=noise,
+        labels=label_runs(compared_runs),
     )
 
 
@@ -132,31 +132,34 @@ def list_samples(db: Session, run_ids: Sequence[int]) -> list[Sample]:
     return list(db.exec(select(Sample).where(col(Sample.run_id).in_(run_ids)).order_by(*order)))
 
 
-def _recipe_values(found: Sequence[Run]) -> dict[str, list[Any]]:
-    flat = [flatten(run.recipe.model_dump()) for run in found]
+def _recipe_values(compared_runs: Sequence[Run]) -> dict[str, list[Any]]:
+    flat = [flatten(run.recipe.model_dump()) for run in compared_runs]
     names = dict.fromkeys(name for recipe in flat for name in recipe)
     return {name: [recipe.get(name) for recipe in flat] for name in names}
 
 
 def _metric_cells(
-    db: Session, found: Sequence[Run], base: Run, known: SeedNoise
+    db: Session, compared_runs: Sequence[Run], base: Run, noise: SeedNoise
 ) -> dict[str, list[MetricCell]]:
-    names = dict.fromkeys(name for run in found for name in run.metrics)
-    told = comparable_metrics.pair_metrics(db, found, base)
+    names = dict.fromkeys(name for run in compared_runs for name in run.metrics)
+    readings = comparable_metrics.pair_metrics(db, compared_runs, base)
     return {
-        name: [_metric_cell(name, run, base, told.get((run.id or 0, name)), known) for run in found]
+        name: [
+            _metric_cell(name, run, base, readings.get((run.id or 0, name)), noise)
+            for run in compared_runs
+        ]
         for name in names
     }
 
 
 def _metric_cell(
-    name: str, run: Run, base: Run, reading: MetricPair | None, known: SeedNoise
+    name: str, run: Run, base: Run, reading: MetricPair | None, seed_scatter: SeedNoise
 ) -> MetricCell:
-    value, repeats = run.metrics.get(name), known.repeats(run.id or 0, name)
+    value, repeats = run.metrics.get(name), seed_scatter.repeats(run.id or 0, name)
     if run is base or reading is None:
         return MetricCell(value=value, repeats=repeats)
     delta = reading.value - reading.baseline
-    noise = known.judge(run.id or 0, base.id or 0, name, delta)
+    noise = seed_scatter.judge(run.id or 0, base.id or 0, name, delta)
     is_told = noise == "beyond" or name in NOISELESS_METRICS
     has_sense = name not in PER_STEP_METRICS or _batch_settings(run) == _batch_settings(base)
     return MetricCell(

@@ -20,12 +20,12 @@ def save(db: Session, name: str, text: str, query: str) -> SavedComparison:
         InvalidError: It has no name or no runs, or is too long.
 
     """
-    made = SavedComparison(
+    comparison = SavedComparison(
         name=_clean_name(name), text=_clean_text(text), query=_clean_query(query)
     )
-    db.add(made)
+    db.add(comparison)
     db.flush()
-    return made
+    return comparison
 
 
 def update(
@@ -43,21 +43,21 @@ def update(
         InvalidError: See `save`.
 
     """
-    found = get(db, number)
-    found.name = found.name if name is None else _clean_name(name)
-    found.text = found.text if text is None else _clean_text(text)
-    found.query = found.query if query is None else _clean_query(query)
-    found.changed_at = now()
-    return found
+    comparison = get(db, number)
+    comparison.name = comparison.name if name is None else _clean_name(name)
+    comparison.text = comparison.text if text is None else _clean_text(text)
+    comparison.query = comparison.query if query is None else _clean_query(query)
+    comparison.changed_at = now()
+    return comparison
 
 
 def get(db: Session, number: int) -> SavedComparison:
-    found = db.get(SavedComparison, number)
-    if found is None:
+    comparison = db.get(SavedComparison, number)
+    if comparison is None:
         raise NotFoundError(
             f"Saved comparison {number} does not exist.", hint="It may have been deleted."
         )
-    return found
+    return comparison
 
 
 def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[SavedComparison]:
@@ -86,11 +86,11 @@ def _clean_text(text: str) -> str:
 
 
 def _clean_query(query: str) -> str:
-    kept = query.strip().removeprefix("/compare").removeprefix("?")
-    if len(kept) > MAX_QUERY or not parse_qs(kept).get("runs"):
+    cleaned = query.strip().removeprefix("/compare").removeprefix("?")
+    if len(cleaned) > MAX_QUERY or not parse_qs(cleaned).get("runs"):
         raise InvalidError(
             "This is not the address of a comparison.",
             hint="It must list runs, e.g. runs=1,2.",
             param="query",
         )
-    return kept
+    return cleaned

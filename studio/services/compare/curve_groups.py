@@ -28,18 +28,18 @@ class CurveGroup:
     runs: Sequence[int]
 
 
-def group_runs(chosen: Sequence[Run], key: str) -> list[CurveGroup]:
+def group_runs(runs: Sequence[Run], key: str) -> list[CurveGroup]:
     """Group runs by a setting (dotted key), or by everything except the seed."""
-    found: dict[object, list[Run]] = defaultdict(list)
-    for run in chosen:
-        found[recipe_key(run) if key == BY_SEED else _setting_value(run, key)].append(run)
+    groups: dict[object, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[recipe_key(run) if key == BY_SEED else _setting_value(run, key)].append(run)
     if key == BY_SEED:
-        names = _distinct_labels([members[0] for members in found.values()])
+        names = _distinct_labels([members[0] for members in groups.values()])
     else:
-        names = [f"{key.rpartition('.')[2]} = {value}" for value in found]
+        names = [f"{key.rpartition('.')[2]} = {value}" for value in groups]
     return [
         CurveGroup(label=name, runs=[run.id or 0 for run in members])
-        for name, members in zip(names, found.values(), strict=True)
+        for name, members in zip(names, groups.values(), strict=True)
     ]
 
 
@@ -50,7 +50,7 @@ def merge_curves(
     return {
         key: [
             _mean_line(
-                [one for run in group.runs if (one := curves.series.get((run, key)))], curves.x
+                [line for run in group.runs if (line := curves.series.get((run, key)))], curves.x
             )
             for group in groups
         ]
@@ -68,26 +68,28 @@ def _distinct_labels(first: Sequence[Run]) -> list[str]:
     flat = [flatten(run.recipe.model_dump()) for run in first]
     keys = [
         key
-        for key in dict.fromkeys(name for one in flat for name in one)
-        if key not in SEEDS and len({repr(one.get(key)) for one in flat}) > 1
+        for key in dict.fromkeys(name for recipe in flat for name in recipe)
+        if key not in SEEDS and len({repr(recipe.get(key)) for recipe in flat}) > 1
     ]
-    shown = keys[:3]
+    shown_keys = keys[:3]
     return [
-        ", ".join(f"{key.rpartition('.')[2]} = {one.get(key)}" for key in shown) or run.name
-        for run, one in zip(first, flat, strict=True)
+        ", ".join(f"{key.rpartition('.')[2]} = {recipe.get(key)}" for key in shown_keys) or run.name
+        for run, recipe in zip(first, flat, strict=True)
     ]
 
 
 def _mean_line(members: Sequence[Series], x: Sequence[float]) -> Series:
     columns = [list(_interpolate(x, one.mean)) for one in members]
-    told = [[one for one in row if one is not None] for row in zip(*columns, strict=True)]
-    told = told or [[] for _ in x]
+    values_by_place = [
+        [one for one in row if one is not None] for row in zip(*columns, strict=True)
+    ]
+    values_by_place = values_by_place or [[] for _ in x]
     broken = [(one.first_broken, one.broken_run) for one in members if one.first_broken is not None]
     step, run = min(broken, default=(None, None))
     return Series(
-        [math.fsum(row) / len(row) if row else None for row in told],
-        [min(row, default=None) for row in told],
-        [max(row, default=None) for row in told],
+        [math.fsum(row) / len(row) if row else None for row in values_by_place],
+        [min(row, default=None) for row in values_by_place],
+        [max(row, default=None) for row in values_by_place],
         sorted({place for one in members for place in one.non_finite}),
         step,
         run,
@@ -96,15 +98,15 @@ def _mean_line(members: Sequence[Series], x: Sequence[float]) -> Series:
 
 def _interpolate(x: Sequence[float], values: Sequence[float | None]) -> Iterator[float | None]:
     """Interpolate a curve at every place between its first and last points."""
-    known = [(place, value) for place, value in zip(x, values, strict=True) if value is not None]
-    places = [place for place, _ in known]
-    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(known)]
+    points = [(place, value) for place, value in zip(x, values, strict=True) if value is not None]
+    places = [place for place, _ in points]
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points)]
     for place, value in zip(x, values, strict=True):
-        at = bisect_left(places, place)
+        index = bisect_left(places, place)
         if value is not None:
             yield value
-        elif 0 < at < len(known):
-            before = known[at - 1]
-            yield before[1] + slopes[at - 1] * (place - before[0])
+        elif 0 < index < len(points):
+            before = points[index - 1]
+            yield before[1] + slopes[index - 1] * (place - before[0])
         else:
             yield None

@@ -38,30 +38,32 @@ class SettingDifference:
         return self.key.split(".")
 
 
-def diff_recipes(chosen: Sequence[Run]) -> list[SettingDifference]:
+def diff_recipes(runs: Sequence[Run]) -> list[SettingDifference]:
     """Return every setting that any of the runs has, names first, in recipe order."""
-    flat = [{NAME_KEY: run.name} | flatten(run.recipe.model_dump()) for run in chosen]
-    usual = [_recipe_defaults(run.recipe.model_dump()) for run in chosen]
-    keys = dict.fromkeys(key for one in flat for key in one)
+    flat = [{NAME_KEY: run.name} | flatten(run.recipe.model_dump()) for run in runs]
+    defaults = [_recipe_defaults(run.recipe.model_dump()) for run in runs]
+    keys = dict.fromkeys(key for recipe in flat for key in recipe)
     return [
         SettingDifference(
             key=key,
-            values=[one.get(key) for one in flat],
+            values=[recipe.get(key) for recipe in flat],
             defaults=[
-                key in one and key in default and one[key] == default[key]
-                for one, default in zip(flat, usual, strict=True)
+                key in recipe and key in default and recipe[key] == default[key]
+                for recipe, default in zip(flat, defaults, strict=True)
             ],
         )
         for key in keys
     ]
 
 
-def group_by_section(found: Sequence[SettingDifference]) -> dict[str, list[SettingDifference]]:
+def group_by_section(
+    differences: Sequence[SettingDifference],
+) -> dict[str, list[SettingDifference]]:
     """Group settings by recipe section; top-level settings come first."""
     sections: dict[str, list[SettingDifference]] = {"": []}
-    for one in found:
-        section = one.path[0] if len(one.path) > 1 else ""
-        sections.setdefault(section, []).append(one)
+    for difference in differences:
+        section = difference.path[0] if len(difference.path) > 1 else ""
+        sections.setdefault(section, []).append(difference)
     return {name: rows for name, rows in sections.items() if rows}
 
 
@@ -72,12 +74,12 @@ def _recipe_defaults(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
 @lru_cache(maxsize=64)
 def _method_defaults(method: str, adapter: str) -> Mapping[str, Any]:
     """Return the defaults of a method's recipe, without its required settings."""
-    needed = {"base_model": "-", "dataset": "-"}
+    required = {"base_model": "-", "dataset": "-"}
     try:
-        least = RECIPE_ADAPTER.validate_python(
-            needed | {"method": method, "adapter": {"kind": adapter}}
+        minimal = RECIPE_ADAPTER.validate_python(
+            required | {"method": method, "adapter": {"kind": adapter}}
         )
     except ValidationError:  # a method of another version
         return {}
-    flat = flatten(least.model_dump())
-    return {key: value for key, value in flat.items() if key not in {*needed, "adapter.kind"}}
+    flat = flatten(minimal.model_dump())
+    return {key: value for key, value in flat.items() if key not in {*required, "adapter.kind"}}

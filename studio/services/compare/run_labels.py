@@ -29,13 +29,13 @@ def _labels_with_settings(name: str, runs: Sequence[Run]) -> dict[int, str]:
     recipes = [flatten(run.recipe.model_dump()) for run in runs]
     keys = [key for key in recipes[0] if len({repr(recipe.get(key)) for recipe in recipes}) > 1]
     # The seed is the least informative, so it comes last.
-    chosen = sorted(keys, key=lambda key: key in SEEDS)[:MAX_SETTINGS]
-    about = [
-        ", ".join(_format_setting(key, recipe.get(key)) for key in chosen) for recipe in recipes
+    shown_keys = sorted(keys, key=lambda key: key in SEEDS)[:MAX_SETTINGS]
+    descriptions = [
+        ", ".join(_format_setting(key, recipe.get(key)) for key in shown_keys) for recipe in recipes
     ]
     return {
-        run.id or 0: f"{name} ({told})" if told else name
-        for run, told in zip(runs, about, strict=True)
+        run.id or 0: f"{name} ({description})" if description else name
+        for run, description in zip(runs, descriptions, strict=True)
     }
 
 

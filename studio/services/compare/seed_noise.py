@@ -59,24 +59,26 @@ class SeedNoise:
 
     def repeats(self, run: int, metric: str) -> RepeatStats | None:
         """Return statistics over a run and its repeats, if there are enough of them."""
-        told = [
-            one[metric]
-            for one in self.finals.get(self.recipes[run], ())
-            if math.isfinite(one.get(metric, math.nan))
+        values = [
+            final[metric]
+            for final in self.finals.get(self.recipes[run], ())
+            if math.isfinite(final.get(metric, math.nan))
         ]
-        if len(told) < MIN_REPEATS:
+        if len(values) < MIN_REPEATS:
             return None
-        return RepeatStats(mean=fmean(told), spread=stdev(told), n=len(told))
+        return RepeatStats(mean=fmean(values), spread=stdev(values), n=len(values))
 
     def judge(self, run: int, base: int, metric: str, delta: float | None) -> NoiseVerdict:
         if delta is None or not math.isfinite(delta):
             return ""
         if self.recipes[run] == self.recipes[base]:
             return "seed"
-        known = [found.spread for one in (run, base) if (found := self.repeats(one, metric))]
-        if not known:
+        spreads = [
+            stats.spread for run_id in (run, base) if (stats := self.repeats(run_id, metric))
+        ]
+        if not spreads:
             return "unknown"
-        limit = SIGNIFICANT_DEVIATIONS * math.hypot(known[0], known[-1])
+        limit = SIGNIFICANT_DEVIATIONS * math.hypot(spreads[0], spreads[-1])
         return "beyond" if abs(delta) > limit else "within"
 
     def count(self, run: int) -> int:
@@ -84,33 +86,33 @@ class SeedNoise:
         return len(self.finals.get(self.recipes[run], ()))
 
 
-def measure_noise(db: Session, chosen: Sequence[Run]) -> SeedNoise:
+def measure_noise(db: Session, runs: Sequence[Run]) -> SeedNoise:
     """Measure the noise from the given runs and the other runs of their experiments."""
     finals: dict[RecipeKey, list[Mapping[str, float]]] = defaultdict(list)
-    for run in _with_siblings(db, chosen):
+    for run in _with_siblings(db, runs):
         if run.status is RunStatus.SUCCEEDED:
             finals[recipe_key(run)].append(run.metrics)
-    return SeedNoise({run.id or 0: recipe_key(run) for run in chosen}, finals)
+    return SeedNoise({run.id or 0: recipe_key(run) for run in runs}, finals)
 
 
 def recipe_key(run: Run) -> RecipeKey:
     """Return everything that determines a run except its seed."""
     flat = flatten(run.recipe.model_dump())
-    told = [(key, repr(value)) for key, value in flat.items() if key not in SEEDS]
-    return (*told, ("rows", repr(run.dataset_version_id)))
+    settings = [(key, repr(value)) for key, value in flat.items() if key not in SEEDS]
+    return (*settings, ("rows", repr(run.dataset_version_id)))
 
 
-def _with_siblings(db: Session, chosen: Sequence[Run]) -> Iterable[Run]:
-    experiments = {run.experiment_id for run in chosen}
-    known = [run.id for run in chosen]
+def _with_siblings(db: Session, runs: Sequence[Run]) -> Iterable[Run]:
+    experiments = {run.experiment_id for run in runs}
+    run_ids = [run.id for run in runs]
     others = (
         select(Run)
         .where(
             col(Run.experiment_id).in_(experiments),
             col(Run.status) == RunStatus.SUCCEEDED,
-            col(Run.id).not_in(known),
+            col(Run.id).not_in(run_ids),
         )
         .order_by(col(Run.id).desc())
         .limit(MAX_SIBLINGS)
     )
-    return [*chosen, *db.exec(others)]
+    return [*runs, *db.exec(others)]

@@ -62,13 +62,13 @@ def enqueue_scan(db: Session, folder: Path, version: DatasetVersion) -> Task:
 def latest_scan(db: Session, version: DatasetVersion) -> Task | None:
     """Return the newest task that scans, or has scanned, a version."""
     return next(
-        (one for one in tasks.list_for_subject(db, _task_subject(version)) if one.kind == KIND),
+        (task for task in tasks.list_for_subject(db, _task_subject(version)) if task.kind == KIND),
         None,
     )
 
 
-def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
-    version = db.get(DatasetVersion, chore.params["version"])
+def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
+    version = db.get(DatasetVersion, task.params["version"])
     if result and version is not None:
         version.findings = result["findings"]
 
@@ -103,7 +103,7 @@ def exclude_rows(
 
 
 def exclude_finding(
-    engine: Engine, folder: Path, dataset_id: int, wanted: FindingRef, limits: Limits
+    engine: Engine, folder: Path, dataset_id: int, finding_ref: FindingRef, limits: Limits
 ) -> BuildResult:
     """Read the file again without the rows of a finding.
 
@@ -115,14 +115,14 @@ def exclude_finding(
     """
     with read_session(engine) as db:
         version = versions.current(db, datasets.get(db, dataset_id))
-    if version is None or wanted.version not in {None, version.number}:
+    if version is None or finding_ref.version not in {None, version.number}:
         raise ConflictError(
             "Another version of this dataset is now current.",
             hint="Check the findings of that version.",
         )
     mapping = Mapping.model_validate(version.mapping)
-    less = _mapping_without(folder, version, mapping, wanted)
-    return dataset_builds.rebuild(engine, folder, dataset_id, less, limits)
+    reduced_mapping = _mapping_without(folder, version, mapping, finding_ref)
+    return dataset_builds.rebuild(engine, folder, dataset_id, reduced_mapping, limits)
 
 
 def get(version: DatasetVersion, code: str, part: Part) -> dict[str, Any]:
@@ -135,70 +135,72 @@ def get(version: DatasetVersion, code: str, part: Part) -> dict[str, Any]:
     """
     if version.findings is None:
         raise ConflictError("These rows have not been scanned yet.", hint="Scan them first.")
-    for one in version.findings:
-        if (one["code"], one["part"]) == (code, part):
-            return one
+    for finding in version.findings:
+        if (finding["code"], finding["part"]) == (code, part):
+            return finding
     raise NotFoundError(f"Version {version.number} has no such finding.")
 
 
 def locate_spans(
-    folder: Path, version: DatasetVersion, which: RowQuery, page: Page
+    folder: Path, version: DatasetVersion, query: RowQuery, page: Page
 ) -> dict[int, spotted.FindingInRow]:
     """Return where the requested finding is in each row of a page, by row number."""
-    if not which.finding:
+    if not query.finding:
         return {}
     train, _validation = versions.row_files(folder, version)
-    twins = finding_store.rows_with_finding(train.parent, which.finding, which.part)
+    twins = finding_store.rows_with_finding(train.parent, query.finding, query.part)
     return {
-        one.number: spotted.locate_finding(which.finding, one.row, twins.get(one.number))
-        for one in page.rows
+        page_row.number: spotted.locate_finding(
+            query.finding, page_row.row, twins.get(page_row.number)
+        )
+        for page_row in page.rows
     }
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return the findings that keep a recipe from starting."""
     version = _find_version(db, recipe)
-    found = (version.findings or []) if version else []
+    findings = (version.findings or []) if version else []
     return [
         Refusal(
-            message=f"{one['message']}.",
+            message=f"{finding['message']}.",
             hint=f"Open dataset {version.dataset_id} and edit its mapping, or "
             "choose another dataset.",
             param="dataset",
             link=_problems_link(version),
         )
-        for one in found
-        if version and one["blocking"]
+        for finding in findings
+        if version and finding["blocking"]
     ]
 
 
 def build_notice(db: Session, recipe: AnyRecipe) -> DataNotice | None:
     """Return a note on findings in a recipe's data that do not keep it from starting."""
     version = _find_version(db, recipe)
-    count = sum(not one["blocking"] for one in version.findings or []) if version else 0
+    count = sum(not finding["blocking"] for finding in version.findings or []) if version else 0
     if version is None or not count:
         return None
-    told = f"{count} issues in this dataset"
+    sentence = f"{count} issues in this dataset"
     if count == 1:
-        told = "1 issue in this dataset"
-    return DataNotice(sentence=told, link=_problems_link(version))
+        sentence = "1 issue in this dataset"
+    return DataNotice(sentence=sentence, link=_problems_link(version))
 
 
 def _mapping_without(
-    folder: Path, version: DatasetVersion, mapping: Mapping, wanted: FindingRef
+    folder: Path, version: DatasetVersion, mapping: Mapping, finding_ref: FindingRef
 ) -> Mapping:
-    finding = get(version, wanted.code, wanted.part)
+    finding = get(version, finding_ref.code, finding_ref.part)
     if not can_exclude(mapping, finding):
         raise InvalidError(
             "These rows cannot be excluded here.",
             hint="Fix the file and upload it again.",
             param="finding",
         )
-    if how := DUPLICATE_CODES.get(wanted.code):
-        return mapping.model_copy(update={"deduplicate": how})
+    if strategy := DUPLICATE_CODES.get(finding_ref.code):
+        return mapping.model_copy(update={"deduplicate": strategy})
     train, _validation = versions.row_files(folder, version)
-    rows = finding_store.rows_with_finding(train.parent, wanted.code, wanted.part)
-    numbers = finding_store.original_row_numbers(train.parent, wanted.part, rows)
+    rows = finding_store.rows_with_finding(train.parent, finding_ref.code, finding_ref.part)
+    numbers = finding_store.original_row_numbers(train.parent, finding_ref.part, rows)
     if not numbers:
         raise InvalidError(
             "The row numbers of this finding in the file are not recorded.",

@@ -79,14 +79,14 @@ def _import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
         dataset = pending_datasets.build_row(upload)
         first = stage / "1"
         first.mkdir()
-        made = _interactive_reading(_upload_reading(upload)).write_rows(first)
+        conversion = _interactive_reading(_upload_reading(upload)).write_rows(first)
         pending_datasets.move_files(upload, stage)
         atomic_dirs.sync_dir(first)
         atomic_dirs.sync_dir(stage)
         # The first statement takes the database's write lock: all slow work is done before it.
         dataset.name = datasets.available_name(db, dataset.name, is_chosen=not upload.may_rename)
         pending_datasets.insert_row(db, folder, stage, dataset)
-        _insert_version(db, dataset, made)
+        _insert_version(db, dataset, conversion)
     return dataset
 
 
@@ -114,26 +114,26 @@ def rebuild(
     try:
         check_in_child(job)
         with atomic_dirs.staging_dir(home) as stage:
-            made = _interactive_reading(job).write_rows(stage)
+            conversion = _interactive_reading(job).write_rows(stage)
             atomic_dirs.sync_dir(stage)
             with unit_of_work(engine) as db:
-                return save_version(db, home, stage, made)
+                return save_version(db, home, stage, conversion)
     except SlowReadingError:
         return _enqueue_rebuild(engine, home, job)
 
 
-def save_version(db: Session, home: Path, stage: Path, made: ConversionResult) -> BuildResult:
+def save_version(db: Session, home: Path, stage: Path, conversion: ConversionResult) -> BuildResult:
     """Make staged rows the current version: a new one, unless a version has the same rows."""
     dataset = datasets.get(db, int(home.name))
     query = select(DatasetVersion).where(
-        DatasetVersion.dataset_id == dataset.id, DatasetVersion.sha256 == made.sha256
+        DatasetVersion.dataset_id == dataset.id, DatasetVersion.sha256 == conversion.sha256
     )
     same = db.exec(query).first()
     if same is not None:
         return BuildResult(
             version=versions.activate(db, same.dataset_id, same.number), is_new=False
         )
-    version = _insert_version(db, dataset, made)
+    version = _insert_version(db, dataset, conversion)
     atomic_dirs.move_into_place(stage, home / str(version.number))
     return BuildResult(version=version)
 
@@ -145,17 +145,21 @@ def is_large(size: int, filename: str) -> bool:
 
 
 def _is_large_upload(upload: Upload) -> bool:
-    held = upload.validation
+    validation = upload.validation
     return is_large(upload.path.stat().st_size, upload.filename) or (
-        held is not None
-        and is_large(held.stat().st_size, upload.validation_filename or upload.filename)
+        validation is not None
+        and is_large(validation.stat().st_size, upload.validation_filename or upload.filename)
     )
 
 
 def latest_task(db: Session, dataset_id: int) -> Task | None:
     """Return the newest task that reads, or has read, a dataset's file."""
     return next(
-        (one for one in tasks.list_for_subject(db, _task_subject(dataset_id)) if one.kind == KIND),
+        (
+            task
+            for task in tasks.list_for_subject(db, _task_subject(dataset_id))
+            if task.kind == KIND
+        ),
         None,
     )
 
@@ -173,15 +177,15 @@ def enqueue(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits
     return _enqueue_reading(db, dataset, folder / str(dataset_id), job)
 
 
-def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
+def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
     """Store the detected format and the rows of a finished task, or mark the failure."""
-    home = Path(chore.params["home"])
+    home = Path(task.params["home"])
     dataset = db.get(Dataset, int(home.name))
     if dataset is None:
         return
     if "arrival" in result:
-        seen = DETECTION_RESULT_ADAPTER.validate_python(result["arrival"])
-        dataset.detected, dataset.status = seen.detected, DatasetStatus.DRAFT
+        detection = DETECTION_RESULT_ADAPTER.validate_python(result["arrival"])
+        dataset.detected, dataset.status = detection.detected, DatasetStatus.DRAFT
     if "rows" in result:
         save_version(
             db,
@@ -195,12 +199,12 @@ def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
 
 def _import_large_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
-    seen = inspect_file(source, upload.limits.for_request(), upload.mapping)
+    detection = inspect_file(source, upload.limits.for_request(), upload.mapping)
     if upload.mapping is not None:
-        check_mapping(upload.mapping, seen.columns)
+        check_mapping(upload.mapping, detection.columns)
     dataset = pending_datasets.create(db, folder, upload)
-    split = Split(kind="dataset") if upload.validation else seen.detected.mapping.split
-    mapping = upload.mapping or seen.detected.mapping.model_copy(update={"split": split})
+    split = Split(kind="dataset") if upload.validation else detection.detected.mapping.split
+    mapping = upload.mapping or detection.detected.mapping.model_copy(update={"split": split})
     job = _stored_reading(db, folder, dataset, mapping, upload.limits)
     _enqueue_reading(db, dataset, folder / str(dataset.id), job)
     return dataset
@@ -208,9 +212,9 @@ def _import_large_file(db: Session, folder: Path, upload: Upload) -> Dataset:
 
 def _import_undetected_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     """Store a file and queue a task that detects its format and, unless a draft, reads it."""
-    brought = SourceFile(path=upload.path, filename=upload.filename)
+    source = SourceFile(path=upload.path, filename=upload.filename)
     dataset = pending_datasets.create(
-        db, folder, replace(upload, arrival=detect_format_only(brought))
+        db, folder, replace(upload, arrival=detect_format_only(source))
     )
     job = ConversionJob(
         source=replace(pending_datasets.original_source(folder, dataset), options=upload.options),
@@ -259,12 +263,12 @@ def _task_subject(dataset_id: int) -> str:
 
 
 def _upload_reading(upload: Upload) -> ConversionJob:
-    brought = upload.validation_filename or upload.filename
+    filename = upload.validation_filename or upload.filename
     return ConversionJob(
         source=SourceFile(path=upload.path, filename=upload.filename, options=upload.options),
         mapping=upload.mapping,
         limits=upload.limits,
-        validation=SourceFile(path=upload.validation, filename=brought)
+        validation=SourceFile(path=upload.validation, filename=filename)
         if upload.validation
         else None,
     )
@@ -274,30 +278,30 @@ def _stored_reading(
     db: Session, folder: Path, dataset: Dataset, mapping: Mapping, limits: Limits
 ) -> ConversionJob:
     """Return the job for a stored file; its validation rows may come from another dataset."""
-    split, beside = mapping.split, None
+    split, validation = mapping.split, None
     if split.kind == "dataset" and split.dataset:
-        other = versions.require(db, split.dataset)
-        path, _validation = versions.row_files(folder, other)
-        beside = SourceFile(path=path, filename=path.name)
+        version = versions.require(db, split.dataset)
+        path, _validation = versions.row_files(folder, version)
+        validation = SourceFile(path=path, filename=path.name)
     elif split.kind == "dataset":
-        beside = pending_datasets.validation_source(folder, dataset)
+        validation = pending_datasets.validation_source(folder, dataset)
     source = pending_datasets.original_source(folder, dataset)
-    return ConversionJob(source=source, mapping=mapping, limits=limits, validation=beside)
+    return ConversionJob(source=source, mapping=mapping, limits=limits, validation=validation)
 
 
-def _insert_version(db: Session, dataset: Dataset, made: ConversionResult) -> DatasetVersion:
+def _insert_version(db: Session, dataset: Dataset, conversion: ConversionResult) -> DatasetVersion:
     newest = select(func.max(DatasetVersion.number)).where(DatasetVersion.dataset_id == dataset.id)
     version = DatasetVersion(
         dataset_id=dataset.id or 0,
         number=(db.exec(newest).one() or 0) + 1,
-        kind=made.kind,
-        mapping=made.mapping.model_dump(mode="json"),
-        sha256=made.sha256,
-        train_rows=made.rows,
-        validation_rows=made.validation_rows,
-        problems=[asdict(one) | {"blocking": False} for one in made.problems],
-        removed={str(reason): rows for reason, rows in made.removed.items()},
-        findings=[asdict(one) for one in made.findings],
+        kind=conversion.kind,
+        mapping=conversion.mapping.model_dump(mode="json"),
+        sha256=conversion.sha256,
+        train_rows=conversion.rows,
+        validation_rows=conversion.validation_rows,
+        problems=[asdict(entry) | {"blocking": False} for entry in conversion.problems],
+        removed={str(reason): rows for reason, rows in conversion.removed.items()},
+        findings=[asdict(entry) for entry in conversion.findings],
     )
     db.add(version)
     db.flush()

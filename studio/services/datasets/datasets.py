@@ -46,21 +46,25 @@ def require(db: Session, name: str) -> Dataset:
         InvalidError: There is no such dataset, or it has no rows yet.
 
     """
-    named = db.exec(select(Dataset).where(Dataset.name == name)).first()
-    if named is None and name.isdecimal() and len(name) < len(str(2**63)):
-        named = db.get(Dataset, int(name))
-    if named is None:
-        known = db.exec(select(Dataset.name).order_by(Dataset.name)).all()
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or known[:3]
-        hint = f"Did you mean {' or '.join(near)}?" if near else "Add one on the Datasets page."
+    dataset = db.exec(select(Dataset).where(Dataset.name == name)).first()
+    if dataset is None and name.isdecimal() and len(name) < len(str(2**63)):
+        dataset = db.get(Dataset, int(name))
+    if dataset is None:
+        names = db.exec(select(Dataset.name).order_by(Dataset.name)).all()
+        suggestions = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names[:3]
+        hint = (
+            f"Did you mean {' or '.join(suggestions)}?"
+            if suggestions
+            else "Add one on the Datasets page."
+        )
         raise InvalidError(f"There is no dataset named {name}.", hint=hint, param="dataset")
-    if named.version is None:
+    if dataset.version is None:
         raise InvalidError(
-            f"{named.name} has no rows yet: it is {_NOT_READY_REASONS[named.status]}.",
-            hint=f"Open dataset {named.id} for details.",
+            f"{dataset.name} has no rows yet: it is {_NOT_READY_REASONS[dataset.status]}.",
+            hint=f"Open dataset {dataset.id} for details.",
             param="dataset",
         )
-    return named
+    return dataset
 
 
 def rename(db: Session, dataset_id: int, name: str) -> Dataset:
@@ -87,8 +91,8 @@ def delete(db: Session, folder: Path, dataset_id: int) -> None:
     dataset = get(db, dataset_id)
     _check_unused(db, dataset)
     versions = select(DatasetVersion.id).where(DatasetVersion.dataset_id == dataset_id)
-    learnt = col(Run.dataset_version_id)
-    db.exec(update(Run).where(learnt.in_(versions)).values(dataset_version_id=None))
+    run_version = col(Run.dataset_version_id)
+    db.exec(update(Run).where(run_version.in_(versions)).values(dataset_version_id=None))
     db.delete(dataset)
     atomic_dirs.delete_on_commit(db, folder / str(dataset_id))
 
@@ -99,8 +103,8 @@ def cleanup(db: Session, folder: Path) -> None:
     for owner, number in db.exec(select(DatasetVersion.dataset_id, DatasetVersion.number)):
         numbers[str(owner)].add(str(number))
     atomic_dirs.remove_orphans(folder, numbers)
-    for name, kept in numbers.items():
-        atomic_dirs.remove_orphans(folder / name, kept)
+    for name, version_numbers in numbers.items():
+        atomic_dirs.remove_orphans(folder / name, version_numbers)
 
 
 def clean_name(name: str) -> str:
@@ -123,8 +127,8 @@ def clean_name(name: str) -> str:
 def clean_filename(filename: str) -> str:
     """Return a file's name for display only: without folders or control characters, shortened."""
     last = PurePosixPath(filename.replace("\\", "/")).name
-    shown = "".join(letter if letter.isprintable() else "�" for letter in last)
-    return shown[-NAME_LIMIT:]
+    printable = "".join(letter if letter.isprintable() else "�" for letter in last)
+    return printable[-NAME_LIMIT:]
 
 
 def available_name(db: Session, name: str, *, is_chosen: bool = True) -> str:
@@ -137,12 +141,14 @@ def available_name(db: Session, name: str, *, is_chosen: bool = True) -> str:
     names = set(db.exec(select(Dataset.name)))
     if name not in names:
         return name
-    other = next(one for i in range(2, len(names) + 3) if (one := f"{name} {i}") not in names)
+    alternative = next(
+        candidate for i in range(2, len(names) + 3) if (candidate := f"{name} {i}") not in names
+    )
     if not is_chosen:
-        return other
+        return alternative
     raise ConflictError(
         f"A dataset named {name} already exists.",
-        hint=f"Choose another name, such as {other}.",
+        hint=f"Choose another name, such as {alternative}.",
         param="name",
     )
 

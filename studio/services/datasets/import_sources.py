@@ -94,45 +94,45 @@ def enqueue_import(db: Session, settings: Settings, source: Source, name: str = 
         UnavailableError: A package it needs is not installed.
 
     """
-    offer = next(one for one in list_sources(settings) if one.kind == source.kind)
+    offer = next(option for option in list_sources(settings) if option.kind == source.kind)
     if offer.missing:
         raise UnavailableError(f"{offer.title} is not available here.", hint=offer.missing)
     _check_source(settings, source)
     if name:
         name = datasets.available_name(db, datasets.clean_name(name))
-    errand = FetchRequest(
+    request = FetchRequest(
         source=source,
         about=_describe_source(settings, source),
         name=name,
         home=settings.datasets,
         limits=FetchLimits(bytes=settings.upload_limit_bytes, row_bytes=settings.line_limit_bytes),
     )
-    params = errand.model_dump(mode="json")
-    known = hashlib.sha256(source.model_dump_json().encode()).hexdigest()[:12]
-    return tasks.enqueue(db, KIND, f"import:{known}", params)
+    params = request.model_dump(mode="json")
+    source_hash = hashlib.sha256(source.model_dump_json().encode()).hexdigest()[:12]
+    return tasks.enqueue(db, KIND, f"import:{source_hash}", params)
 
 
-def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
+def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
     """Make a draft dataset of the fetched file."""
     if not result:
         return
-    errand, fetched = FetchRequest.model_validate(chore.params), FetchResult.model_validate(result)
-    folder = TaskDir(errand.home.parent / "chores" / str(chore.id))
+    request, fetched = FetchRequest.model_validate(task.params), FetchResult.model_validate(result)
+    folder = TaskDir(request.home.parent / "chores" / str(task.id))
     filename = datasets.clean_filename(fetched.filename)
     upload = Upload(
         path=folder.files / fetched.file,
         filename=filename,
-        name=_available_name(db, errand.name),
-        source=_source_text(errand.source, fetched),
+        name=_available_name(db, request.name),
+        source=_source_text(request.source, fetched),
         is_draft=True,
-        limits=limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes),
+        limits=limits.Limits(row_bytes=request.limits.row_bytes, total_bytes=request.limits.bytes),
         sha256=fetched.sha256,
         arrival=DETECTION_RESULT_ADAPTER.validate_python(fetched.arrival),
     )
-    dataset = dataset_builds.import_file(db, errand.home, upload)
-    chore.result = result | {"dataset_id": dataset.id}
+    dataset = dataset_builds.import_file(db, request.home, upload)
+    task.result = result | {"dataset_id": dataset.id}
     # A URL may contain a secret, and is no longer needed.
-    chore.params = {}
+    task.params = {}
 
 
 def list_unfinished(db: Session) -> Sequence[Task]:
@@ -150,28 +150,32 @@ def list_folder(settings: Settings, path: str = "") -> list[FolderEntry]:
 
     """
     if not path:
-        return [FolderEntry(str(one), str(one)) for one in settings.import_folders if one.is_dir()]
+        return [
+            FolderEntry(str(entry), str(entry))
+            for entry in settings.import_folders
+            if entry.is_dir()
+        ]
     folder = resolve_inside(settings.import_folders, path)
     if not folder.is_dir():
         raise InvalidError(f"{folder.name} is not a folder.", param="path")
-    found = (_entry(settings, one) for one in sorted(folder.iterdir())[:MAX_ENTRIES])
-    return sorted((one for one in found if one), key=lambda one: one.size is not None)
+    entries = (_entry(settings, entry) for entry in sorted(folder.iterdir())[:MAX_ENTRIES])
+    return sorted((entry for entry in entries if entry), key=lambda one: one.size is not None)
 
 
 def parent_folder(settings: Settings, path: str) -> str:
     """Return the parent of a folder, or an empty string if it may not be read."""
     folder = resolve_inside(settings.import_folders, path)
-    opened = {one.resolve() for one in settings.import_folders}
-    return "" if folder in opened else str(folder.parent)
+    roots = {root.resolve() for root in settings.import_folders}
+    return "" if folder in roots else str(folder.parent)
 
 
-def _entry(settings: Settings, one: Path) -> FolderEntry | None:
+def _entry(settings: Settings, path: Path) -> FolderEntry | None:
     """Return an entry of a listing; None if it is hidden or leads outside the readable folders."""
-    if one.name.startswith("."):
+    if path.name.startswith("."):
         return None
     try:
-        real = resolve_inside(settings.import_folders, str(one))
-        return FolderEntry(one.name, str(one), None if real.is_dir() else real.stat().st_size)
+        real = resolve_inside(settings.import_folders, str(path))
+        return FolderEntry(path.name, str(path), None if real.is_dir() else real.stat().st_size)
     except (InvalidError, OSError):
         return None
 
@@ -197,11 +201,9 @@ def _describe_source(settings: Settings, source: Source) -> str:
     return source.display_name
 
 
-def _check_spelling(text: str, pattern: str, shown: str, param: str) -> None:
+def _check_spelling(text: str, pattern: str, form: str, param: str) -> None:
     if not re.fullmatch(pattern, text):
-        raise InvalidError(
-            f"{text[:100] or 'Nothing'} does not have the form {shown}.", param=param
-        )
+        raise InvalidError(f"{text[:100] or 'Nothing'} does not have the form {form}.", param=param)
 
 
 def _check_complete(parts: PartialUpload) -> None:

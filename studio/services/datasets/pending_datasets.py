@@ -81,15 +81,15 @@ def create(db: Session, folder: Path, upload: Upload) -> Dataset:
 def build_row(upload: Upload) -> Dataset:
     """Return the row of a file with its detected format, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
-    brought = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
-    found = upload.arrival or detect_file(brought, upload.limits.for_request(), upload.mapping)
+    source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
+    detection = upload.arrival or detect_file(source, upload.limits.for_request(), upload.mapping)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),
         filename=filename,
-        format=found.format,
+        format=detection.format,
         bytes=upload.path.stat().st_size,
         sha256=upload.sha256 or file_sha256(upload.path),
-        detected=found.detected,
+        detected=detection.detected,
         source=upload.source,
     )
 
@@ -98,8 +98,8 @@ def move_files(upload: Upload, stage: Path) -> None:
     """Move the uploaded files to the staging folder."""
     upload.path.replace(stage / f"{ORIGINAL}{full_extension(upload.filename)}")
     if upload.validation is not None:
-        named = upload.validation_filename or upload.filename
-        upload.validation.replace(stage / f"{VALIDATION}{full_extension(named)}")
+        filename = upload.validation_filename or upload.filename
+        upload.validation.replace(stage / f"{VALIDATION}{full_extension(filename)}")
 
 
 def insert_row(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
@@ -117,16 +117,16 @@ def original_source(folder: Path, dataset: Dataset) -> SourceFile:
         InvalidError: The dataset has no file.
 
     """
-    found = _find_file(folder, dataset, ORIGINAL)
-    if found is None:
+    path = _find_file(folder, dataset, ORIGINAL)
+    if path is None:
         raise InvalidError(f"{dataset.name} is built in: it has no file to map again.")
-    return SourceFile(path=found, filename=dataset.filename)
+    return SourceFile(path=path, filename=dataset.filename)
 
 
 def validation_source(folder: Path, dataset: Dataset) -> SourceFile | None:
     """Return the separate validation file, if one was uploaded."""
-    found = _find_file(folder, dataset, VALIDATION)
-    return None if found is None else SourceFile(path=found, filename=found.name)
+    path = _find_file(folder, dataset, VALIDATION)
+    return None if path is None else SourceFile(path=path, filename=path.name)
 
 
 def load_detection(folder: Path, dataset: Dataset, limits: Limits) -> DetectedMapping:

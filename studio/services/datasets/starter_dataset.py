@@ -18,9 +18,9 @@ NAME = "starter"
 
 def get_or_create(db: Session, folder: Path) -> Dataset:
     """Return the built-in dataset; create it on first use."""
-    found = db.exec(select(Dataset).where(Dataset.name == NAME)).first()
-    if found is not None:
-        return found
+    existing = db.exec(select(Dataset).where(Dataset.name == NAME)).first()
+    if existing is not None:
+        return existing
     with atomic_dirs.staging_dir(folder) as stage:
         first = stage / "1"
         first.mkdir()
@@ -46,7 +46,9 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
             train_rows=_count_lines(train),
             validation_rows=_count_lines(validation),
             # The web creates it at startup, and all its rows are English.
-            findings=[asdict(one) for one in finding_store.check_and_store(first, languages=False)],
+            findings=[
+                asdict(finding) for finding in finding_store.check_and_store(first, languages=False)
+            ],
         )
         db.add(version)
         atomic_dirs.sync_dir(stage)

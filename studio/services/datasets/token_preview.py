@@ -69,12 +69,12 @@ def exact_row(
         NotFoundError: There is no such row, or no such version.
 
     """
-    found = nearest_row(db, dataset, part, number, version_number)
-    if found.number != number:
+    position = nearest_row(db, dataset, part, number, version_number)
+    if position.number != number:
         raise NotFoundError(
-            f"{dataset.name} has no row {number}.", hint=f"It has {found.rows:,} {part} rows."
+            f"{dataset.name} has no row {number}.", hint=f"It has {position.rows:,} {part} rows."
         )
-    return found
+    return position
 
 
 def random_row(
@@ -127,11 +127,11 @@ def tokens_request(
 
 
 def with_packing_window(
-    asked: TokenizerRequest, folder: Path, where: RowPosition, share: float, seed: int
+    request: TokenizerRequest, folder: Path, where: RowPosition, share: float, seed: int
 ) -> TokenizerRequest:
     """Ask, too, which rows are packed with a row; validation rows are not packed."""
     if where.part != "train":
-        return asked
+        return request
     path, validation = versions.row_files(folder, where.version)
     window = PackingWindow(
         path=str(path),
@@ -141,4 +141,4 @@ def with_packing_window(
         share=0.0 if validation else share,
         seed=seed,
     )
-    return asked.model_copy(update={"number": where.number, "window": window})
+    return request.model_copy(update={"number": where.number, "window": window})

@@ -59,12 +59,12 @@ class StatsRequest:
     @property
     def state(self) -> str:
         """Return a fingerprint that changes with the tokenizer."""
-        told = [self.location]
+        parts = [self.location]
         for path in (Path(self.location) / name for name in _TOKENIZER_FILES):
             if path.is_absolute() and path.is_file():
-                known = path.stat()
-                told.append(f"{path.name} {known.st_size} {known.st_mtime_ns}")
-        return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+                file_stat = path.stat()
+                parts.append(f"{path.name} {file_stat.st_size} {file_stat.st_mtime_ns}")
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def build_request(
@@ -84,49 +84,51 @@ def build_request(
     )
 
 
-def enqueue(db: Session, settings: Settings, wanted: StatsRequest) -> Task:
+def enqueue(db: Session, settings: Settings, request: StatsRequest) -> Task:
     """Queue a token count; return the existing task if it is counted or being counted."""
-    chore = latest_task(db, wanted)
-    if chore is not None and chore.status not in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
-        return chore
-    for past in tasks.list_for_subject(db, wanted.subject):
+    task = latest_task(db, request)
+    if task is not None and task.status not in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
+        return task
+    for past in tasks.list_for_subject(db, request.subject):
         if past.status.is_final and past.pid is None:
             db.delete(past)
-    train, validation = versions.row_files(settings.datasets, wanted.version)
-    name = datasets.get(db, wanted.version.dataset_id).name
-    asked = TokenCountJob.model_validate(
+    train, validation = versions.row_files(settings.datasets, request.version)
+    name = datasets.get(db, request.version.dataset_id).name
+    job = TokenCountJob.model_validate(
         {
-            "about": f"of {name}, version {wanted.version.number}, for {wanted.model}",
-            "rows": wanted.version.sha256,
-            "state": wanted.state,
-            "model": wanted.location,
-            "code": remote_code_trust.allowed_code_hash(models.find_by_name(db, wanted.model)),
-            "chat_template": wanted.chat_template,
+            "about": f"of {name}, version {request.version.number}, for {request.model}",
+            "rows": request.version.sha256,
+            "state": request.state,
+            "model": request.location,
+            "code": remote_code_trust.allowed_code_hash(models.find_by_name(db, request.model)),
+            "chat_template": request.chat_template,
             "train": train,
             "validation": validation,
         }
     )
-    return tasks.enqueue(db, KIND, wanted.subject, asked.model_dump(mode="json"))
+    return tasks.enqueue(db, KIND, request.subject, job.model_dump(mode="json"))
 
 
-def latest_task(db: Session, wanted: StatsRequest) -> Task | None:
+def latest_task(db: Session, request: StatsRequest) -> Task | None:
     """Return the newest task for exactly this request."""
-    state = wanted.state
-    found = (
-        one for one in tasks.list_for_subject(db, wanted.subject) if one.params["state"] == state
+    state = request.state
+    matches = (
+        task
+        for task in tasks.list_for_subject(db, request.subject)
+        if task.params["state"] == state
     )
-    return next(found, None)
+    return next(matches, None)
 
 
-def find_stats(db: Session, wanted: StatsRequest) -> TokenStats | None:
+def find_stats(db: Session, request: StatsRequest) -> TokenStats | None:
     """Return the statistics, if they were counted."""
-    chore = latest_task(db, wanted)
-    return parse_result(chore) if chore else None
+    task = latest_task(db, request)
+    return parse_result(task) if task else None
 
 
-def parse_result(chore: Task) -> TokenStats | None:
+def parse_result(task: Task) -> TokenStats | None:
     """Return the statistics that a task has counted, if it has succeeded."""
-    return TOKEN_STATS_ADAPTER.validate_python(chore.result) if chore.result else None
+    return TOKEN_STATS_ADAPTER.validate_python(task.result) if task.result else None
 
 
 def find_for_recipe(db: Session, recipe: AnyRecipe) -> TokenStats | None:
@@ -142,21 +144,21 @@ def find_for_recipe(db: Session, recipe: AnyRecipe) -> TokenStats | None:
 
 def cleanup(db: Session) -> None:
     """Delete statistics of rows that no version has any longer."""
-    there = set(db.exec(select(DatasetVersion.sha256)))
-    for chore in db.exec(select(Task).where(Task.kind == KIND)):
-        if chore.status.is_final and chore.params["rows"] not in there:
-            db.delete(chore)
+    checksums = set(db.exec(select(DatasetVersion.sha256)))
+    for task in db.exec(select(Task).where(Task.kind == KIND)):
+        if task.status.is_final and task.params["rows"] not in checksums:
+            db.delete(task)
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why the rows cannot be trained on; an empty list if they can or were not counted."""
-    found = find_for_recipe(db, recipe)
-    if found is None:
+    stats = find_for_recipe(db, recipe)
+    if stats is None:
         return []
-    for name, part in found.parts.items():
+    for name, part in stats.parts.items():
         if part.refused:
             return [_template_refusal(name, part, recipe)]
-    for name, part in found.parts.items():
+    for name, part in stats.parts.items():
         if _has_nothing_to_learn(part, recipe.data.max_length):
             return [_nothing_to_learn(name, part, recipe.data.max_length)]
     return []
@@ -164,10 +166,10 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
 def list_warnings(db: Session, recipe: AnyRecipe) -> Iterator[str]:
     """Yield how many rows the max sequence length truncates, as far as it is known."""
-    found = find_for_recipe(db, recipe)
-    if found is None:
+    stats = find_for_recipe(db, recipe)
+    if stats is None:
         return
-    parts = list(found.parts.values())
+    parts = list(stats.parts.values())
     lost = length_stats.measure_truncation(parts, recipe.data.max_length)
     if lost.rows and not any(_has_nothing_to_learn(part, lost.at) for part in parts):
         yield describe_truncation(lost)
@@ -182,12 +184,12 @@ def describe_truncation(lost: Truncation) -> str:
             if lost.total_rows > 1
             else f"No row will be {at}."
         )
-    told = f"{lost.rows:,} of {lost.total_rows:,} rows will be {at}"
+    sentence = f"{lost.rows:,} of {lost.total_rows:,} rows will be {at}"
     if not lost.is_exact:
-        told = f"About {lost.rows:,} of {lost.total_rows:,} rows will be {at}"
+        sentence = f"About {lost.rows:,} of {lost.total_rows:,} rows will be {at}"
     if lost.emptied:
-        told = f"{told}, {lost.emptied:,} of them before their answer"
-    return f"{told}."
+        sentence = f"{sentence}, {lost.emptied:,} of them before their answer"
+    return f"{sentence}."
 
 
 def suggest_length(part: PartStats) -> int:
@@ -202,30 +204,32 @@ def _has_nothing_to_learn(part: PartStats, length: int) -> bool:
 
 
 def _nothing_to_learn(name: str, part: PartStats, length: int) -> Refusal:
-    what = PART_NAMES[name]
+    part_name = PART_NAMES[name]
     if part.unlearnt == part.rows:
         return Refusal(
-            message=f"None of the {part.rows:,} rows of the {what} data has an answer to train on.",
+            message=(
+                f"None of the {part.rows:,} rows of the {part_name} data has an answer to train on."
+            ),
             hint="Check the column mapping: answers must be assistant turns.",
             param="dataset",
         )
-    enough = suggest_length(part)
+    suggested_length = suggest_length(part)
     return Refusal(
-        message=f"No tokens of the {what} data would be trained on: rows are truncated to "
+        message=f"No tokens of the {part_name} data would be trained on: rows are truncated to "
         f"{length:,} tokens, before their answers begin.",
-        hint=f"Set the max sequence length to {enough:,}.",
+        hint=f"Set the max sequence length to {suggested_length:,}.",
         param="data.max_length",
-        repair={"data": {"max_length": enough}},
+        repair={"data": {"max_length": suggested_length}},
     )
 
 
 def _template_refusal(name: str, part: PartStats, recipe: AnyRecipe) -> Refusal:
     reason, rows = next(iter(part.refused.items()))
-    others = sum(one.rows for one in part.refused.values()) - 1
-    beside = f", and {others:,} more" if others else ""
+    others = sum(refused_rows.rows for refused_rows in part.refused.values()) - 1
+    suffix = f", and {others:,} more" if others else ""
     has_other = recipe.data.chat_template != "chatml"
     return Refusal(
-        message=f"Row {rows.numbers[0]:,} of the {PART_NAMES[name]} data{beside} cannot be "
+        message=f"Row {rows.numbers[0]:,} of the {PART_NAMES[name]} data{suffix} cannot be "
         f"formatted with this chat template: {reason}.",
         hint="Use the ChatML template." if has_other else "Exclude these rows from the dataset.",
         param="data.chat_template",

@@ -105,13 +105,13 @@ def open_writer(folder: Path, upload: str, offset: int) -> Iterator["UploadWrite
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConflictError("Another part is being written.", hint="Try again.") from error
-        here = os.fstat(file.fileno()).st_size
-        if offset != here:
+        current_offset = os.fstat(file.fileno()).st_size
+        if offset != current_offset:
             raise ConflictError(
-                f"The next part begins at byte {here}, not {offset}.",
+                f"The next part begins at byte {current_offset}, not {offset}.",
                 hint="Query the upload's offset and continue from there.",
             )
-        yield UploadWriter(file, parts.size, here)
+        yield UploadWriter(file, parts.size, current_offset)
 
 
 @dataclass(slots=True)
@@ -130,10 +130,10 @@ class UploadWriter:
         """
         if self.offset + len(data) > self.size:
             raise TooLargeError(f"The upload exceeds its announced size of {self.size} bytes.")
-        left = memoryview(data)
+        remaining = memoryview(data)
         with atomic_dirs.explain_disk_full():
-            while left:
-                left = left[self.file.write(left) :]
+            while remaining:
+                remaining = remaining[self.file.write(remaining) :]
         self.offset += len(data)
 
 
@@ -146,8 +146,8 @@ def delete(folder: Path, upload: str) -> None:
 def remove_expired(folder: Path) -> None:
     """Delete uploads that have received nothing for a day."""
     old = time.time() - RETENTION_SECONDS
-    for one in folder.iterdir() if folder.exists() else ():
+    for upload_dir in folder.iterdir() if folder.exists() else ():
         with suppress(FileNotFoundError):
-            data = one / "data"
-            if (data if data.exists() else one).stat().st_mtime < old:
-                shutil.rmtree(one, ignore_errors=True)
+            data = upload_dir / "data"
+            if (data if data.exists() else upload_dir).stat().st_mtime < old:
+                shutil.rmtree(upload_dir, ignore_errors=True)

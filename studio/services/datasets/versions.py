@@ -48,12 +48,12 @@ def get(db: Session, dataset_id: int, number: int) -> DatasetVersion:
     query = select(DatasetVersion).where(
         DatasetVersion.dataset_id == dataset_id, DatasetVersion.number == number
     )
-    found = db.exec(query).first()
-    if found is None:
+    version = db.exec(query).first()
+    if version is None:
         raise NotFoundError(
             f"Dataset {dataset_id} has no version {number}.", hint="It may have been deleted."
         )
-    return found
+    return version
 
 
 def list_versions(db: Session, dataset_id: int) -> Sequence[DatasetVersion]:
@@ -67,15 +67,19 @@ def current(db: Session, dataset: Dataset) -> DatasetVersion | None:
     return None if dataset.version is None else get(db, dataset.id or 0, dataset.version)
 
 
-def current_by_dataset(db: Session, found: Sequence[Dataset]) -> dict[int, DatasetVersion]:
+def current_by_dataset(db: Session, dataset_rows: Sequence[Dataset]) -> dict[int, DatasetVersion]:
     """Return the current version of each dataset that has one, by dataset id."""
     query = select(DatasetVersion).join(
         Dataset,
         (col(Dataset.id) == DatasetVersion.dataset_id)
         & (col(Dataset.version) == DatasetVersion.number),
     )
-    wanted = {dataset.id for dataset in found}
-    return {one.dataset_id: one for one in db.exec(query) if one.dataset_id in wanted}
+    dataset_ids = {dataset.id for dataset in dataset_rows}
+    return {
+        version.dataset_id: version
+        for version in db.exec(query)
+        if version.dataset_id in dataset_ids
+    }
 
 
 def current_mapping(db: Session, dataset_id: int) -> Mapping:
@@ -107,8 +111,8 @@ def require(db: Session, name: str) -> DatasetVersion:
 
 def find_for_run(db: Session, run: Run) -> DatasetVersion | None:
     """Return the version a run trains on, unless it was deleted."""
-    found = run.dataset_version_id
-    return None if found is None else db.get(DatasetVersion, found)
+    version_id = run.dataset_version_id
+    return None if version_id is None else db.get(DatasetVersion, version_id)
 
 
 def row_files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]:
@@ -118,25 +122,25 @@ def row_files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]
 
 
 def load_rows(
-    folder: Path, version: DatasetVersion, which: RowQuery = FIRST_ROWS, *, limit: int = 50
+    folder: Path, version: DatasetVersion, query: RowQuery = FIRST_ROWS, *, limit: int = 50
 ) -> Page:
     """Return a page of rows. A text search stops early and reports how far it got."""
     train, validation = row_files(folder, version)
-    path = train if which.part == "train" else validation
+    path = train if query.part == "train" else validation
     if path is None:
         return Page(rows=[], has_more=False)
-    numbers = which.numbers
-    if which.finding:
+    numbers = query.numbers
+    if query.finding:
         numbers = frozenset(
-            finding_store.rows_with_finding(train.parent, which.finding, which.part)
+            finding_store.rows_with_finding(train.parent, query.finding, query.part)
         )
-    if numbers or which.finding:
-        return read_rows(path, numbers, after=which.after, limit=limit)
-    if which.words and which.before is not None:
-        return search_rows_backward(path, which.words, before=which.before)
-    if which.words:
-        return search_rows(path, which.words, after=which.after, limit=limit)
-    return read_page(path, after=which.after, limit=limit)
+    if numbers or query.finding:
+        return read_rows(path, numbers, after=query.after, limit=limit)
+    if query.words and query.before is not None:
+        return search_rows_backward(path, query.words, before=query.before)
+    if query.words:
+        return search_rows(path, query.words, after=query.after, limit=limit)
+    return read_page(path, after=query.after, limit=limit)
 
 
 def activate(db: Session, dataset_id: int, number: int) -> DatasetVersion:

@@ -185,15 +185,15 @@ def bytes_per_token(step: TrainingStep) -> int:
 
 def _norms(step: TrainingStep) -> int:
     """Return the bytes per token that a layer's norms and residual dropout keep."""
-    made, hidden = step.layer_spec, step.shape.hidden_size
+    layers, hidden = step.layer_spec, step.shape.hidden_size
     dropped = 2 * step.compute_bytes * hidden if step.shape.residual_dropout else 0
-    if made.norm == "layer":
+    if layers.norm == "layer":
         # Input, mean and standard deviation; two norms with the same input keep it once.
         read = 1 if step.shape.parallel_residual else 2
         return read * hidden * step.hidden_state_bytes + 2 * 2 * step.hidden_state_bytes + dropped
     before = 4 * hidden + _scaled(step, step.hidden_state_bytes) * hidden + 4
     after = 4 * hidden + _scaled(step, step.compute_bytes) * hidden + 4
-    return 2 * (before * made.pre_norm + after * made.post_norm) + dropped
+    return 2 * (before * layers.pre_norm + after * layers.post_norm) + dropped
 
 
 def _scaled(step: TrainingStep, width: int) -> int:
@@ -206,31 +206,31 @@ def _scaled(step: TrainingStep, width: int) -> int:
 def _inputs(step: TrainingStep) -> int:
     """Return the bytes per token that linear layers keep of their inputs."""
     copies = sum(readers if step.casts_inputs else 1 for readers in step.layer_spec.readers)
-    beside = 2 if step.keeps_linear_inputs and step.casts_inputs else 0
-    return (copies + beside) * step.compute_bytes * step.shape.hidden_size
+    extra_copies = 2 if step.keeps_linear_inputs and step.casts_inputs else 0
+    return (copies + extra_copies) * step.compute_bytes * step.shape.hidden_size
 
 
 def _head_norms(step: TrainingStep) -> int:
     """Return the bytes per token kept to normalise queries and keys."""
-    shape, made = step.shape, step.layer_spec
-    if not made.qk_norm:
+    shape, layers = step.shape, step.layer_spec
+    if not layers.qk_norm:
         return 0
-    sums = shape.heads + shape.kv_heads if made.qk_norm == "each" else 2
+    sums = shape.heads + shape.kv_heads if layers.qk_norm == "each" else 2
     return (4 + _scaled(step, step.compute_bytes)) * (
         shape.query_width + shape.key_width
     ) + 4 * sums
 
 
 def _attention(step: TrainingStep) -> int:
-    shape, made, width = step.shape, step.layer_spec, step.compute_bytes
-    if made.eager_attention or step.stores_attention_scores:
+    shape, layers, width = step.shape, step.layer_spec, step.compute_bytes
+    if layers.eager_attention or step.stores_attention_scores:
         return _unfused_attention(step)
     keys, values = step.key_value_widths
-    is_copied = made.copies_rotated_heads or (step.is_adapter and step.casts_inputs)
+    is_copied = layers.copies_rotated_heads or (step.is_adapter and step.casts_inputs)
     heads = (3 if is_copied else 2) * shape.query_width + keys + values
     # Values that are a slice of a fused product keep all of it.
     joined = (
-        shape.query_width + shape.key_width if made.fused_qkv and values == shape.key_width else 0
+        shape.query_width + shape.key_width if layers.fused_qkv and values == shape.key_width else 0
     )
     # A log-sum-exp per head, always in float32.
     return width * (heads + joined) + 4 * shape.heads
@@ -254,11 +254,11 @@ def _unfused_attention(step: TrainingStep) -> int:
 
 
 def _mlp(step: TrainingStep) -> int:
-    kept = _GATED_MLP_VALUES if step.layer_spec.gated_mlp else _PLAIN_MLP_VALUES
-    kept += _UNFUSED_ACTIVATION_VALUES.get(step.shape.activation, 0) + (
+    values = _GATED_MLP_VALUES if step.layer_spec.gated_mlp else _PLAIN_MLP_VALUES
+    values += _UNFUSED_ACTIVATION_VALUES.get(step.shape.activation, 0) + (
         step.keeps_linear_inputs and step.casts_inputs
     )
-    return kept * step.compute_bytes * step.shape.intermediate
+    return values * step.compute_bytes * step.shape.intermediate
 
 
 def _lora_ranks(step: TrainingStep) -> int:

@@ -47,24 +47,26 @@ def task_subject(recipe: AnyRecipe) -> str:
 
 def of(db: Session, recipe: AnyRecipe) -> Task | None:
     """Return the newest calibration of exactly this recipe."""
-    found = (one for one in tasks.list_for_subject(db, task_subject(recipe)) if one.kind == KIND)
-    return next(found, None)
+    calibrations = (
+        task for task in tasks.list_for_subject(db, task_subject(recipe)) if task.kind == KIND
+    )
+    return next(calibrations, None)
 
 
 def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
     """Yield this machine's calibrations as reference runs, newest first."""
-    done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
-    for chore in db.exec(done.order_by(col(Task.id).desc())):
-        told = chore.result
-        if told["resolved"].get("device_name") != detect().device_name:
+    query = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
+    for task in db.exec(query.order_by(col(Task.id).desc())):
+        result = task.result
+        if result["resolved"].get("device_name") != detect().device_name:
             continue
         yield ReferenceRun(
-            recipe=RECIPE_ADAPTER.validate_python(chore.params["recipe"], strict=False),
-            resolved=told["resolved"],
-            steps=told["steps"],
-            tokens=told["tokens"],
-            step_seconds=told["step_seconds"],
-            overhead_seconds=told["beside_seconds"],
-            peak_bytes=told["peak_memory_bytes"],
+            recipe=RECIPE_ADAPTER.validate_python(task.params["recipe"], strict=False),
+            resolved=result["resolved"],
+            steps=result["steps"],
+            tokens=result["tokens"],
+            step_seconds=result["step_seconds"],
+            overhead_seconds=result["beside_seconds"],
+            peak_bytes=result["peak_memory_bytes"],
             is_calibration=True,
         )

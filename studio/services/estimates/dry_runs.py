@@ -48,10 +48,10 @@ def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
         InvalidError: the model or dataset does not exist, or a dry run cannot simulate the recipe.
 
     """
-    if why := explain_unsupported(recipe):
-        raise InvalidError(why, hint="Train a few steps to measure it.", param="precision")
-    if done := _finished_task(db, recipe):
-        return done
+    if reason := explain_unsupported(recipe):
+        raise InvalidError(reason, hint="Train a few steps to measure it.", param="precision")
+    if finished := _finished_task(db, recipe):
+        return finished
     train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
     job = JobSpec(
         run_id=0,
@@ -72,35 +72,35 @@ def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
 
 def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> MemoryBreakdown | None:
     """Return the memory counted by a dry run plus process overhead; None without a dry run."""
-    done = None if explain_unsupported(recipe) else _finished_task(db, recipe)
-    if done is None:
+    task = None if explain_unsupported(recipe) else _finished_task(db, recipe)
+    if task is None:
         return None
-    told, on_gpu = done.result, detect().device != "cpu"
-    load = memory.batch_shape(recipe, told)
-    return memory.from_dry_run(recipe, facts, load, told["at_peak"], on_gpu=on_gpu)
+    result, on_gpu = task.result, detect().device != "cpu"
+    batch = memory.batch_shape(recipe, result)
+    return memory.from_dry_run(recipe, facts, batch, result["at_peak"], on_gpu=on_gpu)
 
 
 def load_readings(db: Session) -> Iterator[DataReading]:
     """Yield what dry runs found in the data they read, newest first."""
-    done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
-    for chore in db.exec(done.order_by(col(Task.id).desc())):
-        recipe = RECIPE_ADAPTER.validate_python(chore.params["recipe"], strict=False)
-        yield DataReading(recipe=recipe, resolved=chore.result)
+    query = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
+    for task in db.exec(query.order_by(col(Task.id).desc())):
+        recipe = RECIPE_ADAPTER.validate_python(task.params["recipe"], strict=False)
+        yield DataReading(recipe=recipe, resolved=task.result)
 
 
 def task_subject(db: Session, recipe: AnyRecipe) -> str:
     """Return a subject derived from everything that affects the memory of a step."""
-    told = json.dumps(_subject_facts(db, recipe), default=repr, sort_keys=True)
-    return f"step:{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    facts = json.dumps(_subject_facts(db, recipe), default=repr, sort_keys=True)
+    return f"step:{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
 def _finished_task(db: Session, recipe: AnyRecipe) -> Task | None:
-    found = tasks.list_for_subject(db, task_subject(db, recipe))
-    return next((one for one in found if one.status is TaskStatus.SUCCEEDED), None)
+    candidates = tasks.list_for_subject(db, task_subject(db, recipe))
+    return next((task for task in candidates if task.status is TaskStatus.SUCCEEDED), None)
 
 
 def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
-    knobs = recipe.optimisation
+    optimisation = recipe.optimisation
     return {
         "model": (
             models.require(db, recipe.base_model),
@@ -112,11 +112,11 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         "rows": versions.require(db, recipe.dataset).sha256,
         "data": recipe.data.model_dump(),
         # The seed selects the validation rows.
-        "seed": knobs.seed if recipe.data.validation_share else None,
-        "optimizer": knobs.optim,
-        "batch": knobs.per_device_train_batch_size,
-        "adds_up": knobs.gradient_accumulation_steps > 1,
-        "is_checkpointed": knobs.activation_checkpointing,
+        "seed": optimisation.seed if recipe.data.validation_share else None,
+        "optimizer": optimisation.optim,
+        "batch": optimisation.per_device_train_batch_size,
+        "adds_up": optimisation.gradient_accumulation_steps > 1,
+        "is_checkpointed": optimisation.activation_checkpointing,
         "validation_batch": recipe.evaluation.per_device_eval_batch_size,
         "device": detect().device_name,
     }

@@ -143,20 +143,20 @@ class EstimateInputs:
         """
         kind = (recipe.precision, recipe.adapter.kind)
         ratios = [
-            one.peak_bytes / guess.total
-            for one in self.reference_runs
-            if (one.recipe.precision, one.recipe.adapter.kind) == kind
-            if one.peak_bytes and (guess := self._recompute(one)) is not None
+            run.peak_bytes / estimate.total
+            for run in self.reference_runs
+            if (run.recipe.precision, run.recipe.adapter.kind) == kind
+            if run.peak_bytes and (estimate := self._recompute(run)) is not None
         ]
         if len(ratios) < _MIN_RUNS:
             return Correction()
         factor = min(max(statistics.median(ratios), _MIN_FACTOR), _MAX_FACTOR)
         return Correction(factor=factor, runs=len(ratios))
 
-    def _recompute(self, one: ReferenceRun) -> MemoryBreakdown | None:
+    def _recompute(self, run: ReferenceRun) -> MemoryBreakdown | None:
         """Estimate an earlier run as if it were new, with the lengths that it found."""
-        facts = self.facts_for(one.recipe.base_model)
-        return memory.estimate_from_resolved(one.recipe, facts, one.resolved) if facts else None
+        facts = self.facts_for(run.recipe.base_model)
+        return memory.estimate_from_resolved(run.recipe, facts, run.resolved) if facts else None
 
 
 def load_inputs(db: Session) -> EstimateInputs:
@@ -169,12 +169,12 @@ def load_inputs(db: Session) -> EstimateInputs:
         except InvalidError:
             return None  # The model of an earlier run was deleted since.
 
-    seen = [*calibrations.load_reference_runs(db), *reference_runs.load_recent(db)]
-    return EstimateInputs(seen, find, [*dry_runs.load_readings(db)], token_lengths.make_finder(db))
+    runs = [*calibrations.load_reference_runs(db), *reference_runs.load_recent(db)]
+    return EstimateInputs(runs, find, [*dry_runs.load_readings(db)], token_lengths.make_finder(db))
 
 
 def estimate_recipe(
-    db: Session, recipe: AnyRecipe, by: EstimateInputs | None = None
+    db: Session, recipe: AnyRecipe, inputs: EstimateInputs | None = None
 ) -> RunEstimate:
     """Estimate the memory and time a recipe needs.
 
@@ -182,34 +182,34 @@ def estimate_recipe(
         InvalidError: the model or dataset does not exist.
 
     """
-    by = by or load_inputs(db)
-    alike = reference_runs.find_similar(by.reference_runs, recipe)
-    twin = reference_runs.find_same_memory(by.reference_runs, recipe)
+    inputs = inputs or load_inputs(db)
+    similar_runs = reference_runs.find_similar(inputs.reference_runs, recipe)
+    same_memory_run = reference_runs.find_same_memory(inputs.reference_runs, recipe)
     data = versions.require(db, recipe.dataset)
     facts = recommendation.load_model_facts(db, recipe.base_model)
     return RunEstimate(
-        memory=best_memory_estimate(db, recipe, facts, by),
-        timing=run_duration.estimate_time(recipe, data, by.lengths(recipe), alike),
-        measured=twin.peak_bytes if twin else None,
+        memory=best_memory_estimate(db, recipe, facts, inputs),
+        timing=run_duration.estimate_time(recipe, data, inputs.lengths(recipe), similar_runs),
+        measured=same_memory_run.peak_bytes if same_memory_run else None,
     )
 
 
 def best_memory_estimate(
-    db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
+    db: Session, recipe: AnyRecipe, facts: ModelFacts, inputs: EstimateInputs
 ) -> MemoryEstimate | None:
     """Return the best memory estimate: from a dry run, else from the formula."""
-    return dry_run_estimate(db, recipe, facts, by) or formula_estimate(recipe, facts, by)
+    return dry_run_estimate(db, recipe, facts, inputs) or formula_estimate(recipe, facts, inputs)
 
 
 def dry_run_estimate(
-    db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
+    db: Session, recipe: AnyRecipe, facts: ModelFacts, inputs: EstimateInputs
 ) -> MemoryEstimate | None:
     """Return the memory as counted by a dry run; None without one."""
     # Without any dry run, skip hashing the recipe to look for one.
-    estimate = dry_runs.estimate_memory(db, recipe, facts) if by.readings else None
+    estimate = dry_runs.estimate_memory(db, recipe, facts) if inputs.readings else None
     if estimate is None:
         return None
-    closed = formula_estimate(recipe, facts, by)
+    closed = formula_estimate(recipe, facts, inputs)
     return MemoryEstimate(
         estimate=estimate,
         learnt=Correction(),
@@ -219,82 +219,89 @@ def dry_run_estimate(
         is_exact=True,
         closed=closed.total if closed else None,
         host=memory_fit.estimate_host(
-            recipe, facts, _batch_shape(recipe, by.lengths(recipe)), detect()
+            recipe, facts, _batch_shape(recipe, inputs.lengths(recipe)), detect()
         ),
     )
 
 
 def formula_correction(
-    db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
+    db: Session, recipe: AnyRecipe, facts: ModelFacts, inputs: EstimateInputs
 ) -> Correction:
     """Return the correction of the formula for similar recipes, preferably from a dry run."""
     exact, closed = (
-        dry_run_estimate(db, recipe, facts, by),
-        formula_estimate(recipe, facts, by, Correction()),
+        dry_run_estimate(db, recipe, facts, inputs),
+        formula_estimate(recipe, facts, inputs, Correction()),
     )
     if exact is None or closed is None:
-        return by.correction_for(recipe)
+        return inputs.correction_for(recipe)
     return Correction(factor=exact.total / closed.total)
 
 
 def formula_estimate(
-    recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs, learnt: Correction | None = None
+    recipe: AnyRecipe,
+    facts: ModelFacts,
+    inputs: EstimateInputs,
+    correction: Correction | None = None,
 ) -> MemoryEstimate | None:
     """Return the formula's memory estimate, with a given correction or that of earlier runs."""
-    found, hardware = by.lengths(recipe), detect()
-    on_gpu, load = hardware.device != "cpu", _batch_shape(recipe, found)
-    estimate = memory.estimate(recipe, facts, load, on_gpu=on_gpu)
+    lengths, hardware = inputs.lengths(recipe), detect()
+    on_gpu, batch = hardware.device != "cpu", _batch_shape(recipe, lengths)
+    estimate = memory.estimate(recipe, facts, batch, on_gpu=on_gpu)
     if estimate is None:
         return None
     return MemoryEstimate(
         estimate=estimate,
-        learnt=learnt or by.correction_for(recipe),
+        learnt=correction or inputs.correction_for(recipe),
         room=hardware.usable_memory_bytes,
         beside=_overhead_bytes(),
-        knows_lengths=found is not None,
-        host=memory_fit.estimate_host(recipe, facts, load, hardware),
+        knows_lengths=lengths is not None,
+        host=memory_fit.estimate_host(recipe, facts, batch, hardware),
         assumed=tuple(memory_assumptions.list_assumptions(recipe, facts, on_gpu=on_gpu)),
     )
 
 
 def estimate_record(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     """Return an estimate as stored with a run."""
-    made = estimate_recipe(db, recipe)
-    told: dict[str, Any] = {"timing": asdict(made.timing)}
-    if made.memory is not None:
-        told["memory"] = {
-            "total": made.memory.total,
-            "parts": made.memory.estimate.parts,
-            "length": made.memory.estimate.length,
-            "factor": made.memory.learnt.factor,
-            "verdict": made.memory.verdict,
+    estimate = estimate_recipe(db, recipe)
+    record: dict[str, Any] = {"timing": asdict(estimate.timing)}
+    if estimate.memory is not None:
+        record["memory"] = {
+            "total": estimate.memory.total,
+            "parts": estimate.memory.estimate.parts,
+            "length": estimate.memory.estimate.length,
+            "factor": estimate.memory.learnt.factor,
+            "verdict": estimate.memory.verdict,
         }
-    return told
+    return record
 
 
 def measure_error(run: Run) -> EstimateError:
     """Compare a finished run's estimates with its measurements."""
-    took = run_progress.measure(run).total_seconds if not run.resumed_step else None
-    guess = run.estimate.get("memory", {}).get("total")
-    seconds = run.estimate.get("timing", {}).get("seconds")
+    measured_seconds = run_progress.measure(run).total_seconds if not run.resumed_step else None
+    estimated_bytes = run.estimate.get("memory", {}).get("total")
+    estimated_seconds = run.estimate.get("timing", {}).get("seconds")
     return EstimateError(
         run=run,
-        memory=_relative_error(guess, memory.measured_peak(run)),
-        seconds=_relative_error(seconds, took) if run.step == run.total_steps else None,
+        memory=_relative_error(estimated_bytes, memory.measured_peak(run)),
+        seconds=_relative_error(estimated_seconds, measured_seconds)
+        if run.step == run.total_steps
+        else None,
     )
 
 
 def list_errors(db: Session, model: str | None = None) -> list[EstimateError]:
     """Return the estimation errors of all finished runs, or those of one model, newest first."""
-    done = select(Run).where(Run.status == RunStatus.SUCCEEDED).order_by(col(Run.id).desc())
-    found = [measure_error(run) for run in db.exec(done) if model in (None, run.recipe.base_model)]
-    return [one for one in found if one.memory is not None or one.seconds is not None]
+    query = select(Run).where(Run.status == RunStatus.SUCCEEDED).order_by(col(Run.id).desc())
+    errors = [
+        measure_error(run) for run in db.exec(query) if model in (None, run.recipe.base_model)
+    ]
+    return [error for error in errors if error.memory is not None or error.seconds is not None]
 
 
-def median_error(misses: Sequence[EstimateError]) -> MedianError:
+def median_error(errors: Sequence[EstimateError]) -> MedianError:
     """Return the median absolute errors."""
-    memory_off = [abs(one.memory) for one in misses if one.memory is not None]
-    seconds_off = [abs(one.seconds) for one in misses if one.seconds is not None]
+    memory_off = [abs(error.memory) for error in errors if error.memory is not None]
+    seconds_off = [abs(error.seconds) for error in errors if error.seconds is not None]
     return MedianError(
         memory=statistics.median(memory_off) if memory_off else None,
         seconds=statistics.median(seconds_off) if seconds_off else None,
@@ -305,13 +312,13 @@ def _overhead_bytes() -> int:
     return HOST_OVERHEAD_BYTES if detect().device == "cpu" else GPU_OVERHEAD_BYTES
 
 
-def _batch_shape(recipe: AnyRecipe, found: TokenLengths | None) -> BatchShape:
-    if found is None:
+def _batch_shape(recipe: AnyRecipe, lengths: TokenLengths | None) -> BatchShape:
+    if lengths is None:
         return memory.batch_shape(recipe, {})
-    batch = min(recipe.optimisation.per_device_train_batch_size, found.examples)
-    rows = (found.rows, found.row_tokens)
-    return BatchShape(batch, found.longest, found.answer, *rows, is_packed=recipe.data.packing)
+    batch = min(recipe.optimisation.per_device_train_batch_size, lengths.examples)
+    rows = (lengths.rows, lengths.row_tokens)
+    return BatchShape(batch, lengths.longest, lengths.answer, *rows, is_packed=recipe.data.packing)
 
 
-def _relative_error(guess: float | None, found: float | None) -> float | None:
-    return guess / found - 1 if guess and found else None
+def _relative_error(estimated: float | None, measured: float | None) -> float | None:
+    return estimated / measured - 1 if estimated and measured else None

@@ -32,15 +32,15 @@ class Overhead:
 
     def estimate_seconds(self, recipe: AnyRecipe, rows: int, steps: int) -> float:
         """Return the overhead of another run that validates this many rows."""
-        times = count_validations(recipe, steps)
-        written = _sample_tokens_between(recipe, times) + 2 * _sample_tokens(recipe)
-        return self.rest + self.row * rows * times + self.token * written
+        validations = count_validations(recipe, steps)
+        tokens = _sample_tokens_between(recipe, validations) + 2 * _sample_tokens(recipe)
+        return self.rest + self.row * rows * validations + self.token * tokens
 
 
 def count_validations(recipe: AnyRecipe, steps: int) -> int:
     """Return how often a run validates: before the first step, at intervals, after the last."""
-    every = recipe.evaluation.eval_steps
-    return 1 + math.ceil(steps / (every if every >= 1 else math.ceil(steps * every)))
+    interval = recipe.evaluation.eval_steps
+    return 1 + math.ceil(steps / (interval if interval >= 1 else math.ceil(steps * interval)))
 
 
 def load_validation_times(db: Session, runs: Sequence[Run]) -> dict[int, ValidationTimes]:
@@ -50,38 +50,44 @@ def load_validation_times(db: Session, runs: Sequence[Run]) -> dict[int, Validat
     of_step = and_(
         col(loss.run_id) == Metric.run_id, col(loss.step) == Metric.step, col(loss.key) == "loss"
     )
-    took = func.avg(col(Metric.seconds) - loss.seconds)
+    mean_seconds = func.avg(col(Metric.seconds) - loss.seconds)
     query = (
-        select(Metric.run_id, func.count(), took, func.max(Metric.seconds))
+        select(Metric.run_id, func.count(), mean_seconds, func.max(Metric.seconds))
         .join(loss, of_step, isouter=True)
         .where(col(Metric.run_id).in_([run.id for run in runs]))
         .where(Metric.key == "eval_loss", Metric.step > 0)
         .group_by(col(Metric.run_id))
     )
-    return {run: (count, each, last) for run, count, each, last in db.exec(query) if each}
+    return {run: (count, seconds, last) for run, count, seconds, last in db.exec(query) if seconds}
 
 
-def split_overhead(run: Run, said: ValidationTimes, beside: float) -> Overhead:
+def split_overhead(
+    run: Run, validation_times: ValidationTimes, overhead_seconds: float
+) -> Overhead:
     """Split a run's overhead: time between steps is validation or, beyond that, sample answers."""
-    count, each, last = said
-    looking = each * (count + 1)
-    between = _sample_tokens_between(run.recipe, count + 1)
-    token = max(0.0, last - run.metrics["train_seconds"] - looking) / between if between else 0.0
-    answering = token * (between + 2 * _sample_tokens(run.recipe))
+    count, each, last = validation_times
+    validation_seconds = each * (count + 1)
+    tokens_between = _sample_tokens_between(run.recipe, count + 1)
+    token = (
+        max(0.0, last - run.metrics["train_seconds"] - validation_seconds) / tokens_between
+        if tokens_between
+        else 0.0
+    )
+    sample_seconds = token * (tokens_between + 2 * _sample_tokens(run.recipe))
     return Overhead(
         row=each / run.resolved["validation_rows"],
         token=token,
-        rest=max(0.0, beside - looking - answering),
+        rest=max(0.0, overhead_seconds - validation_seconds - sample_seconds),
     )
 
 
-def _sample_tokens_between(recipe: AnyRecipe, times: int) -> int:
+def _sample_tokens_between(recipe: AnyRecipe, validations: int) -> int:
     """Return the tokens of sample answers during training.
 
     They are generated at validations, except the first and the last.
 
     """
-    return min(recipe.samples.between, max(0, times - 2)) * _sample_tokens(recipe)
+    return min(recipe.samples.between, max(0, validations - 2)) * _sample_tokens(recipe)
 
 
 def _sample_tokens(recipe: AnyRecipe) -> int:

@@ -45,23 +45,23 @@ class FitSuggestions:
     """The largest batch size that fits; None if the recipe's is as large."""
 
 
-def suggest(db: Session, recipe: AnyRecipe, by: EstimateInputs) -> FitSuggestions:
+def suggest(db: Session, recipe: AnyRecipe, inputs: EstimateInputs) -> FitSuggestions:
     """Suggest how a recipe can fit into memory or use more of it."""
     facts = recommendation.load_model_facts(db, recipe.base_model)
-    learnt, hardware = (
-        estimates.formula_correction(db, recipe, facts, by),
+    correction, hardware = (
+        estimates.formula_correction(db, recipe, facts, inputs),
         workers.training_hardware(db),
     )
 
     def fits(changed: AnyRecipe) -> bool:
         if find_conflict(changed) or check(changed, facts, hardware):
             return False
-        need = estimates.formula_estimate(changed, facts, by, learnt)
-        return need is not None and need.verdict == "fits"
+        estimate = estimates.formula_estimate(changed, facts, inputs, correction)
+        return estimate is not None and estimate.verdict == "fits"
 
-    if estimates.formula_estimate(recipe, facts, by, learnt) is None:
+    if estimates.formula_estimate(recipe, facts, inputs, correction) is None:
         return FitSuggestions()
-    lengths = by.lengths(recipe)
+    lengths = inputs.lengths(recipe)
     return FitSuggestions(
         smallest=None if fits(recipe) else smallest_change(recipe, fits),
         largest=largest_batch(recipe, fits, lengths.examples if lengths else MAX_BATCH),
@@ -70,14 +70,14 @@ def suggest(db: Session, recipe: AnyRecipe, by: EstimateInputs) -> FitSuggestion
 
 def smallest_change(recipe: AnyRecipe, fits: FitsCheck) -> RecipeChange | None:
     """Return the first single change that makes a recipe fit, else the fewest combined."""
-    single = [list(kind(recipe)) for kind in _STRATEGIES]
-    for way in (way for ways in single for way in ways):
-        if _fits_with(recipe, way.change, fits):
-            return way
-    last = [ways[-1] for ways in single if ways]
-    for way in accumulate(last, _combine):
-        if _fits_with(recipe, way.change, fits):
-            return way
+    strategies = [list(strategy(recipe)) for strategy in _STRATEGIES]
+    for change in (change for changes in strategies for change in changes):
+        if _fits_with(recipe, change.change, fits):
+            return change
+    last = [changes[-1] for changes in strategies if changes]
+    for change in accumulate(last, _combine):
+        if _fits_with(recipe, change.change, fits):
+            return change
     return None
 
 
@@ -88,15 +88,22 @@ def largest_batch(recipe: AnyRecipe, fits: FitsCheck, examples: int) -> RecipeCh
 
     """
     own = recipe.optimisation.per_device_train_batch_size
-    most = min(MAX_BATCH, examples // _MIN_UPDATES)
-    sizes = [2**power for power in range(MAX_BATCH.bit_length()) if own < 2**power <= most]
+    largest = min(MAX_BATCH, examples // _MIN_UPDATES)
+    sizes = [2**power for power in range(MAX_BATCH.bit_length()) if own < 2**power <= largest]
     size = next(
-        (one for one in reversed(sizes) if _fits_with(recipe, _batch_change(one), fits)), None
+        (
+            candidate
+            for candidate in reversed(sizes)
+            if _fits_with(recipe, _batch_change(candidate), fits)
+        ),
+        None,
     )
     if size is None:
         return None
-    why = "still fits" if size == sizes[-1] else "the largest that fits"
-    return RecipeChange(title=f"Increase batch size to {size} ({why})", change=_batch_change(size))
+    reason = "still fits" if size == sizes[-1] else "the largest that fits"
+    return RecipeChange(
+        title=f"Increase batch size to {size} ({reason})", change=_batch_change(size)
+    )
 
 
 def _fits_with(recipe: AnyRecipe, change: Mapping[str, Any], fits: FitsCheck) -> bool:
@@ -106,9 +113,9 @@ def _fits_with(recipe: AnyRecipe, change: Mapping[str, Any], fits: FitsCheck) ->
         return False
 
 
-def _combine(one: RecipeChange, other: RecipeChange) -> RecipeChange:
-    title = f"{one.title}, {other.title[0].lower()}{other.title[1:]}"
-    return RecipeChange(title=title, change=merge(one.change, other.change))
+def _combine(first: RecipeChange, second: RecipeChange) -> RecipeChange:
+    title = f"{first.title}, {second.title[0].lower()}{second.title[1:]}"
+    return RecipeChange(title=title, change=merge(first.change, second.change))
 
 
 def _batch_change(size: int) -> dict[str, Any]:
@@ -117,14 +124,16 @@ def _batch_change(size: int) -> dict[str, Any]:
 
 def _smaller_batches(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     """Suggest smaller batches with more accumulation steps, which train the same."""
-    knobs = recipe.optimisation
-    whole = knobs.per_device_train_batch_size * knobs.gradient_accumulation_steps
-    for size in range(knobs.per_device_train_batch_size - 1, 0, -1):
-        if whole % size == 0 and whole // size <= MAX_BATCH:
-            times = {"gradient_accumulation_steps": whole // size}
-            title = f"Use batch size {size} with {whole // size} accumulation steps"
+    optimisation = recipe.optimisation
+    effective_batch = (
+        optimisation.per_device_train_batch_size * optimisation.gradient_accumulation_steps
+    )
+    for size in range(optimisation.per_device_train_batch_size - 1, 0, -1):
+        if effective_batch % size == 0 and effective_batch // size <= MAX_BATCH:
+            accumulation = {"gradient_accumulation_steps": effective_batch // size}
+            title = f"Use batch size {size} with {effective_batch // size} accumulation steps"
             yield RecipeChange(
-                title=title, change=merge(_batch_change(size), {"optimisation": times})
+                title=title, change=merge(_batch_change(size), {"optimisation": accumulation})
             )
 
 
@@ -154,10 +163,14 @@ def _shorter_examples(recipe: AnyRecipe) -> Iterator[RecipeChange]:
 
 def _smaller_precisions(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     """Suggest precisions that need less memory, the closest first."""
-    least = PRECISIONS[recipe.precision].bytes_per_parameter
-    leaner = [one for one in PRECISIONS.values() if one.bytes_per_parameter < least]
-    for one in sorted(leaner, key=lambda mode: -mode.bytes_per_parameter):
-        yield RecipeChange(title=f"Use {one.title}", change={"precision": one.name})
+    current_bytes = PRECISIONS[recipe.precision].bytes_per_parameter
+    smaller = [
+        precision
+        for precision in PRECISIONS.values()
+        if precision.bytes_per_parameter < current_bytes
+    ]
+    for precision in sorted(smaller, key=lambda mode: -mode.bytes_per_parameter):
+        yield RecipeChange(title=f"Use {precision.title}", change={"precision": precision.name})
 
 
 _STRATEGIES = (

@@ -126,11 +126,11 @@ def estimate_for_run(db: Session, run: Run) -> MemoryBreakdown | None:
 
 
 def estimate_from_resolved(
-    recipe: AnyRecipe, facts: ModelFacts, told: Mapping[str, Any]
+    recipe: AnyRecipe, facts: ModelFacts, resolved: Mapping[str, Any]
 ) -> MemoryBreakdown | None:
     """Estimate a run's memory from what it reported about its data."""
-    on_gpu = told.get("device", detect().device) != "cpu"
-    return estimate(recipe, facts, batch_shape(recipe, told), on_gpu=on_gpu)
+    on_gpu = resolved.get("device", detect().device) != "cpu"
+    return estimate(recipe, facts, batch_shape(recipe, resolved), on_gpu=on_gpu)
 
 
 def measured_peak(run: Run) -> float | None:
@@ -140,18 +140,25 @@ def measured_peak(run: Run) -> float | None:
     return run.metrics.get("peak_memory_bytes")
 
 
-def batch_shape(recipe: AnyRecipe, told: Mapping[str, Any]) -> BatchShape:
+def batch_shape(recipe: AnyRecipe, resolved: Mapping[str, Any]) -> BatchShape:
     """Return the batch shape; without known data, the largest that the recipe allows."""
-    batch, most = recipe.optimisation.per_device_train_batch_size, recipe.data.max_length
-    rows, length = told.get("train_rows", 0), min(told.get("longest_example") or most, most)
-    about = (rows, told.get("train_tokens", 0) / max(rows, 1), told.get("validation_rows", 0))
-    batch = min(batch, told.get("train_examples") or batch)
-    answer = told.get("longest_answer") or length
-    return BatchShape(batch, length, answer, *about, is_packed=recipe.data.packing)
+    batch, max_length = recipe.optimisation.per_device_train_batch_size, recipe.data.max_length
+    rows, length = (
+        resolved.get("train_rows", 0),
+        min(resolved.get("longest_example") or max_length, max_length),
+    )
+    row_stats = (
+        rows,
+        resolved.get("train_tokens", 0) / max(rows, 1),
+        resolved.get("validation_rows", 0),
+    )
+    batch = min(batch, resolved.get("train_examples") or batch)
+    answer_length = resolved.get("longest_answer") or length
+    return BatchShape(batch, length, answer_length, *row_stats, is_packed=recipe.data.packing)
 
 
 def estimate(
-    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape, *, on_gpu: bool
+    recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape, *, on_gpu: bool
 ) -> MemoryBreakdown | None:
     """Return the peak memory of a run; None if it is unknown.
 
@@ -161,31 +168,35 @@ def estimate(
     shape, sizes = facts.shape, number_formats.plan_dtypes(recipe, facts).sizes
     if sizes is None or shape is None or not is_supported(recipe, facts):
         return None
-    step = TrainingStep(recipe, facts, shape, load, on_gpu)
-    begun = _at_backward(step, sizes)
-    widened = replace(begun, scores=0, copies=begun.copies + step.dequantised_bytes)
-    training = [begun, widened, *_at_recomputation(step, sizes)]
-    holes = _allocator_overhead(step, max(map(_transient_bytes, training)))
-    moments = [replace(one, holes=holes) for one in (*training, _at_update(step, sizes))]
+    step = TrainingStep(recipe, facts, shape, batch, on_gpu)
+    backward = _at_backward(step, sizes)
+    dequantising = replace(backward, scores=0, copies=backward.copies + step.dequantised_bytes)
+    training = [backward, dequantising, *_at_recomputation(step, sizes)]
+    overhead = _allocator_overhead(step, max(map(_transient_bytes, training)))
+    moments = [
+        replace(breakdown, holes=overhead) for breakdown in (*training, _at_update(step, sizes))
+    ]
     return max([*moments, _at_validation(step, sizes)], key=lambda one: one.total)
 
 
 def from_dry_run(
     recipe: AnyRecipe,
     facts: ModelFacts,
-    load: BatchShape,
+    batch: BatchShape,
     parts: Mapping[str, int],
     *,
     on_gpu: bool,
 ) -> MemoryBreakdown:
     """Add the process overhead that no tensor holds to what a dry run counted."""
-    step = TrainingStep(recipe, facts, facts.shape or model_shape.UNKNOWN_SHAPE, load, on_gpu)
-    none = MemorySizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
-    held: dict[str, Any] = dict(parts)
-    made = replace(_constant_parts(step, none), **held)
-    is_update = made.gradients > _transient_bytes(made)
+    step = TrainingStep(recipe, facts, facts.shape or model_shape.UNKNOWN_SHAPE, batch, on_gpu)
+    no_sizes = MemorySizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
+    counted: dict[str, Any] = dict(parts)
+    breakdown = replace(_constant_parts(step, no_sizes), **counted)
+    is_update = breakdown.gradients > _transient_bytes(breakdown)
     moment: Moment = "update" if is_update else "backward"
-    return replace(made, moment=moment, holes=_allocator_overhead(step, _transient_bytes(made)))
+    return replace(
+        breakdown, moment=moment, holes=_allocator_overhead(step, _transient_bytes(breakdown))
+    )
 
 
 def _allocator_overhead(step: TrainingStep, blocks: int) -> int:
@@ -194,9 +205,9 @@ def _allocator_overhead(step: TrainingStep, blocks: int) -> int:
     return 0 if step.on_gpu else round(share * blocks)
 
 
-def _transient_bytes(one: MemoryBreakdown) -> int:
+def _transient_bytes(breakdown: MemoryBreakdown) -> int:
     """Return what a step allocates and frees."""
-    return one.copies + one.activations + one.scores
+    return breakdown.copies + breakdown.activations + breakdown.scores
 
 
 def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
@@ -212,11 +223,13 @@ def _logits_bytes(step: TrainingStep) -> int:
     rows = step.load.batch * step.load.answer_tokens
     columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
     tile = min(rows, _TILE_ROWS) * min(step.shape.vocab_size, columns)
-    beside = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.logit_softcapping
-    work = tile * (step.compute_bytes + beside)
-    answers = rows * step.shape.hidden_size * (step.hidden_state_bytes + step.compute_bytes + 4)
+    extra_bytes = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.logit_softcapping
+    work = tile * (step.compute_bytes + extra_bytes)
+    answer_bytes = (
+        rows * step.shape.hidden_size * (step.hidden_state_bytes + step.compute_bytes + 4)
+    )
     # The gradient of the output layer is accumulated in float32, then cast to the weights' dtype.
-    return work + answers + (0 if step.is_adapter else 4 * step.embedding_size)
+    return work + answer_bytes + (0 if step.is_adapter else 4 * step.embedding_size)
 
 
 def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
@@ -233,18 +246,18 @@ def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     )
 
 
-def example_bytes(load: BatchShape) -> int:
+def example_bytes(batch: BatchShape) -> int:
     """Return the host memory of the loaded and tokenised rows."""
-    return round(load.rows * (_ROW_BYTES + _TOKEN_BYTES * load.row_tokens))
+    return round(batch.rows * (_ROW_BYTES + _TOKEN_BYTES * batch.row_tokens))
 
 
 def _runtime_bytes(step: TrainingStep) -> int:
-    load, is_narrow = (
+    batch, is_narrow = (
         step.load,
         step.compute_bytes < DTYPE_BYTES["float32"] and detect().native_bf16,
     )
     # If all batches have the same length, `RUNTIME_BYTES` covers that single shape.
-    shapes = min(load.rows // load.batch or _SHAPES, _SHAPES) * (load.row_tokens < load.length)
+    shapes = min(batch.rows // batch.batch or _SHAPES, _SHAPES) * (batch.row_tokens < batch.length)
     return RUNTIME_BYTES + KERNEL_BYTES * is_narrow * shapes
 
 
@@ -267,8 +280,8 @@ def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBrea
         return []
     layer = step.layer + step.load.tokens * step.shape.hidden_size * step.hidden_state_bytes
     copies = sizes.copies // step.shape.layers + step.dequantised_bytes
-    made = _constant_parts(step, sizes)
-    return [replace(made, gradients=sizes.gradients, copies=copies, activations=layer)]
+    constant = _constant_parts(step, sizes)
+    return [replace(constant, gradients=sizes.gradients, copies=copies, activations=layer)]
 
 
 def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
@@ -278,16 +291,16 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     tokens, shape = batch * step.load.length, step.shape
     rows = min(batch * step.load.answer_tokens, _TILE_ROWS)
     columns = min(shape.vocab_size, _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS)
-    work = step.compute_bytes + (0 if step.on_gpu else _FORWARD_WORK)
-    made = replace(
+    bytes_per_logit = step.compute_bytes + (0 if step.on_gpu else _FORWARD_WORK)
+    breakdown = replace(
         _constant_parts(step, sizes),
         activations=tokens
         * (4 * shape.hidden_size + 3 * shape.intermediate)
         * step.hidden_state_bytes,
-        scores=rows * columns * work,
+        scores=rows * columns * bytes_per_logit,
     )
     share = 0 if step.on_gpu else _VALIDATION_OVERHEAD
-    return replace(made, holes=round(share * _transient_bytes(made)))
+    return replace(breakdown, holes=round(share * _transient_bytes(breakdown)))
 
 
 def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:

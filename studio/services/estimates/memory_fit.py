@@ -53,11 +53,11 @@ class HostMemory:
         return judge_fit(self.total + self.beside, self.room)
 
 
-def judge_fit(whole: int, room: int) -> Verdict:
+def judge_fit(needed: int, available: int) -> Verdict:
     """Return whether this many bytes fit."""
-    if whole > room:
+    if needed > available:
         return "too large"
-    return "tight" if whole > TIGHT_SHARE * room else "fits"
+    return "tight" if needed > TIGHT_SHARE * available else "fits"
 
 
 def worst_verdict(*verdicts: Verdict) -> Verdict:
@@ -65,7 +65,7 @@ def worst_verdict(*verdicts: Verdict) -> Verdict:
 
 
 def estimate_host(
-    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape, hardware: Hardware
+    recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape, hardware: Hardware
 ) -> HostMemory | None:
     """Estimate a run's host memory; None if the host is its device or sizes are unknown."""
     sizes = number_formats.plan_dtypes(recipe, facts).sizes
@@ -74,7 +74,7 @@ def estimate_host(
     return HostMemory(
         loading=0 if _stays_memory_mapped(recipe, facts) else sizes.weights,
         saving=sizes.adapter if isinstance(recipe.adapter, Lora) else sizes.weights,
-        examples=memory.example_bytes(load),
+        examples=memory.example_bytes(batch),
         beside=CUDA_HOST_BYTES,
         room=hardware.memory_bytes,
     )

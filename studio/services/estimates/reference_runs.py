@@ -73,60 +73,74 @@ class TokenLengths:
 
 def load_recent(db: Session) -> list[ReferenceRun]:
     """Return this machine's reference runs, newest first."""
-    done = select(Run).where(Run.status == RunStatus.SUCCEEDED)
-    runs = db.exec(done.order_by(col(Run.id).desc()).limit(_MAX_RUNS)).all()
-    said = eval_overhead.load_validation_times(db, runs)
-    return [one for run in runs if (one := from_run(run, said.get(run.id or 0))) is not None]
+    query = select(Run).where(Run.status == RunStatus.SUCCEEDED)
+    runs = db.exec(query.order_by(col(Run.id).desc()).limit(_MAX_RUNS)).all()
+    validation_times = eval_overhead.load_validation_times(db, runs)
+    return [
+        reference
+        for run in runs
+        if (reference := from_run(run, validation_times.get(run.id or 0))) is not None
+    ]
 
 
-def from_run(run: Run, said: ValidationTimes | None = None) -> ReferenceRun | None:
+def from_run(run: Run, validation_times: ValidationTimes | None = None) -> ReferenceRun | None:
     """Return a run as a reference; None if it measured nothing or ran on another machine."""
-    seconds, told = run.metrics.get("train_seconds"), run.resolved
-    is_here = told.get("device_name") == detect().device_name
+    seconds, resolved = run.metrics.get("train_seconds"), run.resolved
+    is_here = resolved.get("device_name") == detect().device_name
     if not is_here or not seconds or not run.step or not run.tokens:
         return None
     total = run_progress.measure(run).total_seconds
     # For a resumed run, the last attempt's seconds are not the total.
-    knows_all = total is not None and not run.resumed_step and total >= seconds
-    beside = total - seconds if knows_all and total is not None else None
+    is_complete = total is not None and not run.resumed_step and total >= seconds
+    overhead_seconds = total - seconds if is_complete and total is not None else None
     return ReferenceRun(
         recipe=run.recipe,
-        resolved=told,
+        resolved=resolved,
         steps=run.step,
         tokens=run.tokens,
         step_seconds=seconds / run.step,
-        overhead_seconds=beside,
+        overhead_seconds=overhead_seconds,
         peak_bytes=memory.measured_peak(run),
-        overhead=_measured_overhead(run, said, beside),
+        overhead=_measured_overhead(run, validation_times, overhead_seconds),
     )
 
 
-def find_similar(known: Sequence[ReferenceRun], recipe: AnyRecipe) -> list[ReferenceRun]:
+def find_similar(references: Sequence[ReferenceRun], recipe: AnyRecipe) -> list[ReferenceRun]:
     """Return runs whose steps are similar to a recipe's, except for their tokens per step."""
-    wanted = _speed_key(recipe)
-    return [one for one in known if _speed_key(one.recipe) == wanted][:_MAX_SIMILAR]
+    key = _speed_key(recipe)
+    return [reference for reference in references if _speed_key(reference.recipe) == key][
+        :_MAX_SIMILAR
+    ]
 
 
-def find_same_memory(known: Sequence[ReferenceRun], recipe: AnyRecipe) -> ReferenceRun | None:
+def find_same_memory(references: Sequence[ReferenceRun], recipe: AnyRecipe) -> ReferenceRun | None:
     """Return a run whose steps use the same memory as a recipe's, with a measured peak."""
-    wanted = _memory_key(recipe)
-    found = (one for one in known if one.peak_bytes and _memory_key(one.recipe) == wanted)
-    return next(found, None)
+    key = _memory_key(recipe)
+    matches = (
+        reference
+        for reference in references
+        if reference.peak_bytes and _memory_key(reference.recipe) == key
+    )
+    return next(matches, None)
 
 
 def find_lengths(
-    known: Iterable[ReferenceRun | DataReading], recipe: AnyRecipe
+    readings: Iterable[ReferenceRun | DataReading], recipe: AnyRecipe
 ) -> TokenLengths | None:
     """Return a recipe's example lengths, if a run has read its data with the same model."""
-    return next(_matching_lengths(known, recipe), None)
+    return next(_matching_lengths(readings, recipe), None)
 
 
 def _measured_overhead(
-    run: Run, said: ValidationTimes | None, beside: float | None
+    run: Run, validation_times: ValidationTimes | None, overhead_seconds: float | None
 ) -> Overhead | None:
-    if said is None or beside is None or not run.resolved.get("validation_rows"):
+    if (
+        validation_times is None
+        or overhead_seconds is None
+        or not run.resolved.get("validation_rows")
+    ):
         return None
-    return eval_overhead.split_overhead(run, said, beside)
+    return eval_overhead.split_overhead(run, validation_times, overhead_seconds)
 
 
 def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
@@ -143,48 +157,56 @@ def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
 
 def _memory_key(recipe: AnyRecipe) -> tuple[object, ...]:
     """Return everything that determines the memory of a step."""
-    knobs = recipe.optimisation
+    optimisation = recipe.optimisation
     return (
         *_speed_key(recipe),
         recipe.dataset,
         recipe.adapter,
         recipe.data.max_length,
-        knobs.optim,
-        knobs.per_device_train_batch_size,
-        knobs.gradient_accumulation_steps > 1,
+        optimisation.optim,
+        optimisation.per_device_train_batch_size,
+        optimisation.gradient_accumulation_steps > 1,
         recipe.evaluation.per_device_eval_batch_size,
     )
 
 
 def _matching_lengths(
-    known: Iterable[ReferenceRun | DataReading], recipe: AnyRecipe
+    readings: Iterable[ReferenceRun | DataReading], recipe: AnyRecipe
 ) -> Iterator[TokenLengths]:
-    most = recipe.data.max_length
-    for one in known:
-        told, data = one.resolved, one.recipe.data
-        same = (one.recipe.base_model, one.recipe.dataset) == (recipe.base_model, recipe.dataset)
+    max_length = recipe.data.max_length
+    for reading in readings:
+        resolved, data = reading.resolved, reading.recipe.data
+        is_same_data = (reading.recipe.base_model, reading.recipe.dataset) == (
+            recipe.base_model,
+            recipe.dataset,
+        )
         # If all were truncated at a shorter length, their real length is unknown.
-        is_whole = told.get("longest_example", most) < data.max_length or data.max_length == most
-        if not same or not is_whole or not told.get("train_rows"):
+        is_untruncated = (
+            resolved.get("longest_example", max_length) < data.max_length
+            or data.max_length == max_length
+        )
+        if not is_same_data or not is_untruncated or not resolved.get("train_rows"):
             continue
         if not data.packing:
-            found = _lengths_of_rows(told, most)
-            yield _as_packed(found, most) if recipe.data.packing else found
-        elif recipe.data.packing and data.max_length == most:
-            yield replace(_lengths_of_rows(told, most), examples=told["train_examples"])
+            lengths = _lengths_of_rows(resolved, max_length)
+            yield _as_packed(lengths, max_length) if recipe.data.packing else lengths
+        elif recipe.data.packing and data.max_length == max_length:
+            yield replace(
+                _lengths_of_rows(resolved, max_length), examples=resolved["train_examples"]
+            )
 
 
-def _lengths_of_rows(told: dict[str, Any], most: int) -> TokenLengths:
+def _lengths_of_rows(resolved: dict[str, Any], max_length: int) -> TokenLengths:
     return TokenLengths(
-        longest=min(told["longest_example"], most),
-        answer=min(told["longest_answer"], most),
-        rows=told["train_rows"],
-        row_tokens=min(told["train_tokens"] / told["train_rows"], most),
-        examples=told["train_rows"],
+        longest=min(resolved["longest_example"], max_length),
+        answer=min(resolved["longest_answer"], max_length),
+        rows=resolved["train_rows"],
+        row_tokens=min(resolved["train_tokens"] / resolved["train_rows"], max_length),
+        examples=resolved["train_rows"],
     )
 
 
-def _as_packed(found: TokenLengths, most: int) -> TokenLengths:
+def _as_packed(lengths: TokenLengths, max_length: int) -> TokenLengths:
     """Return the lengths of packed rows, as if each example were filled completely."""
-    examples = math.ceil(found.rows * found.row_tokens / most)
-    return replace(found, longest=most, answer=most, examples=examples)
+    examples = math.ceil(lengths.rows * lengths.row_tokens / max_length)
+    return replace(lengths, longest=max_length, answer=max_length, examples=examples)

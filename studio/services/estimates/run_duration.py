@@ -40,7 +40,7 @@ def estimate_time(
     recipe: AnyRecipe,
     data: DatasetVersion,
     lengths: TokenLengths | None,
-    alike: Sequence[ReferenceRun],
+    similar_runs: Sequence[ReferenceRun],
 ) -> TimeEstimate:
     """Estimate a run's duration from similar runs, if there are any."""
     batch = _effective_batch(recipe)
@@ -48,20 +48,20 @@ def estimate_time(
     step_tokens = lengths.example_tokens * batch if lengths else None
     tokens = round(steps * step_tokens) if step_tokens else None
     is_most = recipe.data.packing and not lengths and recipe.optimisation.max_steps is None
-    known = TimeEstimate(steps=steps, tokens=tokens, is_most=is_most)
-    if not alike or step_tokens is None:
-        return known
-    paces = [one.step_seconds * step_tokens / one.step_tokens for one in alike]
-    least, most = _interval(paces, step_tokens, alike)
-    beside = _overhead_seconds(recipe, steps, _validation_rows(recipe, data), alike)
+    estimate = TimeEstimate(steps=steps, tokens=tokens, is_most=is_most)
+    if not similar_runs or step_tokens is None:
+        return estimate
+    step_seconds = [run.step_seconds * step_tokens / run.step_tokens for run in similar_runs]
+    fastest, slowest = _interval(step_seconds, step_tokens, similar_runs)
+    overhead = _overhead_seconds(recipe, steps, _validation_rows(recipe, data), similar_runs)
     return TimeEstimate(
         steps=steps,
-        tokens=known.tokens,
-        seconds=steps * statistics.median(paces) + beside,
-        least_seconds=steps * least + beside * (1 - _SEVERAL_RUNS_DOUBT),
-        most_seconds=steps * most + beside * (1 + _SEVERAL_RUNS_DOUBT),
-        runs=len(alike),
-        is_calibrated=any(one.is_calibration for one in alike),
+        tokens=estimate.tokens,
+        seconds=steps * statistics.median(step_seconds) + overhead,
+        least_seconds=steps * fastest + overhead * (1 - _SEVERAL_RUNS_DOUBT),
+        most_seconds=steps * slowest + overhead * (1 + _SEVERAL_RUNS_DOUBT),
+        runs=len(similar_runs),
+        is_calibrated=any(run.is_calibration for run in similar_runs),
     )
 
 
@@ -77,8 +77,8 @@ def count_steps(recipe: AnyRecipe, examples: int) -> int:
 
 def _training_rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
     """Return the training rows; without a validation split, some are held out."""
-    held = 0 if data.validation_rows else _validation_rows(recipe, data)
-    return max(1, data.train_rows - held)
+    held_out = 0 if data.validation_rows else _validation_rows(recipe, data)
+    return max(1, data.train_rows - held_out)
 
 
 def _validation_rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
@@ -88,26 +88,28 @@ def _validation_rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
 
 
 def _effective_batch(recipe: AnyRecipe) -> int:
-    steps = recipe.optimisation
-    return steps.per_device_train_batch_size * steps.gradient_accumulation_steps
+    optimisation = recipe.optimisation
+    return optimisation.per_device_train_batch_size * optimisation.gradient_accumulation_steps
 
 
 def _interval(
-    paces: Sequence[float], step_tokens: float, alike: Sequence[ReferenceRun]
+    step_seconds: Sequence[float], step_tokens: float, similar_runs: Sequence[ReferenceRun]
 ) -> tuple[float, float]:
     """Return the fastest and slowest expected seconds per step: as observed, plus doubt."""
-    apart = min(abs(math.log(step_tokens / one.step_tokens)) for one in alike)
-    doubt = (_SINGLE_RUN_DOUBT if len(paces) == 1 else _SEVERAL_RUNS_DOUBT) + _SCALING_DOUBT * apart
-    return min(paces) / (1 + doubt), max(paces) * (1 + doubt)
+    distance = min(abs(math.log(step_tokens / run.step_tokens)) for run in similar_runs)
+    doubt = (
+        _SINGLE_RUN_DOUBT if len(step_seconds) == 1 else _SEVERAL_RUNS_DOUBT
+    ) + _SCALING_DOUBT * distance
+    return min(step_seconds) / (1 + doubt), max(step_seconds) * (1 + doubt)
 
 
 def _overhead_seconds(
-    recipe: AnyRecipe, steps: int, rows: int, alike: Sequence[ReferenceRun]
+    recipe: AnyRecipe, steps: int, rows: int, similar_runs: Sequence[ReferenceRun]
 ) -> float:
     """Return the median overhead of similar runs: loading, validations, sample answers, saving."""
-    known = [
-        one.overhead.estimate_seconds(recipe, rows, steps) if one.overhead else one.overhead_seconds
-        for one in alike
-        if one.overhead_seconds is not None
+    overheads = [
+        run.overhead.estimate_seconds(recipe, rows, steps) if run.overhead else run.overhead_seconds
+        for run in similar_runs
+        if run.overhead_seconds is not None
     ]
-    return statistics.median(known) if known else 0.0
+    return statistics.median(overheads) if overheads else 0.0

@@ -40,7 +40,7 @@ def measure(run: Run, now: datetime | None = None) -> Progress:
     )
 
 
-def startup_phases(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
+def startup_phases(run: Run, events: Iterable[Event]) -> list[tuple[str, float]]:
     """Return the phases of a run before its first step was done, each with its seconds, in order.
 
     The first events of its process suffice, because no phase recurs before that step is done.
@@ -49,15 +49,18 @@ def startup_phases(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
     if run.claimed_at is None or run.first_step_at is None:
         return []
     moments = [("Waiting in the queue", run.created_at), ("Starting the process", run.claimed_at)]
-    for event in said:
+    for event in events:
         # Events of earlier attempts are in the same file.
         if run.claimed_at <= event.at < run.first_step_at and isinstance(
             event, PhaseChanged | Started
         ):
             name = "first step" if isinstance(event, Started) else event.name
             moments.append((PHASE_TITLES.get(name, name).capitalize(), event.at))
-    ends = [at for _, at in moments[1:]] + [run.first_step_at]
-    return [(name, elapsed_seconds(at, end)) for (name, at), end in zip(moments, ends, strict=True)]
+    ends = [start for _, start in moments[1:]] + [run.first_step_at]
+    return [
+        (name, elapsed_seconds(start, end))
+        for (name, start), end in zip(moments, ends, strict=True)
+    ]
 
 
 def _eta(run: Run, now: datetime) -> float | None:
@@ -65,8 +68,8 @@ def _eta(run: Run, now: datetime) -> float | None:
     steps = run.step - run.resumed_step - 1
     if not run.status.is_live or run.first_step_at is None or not run.total_steps or steps < 1:
         return None
-    pace = elapsed_seconds(run.first_step_at, now) / steps
-    return pace * (run.total_steps - run.step)
+    step_seconds = elapsed_seconds(run.first_step_at, now) / steps
+    return step_seconds * (run.total_steps - run.step)
 
 
 def _elapsed_or_none(start: datetime | None, end: datetime | None) -> float | None:

@@ -28,11 +28,11 @@ def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
     def find(recipe: AnyRecipe) -> TokenLengths | None:
         if recipe.data.packing:
             return None  # How many rows share an example is known only once they are packed.
-        kind = (recipe.base_model, recipe.dataset, recipe.data.chat_template)
-        if kind not in counts:
-            counts[kind] = token_stats.find_for_recipe(db, recipe)
-        found = counts[kind]
-        return _to_lengths(found, recipe) if found else None
+        key = (recipe.base_model, recipe.dataset, recipe.data.chat_template)
+        if key not in counts:
+            counts[key] = token_stats.find_for_recipe(db, recipe)
+        stats = counts[key]
+        return _to_lengths(stats, recipe) if stats else None
 
     return find
 
@@ -53,31 +53,31 @@ def suggest_count(db: Session, recipe: AnyRecipe) -> CountSuggestion:
     if recipe.data.packing:
         return ""  # A count would not show how many rows share an example.
     try:
-        wanted = build_stats_request(db, recipe)
-        chore = token_stats.latest_task(db, wanted)
+        request = build_stats_request(db, recipe)
+        task = token_stats.latest_task(db, request)
     except (InvalidError, OSError):
         return ""  # The field with the error reports it.
-    if not Path(wanted.location).is_absolute():
+    if not Path(request.location).is_absolute():
         return ""  # Its tokenizer has not been downloaded yet.
-    if chore is None:
-        return "now" if _rows(wanted.version) <= MAX_AUTOMATIC_ROWS else "offer"
-    return "offer" if chore.status.is_final else "now"
+    if task is None:
+        return "now" if _rows(request.version) <= MAX_AUTOMATIC_ROWS else "offer"
+    return "offer" if task.status.is_final else "now"
 
 
 def _rows(version: DatasetVersion) -> int:
     return version.train_rows + version.validation_rows
 
 
-def _to_lengths(found: TokenStats, recipe: AnyRecipe) -> TokenLengths | None:
-    part, most = found.train, recipe.data.max_length
-    if not part.rows or not part.longest:
+def _to_lengths(stats: TokenStats, recipe: AnyRecipe) -> TokenLengths | None:
+    split, max_length = stats.train, recipe.data.max_length
+    if not split.rows or not split.longest:
         return None
-    longest = min(part.longest[0].tokens, most)
-    held = 0 if found.validation else max(1, round(part.rows * recipe.data.validation_share))
+    longest = min(split.longest[0].tokens, max_length)
+    held_out = 0 if stats.validation else max(1, round(split.rows * recipe.data.validation_share))
     return TokenLengths(
         longest=longest,
-        answer=min(part.most_learnt or longest, longest),
-        rows=max(1, part.rows - held),
-        examples=max(1, part.rows - held),
-        row_tokens=(part.tokens - part.lengths.sum_above(most)) / part.rows,
+        answer=min(split.most_learnt or longest, longest),
+        rows=max(1, split.rows - held_out),
+        examples=max(1, split.rows - held_out),
+        row_tokens=(split.tokens - split.lengths.sum_above(max_length)) / split.rows,
     )

@@ -73,11 +73,11 @@ def count_weights(run: Run, kind: ExportKind) -> int:
 
 def explain_refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     """Return why a format cannot hold the weights; empty if it can as far as known."""
-    spread = facts.stats
-    if kind == "adapter" or dtype != "float16" or not spread.over_float16:
+    stats = facts.stats
+    if kind == "adapter" or dtype != "float16" or not stats.over_float16:
         return ""
     return (
-        f"{spread.over_float16:,} of {spread.sampled:,} sampled weights exceed "
+        f"{stats.over_float16:,} of {stats.sampled:,} sampled weights exceed "
         f"{FLOAT16_MAX:,.0f}, the largest float16 value; they would become infinite."
     )
 
@@ -92,14 +92,14 @@ def describe_cost(dtype: DType, stored: str) -> str:
     """Describe what a format does to weights that are in another."""
     if dtype in {stored, "float32"}:
         return "No weight changes."
-    kept = FLOAT_FORMATS[dtype]
-    most = f"A weight changes by up to {100 * kept.step / 2:.2g} %"
+    float_format = FLOAT_FORMATS[dtype]
+    change = f"A weight changes by up to {100 * float_format.step / 2:.2g} %"
     if dtype == "float16":
         return (
-            f"{most}, or more if it is smaller than {_SMALLEST_NORMAL_FLOAT16:.5f}; "
-            f"weights above {kept.largest:,.0f} become infinite."
+            f"{change}, or more if it is smaller than {_SMALLEST_NORMAL_FLOAT16:.5f}; "
+            f"weights above {float_format.largest:,.0f} become infinite."
         )
-    return f"{most}; none overflows, because the range equals float32's."
+    return f"{change}; none overflows, because the range equals float32's."
 
 
 def _stored_dtype(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
@@ -108,7 +108,7 @@ def _stored_dtype(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
 
 
 def _family_warning(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
-    trouble = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
-    if kind == "adapter" or dtype != "float16" or trouble is None:
+    overflow = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
+    if kind == "adapter" or dtype != "float16" or overflow is None:
         return ""
-    return f"{facts.family} models may fail in float16: {trouble.reason} ({trouble.source})."
+    return f"{facts.family} models may fail in float16: {overflow.reason} ({overflow.source})."

@@ -63,19 +63,19 @@ def create(
     ):
         raise InvalidError(reason, hint="Use bfloat16, which has a wider range.", param="dtype")
     _require_disk_space(export_formats.count_weights(run, chosen), dtype, chosen, run_folders)
-    made = Export(run_id=run_id, kind=chosen, dtype=dtype)
-    db.add(made)
+    export = Export(run_id=run_id, kind=chosen, dtype=dtype)
+    db.add(export)
     db.flush()
-    return made
+    return export
 
 
 def get(db: Session, run_id: int, export_id: int) -> Export:
-    found = db.get(Export, export_id)
-    if found is None or found.run_id != run_id:
+    export = db.get(Export, export_id)
+    if export is None or export.run_id != run_id:
         raise NotFoundError(
             f"Run {run_id} has no export {export_id}.", hint="It may have been deleted."
         )
-    return found
+    return export
 
 
 def list_for_run(db: Session, run_id: int) -> Sequence[Export]:
@@ -86,10 +86,10 @@ def list_for_run(db: Session, run_id: int) -> Sequence[Export]:
 
 def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
     """Delete an export, finished or not, its files, and the base model registered from it."""
-    found = get(db, run_id, export_id)
+    export = get(db, run_id, export_id)
     folder = RunDir(run_folders / str(run_id)).export(export_id)
     db.exec(remove(Model).where(col(Model.location) == str(folder.files)))
-    db.delete(found)
+    db.delete(export)
     atomic_dirs.delete_on_commit(db, folder.root)
 
 
@@ -100,14 +100,14 @@ def register_model(db: Session, run_id: int, export_id: int, run_folders: Path) 
         ConflictError: it is not finished, only an adapter, or already registered.
 
     """
-    found = get(db, run_id, export_id)
-    if found.status is not TaskStatus.SUCCEEDED or found.kind == "adapter":
+    export = get(db, run_id, export_id)
+    if export.status is not TaskStatus.SUCCEEDED or export.kind == "adapter":
         raise ConflictError(
             f"Export {export_id} is not a complete model.",
             hint="Only a finished export of a complete model can be a base model.",
         )
     folder = RunDir(run_folders / str(run_id)).export(export_id)
-    model = models.add(db, registered_name(found), str(folder.files), kind="run")
+    model = models.add(db, registered_name(export), str(folder.files), kind="run")
     model.run_id = run_id
     return model
 
@@ -131,10 +131,10 @@ def apply_events(export: Export, events: Iterable[Event], offset: int) -> None:
 
 
 def _refuse_duplicate(db: Session, run_id: int, dtype: DType, kind: ExportKind) -> None:
-    for one in list_for_run(db, run_id):
-        if (one.dtype, one.kind) == (dtype, kind) and one.status is not TaskStatus.FAILED:
+    for export in list_for_run(db, run_id):
+        if (export.dtype, export.kind) == (dtype, kind) and export.status is not TaskStatus.FAILED:
             raise ConflictError(
-                f"Run {run_id} already has an export in {dtype} ({kind}): export {one.id}.",
+                f"Run {run_id} already has an export in {dtype} ({kind}): export {export.id}.",
                 hint="Download that one, or delete it first.",
             )
 
@@ -142,8 +142,8 @@ def _refuse_duplicate(db: Session, run_id: int, dtype: DType, kind: ExportKind) 
 def _require_disk_space(weights: int, dtype: DType, kind: ExportKind, folder: Path) -> None:
     # Merging an adapter writes float32 weights before rounding them; merging into the original
     # base writes another such copy, merged into the base the adapter was trained on.
-    wide = {"merged": 1, "merged_original": 2}.get(kind, 0)
-    needed = weights * (DTYPE_BYTES[dtype] + DTYPE_BYTES["float32"] * wide)
+    float32_copies = {"merged": 1, "merged_original": 2}.get(kind, 0)
+    needed = weights * (DTYPE_BYTES[dtype] + DTYPE_BYTES["float32"] * float32_copies)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DiskFullError(

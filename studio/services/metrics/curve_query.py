@@ -86,68 +86,80 @@ class CurveExtent:
 
 
 def load_along_axis(
-    db: Session, pairs: Sequence[CurveKey], column: str, offsets: Offsets, shown: Resolution
+    db: Session, pairs: Sequence[CurveKey], column: str, offsets: Offsets, resolution: Resolution
 ) -> tuple[Sequence[CurvePoint], bool]:
     """Return the points of curves along a column, and whether they were aggregated."""
-    buckets, (first, last) = shown
-    part = AxisRange(low=first, high=last, place=_PLACES[column], offsets=offsets)
+    buckets, (first, last) = resolution
+    axis_range = AxisRange(low=first, high=last, place=_PLACES[column], offsets=offsets)
     extents = {
-        pair: extent for pair in pairs if (extent := _measure_extent(db, pair, part, buckets))
+        pair: extent for pair in pairs if (extent := _measure_extent(db, pair, axis_range, buckets))
     }
     if not extents:
         return (), False
-    low = min(one.low + offsets.get(run, 0) for (run, _key), one in extents.items())
-    high = max(one.high + offsets.get(run, 0) for (run, _key), one in extents.items())
-    if high <= low or not any(one.is_crowded for one in extents.values()):
-        return _load_each(db, list(extents), part), False
-    cut = Buckets(low=low, width=(high - low) / buckets, count=buckets)
+    low = min(
+        curve_extent.low + offsets.get(run, 0) for (run, _key), curve_extent in extents.items()
+    )
+    high = max(
+        curve_extent.high + offsets.get(run, 0) for (run, _key), curve_extent in extents.items()
+    )
+    if high <= low or not any(curve_extent.is_crowded for curve_extent in extents.values()):
+        return _load_each(db, list(extents), axis_range), False
+    shared_buckets = Buckets(low=low, width=(high - low) / buckets, count=buckets)
     if column == "step" and not offsets:
-        return [row for pair in extents for row in _load_step_buckets(db, pair, part, cut)], True
-    made = [
-        (*pair, *spot)
+        return [
+            row
+            for pair in extents
+            for row in _load_step_buckets(db, pair, axis_range, shared_buckets)
+        ], True
+    points = [
+        (*pair, *point)
         for pair, extent in extents.items()
-        for spot in _merge_buckets(
-            _load_own_buckets(db, pair, extent, part, buckets), offsets.get(pair[0], 0), cut
+        for point in _merge_buckets(
+            _load_own_buckets(db, pair, extent, axis_range, buckets),
+            offsets.get(pair[0], 0),
+            shared_buckets,
         )
     ]
-    return made, True
+    return points, True
 
 
 def load_against_metric(
-    db: Session, run_ids: Sequence[int], wanted: Sequence[str], metric: str, shown: Resolution
+    db: Session, run_ids: Sequence[int], keys: Sequence[str], metric: str, resolution: Resolution
 ) -> tuple[Sequence[CurvePoint], bool]:
     """Return the points of curves against another metric, joined by step."""
-    buckets, (least, most) = shown
-    other = aliased(Metric)
+    buckets, (least, most) = resolution
+    axis_metric = aliased(Metric)
     joined = (
         col(Metric.run_id).in_(run_ids),
-        col(Metric.key).in_(wanted),
-        col(other.run_id) == col(Metric.run_id),
-        col(other.step) == col(Metric.step),
-        col(other.key) == metric,
-        col(other.value).is_not(None),
-        col(other.value) >= least,
-        col(other.value) <= most,
+        col(Metric.key).in_(keys),
+        col(axis_metric.run_id) == col(Metric.run_id),
+        col(axis_metric.step) == col(Metric.step),
+        col(axis_metric.key) == metric,
+        col(axis_metric.value).is_not(None),
+        col(axis_metric.value) >= least,
+        col(axis_metric.value) <= most,
     )
-    ends = select(func.min(other.value), func.max(other.value), func.count(col(Metric.id)))
+    ends = select(
+        func.min(axis_metric.value), func.max(axis_metric.value), func.count(col(Metric.id))
+    )
     first, last, count = db.exec(ends.where(*joined)).one()
     low, high = first or 0.0, last or 0.0
-    crowded = high > low and count > buckets * len(run_ids) * len(wanted)
-    value: Any = other.value
+    crowded = high > low and count > buckets * len(run_ids) * len(keys)
+    value: Any = axis_metric.value
     width = (high - low) / buckets
-    spot = low + (func.floor((value - low) / width) + 0.5) * width if crowded else value
-    return _load_grouped(db, spot, joined), crowded
+    place = low + (func.floor((value - low) / width) + 0.5) * width if crowded else value
+    return _load_grouped(db, place, joined), crowded
 
 
 def first_non_finite(db: Session, pairs: Sequence[CurveKey]) -> dict[CurveKey, int]:
     """Return the first step of each curve whose value was not finite."""
     first = select(func.min(Metric.step)).where(col(Metric.value).is_(None))
-    found = {pair: db.exec(first.where(*_is_of_curve(pair))).one() for pair in pairs}
-    return {pair: step for pair, step in found.items() if step is not None}
+    first_steps = {pair: db.exec(first.where(*_is_of_curve(pair))).one() for pair in pairs}
+    return {pair: step for pair, step in first_steps.items() if step is not None}
 
 
-def curve_keys(run_ids: Sequence[int], wanted: Sequence[str]) -> list[CurveKey]:
-    return list(product(dict.fromkeys(run_ids), dict.fromkeys(wanted)))
+def curve_keys(run_ids: Sequence[int], keys: Sequence[str]) -> list[CurveKey]:
+    return list(product(dict.fromkeys(run_ids), dict.fromkeys(keys)))
 
 
 def _measure_extent(
@@ -157,110 +169,123 @@ def _measure_extent(
     of_pair = part.conditions_for(pair)
     ends = (col(Metric.step), col(Metric.step).desc())
     parts = [
-        select(what).where(*of_pair).order_by(end).limit(1)
-        for what in (part.place, col(Metric.step))
+        select(column).where(*of_pair).order_by(end).limit(1)
+        for column in (part.place, col(Metric.step))
         for end in ends
     ]
     more = select(Metric.step).where(*of_pair).order_by(col(Metric.step)).offset(buckets).limit(1)
-    asked: Any = [part.scalar_subquery() for part in (*parts, more)]
-    low, high, first, last, beyond = db.exec(select(*asked)).one()
+    columns: Any = [part.scalar_subquery() for part in (*parts, more)]
+    low, high, first, last, beyond = db.exec(select(*columns)).one()
     if low is None:
         return None
     return CurveExtent(low=low, high=high, first=first, last=last, is_crowded=beyond is not None)
 
 
-def _load_each(db: Session, pairs: Sequence[CurveKey], part: AxisRange) -> list[CurvePoint]:
+def _load_each(db: Session, pairs: Sequence[CurveKey], axis_range: AxisRange) -> list[CurvePoint]:
     """Return curves with each point as logged."""
     rows = (
-        row for pair in pairs for row in _load_grouped(db, part.place, part.conditions_for(pair))
+        row
+        for pair in pairs
+        for row in _load_grouped(db, axis_range.place, axis_range.conditions_for(pair))
     )
-    return [(row[0], row[1], row[2] + part.offsets.get(row[0], 0), *row[3:]) for row in rows]
+    return [(row[0], row[1], row[2] + axis_range.offsets.get(row[0], 0), *row[3:]) for row in rows]
 
 
 def _load_grouped(
     db: Session,
-    spot: Any,  # noqa: ANN401 -- a column or a sum, of any type
-    chosen: Sequence[ColumnElement[bool]],
+    place: Any,  # noqa: ANN401 -- a column or a sum, of any type
+    conditions: Sequence[ColumnElement[bool]],
 ) -> Sequence[CurvePoint]:
     columns: Any = (
         Metric.run_id,
         Metric.key,
-        spot.label("spot"),
+        place.label("spot"),
         func.avg(Metric.value),
         func.min(Metric.value),
         func.max(Metric.value),
         func.max(func.length(Metric.non_finite)) > 0,
     )
-    query = select(*columns).where(*chosen)
-    found: Sequence[CurvePoint] = db.exec(
+    query = select(*columns).where(*conditions)
+    points: Sequence[CurvePoint] = db.exec(
         query.group_by(col(Metric.run_id), col(Metric.key), "spot").order_by("spot")
     ).all()
-    return found
+    return points
 
 
 def _load_step_buckets(
-    db: Session, pair: CurveKey, part: AxisRange, cut: Buckets
+    db: Session, pair: CurveKey, axis_range: AxisRange, buckets: Buckets
 ) -> Iterator[CurvePoint]:
     """Yield one curve in buckets of its steps.
 
     Each bucket uses the index: a third of the work of sorting all points.
     """
-    broken = select(Metric.step).where(*part.conditions_for(pair), col(Metric.value).is_(None))
-    bad = {cut.number(step) for step in db.exec(broken)}
-    for number, *values in _query_buckets(db, part.conditions_for(pair), cut, ()):
+    broken = select(Metric.step).where(
+        *axis_range.conditions_for(pair), col(Metric.value).is_(None)
+    )
+    bad = {buckets.number(step) for step in db.exec(broken)}
+    for number, *values in _query_buckets(db, axis_range.conditions_for(pair), buckets, ()):
         if values[0] is not None or number in bad:
-            yield (*pair, cut.middle(number), *values, number in bad)
+            yield (*pair, buckets.middle(number), *values, number in bad)
 
 
 def _load_own_buckets(
-    db: Session, pair: CurveKey, extent: CurveExtent, part: AxisRange, buckets: int
+    db: Session, pair: CurveKey, extent: CurveExtent, axis_range: AxisRange, buckets: int
 ) -> Iterator[_Placed]:
     """Yield one curve in buckets of its own steps, with the place of their middle on the axis."""
-    place = part.place
-    broken = select(place).where(*part.conditions_for(pair), col(Metric.value).is_(None))
-    yield from ((spot, None, None, None, True) for spot in db.exec(broken))
+    place = axis_range.place
+    broken = select(place).where(*axis_range.conditions_for(pair), col(Metric.value).is_(None))
+    yield from ((position, None, None, None, True) for position in db.exec(broken))
     if not extent.is_crowded:
-        told = select(place, Metric.value).where(
-            *part.conditions_for(pair), col(Metric.value).is_not(None)
+        points = select(place, Metric.value).where(
+            *axis_range.conditions_for(pair), col(Metric.value).is_not(None)
         )
-        yield from ((spot, value, value, value, False) for spot, value in db.exec(told))
+        yield from ((position, value, value, value, False) for position, value in db.exec(points))
         return
-    cut = Buckets(low=extent.first, width=(extent.last - extent.first) / buckets, count=buckets)
+    own_buckets = Buckets(
+        low=extent.first, width=(extent.last - extent.first) / buckets, count=buckets
+    )
     ends = (col(Metric.step), col(Metric.step).desc())
     for _number, mean, least, greatest, first, last in _query_buckets(
-        db, part.conditions_for(pair), cut, [select(place).order_by(end).limit(1) for end in ends]
+        db,
+        axis_range.conditions_for(pair),
+        own_buckets,
+        [select(place).order_by(end).limit(1) for end in ends],
     ):
         if mean is not None:
             yield (first + last) / 2, mean, least, greatest, False
 
 
 def _query_buckets(
-    db: Session, of_pair: Sequence[Any], cut: Buckets, besides: Sequence[Any]
+    db: Session, of_pair: Sequence[Any], buckets: Buckets, extra_columns: Sequence[Any]
 ) -> Iterator[Any]:
     """Query mean, minimum and maximum of each bucket, and further columns."""
     bucket = select(literal(0).label("number")).cte("bucket", recursive=True)
-    following = select(bucket.c.number + 1).where(bucket.c.number < cut.count)
-    bucket = bucket.union_all(following)
-    first, beyond = (cut.low + (bucket.c.number + i) * cut.width for i in (0, 1))
+    next_bucket = select(bucket.c.number + 1).where(bucket.c.number < buckets.count)
+    bucket = bucket.union_all(next_bucket)
+    first, beyond = (buckets.low + (bucket.c.number + i) * buckets.width for i in (0, 1))
     inside = (*of_pair, col(Metric.step) >= first, col(Metric.step) < beyond)
-    told: list[Any] = [select(how(Metric.value)) for how in (func.avg, func.min, func.max)]
-    parts = [one.where(*inside).scalar_subquery() for one in (*told, *besides)]
+    aggregates: list[Any] = [
+        select(aggregate(Metric.value)) for aggregate in (func.avg, func.min, func.max)
+    ]
+    parts = [
+        subquery.where(*inside).scalar_subquery() for subquery in (*aggregates, *extra_columns)
+    ]
     yield from db.exec(select(bucket.c.number, *parts))
 
 
-def _merge_buckets(spots: Iterator[_Placed], offset: float, cut: Buckets) -> Iterator[_Placed]:
+def _merge_buckets(points: Iterator[_Placed], offset: float, buckets: Buckets) -> Iterator[_Placed]:
     """Merge the buckets of one curve into those that all curves share."""
-    together: dict[int, list[_Placed]] = defaultdict(list)
-    for spot in spots:
-        together[cut.number(spot[0] + offset)].append(spot)
-    for number, inside in sorted(together.items()):
-        means = [one[1] for one in inside if one[1] is not None]
+    points_by_bucket: dict[int, list[_Placed]] = defaultdict(list)
+    for point in points:
+        points_by_bucket[buckets.number(point[0] + offset)].append(point)
+    for number, bucket_points in sorted(points_by_bucket.items()):
+        means = [member[1] for member in bucket_points if member[1] is not None]
         yield (
-            cut.middle(number),
+            buckets.middle(number),
             math.fsum(means) / len(means) if means else None,
-            min((one[2] for one in inside if one[2] is not None), default=None),
-            max((one[3] for one in inside if one[3] is not None), default=None),
-            any(one[4] for one in inside),
+            min((member[2] for member in bucket_points if member[2] is not None), default=None),
+            max((member[3] for member in bucket_points if member[3] is not None), default=None),
+            any(member[4] for member in bucket_points),
         )
 
 

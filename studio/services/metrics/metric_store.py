@@ -12,16 +12,20 @@ from studio.services.metrics import metric_summaries
 
 def store(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
     """Store metric rows, one for each key and step: a later attempt replaces earlier values."""
-    known: dict[tuple[str, int], int] = {}
+    ids_by_key: dict[tuple[str, int], int] = {}
     if run.attempt > 1 and numbers:
-        told = select(Metric).where(Metric.run_id == run.id)
-        told = told.where(col(Metric.step) >= min(one["step"] for one in numbers))
-        known = {(row.key, row.step): row.id or 0 for row in db.exec(told)}
-    new = [one for one in numbers if (one["key"], one["step"]) not in known]
+        query = select(Metric).where(Metric.run_id == run.id)
+        query = query.where(col(Metric.step) >= min(metric_row["step"] for metric_row in numbers))
+        ids_by_key = {(row.key, row.step): row.id or 0 for row in db.exec(query)}
+    new = [
+        metric_row
+        for metric_row in numbers
+        if (metric_row["key"], metric_row["step"]) not in ids_by_key
+    ]
     old = [
-        {"id": known[one["key"], one["step"]]} | one
-        for one in numbers
-        if (one["key"], one["step"]) in known
+        {"id": ids_by_key[metric_row["key"], metric_row["step"]]} | metric_row
+        for metric_row in numbers
+        if (metric_row["key"], metric_row["step"]) in ids_by_key
     ]
     if new:
         db.exec(insert(Metric), params=new)
@@ -31,7 +35,7 @@ def store(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
 
 
 def build_rows(run: Run, event: MetricsLogged) -> Iterable[dict[str, Any]]:
-    place = {
+    position = {
         "run_id": run.id,
         "step": event.step,
         "epoch": event.epoch,
@@ -39,7 +43,7 @@ def build_rows(run: Run, event: MetricsLogged) -> Iterable[dict[str, Any]]:
         "seconds": event.seconds,
     }
     for key, value in event.metrics.items():
-        yield place | {"key": key} | split_non_finite(value)
+        yield position | {"key": key} | split_non_finite(value)
 
 
 def split_non_finite(value: float) -> dict[str, Any]:

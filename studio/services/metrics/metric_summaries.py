@@ -31,27 +31,27 @@ StepValue = tuple[int, float | None, str]
 """A step, its finite value, and the name of a non-finite one."""
 
 
-def add(db: Session, run_id: int, told: Iterable[Mapping[str, Any]]) -> None:
+def add(db: Session, run_id: int, rows: Iterable[Mapping[str, Any]]) -> None:
     """Update summaries with values that were just stored: rows of `Metric`, oldest first."""
     new: dict[str, list[StepValue]] = defaultdict(list)
-    for one in told:
-        new[one["key"]].append((one["step"], one["value"], one["non_finite"]))
+    for row in rows:
+        new[row["key"]].append((row["step"], row["value"], row["non_finite"]))
     if new:
-        known = load_by_run(db, [run_id]).get(run_id, {})
-        _add_values(db, [known.get(key) or _new_summary(db, run_id, key) for key in new], new)
+        summaries = load_by_run(db, [run_id]).get(run_id, {})
+        _add_values(db, [summaries.get(key) or _new_summary(db, run_id, key) for key in new], new)
 
 
 def add_final_values(db: Session, run_id: int, final: Mapping[str, float]) -> None:
     """Update summaries with what a run logs once at its end, e.g. memory and a last validation."""
-    known = load_by_run(db, [run_id]).get(run_id, {})
+    summaries = load_by_run(db, [run_id]).get(run_id, {})
     for key, value in final.items():
-        one = known.get(key) or _new_summary(db, run_id, key)
+        summary = summaries.get(key) or _new_summary(db, run_id, key)
         finite = math.isfinite(value)
-        if one.count and one.last == value:
+        if summary.count and summary.last == value:
             continue
-        _add_value(one, (one.step, value if finite else None, "" if finite else str(value)))
-        if one.count <= 1:
-            one.mean10 = one.mean100 = one.last
+        _add_value(summary, (summary.step, value if finite else None, "" if finite else str(value)))
+        if summary.count <= 1:
+            summary.mean10 = summary.mean100 = summary.last
 
 
 def truncate(db: Session, run_id: int, step: int | None) -> None:
@@ -62,22 +62,24 @@ def truncate(db: Session, run_id: int, step: int | None) -> None:
 
 
 def load_by_run(
-    db: Session, run_ids: Sequence[int], wanted: Iterable[str] | None = None
+    db: Session, run_ids: Sequence[int], keys: Iterable[str] | None = None
 ) -> dict[int, dict[str, MetricSummary]]:
     """Return the summaries of runs, by run and key: of some metrics, or of all."""
-    found: dict[int, dict[str, MetricSummary]] = defaultdict(dict)
+    summaries_by_run: dict[int, dict[str, MetricSummary]] = defaultdict(dict)
     query = select(MetricSummary).where(col(MetricSummary.run_id).in_(run_ids))
-    if wanted is not None:
-        query = query.where(col(MetricSummary.key).in_(list(wanted)))
-    for one in db.exec(query):
-        found[one.run_id][one.key] = one
-    return found
+    if keys is not None:
+        query = query.where(col(MetricSummary.key).in_(list(keys)))
+    for summary in db.exec(query):
+        summaries_by_run[summary.run_id][summary.key] = summary
+    return summaries_by_run
 
 
 def latest_values(db: Session, run_id: int) -> dict[str, float]:
     """Return the latest value of each metric of a run, finite or not."""
-    known = load_by_run(db, [run_id]).get(run_id, {})
-    return {key: float(one.non_finite or one.last or 0) for key, one in known.items()}
+    summaries = load_by_run(db, [run_id]).get(run_id, {})
+    return {
+        key: float(summary.non_finite or summary.last or 0) for key, summary in summaries.items()
+    }
 
 
 def list_keys(db: Session) -> list[str]:
@@ -96,66 +98,70 @@ def backfill(engine: Engine) -> None:
 
 
 def _runs_without_summaries() -> SelectOfScalar[Any]:
-    told = exists().where(col(Metric.run_id) == col(Run.id))
-    summed = exists().where(col(MetricSummary.run_id) == col(Run.id))
-    return select(Run.id).where(told, ~summed)
+    has_metrics = exists().where(col(Metric.run_id) == col(Run.id))
+    has_summary = exists().where(col(MetricSummary.run_id) == col(Run.id))
+    return select(Run.id).where(has_metrics, ~has_summary)
 
 
 def _rebuild(db: Session, run_id: int, until: int | None) -> None:
-    mine = select(Metric.key, Metric.step, Metric.value, Metric.non_finite)
-    mine = mine.where(Metric.run_id == run_id)
+    query = select(Metric.key, Metric.step, Metric.value, Metric.non_finite)
+    query = query.where(Metric.run_id == run_id)
     if until is not None:
-        mine = mine.where(col(Metric.step) <= until)
-    told: dict[str, list[StepValue]] = defaultdict(list)
-    for key, step, value, non_finite in db.exec(mine.order_by(col(Metric.step))):
-        told[key].append((step, value, non_finite))
-    _add_values(db, [_new_summary(db, run_id, key) for key in told], told)
+        query = query.where(col(Metric.step) <= until)
+    values_by_key: dict[str, list[StepValue]] = defaultdict(list)
+    for key, step, value, non_finite in db.exec(query.order_by(col(Metric.step))):
+        values_by_key[key].append((step, value, non_finite))
+    _add_values(db, [_new_summary(db, run_id, key) for key in values_by_key], values_by_key)
 
 
 def _new_summary(db: Session, run_id: int, key: str) -> MetricSummary:
-    made = MetricSummary(run_id=run_id, key=key, step=-1)
-    db.add(made)
-    return made
+    summary = MetricSummary(run_id=run_id, key=key, step=-1)
+    db.add(summary)
+    return summary
 
 
 def _add_values(
-    db: Session, sums: Sequence[MetricSummary], told: Mapping[str, Sequence[StepValue]]
+    db: Session,
+    summaries: Sequence[MetricSummary],
+    values_by_key: Mapping[str, Sequence[StepValue]],
 ) -> None:
-    for one in sums:
-        curve = list(one.curve)
-        for number in told[one.key]:
+    for summary in summaries:
+        curve = list(summary.curve)
+        for number in values_by_key[summary.key]:
             # A value that is logged again was counted already.
-            if number[0] > one.step:
-                _add_value(one, number, curve)
-        one.curve = curve
-    tails = _newest_values(db, sums)
-    for one in sums:
-        tail = tails.get(one.key, [])
-        one.mean10, one.mean100 = _mean(tail[:SHORT_WINDOW]), _mean(tail)
+            if number[0] > summary.step:
+                _add_value(summary, number, curve)
+        summary.curve = curve
+    tails = _newest_values(db, summaries)
+    for summary in summaries:
+        tail = tails.get(summary.key, [])
+        summary.mean10, summary.mean100 = _mean(tail[:SHORT_WINDOW]), _mean(tail)
 
 
-def _add_value(one: MetricSummary, number: StepValue, curve: list[float] | None = None) -> None:
-    one.step, value, one.non_finite = number
-    one.last = value
+def _add_value(summary: MetricSummary, number: StepValue, curve: list[float] | None = None) -> None:
+    summary.step, value, summary.non_finite = number
+    summary.last = value
     if value is None:
-        one.broken += 1
+        summary.broken += 1
         return
-    one.least = value if one.least is None else min(one.least, value)
-    one.greatest = value if one.greatest is None else max(one.greatest, value)
-    mass = 1 - SMOOTHING_WEIGHT**one.count
-    carried = (one.smoothed or 0.0) * mass * SMOOTHING_WEIGHT
-    one.count += 1
-    one.smoothed = (carried + (1 - SMOOTHING_WEIGHT) * value) / (1 - SMOOTHING_WEIGHT**one.count)
+    summary.least = value if summary.least is None else min(summary.least, value)
+    summary.greatest = value if summary.greatest is None else max(summary.greatest, value)
+    mass = 1 - SMOOTHING_WEIGHT**summary.count
+    carried = (summary.smoothed or 0.0) * mass * SMOOTHING_WEIGHT
+    summary.count += 1
+    summary.smoothed = (carried + (1 - SMOOTHING_WEIGHT) * value) / (
+        1 - SMOOTHING_WEIGHT**summary.count
+    )
     if curve is not None:
-        _append_point(curve, one.count, value)
+        _append_point(curve, summary.count, value)
 
 
 def _append_point(curve: list[float], count: int, value: float) -> None:
     """Append value number `count` to a curve of at most `MAX_POINTS` points."""
     stride = _stride(count - 1)
-    held = (count - 1) - (len(curve) - 1) * stride
-    if curve and held < stride:
-        curve[-1] = _six_digits((curve[-1] * held + value) / (held + 1))
+    merged_count = (count - 1) - (len(curve) - 1) * stride
+    if curve and merged_count < stride:
+        curve[-1] = _six_digits((curve[-1] * merged_count + value) / (merged_count + 1))
         return
     curve.append(_six_digits(value))
     if len(curve) > MAX_POINTS:
@@ -175,16 +181,16 @@ def _six_digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _newest_values(db: Session, sums: Sequence[MetricSummary]) -> dict[str, list[float]]:
+def _newest_values(db: Session, summaries: Sequence[MetricSummary]) -> dict[str, list[float]]:
     """Return the latest values of each metric, newest first, in one query."""
     parts = []
-    for one in sums:
-        mine = (
-            col(Metric.run_id) == one.run_id,
-            col(Metric.key) == one.key,
-            col(Metric.step) <= one.step,
+    for summary in summaries:
+        conditions = (
+            col(Metric.run_id) == summary.run_id,
+            col(Metric.key) == summary.key,
+            col(Metric.step) <= summary.step,
         )
-        newest = select(Metric.key, Metric.step, Metric.value).where(*mine)
+        newest = select(Metric.key, Metric.step, Metric.value).where(*conditions)
         newest = newest.where(col(Metric.value).is_not(None))
         part = newest.order_by(col(Metric.step).desc()).limit(LONG_WINDOW).subquery()
         parts.append(select(part.c.key, part.c.step, part.c.value))

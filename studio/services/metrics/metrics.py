@@ -90,7 +90,7 @@ def load_rows_after(
 def load_curves(
     db: Session,
     run_ids: Sequence[int],
-    wanted: Sequence[str],
+    keys: Sequence[str],
     *,
     x: str = "step",
     buckets: int = 1000,
@@ -104,20 +104,20 @@ def load_curves(
     """
     offsets = _offsets(db, run_ids, x)
     if x in AXES:
-        pairs = curve_query.curve_keys(run_ids, wanted)
+        pairs = curve_query.curve_keys(run_ids, keys)
         rows, crowded = curve_query.load_along_axis(
             db, pairs, AXIS_COLUMNS.get(x, x), offsets, (buckets, part)
         )
     else:
-        rows, crowded = curve_query.load_against_metric(db, run_ids, wanted, x, (buckets, part))
+        rows, crowded = curve_query.load_against_metric(db, run_ids, keys, x, (buckets, part))
     # Screens show no more digits of aggregated points, and digits dominate the response size.
-    written = _six_digits if crowded else _exact
-    made = _align(rows, written)
-    broken = [pair for pair, one in made.series.items() if one.non_finite]
+    number_format = _six_digits if crowded else _exact
+    curves = _align(rows, number_format)
+    broken = [pair for pair, series in curves.series.items() if series.non_finite]
     for pair, step in curve_query.first_non_finite(db, broken).items():
-        one = made.series[pair]
-        one.first_broken, one.broken_run = step, pair[0]
-    return replace(made, last_id=_newest_id(db, run_ids), offsets=offsets)
+        series = curves.series[pair]
+        series.first_broken, series.broken_run = step, pair[0]
+    return replace(curves, last_id=_newest_id(db, run_ids), offsets=offsets)
 
 
 def load_rows_by_run(
@@ -134,14 +134,14 @@ def load_rows_by_run(
     by_run: dict[int, list[Any]] = defaultdict(list)
     for metric in db.exec(query):
         by_run[metric.run_id].append(metric)
-    return {run_id: list(_group_rows(found)) for run_id, found in by_run.items()}
+    return {run_id: list(_group_rows(rows)) for run_id, rows in by_run.items()}
 
 
 def _offsets(db: Session, run_ids: Sequence[int], x: str) -> dict[int, float]:
     """Return what to add to each run's places, on axes that depend on the run's start."""
     if x == "wall":
-        chosen = select(Run.id, Run.first_step_at, Run.started_at, Run.created_at)
-        rows = db.exec(chosen.where(col(Run.id).in_(run_ids)))
+        query = select(Run.id, Run.first_step_at, Run.started_at, Run.created_at)
+        rows = db.exec(query.where(col(Run.id).in_(run_ids)))
         return {number or 0: _first_moment(*times).timestamp() for number, *times in rows}
     if x == "relative_step":
         first = {run_id: db.exec(_first_step_query(run_id)).first() for run_id in run_ids}
@@ -154,9 +154,9 @@ def _first_step_query(run_id: int) -> SelectOfScalar[int]:
 
 
 def _first_moment(
-    first_step: datetime | None, started: datetime | None, made: datetime
+    first_step: datetime | None, started: datetime | None, created: datetime
 ) -> datetime:
-    return first_step or started or made
+    return first_step or started or created
 
 
 def _newest_id(db: Session, run_ids: Sequence[int]) -> int:
@@ -175,25 +175,29 @@ def _six_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _align(rows: Sequence[Any], written: NumberFormat) -> Curves:
+def _align(rows: Sequence[Any], number_format: NumberFormat) -> Curves:
     x = sorted({row[2] for row in rows})
     index = {place: i for i, place in enumerate(x)}
     series: dict[CurveKey, Series] = {}
     for run_id, key, place, mean, least, greatest, bad in rows:
         if (run_id, key) not in series:
             series[run_id, key] = Series([None] * len(x), [None] * len(x), [None] * len(x))
-        one, i = series[run_id, key], index[place]
-        one.mean[i], one.min[i], one.max[i] = written(mean), written(least), written(greatest)
+        line, i = series[run_id, key], index[place]
+        line.mean[i], line.min[i], line.max[i] = (
+            number_format(mean),
+            number_format(least),
+            number_format(greatest),
+        )
         if bad:
-            one.non_finite.append(place)
+            line.non_finite.append(place)
     return Curves(x, series)
 
 
 def _group_rows(metrics: Iterable[Any]) -> Iterable[MetricRow]:
-    told: dict[tuple[int, float], list[Any]] = defaultdict(list)
+    metrics_by_time: dict[tuple[int, float], list[Any]] = defaultdict(list)
     for metric in metrics:
-        told[metric.step, metric.seconds].append(metric)
-    for group in told.values():
+        metrics_by_time[metric.step, metric.seconds].append(metric)
+    for group in metrics_by_time.values():
         last = group[-1]
         yield MetricRow(
             last_id=last.id,
@@ -201,5 +205,8 @@ def _group_rows(metrics: Iterable[Any]) -> Iterable[MetricRow]:
             epoch=last.epoch,
             tokens=last.tokens,
             seconds=last.seconds,
-            values={one.key: one.non_finite if one.value is None else one.value for one in group},
+            values={
+                member.key: member.non_finite if member.value is None else member.value
+                for member in group
+            },
         )

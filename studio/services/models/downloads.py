@@ -54,28 +54,28 @@ class HubSearch:
     """Why the search failed, if it did."""
 
 
-def search_hub(settings: Settings, words: str) -> list[HubModel]:
+def search_hub(settings: Settings, query: str) -> list[HubModel]:
     """Search the hub for models.
 
     Raises:
         UnavailableError: The hub cannot be reached.
 
     """
-    return hub_client(settings).search(words, MAX_RESULTS)
+    return hub_client(settings).search(query, MAX_RESULTS)
 
 
-def try_search_hub(settings: Settings, words: str) -> HubSearch:
+def try_search_hub(settings: Settings, query: str) -> HubSearch:
     """Search the hub for models; return an error instead of raising it, for a page to show."""
     try:
-        return HubSearch(found=search_hub(settings, words))
+        return HubSearch(found=search_hub(settings, query))
     except StudioError as error:
         return HubSearch(found=[], error=error)
 
 
-def describe_models(db: Session, found: Sequence[HubModel]) -> list[DownloadOffer]:
+def describe_models(db: Session, hub_models: Sequence[HubModel]) -> list[DownloadOffer]:
     """Return for each model whether it can be used, its size, and the local copy, if any."""
-    here = {one.repo: one for one in reversed(models.newest(db)) if one.repo}
-    return [_describe_model(one, here.get(one.id)) for one in found]
+    local_models = {model.repo: model for model in reversed(models.newest(db)) if model.repo}
+    return [_describe_model(model, local_models.get(model.id)) for model in hub_models]
 
 
 def inspect_repo(settings: Settings, repo: str, revision: str) -> HubModel:
@@ -88,19 +88,19 @@ def inspect_repo(settings: Settings, repo: str, revision: str) -> HubModel:
     return inspect_repo_on(hub_client(settings), repo, revision)
 
 
-def inspect_repo_on(asked: Hub, repo: str, revision: str = "") -> HubModel:
+def inspect_repo_on(hub: Hub, repo: str, revision: str = "") -> HubModel:
     """Do what `inspect_repo` does, with a given hub client."""
-    found = asked.model_info(repo, revision)
-    download_filter.check_hub_files(found.id, found.file_names)
-    if found.gated:
+    hub_model = hub.model_info(repo, revision)
+    download_filter.check_hub_files(hub_model.id, hub_model.file_names)
+    if hub_model.gated:
         # Anyone can list a gated model's files; reading one shows whether access is granted.
-        config = next(one for one in found.files if one.name == download_filter.CONFIG_FILE)
-        with asked.open(found.id, found.commit, config, 0):
+        config = next(file for file in hub_model.files if file.name == download_filter.CONFIG_FILE)
+        with hub.open(hub_model.id, hub_model.commit, config, 0):
             pass
-    return found
+    return hub_model
 
 
-def enqueue(db: Session, found: HubModel, name: str = "") -> Task:
+def enqueue(db: Session, hub_model: HubModel, name: str = "") -> Task:
     """Queue the download of a model at the commit that was found.
 
     Raises:
@@ -108,17 +108,21 @@ def enqueue(db: Session, found: HubModel, name: str = "") -> Task:
 
     """
     same = (
-        one for one in models.newest(db) if (one.repo, one.revision) == (found.id, found.commit)
+        model
+        for model in models.newest(db)
+        if (model.repo, model.revision) == (hub_model.id, hub_model.commit)
     )
-    if here := next(same, None):
+    if existing := next(same, None):
         raise ConflictError(
-            f"{found.id} is already downloaded at this revision, as {here.name}.",
+            f"{hub_model.id} is already downloaded at this revision, as {existing.name}.",
             hint="Use that model.",
         )
-    called = name or (f"{found.id}@{found.commit[:8]}" if _is_taken(db, found.id) else found.id)
-    if _is_taken(db, called):
-        models.require_free_name(db, called)
-    return _enqueue_download(db, found.id, found.commit, called)
+    model_name = name or (
+        f"{hub_model.id}@{hub_model.commit[:8]}" if _is_taken(db, hub_model.id) else hub_model.id
+    )
+    if _is_taken(db, model_name):
+        models.require_free_name(db, model_name)
+    return _enqueue_download(db, hub_model.id, hub_model.commit, model_name)
 
 
 def enqueue_code(db: Session, model: Model) -> Task | None:
@@ -132,46 +136,46 @@ def list_downloads(db: Session) -> Sequence[Task]:
     """Return running, queued and failed downloads, newest first."""
     query = select(Task).where(Task.kind == KIND).order_by(col(Task.id).desc())
     last: dict[str, Task] = {}
-    for chore in db.exec(query):
-        last.setdefault(chore.subject, chore)
-    return [one for one in last.values() if one.status in _LISTED_STATUSES]
+    for task in db.exec(query):
+        last.setdefault(task.subject, task)
+    return [download for download in last.values() if download.status in _LISTED_STATUSES]
 
 
 def latest_code_task(db: Session, model: Model) -> Task | None:
     """Return the newest download of a model's code."""
     if not model.repo:
         return None
-    found = (
-        one
-        for one in tasks.list_for_subject(db, _task_subject(model.repo, model.revision))
-        if one.kind == KIND
+    downloads = (
+        task
+        for task in tasks.list_for_subject(db, _task_subject(model.repo, model.revision))
+        if task.kind == KIND
     )
-    return next((one for one in found if one.params["code"]), None)
+    return next((task for task in downloads if task.params["code"]), None)
 
 
-def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
+def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
     """Register a downloaded model, or record its downloaded code."""
     if not result:
         return
-    wish = chore.params
-    if wish["code"]:
-        model = models.find_by_name(db, wish["name"])
+    params = task.params
+    if params["code"]:
+        model = models.find_by_name(db, params["name"])
         if model is not None:
             remote_code_trust.record_downloaded_code(model)
         return
-    old = models.find_by_name(db, wish["name"])
+    old = models.find_by_name(db, params["name"])
     if old is not None and old.kind == "hub" and not old.repo:
         # A placeholder that was added by name only: replace it with the download.
         db.delete(old)
         db.flush()
-    model = models.add(db, wish["name"], result["location"], kind="hub")
-    model.repo, model.revision = result["repo"], wish["commit"]
+    model = models.add(db, params["name"], result["location"], kind="hub")
+    model.repo, model.revision = result["repo"], params["commit"]
 
 
-def size_of(found: HubModel) -> int:
+def size_of(hub_model: HubModel) -> int:
     """Return the download size in bytes."""
-    wanted = set(download_filter.files_to_download(found.file_names))
-    return sum(one.size for one in found.files if one.name in wanted)
+    names = set(download_filter.files_to_download(hub_model.file_names))
+    return sum(file.size for file in hub_model.files if file.name in names)
 
 
 def _enqueue_download(
@@ -179,7 +183,7 @@ def _enqueue_download(
 ) -> Task:
     params = {"repo": repo, "commit": commit, "name": name, "code": code}
     subject = _task_subject(repo, commit)
-    last = next((one for one in tasks.list_for_subject(db, subject) if one.kind == KIND), None)
+    last = next((task for task in tasks.list_for_subject(db, subject) if task.kind == KIND), None)
     if last is not None and last.status is TaskStatus.FAILED and last.params == params:
         # A retry resumes the partial download; a new task would start from zero.
         tasks.retry(last)
@@ -198,21 +202,21 @@ def _is_taken(db: Session, name: str) -> bool:
     )
 
 
-def _describe_model(found: HubModel, here: Model | None) -> DownloadOffer:
-    known = [
+def _describe_model(hub_model: HubModel, local_model: Model | None) -> DownloadOffer:
+    dtype_counts = [
         (safetensors_headers.DTYPES.get(code, ("", 0))[1], count)
-        for code, count in found.parameters.items()
+        for code, count in hub_model.parameters.items()
     ]
     refusal, hint = "", ""
     try:
-        download_filter.check_hub_files(found.id, found.file_names)
+        download_filter.check_hub_files(hub_model.id, hub_model.file_names)
     except InvalidError as error:
         refusal, hint = error.message, error.hint
     return DownloadOffer(
-        found=found,
-        bytes=sum(bits * count for bits, count in known) // 8 if known else None,
-        parameters=sum(found.parameters.values()) if known else None,
+        found=hub_model,
+        bytes=sum(bits * count for bits, count in dtype_counts) // 8 if dtype_counts else None,
+        parameters=sum(hub_model.parameters.values()) if dtype_counts else None,
         refusal=refusal,
         hint=hint,
-        here=here,
+        here=local_model,
     )

@@ -39,11 +39,11 @@ class ResponseStream:
 
         """
         while True:
-            heard = await _read_message(self.reader)
-            if heard.end is not None:
-                yield heard.end
+            chunk = await _read_message(self.reader)
+            if chunk.end is not None:
+                yield chunk.end
                 return
-            yield heard.text
+            yield chunk.text
 
     async def close(self) -> None:
         self.writer.close()
@@ -51,7 +51,7 @@ class ResponseStream:
             await self.writer.wait_closed()
 
 
-async def open_stream(settings: Settings, asked: GenerationRequest) -> ResponseStream:
+async def open_stream(settings: Settings, request: GenerationRequest) -> ResponseStream:
     """Return a stream on which a model has started to answer.
 
     Raises:
@@ -59,24 +59,24 @@ async def open_stream(settings: Settings, asked: GenerationRequest) -> ResponseS
         UnavailableError: No worker answers, or there is no memory or slot for the model.
 
     """
-    wish = asked.model_dump_json().encode()
-    if len(wish) > inference_service.MAX_REQUEST_BYTES:
+    payload = request.model_dump_json().encode()
+    if len(payload) > inference_service.MAX_REQUEST_BYTES:
         raise TooLargeError("This request is too long for any model.", param="messages")
-    line = await _connect(settings)
+    stream = await _connect(settings)
     try:
-        line.writer.write(wish)
-        line.writer.write_eof()
+        stream.writer.write(payload)
+        stream.writer.write_eof()
         async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
-            await _read_message(line.reader)
+            await _read_message(stream.reader)
     except TimeoutError as error:
-        await line.close()
+        await stream.close()
         raise UnavailableError(
             "The model took too long to start answering.", hint="Try again later."
         ) from error
     except BaseException:
-        await line.close()
+        await stream.close()
         raise
-    return line
+    return stream
 
 
 async def _connect(settings: Settings) -> ResponseStream:
@@ -94,15 +94,15 @@ async def _connect(settings: Settings) -> ResponseStream:
 
 async def _read_message(reader: asyncio.StreamReader) -> GenerationChunk:
     try:
-        heard = GenerationChunk.model_validate_json(await reader.readline())
+        chunk = GenerationChunk.model_validate_json(await reader.readline())
     except (OSError, ValidationError) as error:
         raise UnavailableError(
             "The model stopped in the middle of its answer.",
             hint="Try again. See speaker.log in the studio's home folder for details.",
         ) from error
-    if heard.failure is not None:
-        raise _to_error(heard.failure)
-    return heard
+    if chunk.failure is not None:
+        raise _to_error(chunk.failure)
+    return chunk
 
 
 def _to_error(failure: ServiceFailure) -> StudioError:

@@ -40,15 +40,15 @@ def request_unload(db: Session) -> LoadedModel:
     return row
 
 
-def save_status(db: Session, told: LoadedModel) -> None:
+def save_status(db: Session, status: LoadedModel) -> None:
     """Store a worker's report; keep a request to unload."""
-    row = db.get(LoadedModel, told.worker)
+    row = db.get(LoadedModel, status.worker)
     if row is None:
-        db.add(told)
+        db.add(status)
         return
-    row.model, row.since, row.leaves_at = told.model, told.since, told.leaves_at
-    row.computed_in = told.computed_in
-    row.is_leaving |= told.is_leaving
+    row.model, row.since, row.leaves_at = status.model, status.since, status.leaves_at
+    row.computed_in = status.computed_in
+    row.is_leaving |= status.is_leaving
 
 
 def is_unload_requested(db: Session, worker: str) -> bool:
@@ -58,5 +58,5 @@ def is_unload_requested(db: Session, worker: str) -> bool:
 
 def clear(db: Session, worker: str) -> None:
     """Delete a worker's row, and those of workers that no longer exist."""
-    gone = col(LoadedModel.worker).not_in(select(Worker.name))
-    db.exec(delete(LoadedModel).where(gone | (col(LoadedModel.worker) == worker)))
+    worker_missing = col(LoadedModel.worker).not_in(select(Worker.name))
+    db.exec(delete(LoadedModel).where(worker_missing | (col(LoadedModel.worker) == worker)))

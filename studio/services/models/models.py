@@ -50,10 +50,10 @@ def require(db: Session, name: str) -> str:
             remote code that was not allowed.
 
     """
-    known = {model.name: model for model in newest(db)}
-    if name in known:
-        remote_code_trust.require_consent(known[name])
-        return known[name].location
+    models_by_name = {model.name: model for model in newest(db)}
+    if name in models_by_name:
+        remote_code_trust.require_consent(models_by_name[name])
+        return models_by_name[name].location
     folder = _expand_user(name)
     if folder.is_absolute():
         read_facts(folder)
@@ -61,10 +61,13 @@ def require(db: Session, name: str) -> str:
         return str(folder)
     if hub_client.REPO_ID.fullmatch(name):
         return name
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or sorted(known)[:3]
+    suggestions = (
+        difflib.get_close_matches(name, models_by_name, n=3, cutoff=0.3)
+        or sorted(models_by_name)[:3]
+    )
     raise InvalidError(
         f"There is no model named {name}.",
-        hint=f"Did you mean {' or '.join(near)}? Write a hub model as owner/name, "
+        hint=f"Did you mean {' or '.join(suggestions)}? Write a hub model as owner/name, "
         "and a folder as an absolute path.",
         param="base_model",
     )
@@ -100,10 +103,10 @@ def add_folder(db: Session, location: str, name: str = "") -> Model:
         raise InvalidError(
             f"{location} is not an absolute path: start it with /.", param="source.path"
         )
-    known = read_facts(folder)
-    said = weights.from_config(folder)
-    model_compatibility.refuse_untrainable(said.kind, said.family, "source.path")
-    if not known["parameters"]:
+    facts = read_facts(folder)
+    config = weights.from_config(folder)
+    model_compatibility.refuse_untrainable(config.kind, config.family, "source.path")
+    if not facts["parameters"]:
         raise InvalidError(
             f"{folder} has a config but no weights.",
             hint=f"A model folder needs {safetensors_headers.WEIGHTS_FILE}, "
@@ -139,13 +142,15 @@ def relocate(db: Session, home: Path) -> None:
     If the home was moved before, find the models by the names of their folders in it.
     """
     # The stored text: the column type would turn it into an absolute path.
-    written = type_coerce(col(Model.location), String)
-    rows = db.exec(select(Model.id, written).where(written.startswith("/")))
+    stored_location = type_coerce(col(Model.location), String)
+    rows = db.exec(select(Model.id, stored_location).where(stored_location.startswith("/")))
     for model_id, location in rows.all():
-        found = _relocated(Path(location), home)
-        if found is not None:
+        new_location = _relocated(Path(location), home)
+        if new_location is not None:
             # Written through the column type, which stores it as a relative path.
-            db.exec(update(Model).where(col(Model.id) == model_id).values(location=str(found)))
+            db.exec(
+                update(Model).where(col(Model.id) == model_id).values(location=str(new_location))
+            )
 
 
 def refresh_facts(db: Session) -> None:
@@ -206,15 +211,15 @@ def list_runs(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
 
 def list_ancestors(db: Session, model: Model) -> list[tuple[Run, str]]:
     """Return the runs a model was trained by, each with its base model, nearest first."""
-    line: list[tuple[Run, str]] = []
-    while model.run_id is not None and len(line) < _MAX_GENERATIONS:
+    ancestors: list[tuple[Run, str]] = []
+    while model.run_id is not None and len(ancestors) < _MAX_GENERATIONS:
         run = db.get_one(Run, model.run_id)
-        line.append((run, run.recipe.base_model))
+        ancestors.append((run, run.recipe.base_model))
         base = find_by_name(db, run.recipe.base_model)
         if base is None:
             break
         model = base
-    return line
+    return ancestors
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -226,7 +231,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """
     try:
         values = weights.read_config(folder / download_filter.CONFIG_FILE)
-        names = [one.name for one in folder.iterdir()] if values else []
+        names = [path.name for path in folder.iterdir()] if values else []
     except OSError as error:
         raise InvalidError(
             f"{str(folder)[:200]} cannot be read: {error.strerror}.", param="base_model"
@@ -251,17 +256,17 @@ def _facts_or_empty(folder: Path) -> dict[str, Any]:
 
 def _weight_facts(folder: Path) -> dict[str, Any]:
     tensors = [
-        one
+        tensor
         for file in safetensors_headers.weight_files(folder)
-        for one in safetensors_headers.read_tensors(file)
+        for tensor in safetensors_headers.read_tensors(file)
     ]
-    card, known = model_metadata.read(folder), weights.from_config(folder)
+    card, config = model_metadata.read(folder), weights.from_config(folder)
     sizes = Counter[str]()
-    for one in tensors:
-        sizes[one.dtype] += one.size if one.is_float else 0
+    for tensor in tensors:
+        sizes[tensor.dtype] += tensor.size if tensor.is_float else 0
     return {
         "parameters": sizes.total(),
-        "native": max(sizes, key=lambda one: sizes[one], default=known.declared),
+        "native": max(sizes, key=lambda one: sizes[one], default=config.declared),
         "bytes": card.bytes,
         "context": card.context,
         "licence": card.licence,

@@ -50,22 +50,22 @@ def grant(db: Session, model: Model, agreed: str) -> None:
         InvalidError: It needs code from other repositories.
 
     """
-    wanted = inspect_code(model)
-    if not wanted.wanted:
+    code = inspect_code(model)
+    if not code.wanted:
         raise ConflictError(f"{model.name} has no custom code.", hint="You can use it as is.")
-    _refuse_external_code(model.name, wanted)
+    _refuse_external_code(model.name, code)
     if agreed != consent_revision(model):
         raise ConflictError(
             f"{model.name} is not at that revision.",
             hint="Review it again: its code may have changed.",
             param="revision",
         )
-    at = datetime.now(UTC).isoformat()
+    granted_at = datetime.now(UTC).isoformat()
     model.consent = {
         "revision": agreed,
-        "sha256": _code_hash(wanted),
+        "sha256": _code_hash(code),
         "by": current_actor().name,
-        "at": at,
+        "at": granted_at,
     }
     db.add(model)
 
@@ -107,19 +107,19 @@ def require_consent(model: Model) -> None:
         InvalidError: With the reason, and how to allow it.
 
     """
-    wanted = inspect_code(model)
-    if not wanted.wanted:
+    code = inspect_code(model)
+    if not code.wanted:
         return
-    _refuse_external_code(model.name, wanted)
+    _refuse_external_code(model.name, code)
     if model.consent is None:
-        raise _code_refused_error(model.name, wanted, "Review and allow it on the model's page.")
-    if wanted.lacking:
+        raise _code_refused_error(model.name, code, "Review and allow it on the model's page.")
+    if code.lacking:
         raise InvalidError(
             f"The code of {model.name} is allowed but not downloaded yet.",
             hint="The model's page shows the download's progress.",
             param="base_model",
         )
-    if wanted.sha256 != model.consent["sha256"]:
+    if code.sha256 != model.consent["sha256"]:
         raise InvalidError(
             f"The code of {model.name} has changed since it was allowed.",
             hint="Review and allow it again on the model's page.",
@@ -134,30 +134,30 @@ def require_no_code(folder: Path) -> None:
         InvalidError: It has.
 
     """
-    wanted = model_code.read(folder)
-    if wanted.wanted:
+    code = model_code.read(folder)
+    if code.wanted:
         raise _code_refused_error(
-            str(folder), wanted, "Add it on the Models page, and allow its code there."
+            str(folder), code, "Add it on the Models page, and allow its code there."
         )
 
 
-def _code_refused_error(name: str, wanted: ModelCode, hint: str) -> InvalidError:
+def _code_refused_error(name: str, code: ModelCode, hint: str) -> InvalidError:
     return InvalidError(
-        f"{name} needs to run custom code ({wanted.wanted[0][:100]}) that has not been allowed.",
+        f"{name} needs to run custom code ({code.wanted[0][:100]}) that has not been allowed.",
         hint=hint,
         param="base_model",
     )
 
 
-def _refuse_external_code(name: str, wanted: ModelCode) -> None:
-    if wanted.elsewhere:
+def _refuse_external_code(name: str, code: ModelCode) -> None:
+    if code.elsewhere:
         raise InvalidError(
-            f"{name} needs code from another repository ({wanted.elsewhere[0][:100]}).",
+            f"{name} needs code from another repository ({code.elsewhere[0][:100]}).",
             hint="Only code in the model's own repository can be reviewed and allowed: use a model "
             "that includes its code.",
             param="base_model",
         )
 
 
-def _code_hash(wanted: ModelCode) -> str:
-    return "" if wanted.lacking else wanted.sha256
+def _code_hash(code: ModelCode) -> str:
+    return "" if code.lacking else code.sha256

@@ -31,7 +31,7 @@ ERROR_CLASSES: dict[str, type[StudioError]] = {
 """Exception classes by failure code; any other code means invalid input."""
 
 
-def tokenize_row(settings: Settings, asked: TokenizerRequest) -> TokenPreview:
+def tokenize_row(settings: Settings, request: TokenizerRequest) -> TokenPreview:
     """Return a row as tokens, as a model sees it.
 
     Raises:
@@ -39,12 +39,12 @@ def tokenize_row(settings: Settings, asked: TokenizerRequest) -> TokenPreview:
         UnavailableError: The service is not available.
 
     """
-    answer = send_request(settings, asked)
-    assert answer.tokens is not None  # noqa: S101 -- the kind requested
-    return answer.tokens
+    response = send_request(settings, request)
+    assert response.tokens is not None  # noqa: S101 -- the kind requested
+    return response.tokens
 
 
-def render_templates(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews:
+def render_templates(settings: Settings, request: TokenizerRequest) -> TemplatePreviews:
     """Return a row formatted with each chat template.
 
     Raises:
@@ -52,12 +52,12 @@ def render_templates(settings: Settings, asked: TokenizerRequest) -> TemplatePre
         UnavailableError: The service is not available.
 
     """
-    answer = send_request(settings, asked)
-    assert answer.templates is not None  # noqa: S101 -- the kind requested
-    return answer.templates
+    response = send_request(settings, request)
+    assert response.templates is not None  # noqa: S101 -- the kind requested
+    return response.templates
 
 
-def render_prompt(settings: Settings, asked: TokenizerRequest) -> PromptTokens:
+def render_prompt(settings: Settings, request: TokenizerRequest) -> PromptTokens:
     """Return the prompt tokens of a conversation or a text.
 
     Raises:
@@ -65,12 +65,12 @@ def render_prompt(settings: Settings, asked: TokenizerRequest) -> PromptTokens:
         UnavailableError: The service is not available.
 
     """
-    answer = send_request(settings, asked)
-    assert answer.prompt is not None  # noqa: S101 -- the kind requested
-    return answer.prompt
+    response = send_request(settings, request)
+    assert response.prompt is not None  # noqa: S101 -- the kind requested
+    return response.prompt
 
 
-def send_request(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
+def send_request(settings: Settings, request: TokenizerRequest) -> TokenizerResponse:
     """Send one request to the tokenizer service.
 
     Raises:
@@ -80,31 +80,31 @@ def send_request(settings: Settings, asked: TokenizerRequest) -> TokenizerRespon
     if not _CONCURRENT_REQUESTS.acquire(blocking=False):
         raise UnavailableError("Too many token previews at once.", hint="Try again in a moment.")
     try:
-        answer = _exchange(settings, asked)
+        response = _exchange(settings, request)
     finally:
         _CONCURRENT_REQUESTS.release()
-    if answer.failure is not None:
-        raise _to_error(answer.failure)
-    return answer
+    if response.failure is not None:
+        raise _to_error(response.failure)
+    return response
 
 
-def _exchange(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
-    said = asked.model_dump_json().encode()
-    if len(said) > tokenizer_service.MAX_REQUEST_BYTES:
+def _exchange(settings: Settings, request: TokenizerRequest) -> TokenizerResponse:
+    payload = request.model_dump_json().encode()
+    if len(payload) > tokenizer_service.MAX_REQUEST_BYTES:
         raise TooLargeError("This row is too long to show.")
     try:
-        line = tokenizer_service.connect(settings.home, TIMEOUT_SECONDS)
+        connection = tokenizer_service.connect(settings.home, TIMEOUT_SECONDS)
     except OSError as error:
         raise UnavailableError(
             "No worker is running, so tokens cannot be shown.",
             hint="Start one: studio worker",
         ) from error
     try:
-        with line:
-            line.sendall(said)
-            line.shutdown(socket.SHUT_WR)
+        with connection:
+            connection.sendall(payload)
+            connection.shutdown(socket.SHUT_WR)
             return TokenizerResponse.model_validate_json(
-                unix_sockets.receive_all(line, tokenizer_service.MAX_RESPONSE_BYTES)
+                unix_sockets.receive_all(connection, tokenizer_service.MAX_RESPONSE_BYTES)
             )
     except (OSError, ValidationError) as error:
         raise UnavailableError(

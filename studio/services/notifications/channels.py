@@ -33,7 +33,7 @@ SECRET_SETTINGS = ("webhook_url", "webhook_secret", "smtp_url")
 
 def list_enabled(settings: Settings) -> tuple[Channel, ...]:
     """Return the channels that are set up."""
-    return tuple(way.channel for way in list_channels(settings) if way.is_on)
+    return tuple(status.channel for status in list_channels(settings) if status.is_on)
 
 
 def list_channels(settings: Settings) -> tuple[ChannelStatus, ...]:
@@ -47,9 +47,9 @@ def send_test(db: Session, settings: Settings, channel: Channel) -> Delivery:
         ConflictError: The channel is not set up.
 
     """
-    way = next(way for way in list_channels(settings) if way.channel is channel)
-    if not way.is_on:
-        raise ConflictError(f"{way.title} is not set up.", hint=f"Set {way.how}.")
+    status = next(status for status in list_channels(settings) if status.channel is channel)
+    if not status.is_on:
+        raise ConflictError(f"{status.title} is not set up.", hint=f"Set {status.how}.")
     return deliveries.enqueue_test(db, channel)
 
 

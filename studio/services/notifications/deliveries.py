@@ -56,7 +56,7 @@ class DeliveryResult:
     """Whether a retry is pointless."""
 
 
-def enqueue_for_run(db: Session, run: Run, told: Mapping[str, Any]) -> None:
+def enqueue_for_run(db: Session, run: Run, details: Mapping[str, Any]) -> None:
     """Store a message about a run's status for each channel, if the status is notified.
 
     Only the sender knows which channels are set up; it drops the messages of the others.
@@ -65,7 +65,7 @@ def enqueue_for_run(db: Session, run: Run, told: Mapping[str, Any]) -> None:
         return
     db.exec(delete(Delivery).where(col(Delivery.created_at) < datetime.now(UTC) - RETENTION))
     for channel in Channel:
-        _insert_delivery(db, channel, f"run.{run.status}", run, _run_payload(run, told))
+        _insert_delivery(db, channel, f"run.{run.status}", run, _run_payload(run, details))
 
 
 def enqueue_test(db: Session, channel: Channel) -> Delivery:
@@ -73,10 +73,10 @@ def enqueue_test(db: Session, channel: Channel) -> Delivery:
     return _insert_delivery(db, channel, TEST, None, {})
 
 
-def drop_disabled_channels(db: Session, wanted: Sequence[Channel]) -> None:
+def drop_disabled_channels(db: Session, channels: Sequence[Channel]) -> None:
     """Delete the messages for channels that are not set up."""
     waits = col(Delivery.status) == DeliveryStatus.WAITING
-    db.exec(delete(Delivery).where(waits, col(Delivery.channel).not_in(wanted)))
+    db.exec(delete(Delivery).where(waits, col(Delivery.channel).not_in(channels)))
 
 
 def next_due(db: Session, now: datetime) -> int | None:
@@ -90,7 +90,7 @@ def begin_attempt(
     db: Session, delivery_id: int, now: datetime
 ) -> tuple[Delivery, DeliveryAttempt] | None:
     """Claim a due message, and store the attempt. None if another worker claimed it."""
-    taken = db.exec(
+    claimed = db.exec(
         update(Delivery)
         .where(
             col(Delivery.id) == delivery_id,
@@ -100,36 +100,38 @@ def begin_attempt(
         .values(due_at=now + ANSWER_TIMEOUT)
         .returning(col(Delivery.id))
     ).first()
-    if taken is None:
+    if claimed is None:
         return None
-    made = db.exec(select(func.count()).where(DeliveryAttempt.delivery_id == delivery_id)).one()
-    one = DeliveryAttempt(delivery_id=delivery_id, number=made + 1, began_at=now)
-    db.add(one)
+    attempt_count = db.exec(
+        select(func.count()).where(DeliveryAttempt.delivery_id == delivery_id)
+    ).one()
+    attempt = DeliveryAttempt(delivery_id=delivery_id, number=attempt_count + 1, began_at=now)
+    db.add(attempt)
     db.flush()
-    return db.get_one(Delivery, delivery_id), one
+    return db.get_one(Delivery, delivery_id), attempt
 
 
 def record_result(
-    db: Session, tried: DeliveryAttempt, answer: DeliveryResult, now: datetime
+    db: Session, attempt: DeliveryAttempt, answer: DeliveryResult, now: datetime
 ) -> Delivery:
     """Store the result of an attempt, and schedule a retry if needed."""
-    one = db.merge(tried)
-    one.ended_at, one.words = now, answer.words
-    delivery = db.get_one(Delivery, tried.delivery_id)
+    stored_attempt = db.merge(attempt)
+    stored_attempt.ended_at, stored_attempt.words = now, answer.words
+    delivery = db.get_one(Delivery, attempt.delivery_id)
     if answer.is_ok:
         delivery.status = DeliveryStatus.DELIVERED
-    elif answer.is_final or delivery.event == TEST or one.number > len(RETRY_DELAYS):
+    elif answer.is_final or delivery.event == TEST or stored_attempt.number > len(RETRY_DELAYS):
         delivery.status = DeliveryStatus.GIVEN_UP
     elif delivery.status == DeliveryStatus.WAITING:
-        delivery.due_at = now + RETRY_DELAYS[one.number - 1]
+        delivery.due_at = now + RETRY_DELAYS[stored_attempt.number - 1]
     return delivery
 
 
 def get(db: Session, delivery_id: int) -> Delivery:
-    found = db.get(Delivery, delivery_id)
-    if found is None:
+    delivery = db.get(Delivery, delivery_id)
+    if delivery is None:
         raise NotFoundError(f"Delivery {delivery_id} does not exist.")
-    return found
+    return delivery
 
 
 def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Delivery]:
@@ -139,35 +141,37 @@ def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[De
     return db.exec(query).all()
 
 
-def list_attempts(db: Session, found: Sequence[Delivery]) -> dict[int, list[DeliveryAttempt]]:
+def list_attempts(
+    db: Session, delivery_rows: Sequence[Delivery]
+) -> dict[int, list[DeliveryAttempt]]:
     """Return the attempts of deliveries, by delivery id, oldest first."""
-    made: dict[int, list[DeliveryAttempt]] = {one.id or 0: [] for one in found}
+    attempts: dict[int, list[DeliveryAttempt]] = {one.id or 0: [] for one in delivery_rows}
     query = (
         select(DeliveryAttempt)
-        .where(col(DeliveryAttempt.delivery_id).in_(made))
+        .where(col(DeliveryAttempt.delivery_id).in_(attempts))
         .order_by(col(DeliveryAttempt.number))
     )
     for one in db.exec(query):
-        made[one.delivery_id].append(one)
-    return made
+        attempts[one.delivery_id].append(one)
+    return attempts
 
 
 def _insert_delivery(
     db: Session, channel: Channel, event: str, run: Run | None, data: dict[str, Any]
 ) -> Delivery:
-    made = Delivery(
+    delivery = Delivery(
         key=f"msg_{secrets.token_hex(16)}",
         channel=channel,
         event=event,
         run_id=run.id if run else None,
         data=data,
     )
-    db.add(made)
+    db.add(delivery)
     db.flush()
-    return made
+    return delivery
 
 
-def _run_payload(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
+def _run_payload(run: Run, details: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": run.id,
         "name": run.name,
@@ -176,9 +180,9 @@ def _run_payload(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
         "step": run.step,
         "total_steps": run.total_steps,
         "metrics": json.loads(METRICS_ADAPTER.dump_json(run.metrics)),
-        "error": _error_payload(told) if run.status is RunStatus.FAILED else None,
+        "error": _error_payload(details) if run.status is RunStatus.FAILED else None,
     }
 
 
-def _error_payload(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: told.get(name, "") for name in ("code", "message", "hint", "phase")}
+def _error_payload(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: details.get(name, "") for name in ("code", "message", "hint", "phase")}

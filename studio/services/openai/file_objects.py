@@ -48,9 +48,9 @@ def create(db: Session, folder: Path, upload: Upload, *, is_again: bool = False)
         InvalidError: The file does not contain rows.
 
     """
-    known = _find_same(db, upload) if is_again else None
-    if known is not None:
-        return known
+    existing = _find_same(db, upload) if is_again else None
+    if existing is not None:
+        return existing
     try:
         return dataset_builds.import_file(db, folder, upload)
     except InvalidError as error:
@@ -67,8 +67,8 @@ def get(db: Session, file_id: str) -> Dataset:
         NotFoundError: There is none.
 
     """
-    found = _ID.fullmatch(file_id)
-    dataset = db.get(Dataset, int(found[1])) if found else None
+    match = _ID.fullmatch(file_id)
+    dataset = db.get(Dataset, int(match[1])) if match else None
     if dataset is None:
         raise NotFoundError(f"No such File object: {file_id[:100]}.", param="id")
     return dataset
@@ -81,10 +81,10 @@ def get_results_run(db: Session, file_id: str) -> Run | None:
         NotFoundError: That run is gone, or has no results yet.
 
     """
-    found = _RESULTS.fullmatch(file_id)
-    if found is None:
+    match = _RESULTS.fullmatch(file_id)
+    if match is None:
         return None
-    run = db.get(Run, int(found[1]))
+    run = db.get(Run, int(match[1]))
     if run is None or run.status is not RunStatus.SUCCEEDED:
         raise NotFoundError(f"No such File object: {file_id[:100]}.", param="id")
     return run
@@ -100,18 +100,20 @@ def status(db: Session, dataset: Dataset) -> tuple[str, str | None]:
         return (
             ("error", blocking) if blocking else ("processed", _describe_problems(version) or None)
         )
-    known = db.get(OpenAIFile, dataset.id)
-    chore = dataset_builds.latest_task(db, dataset.id or 0)
-    told = known.problem if known else f"{chore.error_message} {chore.error_hint}" if chore else ""
-    return "error", told.strip() or "The mapping of this file has not been confirmed yet."
+    file_row = db.get(OpenAIFile, dataset.id)
+    task = dataset_builds.latest_task(db, dataset.id or 0)
+    problem = (
+        file_row.problem if file_row else f"{task.error_message} {task.error_hint}" if task else ""
+    )
+    return "error", problem.strip() or "The mapping of this file has not been confirmed yet."
 
 
 def results_csv(db: Session, run: Run) -> bytes:
     """Return a run's losses and accuracies as CSV, one line per step."""
     query = select(Metric).where(Metric.run_id == run.id, col(Metric.key).in_(_RESULT_COLUMNS))
     steps: dict[int, dict[str, float | None]] = {}
-    for one in db.exec(query.order_by(col(Metric.step))):
-        steps.setdefault(one.step, {})[_RESULT_COLUMNS[one.key]] = one.value
+    for metric in db.exec(query.order_by(col(Metric.step))):
+        steps.setdefault(metric.step, {})[_RESULT_COLUMNS[metric.key]] = metric.value
     text = io.StringIO()
     table = csv.DictWriter(text, ["step", *_RESULT_COLUMNS.values()], lineterminator="\n")
     table.writeheader()
@@ -150,9 +152,9 @@ def _find_same(db: Session, upload: Upload) -> Dataset | None:
 
 
 def _describe_problems(version: DatasetVersion, *, only_blocking: bool = False) -> str:
-    told = [*version.problems, *(version.findings or [])]
-    wanted = [one for one in told if one["blocking"] or not only_blocking]
-    return " ".join(_describe_problem(one) for one in wanted)
+    problems = [*version.problems, *(version.findings or [])]
+    selected = [problem for problem in problems if problem["blocking"] or not only_blocking]
+    return " ".join(_describe_problem(problem) for problem in selected)
 
 
 def _describe_problem(problem: dict[str, object]) -> str:

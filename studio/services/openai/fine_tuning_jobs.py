@@ -57,19 +57,21 @@ class JobRequest:
     """Its metadata."""
 
 
-def create(db: Session, folder: Path, wish: JobRequest, limits: Limits) -> Run:
+def create(db: Session, folder: Path, request: JobRequest, limits: Limits) -> Run:
     """Queue a run for a job; it is held until its files have been read.
 
     Raises:
         InvalidError: A file or the model cannot be used, or the recipe cannot run here.
 
     """
-    training = _require_file(db, wish.training_file, "training_file")
+    training = _require_file(db, request.training_file, "training_file")
     validation = (
-        _require_file(db, wish.validation_file, "validation_file") if wish.validation_file else None
+        _require_file(db, request.validation_file, "validation_file")
+        if request.validation_file
+        else None
     )
-    recipe = _build_recipe(db, wish, training)
-    experiment = experiments.create(db, wish.suffix or training.name, recipe)
+    recipe = _build_recipe(db, request, training)
+    experiment = experiments.create(db, request.suffix or training.name, recipe)
     run = Run(
         experiment_id=experiment.id or 0,
         name=experiment.name,
@@ -82,8 +84,8 @@ def create(db: Session, folder: Path, wish: JobRequest, limits: Limits) -> Run:
     states.record_event(db, run, "queued")
     job = OpenAIJob(
         run_id=run.id or 0,
-        suffix=wish.suffix,
-        pairs=dict(wish.pairs),
+        suffix=request.suffix,
+        pairs=dict(request.pairs),
         training_id=training.id or 0,
         validation_id=validation.id if validation else None,
         is_validating=True,
@@ -100,8 +102,8 @@ def get(db: Session, job_id: str) -> Run:
         NotFoundError: There is none.
 
     """
-    found = _ID.fullmatch(job_id)
-    run = db.get(Run, int(found[1])) if found else None
+    match = _ID.fullmatch(job_id)
+    run = db.get(Run, int(match[1])) if match else None
     if run is None or run.deleted_at is not None:
         error = NotFoundError(f"Could not find fine tune: {job_id[:100]}.", param="fine_tune_id")
         error.code = "fine_tune_not_found"
@@ -111,9 +113,9 @@ def get(db: Session, job_id: str) -> Run:
 
 def get_job(db: Session, run: Run) -> OpenAIJob:
     """Return the request of a job; for a run started elsewhere, what is known of it."""
-    known = db.get(OpenAIJob, run.id)
-    if known is not None:
-        return known
+    job = db.get(OpenAIJob, run.id)
+    if job is not None:
+        return job
     version = versions.find_for_run(db, run)
     return OpenAIJob(run_id=run.id or 0, training_id=version.dataset_id if version else 0)
 
@@ -139,16 +141,18 @@ def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
     """
     model = models.find_by_name(db, recipe.base_model)
     name = "quick" if model and model.kind == "starter" else _PRESETS[recipe.adapter.kind]
-    preset = next(one for one in METHODS[recipe.method].presets if one.name == name)
+    preset = next(
+        candidate for candidate in METHODS[recipe.method].presets if candidate.name == name
+    )
     values = merge({"base_model": recipe.base_model, "dataset": recipe.dataset}, preset.values)
     rate: float = RECIPE_ADAPTER.validate_python(values).optimisation.learning_rate
     return rate
 
 
-def on_files_read(db: Session, folder: Path, chore: Task) -> None:
+def on_files_read(db: Session, folder: Path, task: Task) -> None:
     """Advance the jobs that waited for a file which a task has read or failed to read."""
-    read = CONVERSION_JOB_ADAPTER.validate_python(chore.params["reading"])
-    dataset_id = int(Path(chore.params["home"]).name)
+    conversion = CONVERSION_JOB_ADAPTER.validate_python(task.params["reading"])
+    dataset_id = int(Path(task.params["home"]).name)
     waiting = select(OpenAIJob).where(
         col(OpenAIJob.is_validating),
         (col(OpenAIJob.training_id) == dataset_id) | (col(OpenAIJob.validation_id) == dataset_id),
@@ -158,15 +162,15 @@ def on_files_read(db: Session, folder: Path, chore: Task) -> None:
         if run.status is not RunStatus.QUEUED:
             continue
         try:
-            if chore.status is not TaskStatus.SUCCEEDED:
-                raise InvalidError(chore.error_message or _CANCELLED_MESSAGE, hint=chore.error_hint)
-            _advance(db, folder, job, read.limits, read.mapping)
+            if task.status is not TaskStatus.SUCCEEDED:
+                raise InvalidError(task.error_message or _CANCELLED_MESSAGE, hint=task.error_hint)
+            _advance(db, folder, job, conversion.limits, conversion.mapping)
         except StudioError as error:
             _fail_run(db, run, error)
 
 
 def _advance(
-    db: Session, folder: Path, job: OpenAIJob, limits: Limits, read: Reading | None = None
+    db: Session, folder: Path, job: OpenAIJob, limits: Limits, read_mapping: Reading | None = None
 ) -> None:
     """Release a job's run if its rows are ready; otherwise queue reading them.
 
@@ -178,20 +182,20 @@ def _advance(
     """
     training = datasets.get(db, job.training_id)
     validation = datasets.get(db, job.validation_id) if job.validation_id else None
-    brought = [one for one in (training, validation) if one is not None]
-    if any(one.status is DatasetStatus.BUILDING for one in brought):
+    files = [dataset for dataset in (training, validation) if dataset is not None]
+    if any(dataset.status is DatasetStatus.BUILDING for dataset in files):
         return
-    for one in brought:
-        datasets.require(db, one.name)
-    wanted = _required_mapping(versions.current_mapping(db, job.training_id), validation)
-    version = _find_version(db, training, wanted, read)
+    for dataset in files:
+        datasets.require(db, dataset.name)
+    required_mapping = _required_mapping(versions.current_mapping(db, job.training_id), validation)
+    version = _find_version(db, training, required_mapping, read_mapping)
     if version is not None:
         versions.activate(db, version.dataset_id, version.number)
         _release_run(db, job, version)
         return
     before = dataset_builds.latest_task(db, job.training_id)
     if before is None or before.status.is_final:
-        dataset_builds.enqueue(db, folder, job.training_id, wanted, limits)
+        dataset_builds.enqueue(db, folder, job.training_id, required_mapping, limits)
 
 
 def _release_run(db: Session, job: OpenAIJob, version: DatasetVersion) -> None:
@@ -211,20 +215,27 @@ def _required_mapping(mapping: Reading, validation: Dataset | None) -> Reading:
 
 
 def _find_version(
-    db: Session, training: Dataset, wanted: Reading, read: Reading | None
+    db: Session, training: Dataset, required_mapping: Reading, read_mapping: Reading | None
 ) -> DatasetVersion | None:
     """Return the version with the required mapping, if there is one."""
     current = versions.current(db, training)
-    if read == wanted:
+    if read_mapping == required_mapping:
         return current  # If its rows existed before, its mapping is the earlier one.
-    every = [*([current] if current else []), *versions.list_versions(db, training.id or 0)]
-    return next((one for one in every if Reading.model_validate(one.mapping) == wanted), None)
+    candidates = [*([current] if current else []), *versions.list_versions(db, training.id or 0)]
+    return next(
+        (
+            version
+            for version in candidates
+            if Reading.model_validate(version.mapping) == required_mapping
+        ),
+        None,
+    )
 
 
-def _fail_run(db: Session, run: Run, why: StudioError) -> None:
-    run.error_code, run.error_message, run.error_hint = _BAD_FILE_CODE, why.message, why.hint
-    told = {"code": _BAD_FILE_CODE, "message": why.message, "hint": why.hint}
-    states.move(db, run, RunStatus.FAILED, told)
+def _fail_run(db: Session, run: Run, error: StudioError) -> None:
+    run.error_code, run.error_message, run.error_hint = _BAD_FILE_CODE, error.message, error.hint
+    details = {"code": _BAD_FILE_CODE, "message": error.message, "hint": error.hint}
+    states.move(db, run, RunStatus.FAILED, details)
 
 
 def _require_file(db: Session, file_id: str, param: str) -> Dataset:
@@ -253,9 +264,9 @@ def _check_model(db: Session, name: str) -> None:
         raise
 
 
-def _build_recipe(db: Session, wish: JobRequest, training: Dataset) -> AnyRecipe:
+def _build_recipe(db: Session, request: JobRequest, training: Dataset) -> AnyRecipe:
     """Return the recipe of a request. `changes` overrides everything else."""
-    base = model_names.base_model_name(db, wish.model)
+    base = model_names.base_model_name(db, request.model)
     _check_model(db, base)
     values = {
         "base_model": base,
@@ -263,16 +274,16 @@ def _build_recipe(db: Session, wish: JobRequest, training: Dataset) -> AnyRecipe
         "checkpoints": {"keep_after_success": True},
     }
     try:
-        recipe = runs.with_overrides(RECIPE_ADAPTER.validate_python(values), wish.changes)
+        recipe = runs.with_overrides(RECIPE_ADAPTER.validate_python(values), request.changes)
     except InvalidError as error:
         error.param = f"x_studio.{error.param}"
         raise
-    rate = recommended_learning_rate(db, recipe) * (wish.learning_rate_multiplier or 1.0)
-    chosen = {
-        "num_train_epochs": wish.epochs,
-        "per_device_train_batch_size": wish.batch_size,
+    rate = recommended_learning_rate(db, recipe) * (request.learning_rate_multiplier or 1.0)
+    optimisation = {
+        "num_train_epochs": request.epochs,
+        "per_device_train_batch_size": request.batch_size,
         "learning_rate": rate,
-        "seed": wish.seed,
+        "seed": request.seed,
     }
-    told = {name: value for name, value in chosen.items() if value is not None}
-    return runs.with_overrides(recipe, merge({"optimisation": told}, wish.changes))
+    given = {name: value for name, value in optimisation.items() if value is not None}
+    return runs.with_overrides(recipe, merge({"optimisation": given}, request.changes))

@@ -49,20 +49,22 @@ class JobCheckpoint:
 
 def list_events(db: Session, run: Run, *, limit: int, after: str = "") -> list[JobEvent]:
     """Return the events before the event `after`, newest first."""
-    mark = _cursor(db, run, after) if after else None
-    happened = [_event_from_run(run, one) for one in _load_run_events(db, run, mark, limit)]
-    told = [
-        _event_from_metrics(run, step, rows)
-        for step, rows in _load_metric_steps(db, run, mark, limit)
+    cursor = _cursor(db, run, after) if after else None
+    history_events = [
+        _event_from_run(run, event) for event in _load_run_events(db, run, cursor, limit)
     ]
-    every = sorted([*happened, *told], key=_sort_key, reverse=True)
-    return [one for one in every if mark is None or _sort_key(one) < mark][:limit]
+    metric_events = [
+        _event_from_metrics(run, step, rows)
+        for step, rows in _load_metric_steps(db, run, cursor, limit)
+    ]
+    events = sorted([*history_events, *metric_events], key=_sort_key, reverse=True)
+    return [event for event in events if cursor is None or _sort_key(event) < cursor][:limit]
 
 
 def list_checkpoints(db: Session, run: Run, folder: Path) -> list[JobCheckpoint]:
     """Return the checkpoints of a run, newest first."""
-    found = (_CHECKPOINT.fullmatch(one.name) for one in folder.glob("checkpoint-*"))
-    steps = {int(name[1]) for name in found if name}
+    matches = (_CHECKPOINT.fullmatch(path.name) for path in folder.glob("checkpoint-*"))
+    steps = {int(name[1]) for name in matches if name}
     ended = run.status is RunStatus.SUCCEEDED
     steps |= {run.step} if ended else set()
     return [
@@ -72,10 +74,10 @@ def list_checkpoints(db: Session, run: Run, folder: Path) -> list[JobCheckpoint]
 
 
 def _cursor(db: Session, run: Run, after: str) -> tuple[datetime, str]:
-    found = _ID.fullmatch(after)
-    kind, number = (found[1], int(found[2])) if found else ("", 0)
-    if kind == "h" and (happening := db.get(RunEvent, number)):
-        return _sort_key(_event_from_run(run, happening))
+    match = _ID.fullmatch(after)
+    kind, number = (match[1], int(match[2])) if match else ("", 0)
+    if kind == "h" and (run_event := db.get(RunEvent, number)):
+        return _sort_key(_event_from_run(run, run_event))
     if kind == "s" and (rows := _metrics_at_step(db, run, number)):
         return _sort_key(_event_from_metrics(run, number, rows))
     raise InvalidError(f"Event {after[:100]} does not exist.", param="after")
@@ -88,21 +90,23 @@ def _sort_key(event: JobEvent) -> tuple[datetime, str]:
 
 
 def _load_run_events(
-    db: Session, run: Run, mark: tuple[datetime, str] | None, limit: int
+    db: Session, run: Run, cursor: tuple[datetime, str] | None, limit: int
 ) -> Sequence[RunEvent]:
     query = select(RunEvent).where(RunEvent.run_id == run.id)
-    if mark:
-        query = query.where(col(RunEvent.at) <= mark[0])
+    if cursor:
+        query = query.where(col(RunEvent.at) <= cursor[0])
     # One more than the limit, since the cursor itself may be included.
     return db.exec(query.order_by(col(RunEvent.id).desc()).limit(limit + 1)).all()
 
 
 def _load_metric_steps(
-    db: Session, run: Run, mark: tuple[datetime, str] | None, limit: int
+    db: Session, run: Run, cursor: tuple[datetime, str] | None, limit: int
 ) -> Iterable[tuple[int, list[Metric]]]:
     query = select(Metric.step).where(Metric.run_id == run.id, col(Metric.key).in_(METRIC_NAMES))
-    if mark:
-        query = query.where(col(Metric.seconds) <= (mark[0] - _metrics_start(run)).total_seconds())
+    if cursor:
+        query = query.where(
+            col(Metric.seconds) <= (cursor[0] - _metrics_start(run)).total_seconds()
+        )
     newest_first = query.distinct().order_by(col(Metric.step).desc()).limit(limit + 1)
     for step in db.exec(newest_first).all():
         yield step, _metrics_at_step(db, run, step)
@@ -113,25 +117,26 @@ def _metrics_at_step(db: Session, run: Run, step: int) -> list[Metric]:
     return list(db.exec(query.where(col(Metric.key).in_(METRIC_NAMES)).order_by(col(Metric.id))))
 
 
-def _event_from_run(run: Run, one: RunEvent) -> JobEvent:
+def _event_from_run(run: Run, run_event: RunEvent) -> JobEvent:
     return JobEvent(
-        id=f"ftevent-{run.id}-h{one.id}",
-        at=one.at,
-        message=run_events.to_event(one).words,
-        level=_LEVELS.get(one.kind, "info"),
-        data=one.data,
+        id=f"ftevent-{run.id}-h{run_event.id}",
+        at=run_event.at,
+        message=run_events.to_event(run_event).words,
+        level=_LEVELS.get(run_event.kind, "info"),
+        data=run_event.data,
     )
 
 
 def _event_from_metrics(run: Run, step: int, rows: Sequence[Metric]) -> JobEvent:
     values = _metric_values(rows)
-    told = {"train_loss": "training loss", "valid_loss": "validation loss"}
-    losses = [f"{word}={values[name]:.4f}" for name, word in told.items() if name in values]
-    of = f"/{run.total_steps}" if run.total_steps else ""
+    labels = {"train_loss": "training loss", "valid_loss": "validation loss"}
+    losses = [f"{word}={values[name]:.4f}" for name, word in labels.items() if name in values]
+    total_text = f"/{run.total_steps}" if run.total_steps else ""
     return JobEvent(
         id=f"ftevent-{run.id}-s{step}",
-        at=_metrics_start(run) + timedelta(seconds=max((one.seconds for one in rows), default=0.0)),
-        message=f"Step {step}{of}: {', '.join(losses) or 'no finite loss'}",
+        at=_metrics_start(run)
+        + timedelta(seconds=max((metric.seconds for metric in rows), default=0.0)),
+        message=f"Step {step}{total_text}: {', '.join(losses) or 'no finite loss'}",
         type="metrics",
         data={"step": step, "total_steps": run.total_steps, **values},
     )
@@ -145,11 +150,12 @@ def _metrics_start(run: Run) -> datetime:
 def _job_checkpoint(db: Session, run: Run, step: int, *, is_last: bool) -> JobCheckpoint:
     before = select(Metric).where(Metric.run_id == run.id, col(Metric.step) <= step)
     newest_first = before.order_by(col(Metric.step).desc()).limit(1)
-    found = (db.exec(newest_first.where(Metric.key == key)).first() for key in METRIC_NAMES)
-    rows = [one for one in found if one is not None]
+    latest = (db.exec(newest_first.where(Metric.key == key)).first() for key in METRIC_NAMES)
+    rows = [metric for metric in latest if metric is not None]
     return JobCheckpoint(
         id=f"ftckpt_{run.id}_{step}",
-        at=_metrics_start(run) + timedelta(seconds=max((one.seconds for one in rows), default=0.0)),
+        at=_metrics_start(run)
+        + timedelta(seconds=max((metric.seconds for metric in rows), default=0.0)),
         step=step,
         metrics={"step": step, **_metric_values(rows)},
         is_last=is_last,
@@ -157,7 +163,7 @@ def _job_checkpoint(db: Session, run: Run, step: int, *, is_last: bool) -> JobCh
 
 
 def _metric_values(rows: Iterable[Metric]) -> dict[str, float]:
-    values = {METRIC_NAMES[one.key]: one.value for one in rows if one.value is not None}
+    values = {METRIC_NAMES[metric.key]: metric.value for metric in rows if metric.value is not None}
     # Every validation of the studio uses all validation rows.
     full = {f"full_{name}": value for name, value in values.items() if name.startswith("valid")}
     return values | full

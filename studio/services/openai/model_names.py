@@ -89,12 +89,12 @@ def get(db: Session, runs: Path, name: str) -> ModelInfo:
         NotFoundError: There is none.
 
     """
-    found = _parse_tuned_name(db, name)
-    if found is not None and found.step is not None:
-        written = _checkpoint_dir(runs, found, found.step).stat().st_mtime
-        return ModelInfo(name=name, created_at=datetime.fromtimestamp(written, UTC))
-    if found is not None:
-        return _tuned_info(found.run, job_suffix(db, found.run))
+    tuned = _parse_tuned_name(db, name)
+    if tuned is not None and tuned.step is not None:
+        saved_at = _checkpoint_dir(runs, tuned, tuned.step).stat().st_mtime
+        return ModelInfo(name=name, created_at=datetime.fromtimestamp(saved_at, UTC))
+    if tuned is not None:
+        return _tuned_info(tuned.run, job_suffix(db, tuned.run))
     model = models.find_by_name(db, name)
     if model is None:
         raise _not_found_error(name)
@@ -109,23 +109,23 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
         NotFoundError: There is none with that name, or its files are gone.
 
     """
-    found = _parse_tuned_name(db, name)
-    if found is None:
+    tuned = _parse_tuned_name(db, name)
+    if tuned is None:
         get(db, runs, name)
         code = remote_code_trust.allowed_code_hash(models.find_by_name(db, name))
         return ServedModel(model=models.require(db, name), code=code)
-    run, folder = found.run, RunDir(runs / str(found.run.id))
+    run, folder = tuned.run, RunDir(runs / str(tuned.run.id))
     if not folder.artifacts.is_dir():
         raise _not_found_error(name)
-    weights = "" if found.step is None else str(_checkpoint_dir(runs, found, found.step))
-    told = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    weights = "" if tuned.step is None else str(_checkpoint_dir(runs, tuned, tuned.step))
+    job_spec = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     if run.recipe.adapter.kind == "full":
-        return ServedModel(model=str(folder.artifacts), weights=weights, code=told.code)
+        return ServedModel(model=str(folder.artifacts), weights=weights, code=job_spec.code)
     return ServedModel(
-        model=told.model,
+        model=job_spec.model,
         adapter=str(folder.artifacts),
         weights=weights,
-        code=told.code,
+        code=job_spec.code,
         precision=run.recipe.precision,
         base_dtype=run.recipe.adapter.base_dtype,
     )
@@ -139,14 +139,14 @@ def base_model_name(db: Session, name: str) -> str:
         NotFoundError: There is none with that name.
 
     """
-    found = _parse_tuned_name(db, name)
-    if found is None:
+    tuned = _parse_tuned_name(db, name)
+    if tuned is None:
         return name
-    run = found.run
-    if found.step is not None:
+    run = tuned.run
+    if tuned.step is not None:
         raise InvalidError(
             f"{name} is a checkpoint: it can answer, but training cannot start from it.",
-            hint=f"Start from {found.model}, or from its base model.",
+            hint=f"Start from {tuned.model}, or from its base model.",
             param="model",
         )
     if run.recipe.adapter.kind != "full":
@@ -166,18 +166,18 @@ def delete(db: Session, runs: Path, name: str) -> None:
         NotFoundError: There is none with that name.
 
     """
-    found = _parse_tuned_name(db, name)
-    if found is None:
+    tuned = _parse_tuned_name(db, name)
+    if tuned is None:
         get(db, runs, name)
         raise ConflictError(
             f"{name} is a base model.", hint="Remove it on the studio's Models page."
         )
-    if found.step is not None:
+    if tuned.step is not None:
         raise ConflictError(
-            f"{name} is a checkpoint, and is deleted with its run.", hint=f"Delete {found.model}."
+            f"{name} is a checkpoint, and is deleted with its run.", hint=f"Delete {tuned.model}."
         )
-    owners.require(db, "runs", [found.run.id or 0])
-    trash.move_to_trash(db, [found.run.id or 0])
+    owners.require(db, "runs", [tuned.run.id or 0])
+    trash.move_to_trash(db, [tuned.run.id or 0])
 
 
 def job_suffix(db: Session, run: Run) -> str:
@@ -194,33 +194,35 @@ def _parse_tuned_name(db: Session, name: str) -> _TunedModel | None:
     """
     if not name.startswith("ft:"):
         return None
-    said = _TUNED.fullmatch(name)
-    run = db.get(Run, int(said["run"])) if said else None
-    if said is None or run is None or run.deleted_at:
+    match = _TUNED.fullmatch(name)
+    run = db.get(Run, int(match["run"])) if match else None
+    if match is None or run is None or run.deleted_at:
         raise _not_found_error(name)
-    if said["model"] != tuned_model_name(run, job_suffix(db, run)):
+    if match["model"] != tuned_model_name(run, job_suffix(db, run)):
         raise _not_found_error(name)
     if run.status is not RunStatus.SUCCEEDED:
         raise _not_found_error(
             name, "Its run has not succeeded; its models are available once it has."
         )
-    return _TunedModel(run, said["model"], int(said["step"]) if said["step"] else None)
+    return _TunedModel(run, match["model"], int(match["step"]) if match["step"] else None)
 
 
-def _checkpoint_dir(runs: Path, found: _TunedModel, step: int) -> Path:
+def _checkpoint_dir(runs: Path, tuned: _TunedModel, step: int) -> Path:
     """Return the folder of a checkpoint.
 
     Raises:
         NotFoundError: It was not kept.
 
     """
-    folder = RunDir(runs / str(found.run.id)).checkpoints
-    kept = [one.step for one in artifacts.list_checkpoints(folder)]
-    if step not in kept:
-        steps = f", or a step that was kept: {', '.join(map(str, kept))}" if kept else ""
+    folder = RunDir(runs / str(tuned.run.id)).checkpoints
+    kept_steps = [checkpoint.step for checkpoint in artifacts.list_checkpoints(folder)]
+    if step not in kept_steps:
+        steps = (
+            f", or a step that was kept: {', '.join(map(str, kept_steps))}" if kept_steps else ""
+        )
         raise _not_found_error(
-            f"{found.model}:ckpt-step-{step}",
-            f"The checkpoint of step {step} was not kept. Use {found.model}{steps}.",
+            f"{tuned.model}:ckpt-step-{step}",
+            f"The checkpoint of step {step} was not kept. Use {tuned.model}{steps}.",
         )
     return folder / f"checkpoint-{step}"
 

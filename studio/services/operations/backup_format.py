@@ -81,14 +81,16 @@ class OpenBackup:
     open: FileOpener
 
 
-def copy_file(source: IO[bytes], to: IO[bytes], most: int, watch: ProgressCallback) -> BackupEntry:
+def copy_file(
+    source: IO[bytes], target: IO[bytes], max_bytes: int, on_progress: ProgressCallback
+) -> BackupEntry:
     """Copy at most `most` bytes of a file. Return the size and checksum of what was copied."""
     digest, size = hashlib.sha256(), 0
-    while piece := source.read(min(_CHUNK_BYTES, most - size)):
-        to.write(piece)
-        digest.update(piece)
-        size += len(piece)
-        watch(len(piece))
+    while chunk := source.read(min(_CHUNK_BYTES, max_bytes - size)):
+        target.write(chunk)
+        digest.update(chunk)
+        size += len(chunk)
+        on_progress(len(chunk))
     return BackupEntry(bytes=size, sha256=digest.hexdigest())
 
 
@@ -132,12 +134,12 @@ def zip_path(folder: Path) -> Path:
 
 def free_bytes(folder: Path) -> int:
     """Return the free bytes on the disk of a folder, which need not exist yet."""
-    return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
 
-def _read_manifest(path: Path, opened: FileOpener) -> BackupManifest:
+def _read_manifest(path: Path, open_file: FileOpener) -> BackupManifest:
     try:
-        with opened(MANIFEST) as file:
+        with open_file(MANIFEST) as file:
             manifest = BackupManifest.model_validate_json(file.read(_MANIFEST_LIMIT))
     except ValidationError as error:
         raise InvalidError(

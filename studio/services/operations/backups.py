@@ -57,22 +57,22 @@ class BackupOptions:
 
     @property
     def left_out(self) -> list[str]:
-        wanted = {"models": self.models, "checkpoints": self.checkpoints}
-        return [name for name, is_wanted in wanted.items() if not is_wanted]
+        included = {"models": self.models, "checkpoints": self.checkpoints}
+        return [name for name, is_wanted in included.items() if not is_wanted]
 
 
-def estimate_bytes(settings: Settings, choice: BackupOptions) -> int:
+def estimate_bytes(settings: Settings, options: BackupOptions) -> int:
     """Return the approximate size of a backup in bytes, before compression."""
     database = settings.database.stat().st_size if settings.database.exists() else 0
     sizes = 0
-    for path in _files(settings.home, choice):
+    for path in _files(settings.home, options):
         with suppress(FileNotFoundError):
             sizes += path.stat().st_size
     return sizes + database
 
 
 def create(
-    settings: Settings, to: Path, choice: BackupOptions, watch: ProgressCallback
+    settings: Settings, destination: Path, options: BackupOptions, on_progress: ProgressCallback
 ) -> BackupManifest:
     """Write a backup next to its destination, then move it into place. The studio may keep running.
 
@@ -83,50 +83,50 @@ def create(
         NotFoundError: There is no studio in this home.
 
     """
-    to = to.expanduser().absolute()
-    _check(settings, to, choice)
+    destination = destination.expanduser().absolute()
+    _check(settings, destination, options)
     share = locks.HomeLock(settings.home)
     engine = open_engine(settings.database)
     try:
-        with _staging_dir(to) as stage:
-            manifest = _write(engine, settings.home, stage, choice, watch)
+        with _staging_dir(destination) as stage:
+            manifest = _write(engine, settings.home, stage, options, on_progress)
             os.sync()
-            made = backup_format.zip_path(stage) if choice.packed else stage
-            made.replace(to)
+            result = backup_format.zip_path(stage) if options.packed else stage
+            result.replace(destination)
     finally:
         engine.dispose()
         share.close()
     return manifest
 
 
-def _check(settings: Settings, to: Path, choice: BackupOptions) -> None:
+def _check(settings: Settings, destination: Path, options: BackupOptions) -> None:
     if not settings.database.exists():
         raise NotFoundError(
             f"There is no studio in {settings.home}.",
             hint="Set STUDIO_HOME to the studio's folder.",
         )
-    if to.exists():
-        raise ConflictError(f"{to} already exists.", hint="Choose another name.")
-    if to.is_relative_to(settings.home):
+    if destination.exists():
+        raise ConflictError(f"{destination} already exists.", hint="Choose another name.")
+    if destination.is_relative_to(settings.home):
         raise InvalidError(
             "A backup inside the studio's home would be lost together with it.",
             hint="Choose a place outside the home, ideally on another disk.",
         )
-    needed, free = estimate_bytes(settings, choice), backup_format.free_bytes(to.parent)
+    needed, free = estimate_bytes(settings, options), backup_format.free_bytes(destination.parent)
     if needed > free:
         raise DiskFullError(
             f"The backup may need {needed / 10**9:.1f} GB, "
-            f"but {to.parent} has only {free / 10**9:.1f} GB free.",
+            f"but {destination.parent} has only {free / 10**9:.1f} GB free.",
             hint="Choose another disk, or exclude large files: --no-models --no-checkpoints.",
         )
 
 
 @contextmanager
-def _staging_dir(to: Path) -> Iterator[Path]:
-    stage = to.with_name(f".new-{uuid4().hex}")
+def _staging_dir(destination: Path) -> Iterator[Path]:
+    stage = destination.with_name(f".new-{uuid4().hex}")
     try:
-        with locks.explain_os_errors(to.parent):
-            to.parent.mkdir(parents=True, exist_ok=True)
+        with locks.explain_os_errors(destination.parent):
+            destination.parent.mkdir(parents=True, exist_ok=True)
             stage.mkdir(mode=0o700)
         with atomic_dirs.explain_disk_full():
             yield stage
@@ -135,47 +135,49 @@ def _staging_dir(to: Path) -> Iterator[Path]:
 
 
 def _write(
-    engine: Engine, home: Path, stage: Path, choice: BackupOptions, watch: ProgressCallback
+    engine: Engine, home: Path, stage: Path, options: BackupOptions, on_progress: ProgressCallback
 ) -> BackupManifest:
     database = stage / f".{DATABASE}"
     snapshot.create(engine, database)
-    with backup_format.open_for_writing(stage, packed=choice.packed) as opened:
-        files = {DATABASE: _copy(database, DATABASE, opened, watch)}
-        for path in _files(home, choice):
+    with backup_format.open_for_writing(stage, packed=options.packed) as open_file:
+        files = {DATABASE: _copy(database, DATABASE, open_file, on_progress)}
+        for path in _files(home, options):
             name = path.relative_to(home).as_posix()
             # Temporary and deleted files may vanish meanwhile; `_require_unchanged` checks rows.
             with suppress(FileNotFoundError):
-                files[name] = _copy(path, name, opened, watch)
+                files[name] = _copy(path, name, open_file, on_progress)
         _require_unchanged(engine, database)
         manifest = BackupManifest(
             studio=studio.__version__,
             revision=migrate.current_version(engine) or "",
             made_at=datetime.now(UTC),
-            left_out=choice.left_out,
+            left_out=options.left_out,
             files=files,
         )
-        with opened(MANIFEST) as file:
+        with open_file(MANIFEST) as file:
             file.write(manifest.model_dump_json(indent=1).encode())
     database.unlink()
     return manifest
 
 
-def _copy(path: Path, name: str, opened: FileOpener, watch: ProgressCallback) -> BackupEntry:
+def _copy(
+    path: Path, name: str, open_file: FileOpener, on_progress: ProgressCallback
+) -> BackupEntry:
     # Copy the current size only: logs may still grow.
-    with path.open("rb") as file, opened(name) as made:
-        return backup_format.copy_file(file, made, os.fstat(file.fileno()).st_size, watch)
+    with path.open("rb") as file, open_file(name) as target:
+        return backup_format.copy_file(file, target, os.fstat(file.fileno()).st_size, on_progress)
 
 
-def _files(home: Path, choice: BackupOptions) -> Iterator[Path]:
+def _files(home: Path, options: BackupOptions) -> Iterator[Path]:
     for path in sorted(home.iterdir()):
         if (
             not path.name.startswith((*_EXCLUDED_PREFIXES, *_TEMPORARY_PREFIXES))
-            and path.name not in choice.left_out
+            and path.name not in options.left_out
         ):
-            yield from _walk(path, choice)
+            yield from _walk(path, options)
 
 
-def _walk(path: Path, choice: BackupOptions) -> Iterator[Path]:
+def _walk(path: Path, options: BackupOptions) -> Iterator[Path]:
     """Yield the files of a folder; a run's log first, so that all files it mentions follow."""
     if path.is_file():
         yield path
@@ -190,25 +192,28 @@ def _walk(path: Path, choice: BackupOptions) -> Iterator[Path]:
             is_half_made = inner.name.startswith(_TEMPORARY_PREFIXES) or inner.name.endswith(
                 ".partial"
             )
-            is_left_out = inner.name == "checkpoints" and not choice.checkpoints
+            is_left_out = inner.name == "checkpoints" and not options.checkpoints
             if not (inner == log or inner.is_symlink() or is_half_made or is_left_out):
-                yield from _walk(inner, choice)
+                yield from _walk(inner, options)
 
 
 def _require_unchanged(engine: Engine, database: Path) -> None:
     """Refuse a backup of rows whose files may have been deleted during the copy."""
     copy = open_engine(database)
     try:
-        gone = _row_names(copy) - _row_names(engine)
+        missing = _row_names(copy) - _row_names(engine)
     finally:
         copy.dispose()
-    if gone:
+    if missing:
         raise ConflictError(
-            f"{min(gone)} was deleted during the backup.", hint="Run the backup again."
+            f"{min(missing)} was deleted during the backup.", hint="Run the backup again."
         )
 
 
 def _row_names(engine: Engine) -> set[str]:
     with read_session(engine) as db:
-        kept = {"Run": db.exec(select(Run.id)).all(), "Dataset": db.exec(select(Dataset.id)).all()}
-    return {f"{noun} {number}" for noun, numbers in kept.items() for number in numbers}
+        ids_by_noun = {
+            "Run": db.exec(select(Run.id)).all(),
+            "Dataset": db.exec(select(Dataset.id)).all(),
+        }
+    return {f"{noun} {number}" for noun, numbers in ids_by_noun.items() for number in numbers}

@@ -40,7 +40,9 @@ class CheckResult:
 def check_home(settings: Settings) -> Iterator[CheckResult]:
     """Check the SQLite version and the home folder."""
     yield check_sqlite(sqlite_driver().sqlite_version_info)
-    mounts = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
+    mounts = {
+        partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)
+    }
     yield check_file_system(settings.home, mounts)
     yield check_free_space(settings.home, shutil.disk_usage(_nearest_existing(settings.home)).free)
     yield check_permissions(settings.home)
@@ -60,9 +62,9 @@ def check_sqlite(version: tuple[int, ...]) -> CheckResult:
 
 def check_file_system(home: Path, mounts: Mapping[str, str]) -> CheckResult:
     """Find the file system of the home's innermost mount point."""
-    place = _nearest_existing(home).resolve()
-    above = [str(path) for path in (place, *place.parents)]
-    kind = next((mounts[path] for path in above if path in mounts), "unknown")
+    folder = _nearest_existing(home).resolve()
+    ancestors = [str(path) for path in (folder, *folder.parents)]
+    kind = next((mounts[path] for path in ancestors if path in mounts), "unknown")
     if kind.lower() in NETWORK_FILE_SYSTEMS:
         return CheckResult(
             good=False,

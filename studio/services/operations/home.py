@@ -102,9 +102,9 @@ def install_starter(
     with unit_of_work(engine) as db:
         starter_dataset.get_or_create(db, settings.datasets)
         matmul_speeds.enqueue(db, detect())
-        known = db.exec(select(Model).where(Model.name == STARTER)).first()
+        existing = db.exec(select(Model).where(Model.name == STARTER)).first()
     folder = settings.models / STARTER
-    if known and (folder / "config.json").exists():
+    if existing and (folder / "config.json").exists():
         return
     if not detect().torch:
         say("The training packages are not installed: pip install 'mantissa-studio[train]'")
@@ -112,7 +112,7 @@ def install_starter(
     if not (folder / "config.json").exists():
         say(MAKING_STARTER)
         _build_starter(folder, report)
-    if known:
+    if existing:
         return
     with unit_of_work(engine) as db:
         models.add(db, STARTER, str(folder), kind=STARTER)
@@ -143,8 +143,8 @@ def _build_starter(folder: Path, report: ReportProgress) -> None:
 
 def _progress_text(step: int, steps: int, first: tuple[int, float]) -> str:
     """Return the progress; extrapolate the time left from the steps since the `first` report."""
-    begun, at = first
-    if step == begun:
+    first_step, started_at = first
+    if step == first_step:
         return f"{MAKING_STARTER} Step {step} of {steps}"
-    left = (time.monotonic() - at) / (step - begun) * (steps - step)
-    return f"{MAKING_STARTER} Step {step} of {steps}, about {left:.0f} s left"
+    seconds_left = (time.monotonic() - started_at) / (step - first_step) * (steps - step)
+    return f"{MAKING_STARTER} Step {step} of {steps}, about {seconds_left:.0f} s left"

@@ -28,8 +28,8 @@ def needs_migration(engine: Engine) -> bool:
 def migrate(engine: Engine, folder: Path) -> None:
     """Move the files of each such version, and store the checksum of its rows."""
     with read_session(engine) as db:
-        found = db.exec(_unmigrated()).all()
-    for version in found:
+        versions = db.exec(_unmigrated()).all()
+    for version in versions:
         home = folder / str(version.dataset_id)
         _move(home, home / str(version.number))
         if version.validation_rows:
@@ -43,11 +43,11 @@ def _unmigrated() -> SelectOfScalar[DatasetVersion]:
     return select(DatasetVersion).where(DatasetVersion.sha256 == "")
 
 
-def _move(home: Path, to: Path) -> None:
-    to.mkdir(parents=True, exist_ok=True)
+def _move(home: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
     for name in _PARTS:
         with suppress(FileNotFoundError):
-            (home / name).replace(to / name)
+            (home / name).replace(target / name)
 
 
 def _link_validation(rows: Path, home: Path) -> None:

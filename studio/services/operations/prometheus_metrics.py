@@ -58,8 +58,8 @@ def collect(db: Session, now: datetime | None = None) -> StudioMetrics:
         slots_used=int(db.exec(used).one()),
         oldest_wait_seconds=_oldest_wait(db, now),
         worker_silence_seconds=_worker_silence(db, now),
-        worker_failing=sum(len(one.failing) for one in workers.list_alive(db)),
-        worker_failures=sum(one.failures for one in workers.list_alive(db)),
+        worker_failing=sum(len(worker.failing) for worker in workers.list_alive(db)),
+        worker_failures=sum(worker.failures for worker in workers.list_alive(db)),
         durations=within,
         duration_count=count,
         duration_seconds=seconds,
@@ -89,10 +89,10 @@ def _worker_silence(db: Session, now: datetime) -> float | None:
 
 
 def _duration_histogram(db: Session) -> tuple[tuple[int, ...], int, float]:
-    ended = (col(Run.finished_at).is_not(None), col(Run.claimed_at).is_not(None))
-    each = select(seconds_between(col(Run.claimed_at), col(Run.finished_at)).label("took"))
+    is_finished = (col(Run.finished_at).is_not(None), col(Run.claimed_at).is_not(None))
+    durations = select(seconds_between(col(Run.claimed_at), col(Run.finished_at)).label("took"))
     # OFFSET keeps databases from computing each run's seconds again for every bound.
-    took = each.where(*ended).offset(0).subquery().c.took
+    took = durations.where(*is_finished).offset(0).subquery().c.took
     within = (
         func.coalesce(func.sum(cast(took <= bound, Integer)), 0) for bound in DURATION_BUCKETS
     )

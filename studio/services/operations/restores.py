@@ -38,7 +38,7 @@ _SPARE_BYTES = 64 * 2**20
 """Free space to keep for the studio after a restore."""
 
 
-def restore(source: OpenBackup, home: Path, *, force: bool, watch: ProgressCallback) -> None:
+def restore(source: OpenBackup, home: Path, *, force: bool, on_progress: ProgressCallback) -> None:
     """Fill a home from a backup. Existing files move to a folder inside it; none is deleted.
 
     Raises:
@@ -56,7 +56,7 @@ def restore(source: OpenBackup, home: Path, *, force: bool, watch: ProgressCallb
                 finish(home)
             _require_empty(home, force=force)
             _require_room(home, source.manifest)
-            _copy_and_verify(home, source, watch)
+            _copy_and_verify(home, source, on_progress)
             finish(home)
     finally:
         share.close()
@@ -126,15 +126,15 @@ def _require_room(home: Path, manifest: BackupManifest) -> None:
         )
 
 
-def _copy_and_verify(home: Path, source: OpenBackup, watch: ProgressCallback) -> None:
+def _copy_and_verify(home: Path, source: OpenBackup, on_progress: ProgressCallback) -> None:
     """Copy and verify all files, then commit."""
     with _staging_dir(home) as stage:
         (stage / "old").mkdir()
         for name, entry in source.manifest.files.items():
             path = stage / "new" / name
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with source.open(name) as file, path.open("xb") as made:
-                if copy_file(file, made, entry.bytes + 1, watch) != entry:
+            with source.open(name) as file, path.open("xb") as target:
+                if copy_file(file, target, entry.bytes + 1, on_progress) != entry:
                     raise InvalidError(
                         f"The checksum of {name} in the backup is wrong.",
                         hint="Nothing was changed. Try another copy of the backup.",
@@ -184,10 +184,12 @@ def _forget_processes(database: Path) -> None:
         migrate.reject_newer_version(revision)
         with unit_of_work(engine) as db:
             connection = db.connection()
-            known = {one["name"] for one in inspect(connection).get_columns("run")}
-            for name, forgotten in _PROCESS.items():
-                if name in known:
-                    connection.execute(update(_RUN).values(forgotten))
+            column_names = {
+                column_info["name"] for column_info in inspect(connection).get_columns("run")
+            }
+            for name, cleared_values in _PROCESS.items():
+                if name in column_names:
+                    connection.execute(update(_RUN).values(cleared_values))
             paused = update(_RUN).where(_RUN.c.status.in_(_LIVE))
             connection.execute(paused.values(status=RunStatus.PAUSED.value))
             connection.execute(delete(table("worker")))

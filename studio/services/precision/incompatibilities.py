@@ -74,14 +74,17 @@ def check_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) ->
         changed = RECIPE_ADAPTER.validate_python(merge(recipe.model_dump(), change))
         if not any(_problems(_Case(changed, facts, hardware))):
             param = next(iter(flatten(change)))
-            return [Refusal(message=one, hint=hint, param=param, repair=change) for one in messages]
-    return [Refusal(message=one, hint="Choose another model.") for one in messages]
+            return [
+                Refusal(message=message, hint=hint, param=param, repair=change)
+                for message in messages
+            ]
+    return [Refusal(message=message, hint="Choose another model.") for message in messages]
 
 
 def _problems(case: _Case) -> Iterator[str]:
-    clash = find_conflict(case.recipe)
-    if clash is not None:
-        yield clash.message
+    conflict = find_conflict(case.recipe)
+    if conflict is not None:
+        yield conflict.message
     for rule in _RULES:
         if message := rule(case):
             yield message
@@ -113,13 +116,13 @@ def _hardware_lacks(case: _Case) -> str:
 
 
 def _weights_overflow(case: _Case) -> str:
-    spread = case.facts.stats
-    if "float16" not in _dtypes_used(case) or not spread.over_float16:
+    stats = case.facts.stats
+    if "float16" not in _dtypes_used(case) or not stats.over_float16:
         return ""
     return (
-        f"{spread.over_float16:,} of {spread.sampled:,} sampled weights exceed "
+        f"{stats.over_float16:,} of {stats.sampled:,} sampled weights exceed "
         f"{weight_samples.FLOAT16_MAX:,.0f}, the largest float16 value; "
-        f"the largest is {spread.largest:,.0f}.{_float16_note(case)}"
+        f"the largest is {stats.largest:,.0f}.{_float16_note(case)}"
     )
 
 
@@ -132,10 +135,13 @@ def _float16_note(case: _Case) -> str:
 
 
 def _family_overflows(case: _Case) -> str:
-    known = family_limits.FLOAT16_OVERFLOWS.get(case.facts.family)
-    if case.mode.compute != "float16" or known is None or not known.is_certain:
+    overflow = family_limits.FLOAT16_OVERFLOWS.get(case.facts.family)
+    if case.mode.compute != "float16" or overflow is None or not overflow.is_certain:
         return ""
-    return f"{case.facts.family} models do not train in float16: {known.reason} ({known.source})."
+    return (
+        f"{case.facts.family} models do not train in float16: {overflow.reason} "
+        f"({overflow.source})."
+    )
 
 
 def _mixes_float64(case: _Case) -> str:
@@ -143,10 +149,13 @@ def _mixes_float64(case: _Case) -> str:
     narrow = [name for name in _dtypes_used(case) if DTYPE_BYTES[name] < DTYPE_BYTES["float32"]]
     if not layers or not narrow:
         return ""
-    lost = f"{narrow[0]} would lose most of their precision"
+    consequence = f"{narrow[0]} would lose most of their precision"
     if len(layers) == 1:
-        return f"{layers[0]} is stored in float64 although other layers are not, and {lost}."
-    return f"{join_names(layers)} are stored in float64 although other layers are not, and {lost}."
+        return f"{layers[0]} is stored in float64 although other layers are not, and {consequence}."
+    return (
+        f"{join_names(layers)} are stored in float64 although other layers are not, and "
+        f"{consequence}."
+    )
 
 
 def _halves_clash(case: _Case) -> str:
@@ -154,11 +163,12 @@ def _halves_clash(case: _Case) -> str:
     if case.hardware.device == "cpu" and case.facts.family in architectures.LAYER_NORMS:
         source = "layer norms on a CPU"
     compute = case.mode.compute
-    other = {"float16": "bfloat16", "bfloat16": "float16"}.get(compute, "")
-    if source is None or other not in count_by_dtype(case.recipe, case.facts):
+    other_dtype = {"float16": "bfloat16", "bfloat16": "float16"}.get(compute, "")
+    if source is None or other_dtype not in count_by_dtype(case.recipe, case.facts):
         return ""
     return (
-        f"{case.facts.family} models cannot compute in {compute} with {other} weights ({source})."
+        f"{case.facts.family} models cannot compute in {compute} with {other_dtype} weights "
+        f"({source})."
     )
 
 
@@ -174,8 +184,8 @@ def _has_odd_sides(case: _Case) -> str:
 
 def join_names(names: tuple[str, ...]) -> str:
     """Join the first few names and count the rest."""
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _cannot_quantise(case: _Case) -> str:
@@ -185,11 +195,12 @@ def _cannot_quantise(case: _Case) -> str:
 
 
 def _is_quantised_already(case: _Case) -> str:
-    how = case.facts.quantised
-    if not how:
+    format_name = case.facts.quantised
+    if not format_name:
         return ""
     return (
-        f"This model is already quantised ({how}), and adapters can only be trained on models "
+        f"This model is already quantised ({format_name}), and adapters can only be trained on "
+        "models "
         "that the studio quantises itself: choose the original model."
     )
 
@@ -243,5 +254,5 @@ _RULES: tuple[_Rule, ...] = (
 def _dtypes_used(case: _Case) -> list[Any]:
     """Return the dtypes that the model's own weights are converted to."""
     row = case.recipe.adapter.quantised
-    passed = ["float16"] if row is not None and row.is_made_of_float16 else []
-    return [*count_by_dtype(case.recipe, case.facts), case.mode.compute, *passed]
+    intermediate = ["float16"] if row is not None and row.is_made_of_float16 else []
+    return [*count_by_dtype(case.recipe, case.facts), case.mode.compute, *intermediate]

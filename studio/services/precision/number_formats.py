@@ -96,10 +96,10 @@ def weight_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
         return mode.weights
     if recipe_keeps_saved_dtypes(recipe):
         # Without the weights, the config is the only source.
-        most = next(iter(facts.load_dtypes), facts.native)
-        return next((one for one in DTYPE_BYTES if one == most), mode.weights)
-    asked = recipe.adapter.base_dtype
-    return next((one for one in DTYPE_BYTES if one == asked), mode.weights)
+        most_common = next(iter(facts.load_dtypes), facts.native)
+        return next((dtype for dtype in DTYPE_BYTES if dtype == most_common), mode.weights)
+    requested = recipe.adapter.base_dtype
+    return next((dtype for dtype in DTYPE_BYTES if dtype == requested), mode.weights)
 
 
 def recipe_keeps_saved_dtypes(recipe: AnyRecipe) -> bool:
@@ -115,8 +115,8 @@ def count_by_dtype(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
 
 def hidden_state_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     """Return the dtype of the hidden states between layers: that of the token embeddings."""
-    own = facts.embedding_dtype if recipe_keeps_saved_dtypes(recipe) else None
-    return own or weight_dtype(recipe, facts)
+    embedding_dtype = facts.embedding_dtype if recipe_keeps_saved_dtypes(recipe) else None
+    return embedding_dtype or weight_dtype(recipe, facts)
 
 
 def rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> CastRounding | None:
@@ -148,25 +148,25 @@ def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
 
 def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
     mode = PRECISIONS[recipe.precision]
-    trained = _trained_parameters(recipe, facts)
+    parameters = _trained_parameters(recipe, facts)
     if isinstance(recipe.adapter, Lora):
         return MemorySizes(
             weights=_base_bytes(recipe, facts),
-            adapter=trained * DTYPE_BYTES["float32"],
-            gradients=trained * DTYPE_BYTES["float32"],
-            optimizer=trained
+            adapter=parameters * DTYPE_BYTES["float32"],
+            gradients=parameters * DTYPE_BYTES["float32"],
+            optimizer=parameters
             * DTYPE_BYTES["float32"]
             * OPTIMIZER_STATES[recipe.optimisation.optim],
             copies=_autocast_copies(recipe, facts),
             compensation=0,
         )
     return MemorySizes(
-        weights=trained * DTYPE_BYTES[mode.weights],
+        weights=parameters * DTYPE_BYTES[mode.weights],
         adapter=0,
-        gradients=trained * DTYPE_BYTES[mode.gradients],
-        optimizer=trained * DTYPE_BYTES[mode.optimizer_states] * _optimizer_states(recipe),
+        gradients=parameters * DTYPE_BYTES[mode.gradients],
+        optimizer=parameters * DTYPE_BYTES[mode.optimizer_states] * _optimizer_states(recipe),
         copies=_autocast_copies(recipe, facts),
-        compensation=trained * _compensation_bytes(mode),
+        compensation=parameters * _compensation_bytes(mode),
     )
 
 
@@ -174,7 +174,9 @@ def _base_bytes(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the bytes of the base model under an adapter."""
     row, width = recipe.adapter.quantised, DTYPE_BYTES[weight_dtype(recipe, facts)]
     if row is None:
-        return sum(count * DTYPE_BYTES[one] for one, count in count_by_dtype(recipe, facts).items())
+        return sum(
+            count * DTYPE_BYTES[dtype] for dtype, count in count_by_dtype(recipe, facts).items()
+        )
     narrow = facts.linear_parameters * row.bytes_per_weight + facts.linear_rows * row.bytes_per_row
     return round(narrow) + (facts.parameters - facts.linear_parameters) * width
 
@@ -188,9 +190,9 @@ def _optimizer_states(recipe: AnyRecipe) -> int:
 def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the bytes of the linear layers' casts that autocast keeps until the backward pass."""
     mode = PRECISIONS[recipe.precision]
-    own = facts.linear_load_dtypes if recipe_keeps_saved_dtypes(recipe) else {}
-    linear = own or {weight_dtype(recipe, facts): facts.linear_parameters}
-    base = sum(count * _copy_bytes(mode, one) for one, count in linear.items())
+    stored = facts.linear_load_dtypes if recipe_keeps_saved_dtypes(recipe) else {}
+    linear = stored or {weight_dtype(recipe, facts): facts.linear_parameters}
+    base = sum(count * _copy_bytes(mode, dtype) for dtype, count in linear.items())
     if not isinstance(recipe.adapter, Lora):
         return base
     return base + _trained_parameters(recipe, facts) * _copy_bytes(mode, "float32")

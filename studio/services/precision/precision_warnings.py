@@ -15,9 +15,9 @@ MIN_SHARE = 0.005
 
 def list_warnings(recipe: AnyRecipe, facts: ModelFacts) -> Iterator[str]:
     """Yield one sentence per warning, most serious first."""
-    for caution in _WARNINGS:
-        if said := caution(recipe, facts):
-            yield said
+    for warning in _WARNINGS:
+        if message := warning(recipe, facts):
+            yield message
 
 
 def _weights_unavailable(_recipe: AnyRecipe, facts: ModelFacts) -> str:
@@ -53,31 +53,34 @@ def _rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> str:
         return ""
     stored = " and ".join(cast.stored)
     layers = f" ({join_names(facts.float64_layers)})" if cast.stored == ("float64",) else ""
-    what = f"{cast.weights:,} weights stored in {stored}{layers} are rounded to {cast.to}"
+    rounded = f"{cast.weights:,} weights stored in {stored}{layers} are rounded to {cast.to}"
     if not cast.changed:
-        return f"{what} on loading; none of {cast.sampled:,} sampled weights changes."
+        return f"{rounded} on loading; none of {cast.sampled:,} sampled weights changes."
     return (
-        f"{what} on loading: of {cast.sampled:,} sampled weights, "
+        f"{rounded} on loading: of {cast.sampled:,} sampled weights, "
         f"{100 * cast.changed:.3g} % change, by {100 * cast.mean_relative_change:.2g} % on average "
         f"and {100 * cast.max_relative_change:.2g} % at most."
     )
 
 
 def _non_finite_weights(_recipe: AnyRecipe, facts: ModelFacts) -> str:
-    found = facts.broken.not_finite
-    if not found:
+    layers = facts.broken.not_finite
+    if not layers:
         return ""
-    count = sum(found.values())
-    where = f"{count:,} weights of this model are NaN or infinite, in {join_names(tuple(found))}"
-    return f"{where}: a run would fail before its first step. Download it again or choose another."
+    count = sum(layers.values())
+    summary = f"{count:,} weights of this model are NaN or infinite, in {join_names(tuple(layers))}"
+    return (
+        f"{summary}: a run would fail before its first step. Download it again or choose another."
+    )
 
 
 def _zero_weights(_recipe: AnyRecipe, facts: ModelFacts) -> str:
-    found = facts.broken.blank
-    if not found:
+    layers = facts.broken.blank
+    if not layers:
         return ""
     return (
-        f"All zeros: {join_names(found)}. The file may be incomplete; compare its size or checksum."
+        f"All zeros: {join_names(layers)}. The file may be incomplete; compare its size or "
+        "checksum."
     )
 
 
@@ -85,9 +88,9 @@ def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
     """Warn about float16 if it is risky rather than impossible."""
     if PRECISIONS[recipe.precision].compute != "float16":
         return ""
-    known = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
-    if known is not None and not known.is_certain:
-        return f"{facts.family} is risky in float16: {known.reason} ({known.source})."
+    overflow = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
+    if overflow is not None and not overflow.is_certain:
+        return f"{facts.family} is risky in float16: {overflow.reason} ({overflow.source})."
     if facts.native == "bfloat16":
         return (
             "Most models stored in bfloat16 were trained in it and often overflow float16: "

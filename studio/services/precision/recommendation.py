@@ -143,8 +143,8 @@ def resolve_precision(db: Session, recipe: AnyRecipe) -> ResolvedRecipe:
     """
     if recipe.precision != AUTO:
         return ResolvedRecipe(recipe, "")
-    advised = recommend_for_machine(db, recipe, load_model_facts(db, recipe.base_model))
-    return ResolvedRecipe(_with_mode(recipe, advised.mode), advised.sentence)
+    recommendation = recommend_for_machine(db, recipe, load_model_facts(db, recipe.base_model))
+    return ResolvedRecipe(_with_mode(recipe, recommendation.mode), recommendation.sentence)
 
 
 def load_model_facts(db: Session, name: str) -> ModelFacts:
@@ -169,27 +169,29 @@ def load_model_facts(db: Session, name: str) -> ModelFacts:
 
 def read_model_facts(folder: Path) -> ModelFacts:
     """Return the facts of a model in a folder, reading again only if a file changed."""
-    known = [(path, path.stat()) for path in weights.source_files(folder)]
-    return _read_cached(folder, tuple((path, one.st_mtime_ns, one.st_size) for path, one in known))
+    stats = [(path, path.stat()) for path in weights.source_files(folder)]
+    return _read_cached(
+        folder, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
+    )
 
 
 def recommend(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> Recommendation:
     """Recommend a precision, with warnings about the chosen one."""
-    mode, why = _choose_mode(recipe, facts, hardware)
-    chosen = _with_mode(recipe, mode) if recipe.precision == AUTO else recipe
+    mode, reason = _choose_mode(recipe, facts, hardware)
+    resolved = _with_mode(recipe, mode) if recipe.precision == AUTO else recipe
     return Recommendation(
         mode=mode,
-        sentence=f"{mode.title}: {why}.",
-        warnings=tuple(precision_warnings.list_warnings(chosen, facts)),
+        sentence=f"{mode.title}: {reason}.",
+        warnings=tuple(precision_warnings.list_warnings(resolved, facts)),
     )
 
 
 def recommend_for_machine(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Recommendation:
     """Recommend a precision for the machine that will train."""
-    advised = recommend(recipe, facts, workers.training_hardware(db))
+    recommendation = recommend(recipe, facts, workers.training_hardware(db))
     if workers.connected_hardware(db) is not None:
-        return advised
-    return replace(advised, sentence=f"{advised.sentence} {NO_WORKER_NOTE}")
+        return recommendation
+    return replace(recommendation, sentence=f"{recommendation.sentence} {NO_WORKER_NOTE}")
 
 
 @lru_cache(maxsize=128)
@@ -220,10 +222,14 @@ def _read_cached_facts(name: str) -> ModelFacts:
 
 def _choose_mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> tuple[Precision, str]:
     """Return the first candidate that is not ruled out."""
-    for compute, why in _candidates(recipe, facts, hardware):
-        mode = next(one for one in PRECISIONS.values() if one.is_common and one.compute == compute)
+    for compute, reason in _candidates(recipe, facts, hardware):
+        mode = next(
+            candidate
+            for candidate in PRECISIONS.values()
+            if candidate.is_common and candidate.compute == compute
+        )
         if not check_precision(_with_mode(recipe, mode), facts, hardware):
-            return mode, why
+            return mode, reason
     return PRECISIONS["fp32"], "no other format can hold these weights"
 
 
@@ -231,14 +237,14 @@ def _candidates(
     recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware
 ) -> Iterator[tuple[DType, str]]:
     """Yield compute dtypes, best first, each with its reason."""
-    fast, seen = fast_formats(hardware), _weights_evidence(facts)
+    fast, evidence = fast_formats(hardware), _weights_evidence(facts)
     rule = next(rule for rule in RULES if rule.applies(recipe, facts, fast))
     overflow = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if rule.compute != "float16" or overflow is None:
-        yield rule.compute, rule.reason.format(hardware=hardware.title) + seen
+        yield rule.compute, rule.reason.format(hardware=hardware.title) + evidence
     if "bfloat16" in fast:
-        yield "bfloat16", _NATIVE_RANGE.format(hardware=hardware.title) + seen
-    yield "float32", f"{_reason_against_16_bits(facts, hardware)}{seen}"
+        yield "bfloat16", _NATIVE_RANGE.format(hardware=hardware.title) + evidence
+    yield "float32", f"{_reason_against_16_bits(facts, hardware)}{evidence}"
 
 
 def _with_mode(recipe: AnyRecipe, mode: Precision) -> AnyRecipe:
@@ -248,8 +254,8 @@ def _with_mode(recipe: AnyRecipe, mode: Precision) -> AnyRecipe:
 def fast_formats(hardware: Hardware) -> frozenset[DType]:
     """Return the 16-bit formats that the hardware multiplies natively, without emulation."""
     if hardware.device == "cpu":
-        times = hardware.product_times.get("bfloat16")
-        is_fast = hardware.native_bf16 if times is None else times < 1
+        ratio = hardware.product_times.get("bfloat16")
+        is_fast = hardware.native_bf16 if ratio is None else ratio < 1
         return BFLOAT16 if is_fast else NEITHER
     if hardware.capability >= AMPERE:
         return BOTH

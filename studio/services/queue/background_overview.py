@@ -39,19 +39,19 @@ class WorkItem:
 
 def list_work(db: Session) -> Sequence[WorkItem]:
     """Return running work, then queued work, each in order."""
-    found = [
-        *(_export_item(db, one) for one in task_lifecycle.list_unfinished(db, Export)),
-        *(_task_item(db, one) for one in task_lifecycle.list_unfinished(db, Task)),
+    items = [
+        *(_export_item(db, work) for work in task_lifecycle.list_unfinished(db, Export)),
+        *(_task_item(db, work) for work in task_lifecycle.list_unfinished(db, Task)),
     ]
-    return sorted(found, key=lambda other: other.work.status is TaskStatus.QUEUED)
+    return sorted(items, key=lambda other: other.work.status is TaskStatus.QUEUED)
 
 
 def count_used_slots(db: Session) -> int:
     """Return how many slots are in use by runs, other work and the loaded model."""
-    taken = sum(run.slots for run in runs.list_live(db)) + sum(
-        one.takes_slot for one in list_work(db)
+    used = sum(run.slots for run in runs.list_live(db)) + sum(
+        item.takes_slot for item in list_work(db)
     )
-    return taken + (loaded_model.SLOTS_USED if loaded_model.current(db) else 0)
+    return used + (loaded_model.SLOTS_USED if loaded_model.current(db) else 0)
 
 
 def _export_item(db: Session, export: Export) -> WorkItem:
@@ -67,12 +67,12 @@ def _export_item(db: Session, export: Export) -> WorkItem:
     )
 
 
-def _task_item(db: Session, chore: Task) -> WorkItem:
+def _task_item(db: Session, task: Task) -> WorkItem:
     return WorkItem(
-        work=chore,
-        title=tasks.title(chore),
-        about=tasks.describe(chore),
-        takes_slot=chore.status is TaskStatus.RUNNING and tasks.needs_device(chore),
-        wait=wait_reasons.explain_work_wait(db, chore),
-        owner_id=chore.owner_id,
+        work=task,
+        title=tasks.title(task),
+        about=tasks.describe(task),
+        takes_slot=task.status is TaskStatus.RUNNING and tasks.needs_device(task),
+        wait=wait_reasons.explain_work_wait(db, task),
+        owner_id=task.owner_id,
     )

@@ -71,32 +71,32 @@ def takes_slot(db: Session, export: Export, hardware: Hardware) -> bool:
 
 def remaining_memory(db: Session, hardware: Hardware, free_bytes: int) -> RemainingMemory:
     """Return the memory that runs and exports leave; `free_bytes` is what is free at the moment."""
-    held = 0
+    used = 0
     for run in runs.list_live(db):
         needed = run_bytes(run, hardware)
         if needed is None:
             return RemainingMemory(0, run)
-        held += needed
-    held += sum(export_bytes(db, export) or 0 for export in list_beside_training(db, hardware))
+        used += needed
+    used += sum(export_bytes(db, export) or 0 for export in list_beside_training(db, hardware))
     return RemainingMemory(
-        min(free_bytes, int(memory_fit.TIGHT_SHARE * hardware.memory_bytes) - held)
+        min(free_bytes, int(memory_fit.TIGHT_SHARE * hardware.memory_bytes) - used)
     )
 
 
 def run_bytes(run: Run, hardware: Hardware) -> int | None:
     """Return a run's estimated peak host memory in bytes; None without an estimate."""
-    told = run.estimate.get("memory")
-    if told is None:
+    estimate = run.estimate.get("memory")
+    if estimate is None:
         return None
     if hardware.device == "cpu":
-        return int(told["total"])
-    return int(told["parts"].get("weights", 0)) + memory_fit.CUDA_HOST_BYTES
+        return int(estimate["total"])
+    return int(estimate["parts"].get("weights", 0)) + memory_fit.CUDA_HOST_BYTES
 
 
 def list_beside_training(db: Session, hardware: Hardware) -> list[Export]:
     """Return the running exports that occupy no slot."""
-    going = db.exec(select(Export).where(Export.status == TaskStatus.RUNNING)).all()
-    return [export for export in going if not takes_slot(db, export, hardware)]
+    running = db.exec(select(Export).where(Export.status == TaskStatus.RUNNING)).all()
+    return [export for export in running if not takes_slot(db, export, hardware)]
 
 
 def fits_in_memory(db: Session, export: Export, hardware: Hardware, free_bytes: int) -> bool:
@@ -109,10 +109,10 @@ def fits_in_memory(db: Session, export: Export, hardware: Hardware, free_bytes: 
 
 def blocking_export(db: Session, hardware: Hardware) -> Export | None:
     """Return the export the next run waits for, because both may not fit into memory."""
-    first, going = queue.next_run(db), list_beside_training(db, hardware)
-    if first is None or not going:
+    run, running = queue.next_run(db), list_beside_training(db, hardware)
+    if run is None or not running:
         return None
-    needed = run_bytes(first, hardware)
+    needed = run_bytes(run, hardware)
     # Currently free memory says little: other runs may have ended and be about to release theirs.
-    left = remaining_memory(db, hardware, hardware.memory_bytes).free_bytes
-    return None if needed is not None and needed <= left else going[0]
+    available = remaining_memory(db, hardware, hardware.memory_bytes).free_bytes
+    return None if needed is not None and needed <= available else running[0]

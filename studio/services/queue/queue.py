@@ -25,26 +25,26 @@ def claim(
     worker: str,
     slots: int,
     lease: timedelta = LEASE,
-    besides: Collection[int] = (),
+    excluded: Collection[int] = (),
 ) -> Run | None:
     """Claim the first queued run that is not excluded if slots are free; otherwise return None.
 
     Two workers never claim the same run: the update checks the status again.
 
     """
-    free = _waiting_query().where(
-        ~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(besides)
+    query = _waiting_query().where(
+        ~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(excluded)
     )
-    run: Run | None = db.exec(free.limit(1)).first()
+    run: Run | None = db.exec(query.limit(1)).first()
     if run is None or count_used_slots(db, worker) + run.slots > slots:
         return None
-    taken = db.exec(
+    attempt = db.exec(
         update(Run)
         .where(col(Run.id) == run.id, col(Run.status) == RunStatus.QUEUED)
         .values(attempt=Run.attempt + 1, worker=worker)
         .returning(col(Run.attempt))
     ).first()
-    if taken is None:
+    if attempt is None:
         return None
     db.refresh(run)
     run.lease_until = attempts.lease_end(lease)
@@ -62,8 +62,8 @@ def count_used_slots(db: Session, worker: str) -> int:
 
 def next_run(db: Session) -> Run | None:
     """Return the run that starts next."""
-    found: Run | None = db.exec(_waiting_query().where(~col(Run.is_held)).limit(1)).first()
-    return found
+    run: Run | None = db.exec(_waiting_query().where(~col(Run.is_held)).limit(1)).first()
+    return run
 
 
 def next_run_slots(db: Session) -> int:
@@ -74,8 +74,8 @@ def next_run_slots(db: Session) -> int:
 
 def list_waiting(db: Session) -> Sequence[Run]:
     """Return the queued runs in the order in which they start."""
-    found: Sequence[Run] = db.exec(_waiting_query()).all()
-    return found
+    waiting: Sequence[Run] = db.exec(_waiting_query()).all()
+    return waiting
 
 
 def position(db: Session, run: Run) -> int | None:
@@ -88,12 +88,12 @@ def position(db: Session, run: Run) -> int | None:
     return db.exec(select(func.count()).where(Run.status == RunStatus.QUEUED, ahead)).one()
 
 
-def hold(db: Session, run_id: int, *, held: bool) -> Run:
+def hold(db: Session, run_id: int, *, is_held: bool) -> Run:
     """Hold a queued run even if slots become free, or release it."""
     run = _require_queued(db, run_id)
-    if run.is_held is not held:
-        run.is_held = held
-        states.record_event(db, run, "held" if held else "released")
+    if run.is_held is not is_held:
+        run.is_held = is_held
+        states.record_event(db, run, "held" if is_held else "released")
     return run
 
 
@@ -106,17 +106,17 @@ def set_priority(db: Session, run_id: int, priority: int) -> Run:
     return run
 
 
-def move(db: Session, run_id: int, place: int) -> Run:
+def move(db: Session, run_id: int, target_position: int) -> Run:
     """Move a run to a position, counted from 1, among the queued runs of its priority."""
     run = _require_queued(db, run_id)
-    others = [one for one in list_waiting(db) if one.priority == run.priority]
-    ranks = [one.id if one.rank is None else one.rank for one in others]
-    others.remove(run)
-    others.insert(max(place, 1) - 1, run)
+    peers = [other for other in list_waiting(db) if other.priority == run.priority]
+    ranks = [other.id if other.rank is None else other.rank for other in peers]
+    peers.remove(run)
+    peers.insert(max(target_position, 1) - 1, run)
     # Reassign the same ranks: no other run is affected.
-    for one, rank in zip(others, ranks, strict=True):
-        one.rank = rank
-    states.record_event(db, run, "moved", {"place": others.index(run) + 1})
+    for other, rank in zip(peers, ranks, strict=True):
+        other.rank = rank
+    states.record_event(db, run, "moved", {"place": peers.index(run) + 1})
     return run
 
 

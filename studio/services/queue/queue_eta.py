@@ -42,38 +42,38 @@ def estimate_waits(db: Session) -> list[RunWait]:
     """Return for each queued run why it waits, and an estimate of how long."""
     slots, waiting = workers.count_slots(db), queue.list_waiting(db)
     peers = Counter(run.priority for run in waiting)
-    place = Counter[int]()
-    taken = find_slot_blocker(db)
+    positions = Counter[int]()
+    slot_blocker = find_slot_blocker(db)
     free = (
         _seconds_until_free(runs.list_live(db), slots)
-        if taken is None or taken.seconds is not None
+        if slot_blocker is None or slot_blocker.seconds is not None
         else []
     )
-    ahead = find_worker_blocker(db) or taken or Blocker(SOON)
+    blocker = find_worker_blocker(db) or slot_blocker or Blocker(SOON)
     since = _requeued_at(db, waiting)
-    told = []
+    waits = []
     for run in waiting:
-        own = _reason_of_run(run, slots)
-        seconds = free[0] if free and slots and not own else None
-        place[run.priority] += 1
-        told.append(
+        own_reason = _reason_of_run(run, slots)
+        seconds = free[0] if free and slots and not own_reason else None
+        positions[run.priority] += 1
+        waits.append(
             RunWait(
                 run=run,
-                place=place[run.priority],
+                place=positions[run.priority],
                 places=peers[run.priority],
-                reason=own or ahead.reason,
+                reason=own_reason or blocker.reason,
                 since=since.get(run.id or 0, run.created_at),
                 seconds=seconds,
             )
         )
-        if own:
+        if own_reason:
             continue
         if slots:
-            ahead = Blocker(f"waiting behind run {run.id}")
-        lasts = _median_seconds(db, run)
+            blocker = Blocker(f"waiting behind run {run.id}")
+        duration = _median_seconds(db, run)
         # If the end of one is unknown, so are the starts behind it.
-        free = [] if seconds is None or lasts is None else _occupy_slot(free, seconds + lasts)
-    return told
+        free = [] if seconds is None or duration is None else _occupy_slot(free, seconds + duration)
+    return waits
 
 
 def estimate_wait(db: Session, run: Run) -> RunWait | None:
@@ -91,9 +91,9 @@ def _reason_of_run(run: Run, slots: int) -> str:
 
 def _requeued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
     """Return when runs that had started before were queued again."""
-    again = [run.id for run in waiting if run.attempt]
+    retried = [run.id for run in waiting if run.attempt]
     query = select(RunEvent.run_id, func.max(RunEvent.at)).where(
-        col(RunEvent.run_id).in_(again), RunEvent.kind == RunStatus.QUEUED.value
+        col(RunEvent.run_id).in_(retried), RunEvent.kind == RunStatus.QUEUED.value
     )
     return dict(db.exec(query.group_by(col(RunEvent.run_id))).all())
 
@@ -101,23 +101,25 @@ def _requeued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
 def _seconds_until_free(live: Sequence[Run], slots: int) -> list[float]:
     """Return the seconds until each slot is free, soonest first; empty if unknown."""
     ends = [run_progress.measure(run).eta_seconds for run in live]
-    known = [end for end in ends if end is not None]
-    if len(known) < len(ends):
+    known_ends = [end for end in ends if end is not None]
+    if len(known_ends) < len(ends):
         return []
-    free = [*known, *[0.0] * (slots - len(known))]
+    free = [*known_ends, *[0.0] * (slots - len(known_ends))]
     heapq.heapify(free)
     return free
 
 
-def _occupy_slot(free: list[float], ends: float) -> list[float]:
-    heapq.heapreplace(free, ends)
+def _occupy_slot(free: list[float], end: float) -> list[float]:
+    heapq.heapreplace(free, end)
     return free
 
 
 def _median_seconds(db: Session, run: Run) -> float | None:
-    like = select(Run).where(
+    query = select(Run).where(
         Run.experiment_id == run.experiment_id, Run.status == RunStatus.SUCCEEDED
     )
-    earlier = db.exec(like.order_by(col(Run.id).desc()).limit(_MAX_EARLIER_RUNS)).all()
-    took = [seconds for one in earlier if (seconds := run_progress.measure(one).total_seconds)]
-    return statistics.median(took) if took else None
+    earlier = db.exec(query.order_by(col(Run.id).desc()).limit(_MAX_EARLIER_RUNS)).all()
+    durations = [
+        seconds for other in earlier if (seconds := run_progress.measure(other).total_seconds)
+    ]
+    return statistics.median(durations) if durations else None

@@ -21,9 +21,9 @@ EndHandler = Callable[[Session, Task, dict[str, Any]], None]
 unless it succeeded. If it raises a StudioError, the task fails with that error."""
 
 
-def _on_build_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
-    dataset_builds.on_task_end(db, chore, result)
-    fine_tuning_jobs.on_files_read(db, Path(chore.params["home"]).parent, chore)
+def _on_build_end(db: Session, task: Task, result: dict[str, Any]) -> None:
+    dataset_builds.on_task_end(db, task, result)
+    fine_tuning_jobs.on_files_read(db, Path(task.params["home"]).parent, task)
 
 
 END_HANDLERS: dict[str, EndHandler] = {
@@ -35,25 +35,25 @@ END_HANDLERS: dict[str, EndHandler] = {
 
 
 @contextmanager
-def notify_on_end(db: Session, chore: Task) -> Iterator[None]:
+def notify_on_end(db: Session, task: Task) -> Iterator[None]:
     """Call the task's end handler if the task ends inside the block."""
-    had_ended = chore.status.is_final
+    had_ended = task.status.is_final
     yield
-    tell = END_HANDLERS.get(chore.kind)
-    if tell is None or had_ended or not chore.status.is_final:
+    handler = END_HANDLERS.get(task.kind)
+    if handler is None or had_ended or not task.status.is_final:
         return
     try:
-        with acting_as(Actor(account_id=chore.owner_id)), db.begin_nested():
-            tell(db, chore, chore.result)
+        with acting_as(Actor(account_id=task.owner_id)), db.begin_nested():
+            handler(db, task, task.result)
     except StudioError as error:
-        chore.result = {}
-        task_lifecycle.fail(chore, Failed(code=error.code, message=error.message, hint=error.hint))
-        tell(db, chore, {})
+        task.result = {}
+        task_lifecycle.fail(task, Failed(code=error.code, message=error.message, hint=error.hint))
+        handler(db, task, {})
 
 
-def cancel(db: Session, chore_id: int) -> Task:
+def cancel(db: Session, task_id: int) -> Task:
     """Cancel a task and call its end handler."""
-    chore = tasks.get(db, chore_id)
-    with notify_on_end(db, chore):
-        tasks.cancel(chore)
-    return chore
+    task = tasks.get(db, task_id)
+    with notify_on_end(db, task):
+        tasks.cancel(task)
+    return task

@@ -50,54 +50,54 @@ def find_worker_blocker(db: Session) -> Blocker | None:
     """Return a blocker if no worker is running, and whether one is about to start."""
     if workers.list_alive(db):
         return None
-    if (death := worker_process.last_exit(db)) is None:
+    if (worker_exit := worker_process.last_exit(db)) is None:
         return Blocker("waiting for a worker: none is running")
-    return Blocker("waiting for the worker, which is restarting", death.wait_seconds or None)
+    return Blocker("waiting for the worker, which is restarting", worker_exit.wait_seconds or None)
 
 
 def find_slot_blocker(db: Session) -> Blocker | None:
     """Return what occupies the slot that the next run waits for."""
-    live, other = runs.list_live(db), _slot_taker(db)
-    answers = loaded_model.SLOTS_USED if loaded_model.current(db) else 0
-    if sum(run.slots for run in live) + bool(other) + answers < workers.count_slots(db):
+    live, work = runs.list_live(db), _slot_taker(db)
+    model_slots = loaded_model.SLOTS_USED if loaded_model.current(db) else 0
+    if sum(run.slots for run in live) + bool(work) + model_slots < workers.count_slots(db):
         export = concurrent_exports.blocking_export(db, workers.training_hardware(db))
-        why = f"waiting for export {export.id}: both may not fit into memory" if export else ""
-        return Blocker(why) if export else None
+        reason = f"waiting for export {export.id}: both may not fit into memory" if export else ""
+        return Blocker(reason) if export else None
     if live:
         return _run_blocker(live)
-    if other is not None:
-        return _work_blocker(other)
+    if work is not None:
+        return _work_blocker(work)
     return Blocker("waiting for the loaded model to be unloaded")
 
 
-def explain_work_wait(db: Session, one: Export | Task) -> Wait | None:
+def explain_work_wait(db: Session, work: Export | Task) -> Wait | None:
     """Return why an export or a task waits, or None if it is not queued."""
-    if one.status is not TaskStatus.QUEUED:
+    if work.status is not TaskStatus.QUEUED:
         return None
-    obstacle = find_worker_blocker(db)
-    if obstacle is None and isinstance(one, Export):
-        is_small = concurrent_exports.is_small(db, one, workers.training_hardware(db))
-        obstacle = _export_blocker(db, one) if is_small else _training_blocker(db)
-    elif obstacle is None:
-        assert isinstance(one, Task)  # noqa: S101 -- there is no other work
-        obstacle = _training_blocker(db) if tasks.needs_device(one) else _task_blocker(db)
-    obstacle = obstacle or Blocker(SOON)
-    return Wait(reason=obstacle.reason, since=one.created_at, seconds=obstacle.seconds)
+    blocker = find_worker_blocker(db)
+    if blocker is None and isinstance(work, Export):
+        is_small = concurrent_exports.is_small(db, work, workers.training_hardware(db))
+        blocker = _export_blocker(db, work) if is_small else _training_blocker(db)
+    elif blocker is None:
+        assert isinstance(work, Task)  # noqa: S101 -- there is no other work
+        blocker = _training_blocker(db) if tasks.needs_device(work) else _task_blocker(db)
+    blocker = blocker or Blocker(SOON)
+    return Wait(reason=blocker.reason, since=work.created_at, seconds=blocker.seconds)
 
 
 def _run_blocker(live: Sequence[Run]) -> Blocker:
     ends = [run_progress.measure(run).eta_seconds for run in live]
-    known = [end for end in ends if end is not None]
-    seconds = min(known) if len(known) == len(ends) else None
+    known_ends = [end for end in ends if end is not None]
+    seconds = min(known_ends) if len(known_ends) == len(ends) else None
     if len(live) > 1:
         return Blocker(f"waiting for one of {len(live)} runs to end", seconds)
     return Blocker(f"waiting for run {live[0].id} to end", seconds)
 
 
-def _work_blocker(one: TaskBase) -> Blocker:
-    if isinstance(one, Export):
-        return Blocker(f"waiting for export {one.id} to end")
-    return Blocker(f"waiting for task {one.id} to end")
+def _work_blocker(work: TaskBase) -> Blocker:
+    if isinstance(work, Export):
+        return Blocker(f"waiting for export {work.id} to end")
+    return Blocker(f"waiting for task {work.id} to end")
 
 
 def _training_blocker(db: Session) -> Blocker | None:
@@ -110,39 +110,45 @@ def _training_blocker(db: Session) -> Blocker | None:
 def _export_blocker(db: Session, export: Export) -> Blocker | None:
     """Return what prevents a small export from running during training: another, or memory."""
     hardware = workers.training_hardware(db)
-    if going := concurrent_exports.list_beside_training(db, hardware):
-        return _work_blocker(going[0])
+    if running := concurrent_exports.list_beside_training(db, hardware):
+        return _work_blocker(running[0])
     free = free_memory()
     if concurrent_exports.fits_in_memory(db, export, hardware, free):
         return None
-    room, needed = (
+    remaining, needed = (
         concurrent_exports.remaining_memory(db, hardware, free),
         concurrent_exports.export_bytes(db, export) or 0,
     )
-    if room.unestimated_run is not None:
+    if remaining.unestimated_run is not None:
         return Blocker(
-            f"waiting for run {room.unestimated_run.id} to end: its memory use is unknown"
+            f"waiting for run {remaining.unestimated_run.id} to end: its memory use is unknown"
         )
-    left = max(0, room.free_bytes) / 1e9
-    return Blocker(f"waiting for memory: may need {needed / 1e9:,.1f} GB, {left:,.1f} GB available")
+    available = max(0, remaining.free_bytes) / 1e9
+    return Blocker(
+        f"waiting for memory: may need {needed / 1e9:,.1f} GB, {available:,.1f} GB available"
+    )
 
 
 def _task_blocker(db: Session) -> Blocker | None:
-    going = [one for one in _running_work(db, Task) if not tasks.needs_device(one)]
-    return _work_blocker(going[0]) if len(going) >= concurrent_exports.MAX_TASKS else None
+    running = [task for task in _running_work(db, Task) if not tasks.needs_device(task)]
+    return _work_blocker(running[0]) if len(running) >= concurrent_exports.MAX_TASKS else None
 
 
 def _slot_taker(db: Session) -> TaskBase | None:
     """Return the export or task that occupies a slot a run could use."""
     hardware = workers.training_hardware(db)
     exports = [
-        one for one in _running_work(db, Export) if concurrent_exports.takes_slot(db, one, hardware)
+        work
+        for work in _running_work(db, Export)
+        if concurrent_exports.takes_slot(db, work, hardware)
     ]
-    running_tasks = [one for one in _running_work(db, Task) if tasks.needs_device(one)]
+    running_tasks = [work for work in _running_work(db, Task) if tasks.needs_device(work)]
     return next(iter([*exports, *running_tasks]), None)
 
 
 def _running_work(db: Session, table: type[W]) -> list[W]:
     return [
-        one for one in task_lifecycle.list_unfinished(db, table) if one.status is TaskStatus.RUNNING
+        work
+        for work in task_lifecycle.list_unfinished(db, table)
+        if work.status is TaskStatus.RUNNING
     ]

@@ -42,12 +42,12 @@ def list_files(folder: Path) -> list[ArtifactFile]:
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the completely written checkpoints, newest first."""
-    found = (path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal())
-    whole = [
+    paths = (path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal())
+    checkpoints = [
         Checkpoint(path.name, int(path.name[11:]), sum(file.bytes for file in list_files(path)))
-        for path in found
+        for path in paths
     ]
-    return sorted(whole, key=lambda one: -one.step)
+    return sorted(checkpoints, key=lambda one: -one.step)
 
 
 def find_file(folder: Path, name: str) -> Path:
@@ -72,11 +72,11 @@ def read_log(log: Path, after: int | None, limit: int) -> LogChunk:
     start = max(0, size - TAIL_BYTES) if after is None else min(after, size)
     with log.open("rb") as file:
         file.seek(start)
-        whole, newline, _half = file.read(TAIL_BYTES).rpartition(b"\n")
+        complete, newline, _partial = file.read(TAIL_BYTES).rpartition(b"\n")
     if after is None:
-        lines = whole.split(b"\n")[-limit:] if newline else []
-        return LogChunk([clean_line(line) for line in lines], start + len(whole) + len(newline))
-    lines = whole.split(b"\n")[:limit] if newline else []
+        lines = complete.split(b"\n")[-limit:] if newline else []
+        return LogChunk([clean_line(line) for line in lines], start + len(complete) + len(newline))
+    lines = complete.split(b"\n")[:limit] if newline else []
     return LogChunk(
         [clean_line(line) for line in lines], start + sum(len(line) + 1 for line in lines)
     )
@@ -84,5 +84,5 @@ def read_log(log: Path, after: int | None, limit: int) -> LogChunk:
 
 def clean_line(line: bytes) -> str:
     """Return a line as a terminal shows it, without overwritten text, control codes or secrets."""
-    shown = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
-    return redact("".join(sign for sign in shown if sign.isprintable() or sign == "\t"))
+    text = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+    return redact("".join(char for char in text if char.isprintable() or char == "\t"))

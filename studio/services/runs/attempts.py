@@ -75,17 +75,17 @@ def require_owned(db: Session, run_id: int, owner: AttemptOwner) -> Run:
 
 def extend_leases(db: Session, worker: str, lease: timedelta = LEASE) -> None:
     """Extend the leases of all live runs of a worker."""
-    mine = (col(Run.worker) == worker, col(Run.status).in_(LIVE))
-    db.exec(update(Run).where(*mine).values(lease_until=lease_end(lease)))
+    conditions = (col(Run.worker) == worker, col(Run.status).in_(LIVE))
+    db.exec(update(Run).where(*conditions).values(lease_until=lease_end(lease)))
 
 
 def list_abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
     """Return other workers' live runs whose lease has expired, or all of them if `alone`."""
-    others = select(Run).where(col(Run.status).in_(LIVE), Run.worker != worker)
+    query = select(Run).where(col(Run.status).in_(LIVE), Run.worker != worker)
     if not alone:
         lease_over = col(Run.lease_until) < datetime.now(UTC)
-        others = others.where(col(Run.lease_until).is_(None) | lease_over)
-    return db.exec(others.order_by(col(Run.id))).all()
+        query = query.where(col(Run.lease_until).is_(None) | lease_over)
+    return db.exec(query.order_by(col(Run.id))).all()
 
 
 def take_over(run: Run, worker: str, lease: timedelta = LEASE) -> AttemptOwner:
@@ -107,49 +107,53 @@ def requeue(db: Session, run: Run) -> None:
 
 def apply_events(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
     """Apply the events that the run's process wrote since the last call."""
-    told: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for event in events:
         _apply_event(db, run, event)
         if isinstance(event, MetricsLogged):
-            told.extend(metric_store.build_rows(run, event))
+            rows.extend(metric_store.build_rows(run, event))
         elif isinstance(event, Started | Resumed | Finished | Stopped):
-            metric_store.store(db, run, told)
-            told = []
+            metric_store.store(db, run, rows)
+            rows = []
             _update_summaries(db, run, event)
-    metric_store.store(db, run, told)
+    metric_store.store(db, run, rows)
     run.events_offset = offset
 
 
-def close_exited(db: Session, run: Run, end: ProcessExit) -> None:
+def close_exited(db: Session, run: Run, process_exit: ProcessExit) -> None:
     """Close an attempt whose process is gone, with or without a final event."""
-    was, outcome = run.status, ""
-    if was is RunStatus.STOPPING:
+    status_before, outcome = run.status, ""
+    if status_before is RunStatus.STOPPING:
         run.error_code = run.error_message = run.error_hint = ""
         _move_as_requested(db, run)
-    elif was.is_live and oom_retry.is_marked_for_retry(run):
+    elif status_before.is_live and oom_retry.is_marked_for_retry(run):
         outcome = RunStatus.FAILED.value
         oom_retry.requeue_smaller(db, run)
-    elif was.is_live:
+    elif status_before.is_live:
         outcome = LOST
-        _handle_lost_process(db, run, end)
+        _handle_lost_process(db, run, process_exit)
     # A run asked to pause may be queued again by now.
-    left = RunStatus.PAUSED if run.status is RunStatus.QUEUED else run.status
-    _close_attempt(db, run, outcome or left.value, end.exit_code)
+    status = RunStatus.PAUSED if run.status is RunStatus.QUEUED else run.status
+    _close_attempt(db, run, outcome or status.value, process_exit.exit_code)
 
 
-def fail(db: Session, run: Run, why: Failed) -> None:
+def fail(db: Session, run: Run, failure: Failed) -> None:
     """Mark a run as failed and record the cause."""
-    told = {
-        "code": why.code,
-        "message": why.message,
-        "hint": why.hint,
+    details = {
+        "code": failure.code,
+        "message": failure.message,
+        "hint": failure.hint,
         "phase": run.phase or ("training" if run.first_step_at else "starting"),
         "step": run.step,
         "attempt": run.attempt,
-        "facts": why.facts,
+        "facts": failure.facts,
     }
-    if states.move(db, run, RunStatus.FAILED, told):
-        run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
+    if states.move(db, run, RunStatus.FAILED, details):
+        run.error_code, run.error_message, run.error_hint = (
+            failure.code,
+            failure.message,
+            failure.hint,
+        )
 
 
 def list_attempts(db: Session, run_id: int) -> Sequence[Attempt]:
@@ -162,19 +166,19 @@ _STATUS_AFTER = {RunCommand.PAUSE: RunStatus.PAUSED, RunCommand.DRAIN: RunStatus
 """The status of a run after it stopped on request; otherwise it is cancelled."""
 
 
-def _handle_lost_process(db: Session, run: Run, end: ProcessExit) -> None:
+def _handle_lost_process(db: Session, run: Run, process_exit: ProcessExit) -> None:
     """Retry from the newest checkpoint, unless that would fail the same way."""
-    why = exit_diagnosis.diagnose(end, exit_diagnosis.TRAINING, _describe_phase(run))
-    before = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
-    times = db.exec(before).one() + 1
-    if oom_retry.mark_for_retry(run, exit_diagnosis.to_failed_event(why, 1)):
+    cause = exit_diagnosis.diagnose(process_exit, exit_diagnosis.TRAINING, _describe_phase(run))
+    query = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
+    lost_attempts = db.exec(query).one() + 1
+    if oom_retry.mark_for_retry(run, exit_diagnosis.to_failed_event(cause, 1)):
         oom_retry.requeue_smaller(db, run)
         return
-    if not why.is_transient or times >= why.max_attempts:
-        fail(db, run, exit_diagnosis.to_failed_event(why, times))
+    if not cause.is_transient or lost_attempts >= cause.max_attempts:
+        fail(db, run, exit_diagnosis.to_failed_event(cause, lost_attempts))
         return
     run.resumes = True
-    states.move(db, run, RunStatus.QUEUED, {"because": why.message, "attempt": run.attempt})
+    states.move(db, run, RunStatus.QUEUED, {"because": cause.message, "attempt": run.attempt})
 
 
 def _describe_phase(run: Run) -> str:
@@ -185,9 +189,9 @@ def _describe_phase(run: Run) -> str:
 
 def _close_attempt(db: Session, run: Run, outcome: str, exit_code: int | None) -> None:
     run.handle, run.lease_until, run.worker = "", None, ""
-    mine = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
-    ended = {"ended_at": datetime.now(UTC), "outcome": outcome, "exit_code": exit_code}
-    db.exec(update(Attempt).where(*mine).values(**ended))
+    conditions = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
+    values = {"ended_at": datetime.now(UTC), "outcome": outcome, "exit_code": exit_code}
+    db.exec(update(Attempt).where(*conditions).values(**values))
 
 
 def _apply_event(db: Session, run: Run, event: Event) -> None:
@@ -208,8 +212,8 @@ def _apply_event(db: Session, run: Run, event: Event) -> None:
             states.record_event(db, run, event.kind, {"step": step})
         case Resumed(step=step):
             run.step = run.resumed_step = step
-            mine = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
-            db.exec(update(Attempt).where(*mine).values(from_step=step))
+            conditions = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
+            db.exec(update(Attempt).where(*conditions).values(from_step=step))
             states.record_event(db, run, event.kind, {"step": step, "attempt": run.attempt})
         case _:
             _apply_end(db, run, event)
@@ -224,7 +228,7 @@ def _apply_end(db: Session, run: Run, event: Event) -> None:
             run.metrics = run.metrics | metrics
             states.move(db, run, RunStatus.SUCCEEDED, {"stopped_at": step})
         case Paused(step=step):
-            _move_as_requested(db, run, step, unasked=RunStatus.PAUSED)
+            _move_as_requested(db, run, step, default=RunStatus.PAUSED)
         case Stopped():
             _apply_stopped(db, run)
         case Failed() if not oom_retry.mark_for_retry(run, event):
@@ -238,30 +242,30 @@ def _apply_stopped(db: Session, run: Run) -> None:
 
 
 def _move_as_requested(
-    db: Session, run: Run, step: int | None = None, unasked: RunStatus = RunStatus.CANCELLED
+    db: Session, run: Run, step: int | None = None, default: RunStatus = RunStatus.CANCELLED
 ) -> None:
     """Move a run to the status that its stop request implies."""
-    to = _STATUS_AFTER.get(run.asked, RunStatus.CANCELLED) if run.asked else unasked
-    run.resumes = to is not RunStatus.CANCELLED
-    states.move(db, run, to, {} if step is None else {"step": step})
+    status = _STATUS_AFTER.get(run.asked, RunStatus.CANCELLED) if run.asked else default
+    run.resumes = status is not RunStatus.CANCELLED
+    states.move(db, run, status, {} if step is None else {"step": step})
 
 
 def _store_sample_or_alarm(db: Session, run: Run, event: Sampled | AlarmRaised) -> None:
-    told = event.model_dump(exclude={"seq", "at", "kind"})
+    details = event.model_dump(exclude={"seq", "at", "kind"})
     if isinstance(event, AlarmRaised):
         # A checkpoint that failed to save is no evidence against a number format.
         states.record_event(
-            db, run, event.code if event.code in _CHECKPOINT_ALARMS else runs.ALARM_KIND, told
+            db, run, event.code if event.code in _CHECKPOINT_ALARMS else runs.ALARM_KIND, details
         )
         return
-    place = (event.stage, event.step, event.position)
-    mine = select(Sample).where(Sample.run_id == run.id)
-    known = {(one.stage, one.step, one.position): one for one in db.exec(mine)}
-    if place in known:
+    key = (event.stage, event.step, event.position)
+    query = select(Sample).where(Sample.run_id == run.id)
+    samples = {(sample.stage, sample.step, sample.position): sample for sample in db.exec(query)}
+    if key in samples:
         # A later attempt answers again after its checkpoint: its answer replaces the earlier one.
-        known[place].answer, known[place].computed_in = event.answer, event.computed_in
+        samples[key].answer, samples[key].computed_in = event.answer, event.computed_in
     else:
-        db.add(Sample(run_id=run.id or 0, **told))
+        db.add(Sample(run_id=run.id or 0, **details))
 
 
 def _apply_started(db: Session, run: Run, event: Started) -> None:

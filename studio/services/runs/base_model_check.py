@@ -42,28 +42,28 @@ class HubAccessCache:
     """With the time on the monotonic clock at which the answer expires."""
 
     def find_error(self, hub: Hub, name: str) -> StudioError | None:
-        until, trouble = self._cache.get((hub, name), (0.0, None))
-        if time.monotonic() < until:
-            return trouble
-        trouble = _request_access(hub, name)
+        expires_at, error = self._cache.get((hub, name), (0.0, None))
+        if time.monotonic() < expires_at:
+            return error
+        error = _request_access(hub, name)
         if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
-        holds = self.refused_seconds if trouble else self.granted_seconds
-        self._cache[hub, name] = time.monotonic() + holds, trouble
-        return trouble
+        valid_seconds = self.refused_seconds if error else self.granted_seconds
+        self._cache[hub, name] = time.monotonic() + valid_seconds, error
+        return error
 
 
 _HUB_CHECKS: ContextVar[tuple[Settings, HubAccessCache] | None] = ContextVar("asking", default=None)
 
 
 @contextmanager
-def enable_hub_checks(settings: Settings, answers: HubAccessCache) -> Iterator[None]:
+def enable_hub_checks(settings: Settings, access_cache: HubAccessCache) -> Iterator[None]:
     """Let checks inside the block contact the hub with these settings."""
-    before = _HUB_CHECKS.set((settings, answers))
+    token = _HUB_CHECKS.set((settings, access_cache))
     try:
         yield
     finally:
-        _HUB_CHECKS.reset(before)
+        _HUB_CHECKS.reset(token)
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
@@ -76,16 +76,20 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     location = models.require(db, recipe.base_model)
     if Path(location).is_absolute():
         return _check_folder(db, recipe.base_model, Path(location))
-    asking = _HUB_CHECKS.get()
-    if asking is None or recommendation.load_model_facts(db, recipe.base_model).has_weights:
+    hub_checks = _HUB_CHECKS.get()
+    if hub_checks is None or recommendation.load_model_facts(db, recipe.base_model).has_weights:
         return []
-    settings, answers = asking
+    settings, access_cache = hub_checks
     try:
         hub = downloads.hub_client(secrets.settings_with_required(db, settings, ["hub_token"]))
     except UnavailableError as error:
         return [_refusal(error.message, error.hint)]
-    trouble = answers.find_error(replace(hub, timeout_seconds=_TIMEOUT_SECONDS), location)
-    return [_refusal(trouble.message, f"{trouble.hint} {_RETRY_HINT}".strip())] if trouble else []
+    access_error = access_cache.find_error(replace(hub, timeout_seconds=_TIMEOUT_SECONDS), location)
+    return (
+        [_refusal(access_error.message, f"{access_error.hint} {_RETRY_HINT}".strip())]
+        if access_error
+        else []
+    )
 
 
 _RETRY_HINT = "Try again, or choose a model on this machine."

@@ -25,7 +25,7 @@ UNDO: dict[BulkAction, BulkAction] = {
 
 
 def apply_action(
-    db: Session, what: BulkAction, run_ids: Sequence[int], tag: str, folder: Path
+    db: Session, action: BulkAction, run_ids: Sequence[int], tag: str, folder: Path
 ) -> list[int]:
     """Apply an action to all of the runs or none. Return the ids of those it changed.
 
@@ -36,17 +36,17 @@ def apply_action(
 
     """
     owners.require(db, "runs", run_ids)
-    match what:
+    match action:
         case "tag":
             return tags_notes.tag(db, run_ids, tag)
         case "untag":
             return tags_notes.untag(db, run_ids, tag)
         case "remove":
             return trash.remove(db, run_ids, folder)
-    plain = {
+    actions = {
         "archive": trash.archive,
         "unarchive": trash.unarchive,
         "trash": trash.move_to_trash,
         "restore": trash.restore,
     }
-    return plain[what](db, run_ids)
+    return actions[action](db, run_ids)

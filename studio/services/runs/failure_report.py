@@ -47,25 +47,25 @@ def explain(db: Session, run: Run) -> FailureReport | None:
     """Return why a run failed, or None if it has not failed."""
     if not run.error_code:
         return None
-    found = select(RunEvent).where(
+    query = select(RunEvent).where(
         RunEvent.run_id == run.id, RunEvent.kind == RunStatus.FAILED.value
     )
-    newest = db.exec(found.order_by(col(RunEvent.id).desc()).limit(1)).first()
-    told = newest.data if newest else {}
-    attempt = told.get("attempt", run.attempt)
-    tries = select(Attempt).where(Attempt.run_id == run.id, Attempt.number == attempt)
-    made = db.exec(tries).first()
-    code = made.exit_code if made else None
+    newest = db.exec(query.order_by(col(RunEvent.id).desc()).limit(1)).first()
+    details = newest.data if newest else {}
+    attempt = details.get("attempt", run.attempt)
+    attempt_query = select(Attempt).where(Attempt.run_id == run.id, Attempt.number == attempt)
+    attempt_row = db.exec(attempt_query).first()
+    code = attempt_row.exit_code if attempt_row else None
     return FailureReport(
         kind=failure_codes.failure_code(run.error_code),
         message=run.error_message,
         hint=run.error_hint,
-        phase=told.get("phase", ""),
-        step=told.get("step", run.step),
+        phase=details.get("phase", ""),
+        step=details.get("step", run.step),
         attempt=attempt,
         exit_code=code,
         signal=exit_diagnosis.signal_name(code),
-        facts=told.get("facts", {}),
+        facts=details.get("facts", {}),
     )
 
 
@@ -73,24 +73,24 @@ def log_tail(folder: RunDir) -> list[str]:
     return artifacts.read_log(folder.log, None, TAIL_LINES).lines
 
 
-def list_fixes(db: Session, run: Run, why: FailureReport) -> list[Fix]:
+def list_fixes(db: Session, run: Run, report: FailureReport) -> list[Fix]:
     """Return recipe changes that may fix a failed run."""
-    return fixes.list_fixes(db, why.kind.code, run.recipe, why.facts)
+    return fixes.list_fixes(db, report.kind.code, run.recipe, report.facts)
 
 
-def render_markdown(run: Run, why: FailureReport, lines: Sequence[str]) -> str:
+def render_markdown(run: Run, report: FailureReport, lines: Sequence[str]) -> str:
     """Return a bug report as Markdown: the cause, versions, recipe and end of the log."""
     versions = run.resolved.get("versions", {})
-    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    package_versions = ", ".join(f"{name} {version}" for name, version in versions.items())
     return "\n".join(
         [
-            f"## {why.message}",
+            f"## {report.message}",
             "",
-            f"- Code: `{why.kind.code}`",
-            f"- Run: {run.name} #{run.id}, attempt {why.attempt}",
-            f"- Phase: {why.phase or 'not known'}, step {why.step}",
-            f"- Process: {why.ending}",
-            f"- Versions: {told or 'unknown: it ended before its trainer was built'}",
+            f"- Code: `{report.kind.code}`",
+            f"- Run: {run.name} #{run.id}, attempt {report.attempt}",
+            f"- Phase: {report.phase or 'not known'}, step {report.step}",
+            f"- Process: {report.ending}",
+            f"- Versions: {package_versions or 'unknown: it ended before its trainer was built'}",
             "",
             _fence("yaml", yaml.dump(run.recipe)),
             "",

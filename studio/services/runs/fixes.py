@@ -65,23 +65,23 @@ def list_fixes(
     db: Session, code: str, recipe: AnyRecipe, facts: Mapping[str, int] | None = None
 ) -> list[Fix]:
     """Return the fixes for a failure or alarm that can run here, most likely first."""
-    case = _Failure(db, recipe, facts or {})
-    offered = (repair for way in _FIXES_BY_CODE.get(code, ()) for repair in way(case))
-    return [repair for repair in offered if _can_run(case, repair)]
+    failure = _Failure(db, recipe, facts or {})
+    candidates = (fix for finder in _FIXES_BY_CODE.get(code, ()) for fix in finder(failure))
+    return [fix for fix in candidates if _can_run(failure, fix)]
 
 
-def _can_run(case: _Failure, repair: Fix) -> bool:
+def _can_run(failure: _Failure, fix: Fix) -> bool:
     try:
-        changed = RECIPE_ADAPTER.validate_python(merge(case.recipe.model_dump(), repair.change))
-        runs.check(case.db, changed)
+        changed = RECIPE_ADAPTER.validate_python(merge(failure.recipe.model_dump(), fix.change))
+        runs.check(failure.db, changed)
     except (InvalidError, ValidationError):
         return False
     return True
 
 
-def _wider_dtypes(case: _Failure) -> Iterator[Fix]:
+def _wider_dtypes(failure: _Failure) -> Iterator[Fix]:
     """Offer wider formats: first one with the range of float32, then float32 itself."""
-    mode = PRECISIONS[case.recipe.precision]
+    mode = PRECISIONS[failure.recipe.precision]
     wider: tuple[PrecisionName, ...] = ("fp32",)
     if mode.scaler or mode.weights != "float32" or mode.is_float8:
         wider = ("bf16", "fp32")
@@ -90,58 +90,60 @@ def _wider_dtypes(case: _Failure) -> Iterator[Fix]:
             yield Fix(title=f"in {PRECISIONS[name].title}", change={"precision": name})
 
 
-def _lower_learning_rate(case: _Failure) -> Iterator[Fix]:
-    rate = float(f"{case.recipe.optimisation.learning_rate / LEARNING_RATE_DIVISOR:.3g}")
+def _lower_learning_rate(failure: _Failure) -> Iterator[Fix]:
+    rate = float(f"{failure.recipe.optimisation.learning_rate / LEARNING_RATE_DIVISOR:.3g}")
     title = f"with a learning rate of {rate:g}"
     yield Fix(title=title, change={"optimisation": {"learning_rate": rate}})
 
 
-def _less_memory(case: _Failure) -> Iterator[Fix]:
+def _less_memory(failure: _Failure) -> Iterator[Fix]:
     """Offer changes that need less memory; those that keep the result the same come first."""
-    if not _fits(case):
-        yield from _lora_adapter(case)
-    if change := smaller_batch(case.recipe):
+    if not _fits(failure):
+        yield from _lora_adapter(failure)
+    if change := smaller_batch(failure.recipe):
         size = change["optimisation"]["per_device_train_batch_size"]
-        times = change["optimisation"]["gradient_accumulation_steps"]
-        yield Fix(title=f"with batch size {size} and {times} accumulation steps", change=change)
+        accumulation = change["optimisation"]["gradient_accumulation_steps"]
+        yield Fix(
+            title=f"with batch size {size} and {accumulation} accumulation steps", change=change
+        )
         return
-    if not case.recipe.optimisation.activation_checkpointing:
+    if not failure.recipe.optimisation.activation_checkpointing:
         change = {"optimisation": {"activation_checkpointing": True}}
         yield Fix(title="with activation checkpointing", change=change)
-    half = case.recipe.data.max_length // 2
-    if half >= _MIN_LENGTH:
-        title = f"with a max sequence length of {half:,} tokens"
-        yield Fix(title=title, change={"data": {"max_length": half}})
-    if _fits(case):
-        yield from _lora_adapter(case)
+    length = failure.recipe.data.max_length // 2
+    if length >= _MIN_LENGTH:
+        title = f"with a max sequence length of {length:,} tokens"
+        yield Fix(title=title, change={"data": {"max_length": length}})
+    if _fits(failure):
+        yield from _lora_adapter(failure)
 
 
-def _lora_adapter(case: _Failure) -> Iterator[Fix]:
+def _lora_adapter(failure: _Failure) -> Iterator[Fix]:
     """Offer a LoRA adapter instead of a full fine-tune, in a precision that supports one."""
-    if isinstance(case.recipe.adapter, FullFineTune):
+    if isinstance(failure.recipe.adapter, FullFineTune):
         change: dict[str, Any] = {"adapter": {"kind": "lora"}}
-        if PRECISIONS[case.recipe.precision].rounding is not None:
+        if PRECISIONS[failure.recipe.precision].rounding is not None:
             change["precision"] = "bf16"
         yield Fix(title="with a LoRA adapter", change=change)
 
 
-def _fits(case: _Failure) -> bool:
+def _fits(failure: _Failure) -> bool:
     """Whether weights, gradients and optimizer states alone fit into the available memory."""
-    sizes = number_formats.plan_dtypes(case.recipe, _model_facts(case)).sizes
-    return sizes is None or sizes.total < case.hardware.usable_memory_bytes
+    sizes = number_formats.plan_dtypes(failure.recipe, _model_facts(failure)).sizes
+    return sizes is None or sizes.total < failure.hardware.usable_memory_bytes
 
 
-def _model_facts(case: _Failure) -> ModelFacts:
+def _model_facts(failure: _Failure) -> ModelFacts:
     try:
-        return recommendation.load_model_facts(case.db, case.recipe.base_model)
+        return recommendation.load_model_facts(failure.db, failure.recipe.base_model)
     except InvalidError:
         return ModelFacts()
 
 
-def _longer_examples(case: _Failure) -> Iterator[Fix]:
-    longest = case.facts.get("longest", 0)
+def _longer_examples(failure: _Failure) -> Iterator[Fix]:
+    longest = failure.facts.get("longest", 0)
     length = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, _MAX_LENGTH)
-    if length > case.recipe.data.max_length:
+    if length > failure.recipe.data.max_length:
         title = f"with a max sequence length of {length:,} tokens"
         yield Fix(title=title, change={"data": {"max_length": length}})
 
@@ -160,16 +162,20 @@ def _unchanged(_case: _Failure) -> Iterator[Fix]:
     yield Fix(title="without changes", change={})
 
 
-def _other_models(case: _Failure) -> Iterator[Fix]:
-    others = (one for one in models.newest(case.db) if one.name != case.recipe.base_model)
-    here = (one.name for one in others if one.kind == "hub" or Path(one.location).is_dir())
-    for name in islice(here, MAX_SWAPS):
+def _other_models(failure: _Failure) -> Iterator[Fix]:
+    others = (
+        model for model in models.newest(failure.db) if model.name != failure.recipe.base_model
+    )
+    names = (model.name for model in others if model.kind == "hub" or Path(model.location).is_dir())
+    for name in islice(names, MAX_SWAPS):
         yield Fix(title=f"on {name}", change={"base_model": name}, swap="base_model")
 
 
-def _other_datasets(case: _Failure) -> Iterator[Fix]:
-    others = (one for one in datasets.newest(case.db) if one.name != case.recipe.dataset)
-    names = (one.name for one in others if one.version is not None)
+def _other_datasets(failure: _Failure) -> Iterator[Fix]:
+    others = (
+        dataset for dataset in datasets.newest(failure.db) if dataset.name != failure.recipe.dataset
+    )
+    names = (dataset.name for dataset in others if dataset.version is not None)
     for name in islice(names, MAX_SWAPS):
         yield Fix(title=f"on {name}", change={"dataset": name}, swap="dataset")
 

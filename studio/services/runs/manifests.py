@@ -42,16 +42,16 @@ def _job_spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
 
 def dataset_facts(db: Session, run: Run) -> DatasetFacts | None:
     """Return what identifies the rows of a run, or None if they have been deleted."""
-    found = versions.find_for_run(db, run)
-    if found is None:
+    version = versions.find_for_run(db, run)
+    if version is None:
         return None
-    dataset = datasets.get(db, found.dataset_id)
+    dataset = datasets.get(db, version.dataset_id)
     return DatasetFacts(
         name=dataset.name,
         sha256=dataset.sha256,
-        version=found.number,
-        rows_sha256=found.sha256,
-        mapping=found.mapping,
-        train_rows=found.train_rows,
-        validation_rows=found.validation_rows,
+        version=version.number,
+        rows_sha256=version.sha256,
+        mapping=version.mapping,
+        train_rows=version.train_rows,
+        validation_rows=version.validation_rows,
     )

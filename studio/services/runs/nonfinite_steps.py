@@ -48,15 +48,15 @@ MAX_STEPS = 100
 
 def inspect_step(db: Session, run_id: int, step: int, log: Path) -> NonFiniteStep:
     """Collect the metrics, alarms and log lines of a step."""
-    broken = (Metric.run_id == run_id, col(Metric.value).is_(None))
-    found = select(Metric.key, Metric.non_finite).where(*broken, Metric.step == step)
-    steps = select(Metric.step).where(*broken).distinct().order_by(col(Metric.step))
+    conditions = (Metric.run_id == run_id, col(Metric.value).is_(None))
+    metrics = select(Metric.key, Metric.non_finite).where(*conditions, Metric.step == step)
+    steps = select(Metric.step).where(*conditions).distinct().order_by(col(Metric.step))
     alarms = runs.list_alarms(db, run_id)
     return NonFiniteStep(
         step=step,
-        numbers=dict(db.exec(found.order_by(col(Metric.key))).all()),
+        numbers=dict(db.exec(metrics.order_by(col(Metric.key))).all()),
         steps=db.exec(steps.limit(MAX_STEPS)).all(),
-        alarms=[one for one in alarms if one.data["module"] or one.data["step"] == step],
+        alarms=[alarm for alarm in alarms if alarm.data["module"] or alarm.data["step"] == step],
         lines=_read_excerpt(log, step),
     )
 
@@ -71,21 +71,21 @@ def _read_excerpt(log: Path, step: int) -> list[LogLine]:
 
 def _extract_excerpt(lines: Iterable[tuple[int, bytes]], step: int) -> list[LogLine]:
     before: deque[tuple[int, bytes]] = deque(maxlen=CONTEXT_LINES)
-    found: list[LogLine] = []
+    excerpt: list[LogLine] = []
     after = 0
     for number, line in lines:
-        told = _STEP.search(line)
-        if not found and told and int(told[1]) == step:
-            found = [_log_line(*one) for one in before]
-            found.append(_log_line(number, line, is_it=True))
-        elif found and after < CONTEXT_LINES:
-            found.append(_log_line(number, line))
+        match = _STEP.search(line)
+        if not excerpt and match and int(match[1]) == step:
+            excerpt = [_log_line(*numbered_line) for numbered_line in before]
+            excerpt.append(_log_line(number, line, is_match=True))
+        elif excerpt and after < CONTEXT_LINES:
+            excerpt.append(_log_line(number, line))
             after += 1
-        elif found:
-            return found
+        elif excerpt:
+            return excerpt
         before.append((number, line))
-    return found
+    return excerpt
 
 
-def _log_line(number: int, line: bytes, *, is_it: bool = False) -> LogLine:
-    return LogLine(number=number, text=artifacts.clean_line(line.rstrip(b"\n")), is_it=is_it)
+def _log_line(number: int, line: bytes, *, is_match: bool = False) -> LogLine:
+    return LogLine(number=number, text=artifacts.clean_line(line.rstrip(b"\n")), is_it=is_match)

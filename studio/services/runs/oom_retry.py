@@ -23,28 +23,28 @@ SHRUNK = "shrunk"
 
 def smaller_batch(recipe: AnyRecipe) -> dict[str, Any]:
     """Return the change to about half the batch size at the same effective batch; empty at 1."""
-    steps = recipe.optimisation
-    batch = steps.per_device_train_batch_size
+    optimisation = recipe.optimisation
+    batch = optimisation.per_device_train_batch_size
     smaller = next((size for size in range(batch // 2, 0, -1) if batch % size == 0), None)
     if smaller is None:
         return {}
-    more = steps.gradient_accumulation_steps * batch // smaller
+    accumulation = optimisation.gradient_accumulation_steps * batch // smaller
     return {
         "optimisation": {
             "per_device_train_batch_size": smaller,
-            "gradient_accumulation_steps": more,
+            "gradient_accumulation_steps": accumulation,
         }
     }
 
 
-def mark_for_retry(run: Run, why: Failed) -> bool:
+def mark_for_retry(run: Run, failure: Failed) -> bool:
     """Mark a failed run for a retry once its process is gone. Return whether it was marked."""
-    wanted = run.recipe.recovery.smaller_batches and run.status.is_live
-    if why.code != "out_of_memory" or not wanted or run.status is RunStatus.STOPPING:
+    is_enabled = run.recipe.recovery.smaller_batches and run.status.is_live
+    if failure.code != "out_of_memory" or not is_enabled or run.status is RunStatus.STOPPING:
         return False
     if not _smaller_recipe(run):
         return False
-    run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
+    run.error_code, run.error_message, run.error_hint = failure.code, failure.message, failure.hint
     return True
 
 
@@ -54,26 +54,26 @@ def is_marked_for_retry(run: Run) -> bool:
 
 def requeue_smaller(db: Session, run: Run) -> None:
     """Queue the run again with a smaller batch size, from its newest checkpoint if it has one."""
-    before = run.recipe.optimisation.per_device_train_batch_size
+    old_size = run.recipe.optimisation.per_device_train_batch_size
     run.recipe = _smaller_recipe(run) or run.recipe
-    steps = run.recipe.optimisation
-    told = {
+    optimisation = run.recipe.optimisation
+    details = {
         "because": run.error_message,
         "attempt": run.attempt,
-        "from": before,
-        "to": steps.per_device_train_batch_size,
-        "accumulation": steps.gradient_accumulation_steps,
+        "from": old_size,
+        "to": optimisation.per_device_train_batch_size,
+        "accumulation": optimisation.gradient_accumulation_steps,
     }
     run.error_code = run.error_message = run.error_hint = ""
     run.resumes = True
-    states.record_event(db, run, SHRUNK, told)
-    states.move(db, run, RunStatus.QUEUED, {"because": told["because"], "attempt": run.attempt})
+    states.record_event(db, run, SHRUNK, details)
+    states.move(db, run, RunStatus.QUEUED, {"because": details["because"], "attempt": run.attempt})
 
 
 def list_shrinks(db: Session, run_id: int) -> list[dict[str, Any]]:
     """Return the batch size reductions, oldest first: attempt, from, to, accumulation."""
     query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == SHRUNK)
-    return [one.data for one in db.exec(query.order_by(col(RunEvent.id)))]
+    return [event.data for event in db.exec(query.order_by(col(RunEvent.id)))]
 
 
 def _smaller_recipe(run: Run) -> AnyRecipe | None:

@@ -31,12 +31,12 @@ def find(db: Session, source: str) -> RecipeParent:
     kind, _colon, number = source.partition(":")
     if kind not in {"run", "experiment"} or not number.isdecimal():
         raise NotFoundError(f"There is no {source} to start from.", hint="Use the form run:12.")
-    found = (runs.get if kind == "run" else experiments.get)(db, int(number))
+    parent = (runs.get if kind == "run" else experiments.get)(db, int(number))
     return RecipeParent(
-        title=f"{kind} {found.id}",
-        name=found.name,
-        link=f"/{kind}s/{found.id}",
-        recipe=found.recipe,
+        title=f"{kind} {parent.id}",
+        name=parent.name,
+        link=f"/{kind}s/{parent.id}",
+        recipe=parent.recipe,
     )
 
 

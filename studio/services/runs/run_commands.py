@@ -93,14 +93,14 @@ _REQUEST_ORDER = (RunCommand.DRAIN, RunCommand.PAUSE, RunCommand.KEEP, RunComman
 """A stopping run accepts stronger requests only; weakest first."""
 
 
-def _request(db: Session, run: Run, ask: RunCommand) -> Run:
+def _request(db: Session, run: Run, command: RunCommand) -> Run:
     if run.status is RunStatus.STOPPING:
-        asked = run.asked or RunCommand.CANCEL
-        if _REQUEST_ORDER.index(ask) <= _REQUEST_ORDER.index(asked):
+        current = run.asked or RunCommand.CANCEL
+        if _REQUEST_ORDER.index(command) <= _REQUEST_ORDER.index(current):
             raise ConflictError(f"Run {run.id} is already stopping.")
-    elif not states.move(db, run, RunStatus.STOPPING, {"asked": ask.value}):
+    elif not states.move(db, run, RunStatus.STOPPING, {"asked": command.value}):
         raise ConflictError(f"Run {run.id} is already {run.status}.")
-    run.asked = ask
+    run.asked = command
     return run
 
 

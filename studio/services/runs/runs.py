@@ -97,14 +97,14 @@ def resubmit(
 
     """
     run = get(db, run_id)
-    theirs = db.get_one(Experiment, run.experiment_id)
+    original = db.get_one(Experiment, run.experiment_id)
     recipe = with_overrides(run.recipe, change, strict=strict)
-    experiment = experiments.own_or_copy(db, theirs, parent=f"run:{run_id}")
-    made = submit(db, experiment, recipe.model_dump())
-    made.name = run.name
+    experiment = experiments.own_or_copy(db, original, parent=f"run:{run_id}")
+    new_run = submit(db, experiment, recipe.model_dump())
+    new_run.name = run.name
     if "precision" not in change:
-        made.precision_reason = run.precision_reason
-    return made
+        new_run.precision_reason = run.precision_reason
+    return new_run
 
 
 def recheck_precision(db: Session, run: Run, hardware: Hardware) -> None:
@@ -117,12 +117,12 @@ def recheck_precision(db: Session, run: Run, hardware: Hardware) -> None:
     if not run.precision_reason or run.resumes or run.attempt > 1 or run.sweep_id is not None:
         return
     facts = recommendation.load_model_facts(db, run.recipe.base_model)
-    advised = recommendation.recommend(run.recipe, facts, hardware)
-    run.precision_reason = advised.sentence
-    if advised.mode.name != run.recipe.precision:
-        run.recipe = with_overrides(run.recipe, {"precision": advised.mode.name})
+    recommended = recommendation.recommend(run.recipe, facts, hardware)
+    run.precision_reason = recommended.sentence
+    if recommended.mode.name != run.recipe.precision:
+        run.recipe = with_overrides(run.recipe, {"precision": recommended.mode.name})
         run.estimate = estimates.estimate_record(db, run.recipe)
-        states.record_event(db, run, "precision", {"precision": advised.mode.name})
+        states.record_event(db, run, "precision", {"precision": recommended.mode.name})
 
 
 def check(db: Session, recipe: AnyRecipe) -> None:
@@ -144,31 +144,34 @@ def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
     """
     hardware = workers.training_hardware(db)
     facts = cache(partial(recommendation.load_model_facts, db))
-    known = cache(partial(datasets.require, db))
-    told: dict[object, Sequence[Refusal]] = {}
+    require_dataset = cache(partial(datasets.require, db))
+    shared_problems: dict[object, Sequence[Refusal]] = {}
 
-    def look(asked: AnyRecipe) -> Iterator[Conflict | Refusal]:
-        recipe, model = recommendation.resolve_precision(db, asked).recipe, facts(asked.base_model)
-        known(recipe.dataset)
-        if found := find_conflict(recipe):
-            yield found
+    def problems(requested: AnyRecipe) -> Iterator[Conflict | Refusal]:
+        recipe, model_facts = (
+            recommendation.resolve_precision(db, requested).recipe,
+            facts(requested.base_model),
+        )
+        require_dataset(recipe.dataset)
+        if conflict := find_conflict(recipe):
+            yield conflict
         yield from unusable_values(recipe)
-        yield from incompatibilities.check(recipe, model, hardware)
-        shared = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
-        if shared not in told:
-            told[shared] = start_checks.check_model_and_data(db, recipe)
-        yield from told[shared]
+        yield from incompatibilities.check(recipe, model_facts, hardware)
+        key = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
+        if key not in shared_problems:
+            shared_problems[key] = start_checks.check_model_and_data(db, recipe)
+        yield from shared_problems[key]
 
-    def refusal(recipe: AnyRecipe) -> InvalidError | None:
+    def find_error(recipe: AnyRecipe) -> InvalidError | None:
         try:
-            worst = next(look(recipe), None)
+            worst = next(problems(recipe), None)
         except InvalidError as error:
             return error
         if worst is None:
             return None
         return InvalidError(worst.message, hint=worst.hint, param=worst.param)
 
-    return refusal
+    return find_error
 
 
 def with_overrides(
@@ -196,27 +199,27 @@ def get(db: Session, run_id: int) -> Run:
 
 def existing_ids(db: Session, ids: Sequence[int]) -> list[int]:
     """Return those ids that still belong to a run, in the given order."""
-    found = set(db.exec(select(Run.id).where(col(Run.id).in_(ids))))
-    return [one for one in ids if one in found]
+    existing = set(db.exec(select(Run.id).where(col(Run.id).in_(ids))))
+    return [run_id for run_id in ids if run_id in existing]
 
 
 def newest(
-    db: Session, which: RunFilter, *, limit: int, before: int | None = None
+    db: Session, run_filter: RunFilter, *, limit: int, before: int | None = None
 ) -> Sequence[Run]:
     """Return matching runs, newest first; with `before`, only runs older than that one."""
     query = select(Run).order_by(col(Run.id).desc()).limit(limit)
-    if which.search:
+    if run_filter.search:
         # Names are searched in an index; only matching rows, which are wide, are read.
-        query = query.where(col(Run.id).in_(select(Run.id).where(*_filter_conditions(which))))
+        query = query.where(col(Run.id).in_(select(Run.id).where(*_filter_conditions(run_filter))))
     else:
-        query = query.where(*_filter_conditions(which))
+        query = query.where(*_filter_conditions(run_filter))
     if before is not None:
         query = query.where(col(Run.id) < before)
     return db.exec(query).all()
 
 
-def count(db: Session, which: RunFilter) -> int:
-    return db.exec(select(func.count(col(Run.id))).where(*_filter_conditions(which))).one()
+def count(db: Session, run_filter: RunFilter) -> int:
+    return db.exec(select(func.count(col(Run.id))).where(*_filter_conditions(run_filter))).one()
 
 
 def list_for_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
@@ -270,24 +273,24 @@ def list_alarms(db: Session, run_id: int) -> Sequence[RunEvent]:
 
 def alarm_conditions() -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that select alarms among events: those since the last restart."""
-    other = aliased(RunEvent)
-    newest = select(func.max(other.id)).where(
-        other.run_id == RunEvent.run_id, other.kind == RESTARTED_KIND
+    restart = aliased(RunEvent)
+    newest = select(func.max(restart.id)).where(
+        restart.run_id == RunEvent.run_id, restart.kind == RESTARTED_KIND
     )
     since = func.coalesce(newest.correlate(RunEvent).scalar_subquery(), 0)
     return col(RunEvent.kind) == ALARM_KIND, col(RunEvent.id) > since
 
 
-def _filter_conditions(which: RunFilter) -> Iterator[ColumnElement[bool]]:
+def _filter_conditions(run_filter: RunFilter) -> Iterator[ColumnElement[bool]]:
     yield col(Run.deleted_at).is_(None)
-    if not which.archived:
+    if not run_filter.archived:
         yield col(Run.archived_at).is_(None)
-    if which.search:
-        yield col(Run.name).icontains(which.search, autoescape=True)
-    if which.status is not None:
-        yield col(Run.status) == which.status
-    if which.experiment_id is not None:
-        yield col(Run.experiment_id) == which.experiment_id
+    if run_filter.search:
+        yield col(Run.name).icontains(run_filter.search, autoescape=True)
+    if run_filter.status is not None:
+        yield col(Run.status) == run_filter.status
+    if run_filter.experiment_id is not None:
+        yield col(Run.experiment_id) == run_filter.experiment_id
 
 
 def _id(row: Run | Experiment) -> int:

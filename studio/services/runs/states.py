@@ -34,16 +34,16 @@ TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
 }
 
 
-def move(db: Session, run: Run, to: RunStatus, told: Mapping[str, Any] | None = None) -> bool:
+def move(db: Session, run: Run, to: RunStatus, details: Mapping[str, Any] | None = None) -> bool:
     """Move a run to another state if the diagram allows it. Return whether it moved."""
     if to not in TRANSITIONS.get(run.status, ()):
         return False
     run.status = to
     run.finished_at = datetime.now(UTC) if to.is_final else None
-    deliveries.enqueue_for_run(db, run, told or {})
+    deliveries.enqueue_for_run(db, run, details or {})
     if not to.is_live:
         run.phase, run.asked = "", None
-    record_event(db, run, to.value, told)
+    record_event(db, run, to.value, details)
     return True
 
 

@@ -42,12 +42,12 @@ def update(
 
 def tag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
     """Add a tag to runs. Return the ids of those that did not have it."""
-    (wanted,) = clean_tags([name]) or [""]
-    if not wanted:
+    (clean_tag,) = clean_tags([name]) or [""]
+    if not clean_tag:
         raise InvalidError("Enter a tag.", hint="Use a word or two.", param="tag")
-    changed = [run for run in load_runs(db, run_ids) if wanted not in run.tags]
+    changed = [run for run in load_runs(db, run_ids) if clean_tag not in run.tags]
     for run in changed:
-        run.tags = clean_tags([*run.tags, wanted])
+        run.tags = clean_tags([*run.tags, clean_tag])
     return [run.id or 0 for run in changed]
 
 
@@ -55,7 +55,7 @@ def untag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
     """Remove a tag from runs. Return the ids of those that had it."""
     changed = [run for run in load_runs(db, run_ids) if name in run.tags]
     for run in changed:
-        run.tags = [one for one in run.tags if one != name]
+        run.tags = [tag_name for tag_name in run.tags if tag_name != name]
     return [run.id or 0 for run in changed]
 
 
@@ -66,9 +66,9 @@ def load_runs(db: Session, run_ids: Sequence[int]) -> Sequence[Run]:
 def known_tags(db: Session) -> list[str]:
     """Return all tags in use."""
     # Most runs have no tags and many share the same: reading distinct lists as text is faster.
-    kept = type_coerce(col(Run.tags), String)
-    lists = db.scalars(distinct_values(kept, col(Run.deleted_at).is_(None)))
-    return sorted({one for some in lists if some for one in json.loads(some)})
+    column = type_coerce(col(Run.tags), String)
+    lists = db.scalars(distinct_values(column, col(Run.deleted_at).is_(None)))
+    return sorted({tag_name for text in lists if text for tag_name in json.loads(text)})
 
 
 def clean_notes(notes: str) -> str:
@@ -85,13 +85,13 @@ def clean_tags(tags: Iterable[str]) -> list[str]:
         InvalidError: there are too many, or one is too long or has characters queries cannot name.
 
     """
-    found = list(dict.fromkeys(filter(None, (" ".join(one.split()) for one in tags))))
-    for one in found:
-        if len(one) > TAG_LIMIT or not one.isprintable() or set(one) & set('",'):
+    cleaned = list(dict.fromkeys(filter(None, (" ".join(tag_name.split()) for tag_name in tags))))
+    for tag_name in cleaned:
+        if len(tag_name) > TAG_LIMIT or not tag_name.isprintable() or set(tag_name) & set('",'):
             raise InvalidError(
                 f"Tags can have up to {TAG_LIMIT} characters, without commas or quotation marks.",
                 param="tags",
             )
-    if len(found) > MAX_TAGS:
+    if len(cleaned) > MAX_TAGS:
         raise InvalidError(f"A run can have up to {MAX_TAGS} tags.", param="tags")
-    return found
+    return cleaned

@@ -59,17 +59,17 @@ def restore(db: Session, run_ids: Sequence[int]) -> list[int]:
 
 def remove(db: Session, run_ids: Sequence[int], folder: Path) -> list[int]:
     """Permanently delete the given runs that are in the trash, with their metrics and files."""
-    gone = _ids([run for run in tags_notes.load_runs(db, run_ids) if run.deleted_at is not None])
-    for run_id in gone:
+    removed = _ids([run for run in tags_notes.load_runs(db, run_ids) if run.deleted_at is not None])
+    for run_id in removed:
         runs.delete(db, run_id, folder)
-    return gone
+    return removed
 
 
 def empty(db: Session, folder: Path, *, before: datetime | None = None) -> list[int]:
     """Permanently delete what was moved to the trash before a time: by default `RETENTION` ago."""
     until = before or datetime.now(UTC) - RETENTION
     query = select(Run.id).where(col(Run.deleted_at) < until)
-    return remove(db, [one for one in db.exec(query) if one is not None], folder)
+    return remove(db, [run_id for run_id in db.exec(query) if run_id is not None], folder)
 
 
 def _ids(changed: Sequence[Run]) -> list[int]:

@@ -78,15 +78,15 @@ def is_correct(answer: str, expected: str) -> bool | None:
     return _normalise(answer) == _normalise(expected)
 
 
-def score_answers(sheet: AnswersByPrompt) -> AnswerScore:
+def score_answers(answers: AnswersByPrompt) -> AnswerScore:
     """Count the correct answers of a run."""
-    return count_correct(is_correct(one.answer, one.wanted) for one in sheet.values())
+    return count_correct(is_correct(sample.answer, sample.wanted) for sample in answers.values())
 
 
 def count_correct(judged: Iterable[bool | None]) -> AnswerScore:
     """Count the correct answers among those with an expected answer."""
-    known = [one for one in judged if one is not None]
-    return AnswerScore(sum(known), len(known))
+    verdicts = [verdict for verdict in judged if verdict is not None]
+    return AnswerScore(sum(verdicts), len(verdicts))
 
 
 def _normalise(text: str) -> str:
@@ -97,7 +97,7 @@ def diff_answers(
     reference: AnswersByPrompt, others: Mapping[str, AnswersByPrompt]
 ) -> list[AnswerDiff]:
     """Return the prompts to which a mode's answer differs from the reference."""
-    rows = [_diff_row(place, reference[place], others) for place in sorted(reference)]
+    rows = [_diff_row(position, reference[position], others) for position in sorted(reference)]
     return [
         row
         for row in rows
@@ -105,25 +105,27 @@ def diff_answers(
     ]
 
 
-def count_differing(one: AnswersByPrompt, other: AnswersByPrompt) -> int:
+def count_differing(first: AnswersByPrompt, second: AnswersByPrompt) -> int:
     """Return to how many common prompts two runs gave different words."""
-    both = one.keys() & other.keys()
-    return sum(one[place].answer.split() != other[place].answer.split() for place in both)
+    shared = first.keys() & second.keys()
+    return sum(
+        first[position].answer.split() != second[position].answer.split() for position in shared
+    )
 
 
-def diff_words(text: str, against: str) -> list[DiffPiece]:
+def diff_words(text: str, reference: str) -> list[DiffPiece]:
     """Split an answer into the words it shares with another and those it does not."""
-    mine, theirs = _split_words(text), _split_words(against)
-    stripped = [one.strip() for one in theirs], [one.strip() for one in mine]
+    words, reference_words = _split_words(text), _split_words(reference)
+    stripped = [word.strip() for word in reference_words], [word.strip() for word in words]
     # Common words count even in long answers: they hold its sentences together.
     match = SequenceMatcher(None, *stripped, autojunk=False)
     pieces: list[DiffPiece] = []
-    for kind, start, end, mine_start, mine_end in match.get_opcodes():
+    for kind, start, end, word_start, word_end in match.get_opcodes():
         if kind != "equal" and end > start:
-            pieces.append(_join_words("gone", theirs[start:end]))
-        if mine_end > mine_start:
+            pieces.append(_join_words("gone", reference_words[start:end]))
+        if word_end > word_start:
             pieces.append(
-                _join_words("same" if kind == "equal" else "added", mine[mine_start:mine_end])
+                _join_words("same" if kind == "equal" else "added", words[word_start:word_end])
             )
     return pieces
 
@@ -140,30 +142,30 @@ def split_pieces(
     pieces: Sequence[DiffPiece], length: int
 ) -> tuple[list[DiffPiece], list[DiffPiece]]:
     """Split an answer between two words: at most `length` characters, then the rest."""
-    left = length
-    for place, piece in enumerate(pieces):
-        if len(piece.text) <= left:
-            left -= len(piece.text)
+    remaining = length
+    for index, piece in enumerate(pieces):
+        if len(piece.text) <= remaining:
+            remaining -= len(piece.text)
             continue
-        at = _last_word_end(piece.text, left)
-        parts = (DiffPiece(piece.kind, piece.text[:at]), DiffPiece(piece.kind, piece.text[at:]))
-        before, after = ([one] if one.text else [] for one in parts)
-        return [*pieces[:place], *before], [*after, *pieces[place + 1 :]]
+        cut = _last_word_end(piece.text, remaining)
+        parts = (DiffPiece(piece.kind, piece.text[:cut]), DiffPiece(piece.kind, piece.text[cut:]))
+        before, after = ([part] if part.text else [] for part in parts)
+        return [*pieces[:index], *before], [*after, *pieces[index + 1 :]]
     return list(pieces), []
 
 
-def _last_word_end(text: str, most: int) -> int:
+def _last_word_end(text: str, limit: int) -> int:
     """Return where the last complete word ends within a number of characters."""
     end = 0
     for word in _split_words(text):
-        if end + len(word) > most:
+        if end + len(word) > limit:
             break
         end += len(word)
     return end
 
 
 def _diff_row(
-    place: int, reference: SampleAnswer, others: Mapping[str, AnswersByPrompt]
+    position: int, reference: SampleAnswer, others: Mapping[str, AnswersByPrompt]
 ) -> AnswerDiff:
     return AnswerDiff(
         prompt=reference.prompt,
@@ -171,14 +173,14 @@ def _diff_row(
         reference=reference.answer,
         is_right=is_correct(reference.answer, reference.wanted),
         others_right={
-            mode: is_correct(sheet[place].answer, reference.wanted)
-            for mode, sheet in others.items()
-            if place in sheet
+            mode: is_correct(answers[position].answer, reference.wanted)
+            for mode, answers in others.items()
+            if position in answers
         },
         others={
-            mode: diff_words(sheet[place].answer, reference.answer)
-            for mode, sheet in others.items()
-            if place in sheet
+            mode: diff_words(answers[position].answer, reference.answer)
+            for mode, answers in others.items()
+            if position in answers
         },
     )
 

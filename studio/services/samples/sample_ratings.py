@@ -32,11 +32,11 @@ def get_final_sample(db: Session, run_id: int, position: int) -> Sample:
 
     """
     runs.get(db, run_id)
-    mine = (Sample.run_id == run_id, Sample.position == position)
-    found = {one.stage: one for one in db.exec(select(Sample).where(*mine))}
-    if FINAL_STAGE in found:
-        return found[FINAL_STAGE]
-    if not found:
+    conditions = (Sample.run_id == run_id, Sample.position == position)
+    samples = {sample.stage: sample for sample in db.exec(select(Sample).where(*conditions))}
+    if FINAL_STAGE in samples:
+        return samples[FINAL_STAGE]
+    if not samples:
         raise NotFoundError(f"Run {run_id} has no answer to prompt {position}.")
     raise ConflictError(
         f"Run {run_id} has not answered prompt {position} after training.",
@@ -52,38 +52,38 @@ def get_rateable_sample(db: Session, sample_id: int) -> Sample:
         ConflictError: the run has no answer after training.
 
     """
-    found = db.get(Sample, sample_id)
-    if found is None:
+    sample = db.get(Sample, sample_id)
+    if sample is None:
         raise NotFoundError(
             f"Answer {sample_id} does not exist.", hint="Its run may have been deleted."
         )
-    return get_final_sample(db, found.run_id, found.position)
+    return get_final_sample(db, sample.run_id, sample.position)
 
 
 def score(db: Session, sample: Sample) -> int | None:
-    found = db.get(Rating, sample.id)
-    return found.score if found else None
+    rating = db.get(Rating, sample.id)
+    return rating.score if rating else None
 
 
-def rate(db: Session, sample: Sample, given: int | None) -> int | None:
+def rate(db: Session, sample: Sample, new_score: int | None) -> int | None:
     """Rate an answer, or remove its rating with None. Return the previous score, for undo.
 
     Raises:
         InvalidError: the score is not between 1 and 5.
 
     """
-    if given is not None and not MIN_SCORE <= given <= MAX_SCORE:
+    if new_score is not None and not MIN_SCORE <= new_score <= MAX_SCORE:
         raise InvalidError(
-            f"Ratings go from {MIN_SCORE} to {MAX_SCORE}, not {given}.", param="score"
+            f"Ratings go from {MIN_SCORE} to {MAX_SCORE}, not {new_score}.", param="score"
         )
-    known = db.get(Rating, sample.id)
-    before = known.score if known else None
-    if given is None and known is not None:
-        db.delete(known)
-    elif given is not None:
-        made = known or Rating(sample_id=sample.id or 0, score=given)
-        made.score, made.rated_at = given, now()
-        db.add(made)
+    existing = db.get(Rating, sample.id)
+    before = existing.score if existing else None
+    if new_score is None and existing is not None:
+        db.delete(existing)
+    elif new_score is not None:
+        rating = existing or Rating(sample_id=sample.id or 0, score=new_score)
+        rating.score, rating.rated_at = new_score, now()
+        db.add(rating)
     db.flush()
     _update_mean(db, runs.get(db, sample.run_id))
     return before
@@ -98,15 +98,15 @@ def count_rated(db: Session, run_ids: Sequence[int]) -> Mapping[int, int]:
 
 def _update_mean(db: Session, run: Run) -> None:
     """Store the mean as a metric of the run; nothing else writes it."""
-    mine = select(func.avg(Rating.score)).join(Sample).where(Sample.run_id == run.id)
-    mean = db.exec(mine).one()
-    others = {name: value for name, value in run.metrics.items() if name != METRIC}
-    run.metrics = others if mean is None else others | {METRIC: float(mean)}
+    query = select(func.avg(Rating.score)).join(Sample).where(Sample.run_id == run.id)
+    mean = db.exec(query).one()
+    other_metrics = {name: value for name, value in run.metrics.items() if name != METRIC}
+    run.metrics = other_metrics if mean is None else other_metrics | {METRIC: float(mean)}
     # Earlier means must not count as the run's best or worst value.
-    for old in (
+    for summary in (
         metric_summaries.load_by_run(db, [run.id or 0], [METRIC]).get(run.id or 0, {}).values()
     ):
-        db.delete(old)
+        db.delete(summary)
     db.flush()
     if mean is not None:
         metric_summaries.add_final_values(db, run.id or 0, {METRIC: float(mean)})

@@ -48,27 +48,33 @@ class Completion:
     offers: Sequence[Suggestion]
 
 
-def complete(db: Session, query: str, place: int) -> Completion:
+def complete(db: Session, query: str, position: int) -> Completion:
     """Return completions at a position of a query, best match first."""
-    one = query_parser.partial_term_at(query, place)
-    told = metric_summaries.list_keys(db)
-    found = _suggest_values(db, one, told) if one.field else _suggest_names(one.word, told)
-    return Completion(start=one.start, end=one.end, offers=list(islice(found, MAX_SUGGESTIONS)))
+    term = query_parser.partial_term_at(query, position)
+    metric_keys = metric_summaries.list_keys(db)
+    suggestions = (
+        _suggest_values(db, term, metric_keys)
+        if term.field
+        else _suggest_names(term.word, metric_keys)
+    )
+    return Completion(
+        start=term.start, end=term.end, offers=list(islice(suggestions, MAX_SUGGESTIONS))
+    )
 
 
-def _suggest_names(word: str, told: Sequence[str]) -> Iterator[Suggestion]:
+def _suggest_names(word: str, metric_keys: Sequence[str]) -> Iterator[Suggestion]:
     if not word or word.startswith('"'):
         return
-    exact = query_fields.find(word, told)
+    exact = query_fields.find(word, metric_keys)
     if exact is not None and exact.kind != "curve":
-        for sign, about in _signs(exact).items():
-            yield Suggestion(f"{word}{sign}", about, is_whole=False)
-    known = [*query_filters.FLAGS, *query_fields.list_names(told)]
-    for name in _rank_matches(word, known, lambda name: _title(name, told)):
-        field = query_fields.find(name, told)
+        for sign, title in _signs(exact).items():
+            yield Suggestion(f"{word}{sign}", title, is_whole=False)
+    names = [*query_filters.FLAGS, *query_fields.list_names(metric_keys)]
+    for name in _rank_matches(word, names, lambda name: _title(name, metric_keys)):
+        field = query_fields.find(name, metric_keys)
         if name != word and (field is None or field.kind != "curve"):
             sign = ":" if field is None else next(iter(_signs(field)))
-            yield Suggestion(f"{name}{sign}", _title(name, told), is_whole=False)
+            yield Suggestion(f"{name}{sign}", _title(name, metric_keys), is_whole=False)
 
 
 def _signs(field: Field) -> dict[str, str]:
@@ -77,23 +83,23 @@ def _signs(field: Field) -> dict[str, str]:
     return _TEXT_SIGNS if field.kind == "words" else _CHOICE_SIGNS
 
 
-def _title(name: str, told: Sequence[str]) -> str:
-    field = query_fields.find(name, told)
+def _title(name: str, metric_keys: Sequence[str]) -> str:
+    field = query_fields.find(name, metric_keys)
     return _FLAG_TITLES.get(name, "") if field is None else field.title
 
 
 def _suggest_values(
-    db: Session, one: query_parser.PartialTerm, told: Sequence[str]
+    db: Session, term: query_parser.PartialTerm, metric_keys: Sequence[str]
 ) -> Iterator[Suggestion]:
-    field = query_fields.find(one.field, told)
+    field = query_fields.find(term.field, metric_keys)
     if field is None:
-        known: Iterable[str] = query_filters.FLAGS.get(one.field, ())
+        values: Iterable[str] = query_filters.FLAGS.get(term.field, ())
     else:
-        known = _known_values(db, field, one.word)
+        values = _known_values(db, field, term.word)
     return (
         Suggestion(query_parser.quote(value))
-        for value in _rank_matches(one.word, known)
-        if value.lower() != one.word.lower()
+        for value in _rank_matches(term.word, values)
+        if value.lower() != term.word.lower()
     )
 
 
@@ -118,12 +124,14 @@ def _used_values(db: Session, field: Field, word: str) -> list[str]:
     query = select(field.value).where(col(Run.deleted_at).is_(None), field.value.is_not(None))
     if field.kind == "words":
         query = query.where(field.value.icontains(word, autoescape=True))
-    found = db.exec(query.distinct().order_by(field.value).limit(MAX_VALUES))
-    return [f"{one:g}" if isinstance(one, float) else str(one) for one in found if one != ""]
+    values = db.exec(query.distinct().order_by(field.value).limit(MAX_VALUES))
+    return [
+        f"{value:g}" if isinstance(value, float) else str(value) for value in values if value != ""
+    ]
 
 
 def _rank_matches(
-    word: str, known: Iterable[str], besides: Callable[[str], str] = lambda _name: ""
+    word: str, candidates: Iterable[str], besides: Callable[[str], str] = lambda _name: ""
 ) -> list[str]:
     """Return names that match a word in the name or its title; prefix matches come first."""
     sought = word.lower()
@@ -135,5 +143,5 @@ def _rank_matches(
             return 1
         return 2 if sought in besides(name).lower() else 3
 
-    ranked = [(rank(name), name) for name in known]
-    return [name for number in range(3) for found, name in ranked if found == number]
+    ranked = [(rank(name), name) for name in candidates]
+    return [name for number in range(3) for match_rank, name in ranked if match_rank == number]

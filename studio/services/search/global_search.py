@@ -31,28 +31,28 @@ class SearchHit:
     status: str = ""
 
 
-def search(db: Session, words: str, *, limit: int) -> Iterator[SearchHit]:
+def search(db: Session, query: str, *, limit: int) -> Iterator[SearchHit]:
     """Yield matches by name, the newest of each kind first, at most `limit` of each kind.
 
     A number, with or without #, also finds the run with that id. An empty query lists the newest
     runs.
     """
-    numbered = db.get(Run, int(words.removeprefix("#"))) if _is_number(words) else None
+    numbered = db.get(Run, int(query.removeprefix("#"))) if _is_number(query) else None
     if numbered is not None:
         yield _run_hit(numbered)
-    for run in runs.newest(db, runs.RunFilter(search=words), limit=limit):
+    for run in runs.newest(db, runs.RunFilter(search=query), limit=limit):
         if run is not numbered:
             yield _run_hit(run)
-    if words:
+    if query:
         for kind, table in _TABLES:
             name = col(table.name)
-            named = select(table.id, name).where(name.icontains(words, autoescape=True))
-            for number, told in db.exec(named.order_by(col(table.id).desc()).limit(limit)):
-                yield SearchHit(kind=kind, id=number or 0, name=told, about="")
+            matches = select(table.id, name).where(name.icontains(query, autoescape=True))
+            for number, label in db.exec(matches.order_by(col(table.id).desc()).limit(limit)):
+                yield SearchHit(kind=kind, id=number or 0, name=label, about="")
 
 
-def _is_number(words: str) -> bool:
-    digits = words.removeprefix("#")
+def _is_number(query: str) -> bool:
+    digits = query.removeprefix("#")
     return digits.isdecimal() and len(digits) < 10  # noqa: PLR2004 -- more digits exceed any id
 
 

@@ -60,20 +60,20 @@ class Field:
         return self.kind in {"number", "span"}
 
 
-def find(name: str, told: Collection[str]) -> Field | None:
+def find(name: str, metric_keys: Collection[str]) -> Field | None:
     """Return the field with a name; `told` are the metrics that runs have reported."""
     plain = _ALIASES.get(name, name)
     return (
         _RUN_FIELDS.get(plain)
         or recipe_fields().get(plain)
         or _short_names().get(plain)
-        or _metric_field(plain, told)
+        or _metric_field(plain, metric_keys)
     )
 
 
-def list_names(told: Collection[str]) -> list[str]:
+def list_names(metric_keys: Collection[str]) -> list[str]:
     """Return all names, the most useful first."""
-    metrics = sorted({*told, *LOWER_IS_BETTER})
+    metrics = sorted({*metric_keys, *LOWER_IS_BETTER})
     forms = (f"{key}.{form}" for key in metrics for form in _metric_forms(key))
     return [*_RUN_FIELDS, *metrics, *recipe_fields(), *forms]
 
@@ -81,13 +81,15 @@ def list_names(told: Collection[str]) -> list[str]:
 @cache
 def recipe_fields() -> dict[str, Field]:
     """Return the settings of all methods' recipes, by their dotted names."""
-    found: dict[str, Field] = {}
-    for one in (one for method in METHODS.values() for one in _recipe_settings(method.recipe)):
-        known = found.get(one.name, one)
+    fields: dict[str, Field] = {}
+    for field in (
+        field for method in METHODS.values() for field in _recipe_settings(method.recipe)
+    ):
+        earlier = fields.get(field.name, field)
         # Variants of a section, and methods, may have different choices.
-        choices = tuple(dict.fromkeys((*known.choices, *one.choices)))
-        found[one.name] = replace(one, choices=choices)
-    return found
+        choices = tuple(dict.fromkeys((*earlier.choices, *field.choices)))
+        fields[field.name] = replace(field, choices=choices)
+    return fields
 
 
 def setting_names() -> frozenset[str]:
@@ -100,11 +102,11 @@ def metric_direction(key: str) -> int:
     return {True: -1, False: 1, None: 0}[LOWER_IS_BETTER.get(key)]
 
 
-def _metric_field(name: str, told: Collection[str]) -> Field | None:
+def _metric_field(name: str, metric_keys: Collection[str]) -> Field | None:
     key, dot, form = name.rpartition(".")
     if not dot or form not in FORMS:
         key, form = name, "last"
-    if key not in told and key not in LOWER_IS_BETTER:
+    if key not in metric_keys and key not in LOWER_IS_BETTER:
         return None
     if form == "best" and not metric_direction(key):
         return None
@@ -134,19 +136,19 @@ def build_condition(
         holds: ColumnElement[bool] = compared(field.value)
         return holds
     column: Any = col(getattr(MetricSummary, _summary_column(field.key, field.form)))
-    mine = (col(MetricSummary.key) == field.key, compared(column))
-    return col(Run.id).in_(select(MetricSummary.run_id).where(*mine))
+    conditions = (col(MetricSummary.key) == field.key, compared(column))
+    return col(Run.id).in_(select(MetricSummary.run_id).where(*conditions))
 
 
-def _metric_value(key: str, column: str, _run: Run, sums: SummariesByMetric) -> Any:  # noqa: ANN401 -- a number or a curve
-    one = sums.get(key)
-    if one is None:
+def _metric_value(key: str, column: str, _run: Run, summaries: SummariesByMetric) -> Any:  # noqa: ANN401 -- a number or a curve
+    summary = summaries.get(key)
+    if summary is None:
         return None
     if column == "curve":
-        return one
-    if column == "last" and one.non_finite:
-        return float(one.non_finite)
-    return getattr(one, column)
+        return summary
+    if column == "last" and summary.non_finite:
+        return float(summary.non_finite)
+    return getattr(summary, column)
 
 
 def _metric_forms(key: str) -> Iterator[str]:
@@ -155,19 +157,19 @@ def _metric_forms(key: str) -> Iterator[str]:
 
 def _recipe_settings(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[Field]:
     for name, info in section.model_fields.items():
-        inner = section_types(info.annotation)
-        for one in inner:
-            yield from _recipe_settings(one, (*path, name))
-        knob = field_spec(info)
-        label = knob.label if knob else name.capitalize()
-        if not inner and name != "version":
+        sections = section_types(info.annotation)
+        for subsection in sections:
+            yield from _recipe_settings(subsection, (*path, name))
+        spec = field_spec(info)
+        label = spec.label if spec else name.capitalize()
+        if not sections and name != "version":
             field = _setting_field((*path, name), info.annotation, label)
             if field:
                 yield field
 
 
 def _setting_field(path: tuple[str, ...], annotation: object, label: str) -> Field | None:
-    kinds = [one for one in _type_options(annotation) if one is not type(None)]
+    kinds = [option for option in _type_options(annotation) if option is not type(None)]
     stored = type_coerce(col(Run.recipe), JSON)[path]
     name = ".".join(path)
     make = partial(Field, name=name, read=partial(_recipe_value, name), title=label)
@@ -197,25 +199,30 @@ def _recipe_value(name: str, run: Run, _sums: SummariesByMetric) -> Any:  # noqa
 def _short_names() -> dict[str, Field]:
     """Return the settings whose last part is unique, by that part."""
     counts = Counter(name.rpartition(".")[2] for name in recipe_fields())
-    found = {name.rpartition(".")[2]: one for name, one in recipe_fields().items()}
-    return {leaf: one for leaf, one in found.items() if counts[leaf] == 1}
+    fields = {name.rpartition(".")[2]: field for name, field in recipe_fields().items()}
+    return {leaf: field for leaf, field in fields.items() if counts[leaf] == 1}
 
 
-def _run_field(name: str, kind: FieldKind, value: Any, title: str, **given: Any) -> Field:  # noqa: ANN401 -- a column of any type
+def _run_field(name: str, kind: FieldKind, value: Any, title: str, **options: Any) -> Field:  # noqa: ANN401 -- a column of any type
     return Field(
         name=name,
         kind=kind,
         value=value,
-        read=lambda run, _sums: getattr(run, given.get("attribute", name)),
+        read=lambda run, _sums: getattr(run, options.get("attribute", name)),
         title=title,
-        choices=given.get("choices", ()),
+        choices=options.get("choices", ()),
     )
 
 
 def _recipe_alias(name: str, key: str, title: str) -> Field:
-    one = recipe_fields()[key]
+    field = recipe_fields()[key]
     return Field(
-        name=name, kind=one.kind, value=one.value, read=one.read, title=title, choices=one.choices
+        name=name,
+        kind=field.kind,
+        value=field.value,
+        read=field.read,
+        title=title,
+        choices=field.choices,
     )
 
 

@@ -56,7 +56,7 @@ _DURATION_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOMENT = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
-def build_conditions(query: str, told: Collection[str]) -> list[Condition]:
+def build_conditions(query: str, metric_keys: Collection[str]) -> list[Condition]:
     """Return the conditions of a query. Archived and trashed runs are found only if named.
 
     `told` are the metrics that runs have reported.
@@ -65,13 +65,13 @@ def build_conditions(query: str, told: Collection[str]) -> list[Condition]:
         QueryError: The query is not valid; the error has the position.
 
     """
-    found = parse(query)
-    named = {value for term in found if term.field == "is" for value in term.values}
+    terms = parse(query)
+    named_flags = {value for term in terms if term.field == "is" for value in term.values}
     hidden = [("archived", _ARCHIVED), ("trashed", _TRASHED)]
     # The trash includes runs that were archived before they were trashed.
-    seen = {"archived", "trashed"} if "trashed" in named else named
-    shown = [~condition for name, condition in hidden if name not in seen]
-    return [*shown, *(_term_condition(term, told) for term in found)]
+    included = {"archived", "trashed"} if "trashed" in named_flags else named_flags
+    conditions = [~condition for name, condition in hidden if name not in included]
+    return [*conditions, *(_term_condition(term, metric_keys) for term in terms)]
 
 
 def group_term(field: Field, value: object) -> str:
@@ -84,18 +84,18 @@ def group_term(field: Field, value: object) -> str:
     return f"{field.name}{sign}{quote(f'{value:g}' if isinstance(value, float) else str(value))}"
 
 
-def _term_condition(term: Term, told: Collection[str]) -> Condition:
+def _term_condition(term: Term, metric_keys: Collection[str]) -> Condition:
     if not term.field:
-        one = _word_condition(term.values[0])
+        condition = _word_condition(term.values[0])
     elif term.field in FLAGS:
-        one = or_(*(_flag_condition(term, value) for value in term.values))
+        condition = or_(*(_flag_condition(term, value) for value in term.values))
     else:
-        field = _require_field(term, told)
+        field = _require_field(term, metric_keys)
         if not term.values:
             raise _query_error(term, f"{term.field}{term.sign} needs a value.")
-        one = or_(*(_field_condition(field, term, value) for value in term.values))
+        condition = or_(*(_field_condition(field, term, value) for value in term.values))
     # NULL counts as false, so the negation finds runs without this metric.
-    return ~func.coalesce(one, false()) if term.negated else one
+    return ~func.coalesce(condition, false()) if term.negated else condition
 
 
 def _word_condition(value: str) -> Condition:
@@ -105,21 +105,23 @@ def _word_condition(value: str) -> Condition:
 
 
 def _flag_condition(term: Term, value: str) -> Condition:
-    known = FLAGS[term.field]
-    if term.sign not in {":", "="} or value not in known:
-        hint = f"Use one of {', '.join(f'{term.field}:{one}' for one in known)}."
+    flags = FLAGS[term.field]
+    if term.sign not in {":", "="} or value not in flags:
+        hint = f"Use one of {', '.join(f'{term.field}:{flag}' for flag in flags)}."
         raise _query_error(term, f"{term.field}{term.sign}{value} is not a valid filter.", hint)
-    return known[value]
+    return flags[value]
 
 
-def _require_field(term: Term, told: Collection[str]) -> Field:
-    field = query_fields.find(term.field, told)
+def _require_field(term: Term, metric_keys: Collection[str]) -> Field:
+    field = query_fields.find(term.field, metric_keys)
     if field is not None and field.kind != "curve":
         return field
-    close = get_close_matches(term.field, [*query_fields.list_names(told), *FLAGS], n=1, cutoff=0.6)
+    suggestions = get_close_matches(
+        term.field, [*query_fields.list_names(metric_keys), *FLAGS], n=1, cutoff=0.6
+    )
     hint = "To search for the text itself, put it in quotation marks."
-    if close:
-        hint = f"Did you mean {close[0]}? {hint}"
+    if suggestions:
+        hint = f"Did you mean {suggestions[0]}? {hint}"
     raise _query_error(term, f"There is no field named {term.field}.", hint)
 
 
@@ -155,25 +157,25 @@ def _text_condition(field: Field, term: Term, value: str) -> Condition:
 
 
 def _choice_condition(field: Field, term: Term, value: str) -> Condition:
-    known = {one.lower(): one for one in field.choices}
-    if value.lower() not in known:
+    choices = {choice.lower(): choice for choice in field.choices}
+    if value.lower() not in choices:
         hint = f"Use one of {', '.join(field.choices)}."
         raise _query_error(term, f"{term.field} cannot be {value}.", hint)
-    equal: Condition = field.value == known[value.lower()]
+    equal: Condition = field.value == choices[value.lower()]
     return equal
 
 
 def _tag_condition(_field: Field, _term: Term, value: str) -> Condition:
     # Compare JSON as text: functions on its elements differ between databases.
-    kept = cast(type_coerce(col(Run.tags), JSON), String)
-    return kept.icontains(json.dumps(value), autoescape=True)
+    tags_text = cast(type_coerce(col(Run.tags), JSON), String)
+    return tags_text.icontains(json.dumps(value), autoescape=True)
 
 
 def _bool_condition(field: Field, term: Term, value: str) -> Condition:
-    known = {"yes": True, "true": True, "no": False, "false": False}
-    if value.lower() not in known:
+    values = {"yes": True, "true": True, "no": False, "false": False}
+    if value.lower() not in values:
         raise _query_error(term, f"{term.field} is yes or no, not {value}.")
-    equal: Condition = field.value == known[value.lower()]
+    equal: Condition = field.value == values[value.lower()]
     return equal
 
 

@@ -55,16 +55,16 @@ def parse(query: str) -> list[Term]:
             terms.
 
     """
-    found: list[Term] = []
-    place = _skip_space(query, 0)
-    while place < len(query):
-        term = _read_term(query, place)
-        found.append(term)
-        place = _skip_space(query, term.end)
-    if len(found) > MAX_TERMS:
-        last = found[MAX_TERMS]
+    terms: list[Term] = []
+    position = _skip_space(query, 0)
+    while position < len(query):
+        term = _read_term(query, position)
+        terms.append(term)
+        position = _skip_space(query, term.end)
+    if len(terms) > MAX_TERMS:
+        last = terms[MAX_TERMS]
         raise QueryError(f"A query can have at most {MAX_TERMS} terms.", last.start, len(query))
-    return found
+    return terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +80,18 @@ class PartialTerm:
     """The field whose value it is; empty while it is a name or text to search for."""
 
 
-def partial_term_at(query: str, place: int) -> PartialTerm:
+def partial_term_at(query: str, position: int) -> PartialTerm:
     """Return what is being typed at a position, even if the query is not valid."""
-    start = _piece_start(query, place, str.isspace)
+    start = _piece_start(query, position, str.isspace)
     start += query[start : start + 1] == "-"
-    field = _FIELD.match(query[:place], start)
+    field = _FIELD.match(query[:position], start)
     if field is None:
-        rest = re.match(r"[\w.#]*[:=<>!]*", query[place:])
-        return _partial_term(query, start, place, rest)
-    begin = max(field.end(), _piece_start(query, place, ",".__eq__))
-    rest = re.match(r'[^\s",]*"?', query[place:])
-    found = _partial_term(query, begin, place, rest)
-    return replace(found, field=field.group(1), word=found.word.removeprefix('"'))
+        rest = re.match(r"[\w.#]*[:=<>!]*", query[position:])
+        return _partial_term(query, start, position, rest)
+    begin = max(field.end(), _piece_start(query, position, ",".__eq__))
+    rest = re.match(r'[^\s",]*"?', query[position:])
+    partial = _partial_term(query, begin, position, rest)
+    return replace(partial, field=field.group(1), word=partial.word.removeprefix('"'))
 
 
 def remove_term(query: str, term: Term) -> str:
@@ -105,28 +105,28 @@ def quote(value: str) -> str:
     return value if plain else '"' + value.replace('"', "") + '"'
 
 
-def _piece_start(query: str, place: int, parts: Callable[[str], bool]) -> int:
+def _piece_start(query: str, position: int, is_separator: Callable[[str], bool]) -> int:
     """Return where the piece at a position starts; quoted separators do not count."""
     start, is_quoted = 0, False
-    for i, sign in enumerate(query[:place]):
-        is_quoted ^= sign == '"'
-        if parts(sign) and not is_quoted:
+    for i, character in enumerate(query[:position]):
+        is_quoted ^= character == '"'
+        if is_separator(character) and not is_quoted:
             start = i + 1
     return start
 
 
-def _partial_term(query: str, start: int, place: int, rest: re.Match[str] | None) -> PartialTerm:
+def _partial_term(query: str, start: int, position: int, rest: re.Match[str] | None) -> PartialTerm:
     return PartialTerm(
-        start=start, end=place + (rest.end() if rest else 0), word=query[start:place]
+        start=start, end=position + (rest.end() if rest else 0), word=query[start:position]
     )
 
 
 def _read_term(query: str, start: int) -> Term:
     negated = query[start] == "-" and start + 1 < len(query) and not query[start + 1].isspace()
-    place = start + negated
-    field = _FIELD.match(query, place)
+    position = start + negated
+    field = _FIELD.match(query, position)
     if field is None:
-        values, end = _read_values(query, place)
+        values, end = _read_values(query, position)
         return Term(start=start, end=end, values=values, negated=negated)
     name, sign = field.groups()
     if field.end() == len(query) or query[field.end()].isspace():
@@ -144,31 +144,35 @@ def _read_term(query: str, start: int) -> Term:
     )
 
 
-def _read_values(query: str, place: int, *, is_list: bool = False) -> tuple[tuple[str, ...], int]:
+def _read_values(
+    query: str, position: int, *, is_list: bool = False
+) -> tuple[tuple[str, ...], int]:
     """Read one value, or several separated by commas; return them and the end position."""
-    found: list[str] = []
+    values: list[str] = []
     while True:
-        part, place = _read_value(query, place)
-        found.extend(_split_commas(part) if is_list and part[:1] != '"' else [part.strip('"')])
-        if not (is_list and query[place - 1 : place + 1] in {',"', '",'} and place < len(query)):
-            return tuple(found), place
-        place += query[place] == ","
+        part, position = _read_value(query, position)
+        values.extend(_split_commas(part) if is_list and part[:1] != '"' else [part.strip('"')])
+        if not (
+            is_list and query[position - 1 : position + 1] in {',"', '",'} and position < len(query)
+        ):
+            return tuple(values), position
+        position += query[position] == ","
 
 
-def _read_value(query: str, place: int) -> tuple[str, int]:
-    if query[place : place + 1] == '"':
-        quotation = _QUOTED.match(query, place)
+def _read_value(query: str, position: int) -> tuple[str, int]:
+    if query[position : position + 1] == '"':
+        quotation = _QUOTED.match(query, position)
         if quotation is None:
-            raise QueryError("This quotation is not closed.", place, len(query))
+            raise QueryError("This quotation is not closed.", position, len(query))
         return quotation.group(), quotation.end()
-    bare = _BARE.match(query, place)
-    return (bare.group(), bare.end()) if bare else ("", place)
+    bare = _BARE.match(query, position)
+    return (bare.group(), bare.end()) if bare else ("", position)
 
 
 def _split_commas(part: str) -> list[str]:
-    return [one for one in part.split(",") if one]
+    return [value for value in part.split(",") if value]
 
 
-def _skip_space(query: str, place: int) -> int:
-    space = _SPACE.match(query, place)
-    return space.end() if space else place
+def _skip_space(query: str, position: int) -> int:
+    space = _SPACE.match(query, position)
+    return space.end() if space else position

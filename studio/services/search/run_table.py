@@ -72,15 +72,15 @@ def load_page(db: Session, view: TableView, *, limit: int, after: int | None = N
         QueryError: The query is not valid.
 
     """
-    told = metric_summaries.list_keys(db)
-    which = query_filters.build_conditions(view.query, told)
-    wanted = resolve_order(view, told)
-    ids = _sorted_ids(db, which, wanted, limit + 1, after)
-    total = select(func.count(col(Run.id))).where(*which)
-    shown = resolve_columns(view, told)
+    metric_keys = metric_summaries.list_keys(db)
+    conditions = query_filters.build_conditions(view.query, metric_keys)
+    order = resolve_order(view, metric_keys)
+    ids = _sorted_ids(db, conditions, order, limit + 1, after)
+    total = select(func.count(col(Run.id))).where(*conditions)
+    columns = resolve_columns(view, metric_keys)
     return TablePage(
-        lines=load_rows(db, ids[:limit], shown),
-        columns=shown,
+        lines=load_rows(db, ids[:limit], columns),
+        columns=columns,
         has_more=len(ids) > limit,
         total=db.exec(total).one(),
     )
@@ -93,10 +93,10 @@ def find_runs(db: Session, view: TableView, *, limit: int, after: int | None = N
         QueryError: The query is not valid.
 
     """
-    told = metric_summaries.list_keys(db)
-    which = query_filters.build_conditions(view.query, told)
-    ids = _sorted_ids(db, which, resolve_order(view, told), limit, after)
-    return [line.run for line in load_rows(db, ids, ())]
+    metric_keys = metric_summaries.list_keys(db)
+    conditions = query_filters.build_conditions(view.query, metric_keys)
+    ids = _sorted_ids(db, conditions, resolve_order(view, metric_keys), limit, after)
+    return [row.run for row in load_rows(db, ids, ())]
 
 
 def find_run_ids(db: Session, query: str) -> list[int]:
@@ -106,18 +106,18 @@ def find_run_ids(db: Session, query: str) -> list[int]:
         QueryError: The query is not valid.
 
     """
-    which = query_filters.build_conditions(query, metric_summaries.list_keys(db))
-    found = db.exec(select(Run.id).where(*which).order_by(col(Run.id)))
-    return [one for one in found if one is not None]
+    conditions = query_filters.build_conditions(query, metric_summaries.list_keys(db))
+    run_ids = db.exec(select(Run.id).where(*conditions).order_by(col(Run.id)))
+    return [run_id for run_id in run_ids if run_id is not None]
 
 
-def resolve_columns(view: TableView, told: Collection[str]) -> list[Field]:
+def resolve_columns(view: TableView, metric_keys: Collection[str]) -> list[Field]:
     """Return the columns of a view, names first; skip unknown fields."""
-    named = dict.fromkeys(("name", *view.columns[:MAX_COLUMNS]))
-    return [one for name in named if (one := query_fields.find(name, told))]
+    names = dict.fromkeys(("name", *view.columns[:MAX_COLUMNS]))
+    return [field for name in names if (field := query_fields.find(name, metric_keys))]
 
 
-def resolve_order(view: TableView, told: Collection[str]) -> SortOrder:
+def resolve_order(view: TableView, metric_keys: Collection[str]) -> SortOrder:
     """Return the order of a view.
 
     Raises:
@@ -125,47 +125,51 @@ def resolve_order(view: TableView, told: Collection[str]) -> SortOrder:
 
     """
     name = view.sort.removeprefix("-") or NEWEST_FIRST.removeprefix("-")
-    field = query_fields.find(name, told)
+    field = query_fields.find(name, metric_keys)
     if field is None or field.kind == "curve":
-        near = get_close_matches(name, query_fields.list_names(told), n=1, cutoff=0.6)
+        suggestions = get_close_matches(name, query_fields.list_names(metric_keys), n=1, cutoff=0.6)
         raise InvalidError(
             f"Runs cannot be sorted by {name}.",
-            hint=f"Did you mean {near[0]}?" if near else "GET /api/v1/fields lists the fields.",
+            hint=f"Did you mean {suggestions[0]}?"
+            if suggestions
+            else "GET /api/v1/fields lists the fields.",
             param="sort",
         )
     return SortOrder(field=field, is_descending=view.sort.startswith("-"))
 
 
-def load_rows(db: Session, run_ids: Sequence[int], shown: Sequence[Field]) -> list[TableRow]:
+def load_rows(db: Session, run_ids: Sequence[int], columns: Sequence[Field]) -> list[TableRow]:
     """Return table rows for runs, in the order of these ids."""
     runs = {run.id: run for run in db.exec(select(Run).where(col(Run.id).in_(run_ids)))}
-    sums = metric_summaries.load_by_run(db, run_ids, {one.key for one in shown})
-    return [TableRow(run=runs[one], summaries=sums.get(one, {})) for one in run_ids if one in runs]
+    summaries = metric_summaries.load_by_run(db, run_ids, {one.key for one in columns})
+    return [
+        TableRow(run=runs[one], summaries=summaries.get(one, {})) for one in run_ids if one in runs
+    ]
 
 
 def _sorted_ids(
     db: Session,
-    which: Sequence[ColumnElement[bool]],
-    wanted: SortOrder,
+    conditions: Sequence[ColumnElement[bool]],
+    order: SortOrder,
     limit: int,
     after: int | None,
 ) -> list[int]:
     # Ids increase with creation time, and the primary key is an index.
-    value = col(Run.id) if wanted.field.name == "created" else wanted.field.value
-    query = select(Run.id).where(*which)
+    value = col(Run.id) if order.field.name == "created" else order.field.value
+    query = select(Run.id).where(*conditions)
     if after is not None:
-        query = query.where(_after_condition(db, value, wanted, after))
-    sorted_by = value.desc() if wanted.is_descending else value.asc()
-    tie = col(Run.id).desc() if wanted.is_descending else col(Run.id).asc()
+        query = query.where(_after_condition(db, value, order, after))
+    sorted_by = value.desc() if order.is_descending else value.asc()
+    tie = col(Run.id).desc() if order.is_descending else col(Run.id).asc()
     query = query.order_by(sorted_by.nulls_last(), tie).limit(limit)
-    return [one for one in db.exec(query) if one is not None]
+    return [run_id for run_id in db.exec(query) if run_id is not None]
 
 
-def _after_condition(db: Session, value: Any, wanted: SortOrder, after: int) -> ColumnElement[bool]:  # noqa: ANN401 -- a column of any type
+def _after_condition(db: Session, value: Any, order: SortOrder, after: int) -> ColumnElement[bool]:  # noqa: ANN401 -- a column of any type
     """Return the condition that a run follows another, by that run's current value."""
-    mark = db.exec(select(value).where(Run.id == after)).first()
-    later = col(Run.id) < after if wanted.is_descending else col(Run.id) > after
-    if mark is None:
+    cursor_value = db.exec(select(value).where(Run.id == after)).first()
+    later = col(Run.id) < after if order.is_descending else col(Run.id) > after
+    if cursor_value is None:
         return and_(value.is_(None), later)
-    further = value < mark if wanted.is_descending else value > mark
-    return or_(further, and_(value == mark, later), value.is_(None))
+    further = value < cursor_value if order.is_descending else value > cursor_value
+    return or_(further, and_(value == cursor_value, later), value.is_(None))

@@ -19,8 +19,8 @@ def save(db: Session, name: str, query: str) -> SavedView:
 
     """
     name = experiments.clean_name(name)
-    known = db.exec(select(SavedView).where(SavedView.name == name)).first()
-    view = known or SavedView(name=name, query=query)
+    existing = db.exec(select(SavedView).where(SavedView.name == name)).first()
+    view = existing or SavedView(name=name, query=query)
     view.query = query[:QUERY_LIMIT].removeprefix("?")
     db.add(view)
     db.flush()

@@ -55,18 +55,18 @@ def group_runs(db: Session, view: TableView) -> GroupedRuns | None:
         QueryError: The query is not valid.
 
     """
-    told = metric_summaries.list_keys(db)
-    field = query_fields.find(view.group, told)
+    metric_keys = metric_summaries.list_keys(db)
+    field = query_fields.find(view.group, metric_keys)
     if field is None or field.kind not in GROUPABLE_KINDS:
         return None
-    columns = run_table.resolve_columns(view, told)
-    which = query_filters.build_conditions(view.query, told)
-    found = _load_groups(db, field, [one for one in columns if one.is_number], which)
+    columns = run_table.resolve_columns(view, metric_keys)
+    conditions = query_filters.build_conditions(view.query, metric_keys)
+    groups = _load_groups(db, field, [one for one in columns if one.is_number], conditions)
     return GroupedRuns(
         field=field,
         columns=columns,
-        groups=_sort_groups(found, run_table.resolve_order(view, told)),
-        total=sum(one.count for one in found),
+        groups=_sort_groups(groups, run_table.resolve_order(view, metric_keys)),
+        total=sum(one.count for one in groups),
     )
 
 
@@ -74,50 +74,56 @@ def _load_groups(
     db: Session,
     field: Field,
     numbers: Sequence[Field],
-    which: Sequence[ColumnElement[bool]],
+    conditions: Sequence[ColumnElement[bool]],
 ) -> list[RunGroup]:
-    named: Any = [one.value.label(f"c{i}") for i, one in enumerate(numbers)]
+    labelled: Any = [number_field.value.label(f"c{i}") for i, number_field in enumerate(numbers)]
     # OFFSET keeps databases from repeating each value's subquery for every sum.
-    each = select(field.value.label("common"), *named).select_from(Run).where(*which)
-    each = each.offset(0).subquery()
-    parts = [each.c[f"c{i}"] for i in range(len(numbers))]
+    per_run = select(field.value.label("common"), *labelled).select_from(Run).where(*conditions)
+    per_run = per_run.offset(0).subquery()
+    parts = [per_run.c[f"c{i}"] for i in range(len(numbers))]
     # Sum squared differences from the mean: squares of large numbers lose all precision.
-    near = db.execute(select(func.count(), *map(func.avg, parts)).select_from(each)).one()[1:]
-    sums: list[Any] = []
-    for part, middle in zip(parts, near, strict=True):
-        off = part - (middle or 0.0)
-        sums += [func.count(part), func.sum(off), func.sum(off * off)]
-    query = select(each.c.common, func.count(), *sums).group_by(each.c.common)
+    averages = db.execute(select(func.count(), *map(func.avg, parts)).select_from(per_run)).one()[
+        1:
+    ]
+    aggregates: list[Any] = []
+    for part, average in zip(parts, averages, strict=True):
+        deviation = part - (average or 0.0)
+        aggregates += [func.count(part), func.sum(deviation), func.sum(deviation * deviation)]
+    query = select(per_run.c.common, func.count(), *aggregates).group_by(per_run.c.common)
     rows = db.execute(query.order_by(func.count().desc()).limit(MAX_GROUPS))
-    return [_run_group(field, numbers, near, row) for row in rows]
+    return [_run_group(field, numbers, averages, row) for row in rows]
 
 
 def _run_group(
-    field: Field, numbers: Sequence[Field], near: Sequence[Any], row: Sequence[Any]
+    field: Field, numbers: Sequence[Field], averages: Sequence[Any], row: Sequence[Any]
 ) -> RunGroup:
-    common, count, *sums = row
+    common, count, *aggregates = row
     spreads = {}
-    for i, (one, middle) in enumerate(zip(numbers, near, strict=True)):
-        n, total, squares = sums[3 * i : 3 * i + 3]
+    for i, (number_field, average) in enumerate(zip(numbers, averages, strict=True)):
+        n, total, squares = aggregates[3 * i : 3 * i + 3]
         if n:
-            spreads[one.name] = _to_stats(n, middle, total, squares)
+            spreads[number_field.name] = _to_stats(n, average, total, squares)
     return RunGroup(
         value=common, count=count, spreads=spreads, term=query_filters.group_term(field, common)
     )
 
 
-def _to_stats(n: int, middle: float, total: float, squares: float) -> GroupStats:
-    off = total / n
+def _to_stats(n: int, average: float, total: float, squares: float) -> GroupStats:
+    mean_deviation = total / n
     if n == 1:
-        return GroupStats(n, middle + off, None)
-    return GroupStats(n, middle + off, math.sqrt(max(0.0, (squares - n * off * off) / (n - 1))))
+        return GroupStats(n, average + mean_deviation, None)
+    return GroupStats(
+        n,
+        average + mean_deviation,
+        math.sqrt(max(0.0, (squares - n * mean_deviation * mean_deviation) / (n - 1))),
+    )
 
 
-def _sort_groups(found: Sequence[RunGroup], order: run_table.SortOrder) -> list[RunGroup]:
+def _sort_groups(groups: Sequence[RunGroup], order: run_table.SortOrder) -> list[RunGroup]:
     """Sort by the mean of the column the view is sorted by; otherwise, largest group first."""
     name = order.field.name
-    known = [one for one in found if name in one.spreads]
-    if not known:
-        return list(found)
-    known.sort(key=lambda one: one.spreads[name].mean, reverse=order.is_descending)
-    return [*known, *(one for one in found if name not in one.spreads)]
+    with_value = [group for group in groups if name in group.spreads]
+    if not with_value:
+        return list(groups)
+    with_value.sort(key=lambda one: one.spreads[name].mean, reverse=order.is_descending)
+    return [*with_value, *(group for group in groups if name not in group.spreads)]

@@ -70,19 +70,19 @@ def move_into_place(stage: Path, folder: Path) -> None:
 
 def delete_on_commit(db: Session, folder: Path) -> None:
     """Delete a folder when the transaction commits; move it back on a rollback."""
-    gone = folder.with_name(f"{_DELETED_PREFIX}{folder.name}-{uuid4().hex}")
+    moved = folder.with_name(f"{_DELETED_PREFIX}{folder.name}-{uuid4().hex}")
     if not folder.exists():
         return
-    folder.replace(gone)
+    folder.replace(moved)
 
     @event.listens_for(db, "after_commit", once=True)
     def _remove(_db: Session) -> None:
-        shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(moved, ignore_errors=True)
 
     @event.listens_for(db, "after_rollback", once=True)
     def _restore(_db: Session) -> None:
-        if gone.exists():
-            gone.replace(folder)
+        if moved.exists():
+            moved.replace(folder)
 
 
 def remove_orphans(parent: Path, names: Container[str]) -> None:

@@ -144,9 +144,11 @@ def _lock_file(home: Path, role: Role) -> TextIO:
 
 
 def _in_use_error(home: Path) -> ConflictError:
-    told = "; ".join(f"{role}: {who}" for role in ROLES if (who := describe_holder(home, role)))
+    holders = "; ".join(
+        f"{role}: {holder}" for role in ROLES if (holder := describe_holder(home, role))
+    )
     return ConflictError(
-        f"Another studio is already using {home} ({told or 'it is being changed or copied'}).",
+        f"Another studio is already using {home} ({holders or 'it is being changed or copied'}).",
         hint="Open that studio, stop it, or choose another folder with STUDIO_HOME.",
     )
 

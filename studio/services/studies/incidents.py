@@ -37,39 +37,41 @@ class Timeline:
     """Sorted by step."""
 
 
-def build_timeline(db: Session, made: Sequence[Run]) -> Timeline:
+def build_timeline(db: Session, study_runs: Sequence[Run]) -> Timeline:
     """Collect the numerical issues of runs, by step."""
-    by_id = {run.id or 0: run for run in made}
-    steps = max((run.total_steps or run.step for run in made), default=0)
-    found = [
+    by_id = {run.id or 0: run for run in study_runs}
+    steps = max((run.total_steps or run.step for run in study_runs), default=0)
+    incidents = [
         *_load_alarms(db, by_id),
         *_find_skipped_steps(db, by_id),
         *_find_broken_steps(db, by_id),
     ]
     gap = max(1, steps // _MAX_SPELLS)
-    return Timeline(steps=steps, incidents=sorted(_join_spells(found, gap), key=_sort_key))
+    return Timeline(steps=steps, incidents=sorted(_join_spells(incidents, gap), key=_sort_key))
 
 
 def _load_alarms(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
     query = select(RunEvent).where(col(RunEvent.run_id).in_(by_id), *runs.alarm_conditions())
-    for one in db.exec(query.order_by(col(RunEvent.id))):
-        yield _incident_at(by_id[one.run_id], "alarm", one.data["step"], text=one.data["message"])
+    for event in db.exec(query.order_by(col(RunEvent.id))):
+        yield _incident_at(
+            by_id[event.run_id], "alarm", event.data["step"], text=event.data["message"]
+        )
 
 
 def _find_skipped_steps(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
     """Yield the steps where the count of skipped steps increased, and by how much."""
     before: dict[int, float] = {}
-    for one in _load_metrics(db, by_id, "skipped_steps"):
-        now = one.value or 0
-        risen = round(now - before.get(one.run_id, 0))
-        before[one.run_id] = now
+    for metric in _load_metrics(db, by_id, "skipped_steps"):
+        now = metric.value or 0
+        risen = round(now - before.get(metric.run_id, 0))
+        before[metric.run_id] = now
         if risen > 0:
-            yield _incident_at(by_id[one.run_id], "skipped", one.step, count=risen)
+            yield _incident_at(by_id[metric.run_id], "skipped", metric.step, count=risen)
 
 
 def _find_broken_steps(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
-    for one in _load_metrics(db, by_id, "loss", broken=True):
-        yield _incident_at(by_id[one.run_id], "broken", one.step)
+    for metric in _load_metrics(db, by_id, "loss", broken=True):
+        yield _incident_at(by_id[metric.run_id], "broken", metric.step)
 
 
 def _load_metrics(
@@ -96,22 +98,22 @@ def _incident_at(
     )
 
 
-def _join_spells(found: Iterable[Incident], gap: int) -> list[Incident]:
+def _join_spells(incidents: Iterable[Incident], gap: int) -> list[Incident]:
     """Join incidents of one kind within a gap, except alerts, which differ in their text."""
     joined: list[Incident] = []
-    for one in found:
+    for incident in incidents:
         before = joined[-1] if joined else None
-        if before and one.kind != "alarm" and _continues(before, one, gap):
-            joined[-1] = replace(before, last=one.last, count=before.count + one.count)
+        if before and incident.kind != "alarm" and _continues(before, incident, gap):
+            joined[-1] = replace(before, last=incident.last, count=before.count + incident.count)
         else:
-            joined.append(one)
+            joined.append(incident)
     return joined
 
 
-def _continues(before: Incident, one: Incident, gap: int) -> bool:
-    same = (before.kind, before.run_id) == (one.kind, one.run_id)
-    return same and one.first - before.last <= gap
+def _continues(before: Incident, incident: Incident, gap: int) -> bool:
+    same = (before.kind, before.run_id) == (incident.kind, incident.run_id)
+    return same and incident.first - before.last <= gap
 
 
-def _sort_key(one: Incident) -> tuple[int, int]:
-    return one.first, one.run_id
+def _sort_key(incident: Incident) -> tuple[int, int]:
+    return incident.first, incident.run_id

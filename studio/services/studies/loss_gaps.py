@@ -17,34 +17,34 @@ def compute_gaps(lines: CurvesByMode) -> dict[str, Series]:
     The reference is zero, with a band of one standard deviation of its own seeds.
     """
     modes = dict.fromkeys(mode for mode, _seed in lines if mode != REFERENCE)
-    found = {mode: _mode_gap(lines, mode) for mode in modes}
+    gaps = {mode: _mode_gap(lines, mode) for mode in modes}
     reference = [line for (mode, _seed), line in lines.items() if mode == REFERENCE]
-    return {REFERENCE: _noise_band(reference)} | found if reference else {}
+    return {REFERENCE: _noise_band(reference)} | gaps if reference else {}
 
 
 def _mode_gap(lines: CurvesByMode, mode: str) -> Series:
     own = {seed: line for (name, seed), line in lines.items() if name == mode}
-    both = [
+    pairs = [
         (line.mean, lines[REFERENCE, seed].mean)
         for seed, line in own.items()
         if (REFERENCE, seed) in lines
     ]
-    columns = zip(*(_differences(*pair) for pair in both), strict=True)
-    known = [[gap for gap in column if gap is not None] for column in columns]
+    columns = zip(*(_differences(*pair) for pair in pairs), strict=True)
+    finite = [[gap for gap in column if gap is not None] for column in columns]
     return Series(
-        mean=[fmean(column) if column else None for column in known],
-        min=[min(column, default=None) for column in known],
-        max=[max(column, default=None) for column in known],
+        mean=[fmean(column) if column else None for column in finite],
+        min=[min(column, default=None) for column in finite],
+        max=[max(column, default=None) for column in finite],
         non_finite=sorted({place for line in own.values() for place in line.non_finite}),
     )
 
 
 def _noise_band(reference: Sequence[Series]) -> Series:
     columns = zip(*(line.mean for line in reference), strict=True)
-    known = [[value for value in column if value is not None] for column in columns]
-    spreads = [stdev(column) if len(column) >= MIN_SEEDS else None for column in known]
+    finite = [[value for value in column if value is not None] for column in columns]
+    spreads = [stdev(column) if len(column) >= MIN_SEEDS else None for column in finite]
     return Series(
-        mean=[0.0 if column else None for column in known],
+        mean=[0.0 if column else None for column in finite],
         min=[None if spread is None else -spread for spread in spreads],
         max=spreads,
         non_finite=sorted({place for line in reference for place in line.non_finite}),

@@ -82,27 +82,32 @@ class StudyReport:
 
 def build_report(db: Session, study_id: int) -> StudyReport:
     """Build the report of a study from its runs so far."""
-    study, made = studies.get(db, study_id), studies.list_runs(db, study_id)
-    ids = [run.id or 0 for run in made]
-    told = {key: metrics.load_curves(db, ids, [key]) for key in ("eval_loss", "loss")}
+    study, study_runs = studies.get(db, study_id), studies.list_runs(db, study_id)
+    ids = [run.id or 0 for run in study_runs]
+    curves_by_key = {key: metrics.load_curves(db, ids, [key]) for key in ("eval_loss", "loss")}
     marks = ProblemCounts(_count_broken_steps(db, ids), _count_alarms(db, ids))
-    trials = [_study_run(run, told["eval_loss"], marks, _memory_estimate(db, run)) for run in made]
+    trials = [
+        _study_run(run, curves_by_key["eval_loss"], marks, _memory_estimate(db, run))
+        for run in study_runs
+    ]
     return StudyReport(
         study=study,
-        runs=made,
+        runs=study_runs,
         findings=study_statistics.compare_precisions(trials),
-        curves={key: _gap_curves(made, key, found) for key, found in told.items()},
-        answers=_compare_answers(db, made),
-        timeline=incidents.build_timeline(db, made),
-        devices=sorted({str(name) for run in made if (name := run.resolved.get("device_name"))}),
+        curves={key: _gap_curves(study_runs, key, curves) for key, curves in curves_by_key.items()},
+        answers=_compare_answers(db, study_runs),
+        timeline=incidents.build_timeline(db, study_runs),
+        devices=sorted(
+            {str(name) for run in study_runs if (name := run.resolved.get("device_name"))}
+        ),
     )
 
 
 def _study_run(
-    run: Run, told: metrics.Curves, marks: ProblemCounts, guess: MemoryBreakdown | None
+    run: Run, curves: metrics.Curves, marks: ProblemCounts, estimate: MemoryBreakdown | None
 ) -> StudyRun:
-    series = told.series.get((run.id or 0, "eval_loss"))
-    points = zip(told.x, series.mean, strict=True) if series else ()
+    series = curves.series.get((run.id or 0, "eval_loss"))
+    points = zip(curves.x, series.mean, strict=True) if series else ()
     validations = {round(step): value for step, value in points if value is not None}
     validations |= {round(step): math.nan for step in (series.non_finite if series else ())}
     return StudyRun(
@@ -113,7 +118,7 @@ def _study_run(
         validations=validations,
         tokens_per_second=run.metrics.get("tokens_per_second"),
         peak_memory_bytes=run.metrics.get("peak_memory_bytes"),
-        estimated_bytes=guess.total if guess else None,
+        estimated_bytes=estimate.total if estimate else None,
         skipped_steps=_to_int(run.metrics.get("skipped_steps", 0)),
         broken_steps=marks.broken.get(run.id or 0, 0),
         alarms=marks.alarms.get(run.id or 0, 0),
@@ -151,24 +156,24 @@ def _count_alarms(db: Session, ids: Sequence[int]) -> dict[int, int]:
     return dict(db.exec(query).all())
 
 
-def _gap_curves(made: Sequence[Run], key: str, found: metrics.Curves) -> GapCurves:
+def _gap_curves(study_runs: Sequence[Run], key: str, curves: metrics.Curves) -> GapCurves:
     lines: dict[tuple[str, int], Series] = {
-        (run.recipe.precision, run.recipe.optimisation.seed): found.series[run.id or 0, key]
-        for run in made
-        if (run.id or 0, key) in found.series
+        (run.recipe.precision, run.recipe.optimisation.seed): curves.series[run.id or 0, key]
+        for run in study_runs
+        if (run.id or 0, key) in curves.series
     }
-    return GapCurves(x=found.x, series=loss_gaps.compute_gaps(lines))
+    return GapCurves(x=curves.x, series=loss_gaps.compute_gaps(lines))
 
 
-def _compare_answers(db: Session, made: Sequence[Run]) -> AnswerComparison | None:
+def _compare_answers(db: Session, study_runs: Sequence[Run]) -> AnswerComparison | None:
     """Compare the answers of the first seed for which the reference has some."""
-    sheets = _answers_by_run(db, made)
-    seeds = sorted(seed for mode, seed in sheets if mode == REFERENCE)
+    answers_by_run = _answers_by_run(db, study_runs)
+    seeds = sorted(seed for mode, seed in answers_by_run if mode == REFERENCE)
     if not seeds:
         return None
     first = seeds[0]
-    own = sheets[REFERENCE, first]
-    others = {mode: sheet for (mode, seed), sheet in sheets.items() if seed == first}
+    own = answers_by_run[REFERENCE, first]
+    others = {mode: answers for (mode, seed), answers in answers_by_run.items() if seed == first}
     others.pop(REFERENCE)
     tallies = {
         mode: sample_diff.score_answers(one) for mode, one in ({REFERENCE: own} | others).items()
@@ -177,24 +182,28 @@ def _compare_answers(db: Session, made: Sequence[Run]) -> AnswerComparison | Non
         seed=first,
         prompts=len(own),
         differing=sample_diff.diff_answers(own, others),
-        by_mode={mode: sample_diff.count_differing(own, sheet) for mode, sheet in others.items()},
+        by_mode={
+            mode: sample_diff.count_differing(own, answers) for mode, answers in others.items()
+        },
         right={mode: one for mode, one in tallies.items() if one.judged},
-        between_seeds=sample_diff.count_differing(own, sheets[REFERENCE, seeds[1]])
+        between_seeds=sample_diff.count_differing(own, answers_by_run[REFERENCE, seeds[1]])
         if len(seeds) > 1
         else None,
     )
 
 
 def _answers_by_run(
-    db: Session, made: Sequence[Run]
+    db: Session, study_runs: Sequence[Run]
 ) -> Mapping[tuple[str, int], sample_diff.AnswersByPrompt]:
     """Return the answers after training, by precision and seed, then by prompt."""
-    places = {run.id: (run.recipe.precision, run.recipe.optimisation.seed) for run in made}
-    sheets: dict[tuple[str, int], dict[int, sample_diff.SampleAnswer]] = {}
-    for one in compare.list_samples(db, [run.id or 0 for run in made]):
-        if one.stage == "after":
-            written = sample_diff.SampleAnswer(
-                prompt=one.prompt, wanted=one.reference, answer=one.answer
+    keys_by_run = {
+        run.id: (run.recipe.precision, run.recipe.optimisation.seed) for run in study_runs
+    }
+    answers_by_run: dict[tuple[str, int], dict[int, sample_diff.SampleAnswer]] = {}
+    for sample in compare.list_samples(db, [run.id or 0 for run in study_runs]):
+        if sample.stage == "after":
+            answer = sample_diff.SampleAnswer(
+                prompt=sample.prompt, wanted=sample.reference, answer=sample.answer
             )
-            sheets.setdefault(places[one.run_id], {})[one.position] = written
-    return sheets
+            answers_by_run.setdefault(keys_by_run[sample.run_id], {})[sample.position] = answer
+    return answers_by_run

@@ -54,11 +54,11 @@ class StudyRun:
         """Whether it ended without a result."""
         return self.state in {"failed", "cancelled"}
 
-    def loss_at(self, place: int | None) -> float | None:
+    def loss_at(self, step: int | None) -> float | None:
         """Return the validation loss at a step, or at the end of a finished run."""
         if self.has_no_result:
             return None
-        return self.final if place is None else self.validations.get(place)
+        return self.final if step is None else self.validations.get(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def compare_precisions(trials: Sequence[StudyRun]) -> list[PrecisionResult]:
     """Return the results of each precision, in the order of the runs; the reference first."""
     modes = dict.fromkeys(trial.precision for trial in trials)
     ordered = sorted(modes, key=lambda mode: mode != REFERENCE)
-    by_mode = {mode: [one for one in trials if one.precision == mode] for mode in ordered}
+    by_mode = {mode: [run for run in trials if run.precision == mode] for mode in ordered}
     return [
         _precision_result(mode, own, by_mode.get(REFERENCE, ())) for mode, own in by_mode.items()
     ]
@@ -128,10 +128,12 @@ def compare_precisions(trials: Sequence[StudyRun]) -> list[PrecisionResult]:
 
 def summarise(values: Iterable[float | None]) -> SampleStats | None:
     """Return statistics of the finite values; None if there are none."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
         return None
-    return SampleStats(fmean(known), stdev(known) if len(known) >= MIN_SEEDS else None, len(known))
+    return SampleStats(
+        fmean(finite), stdev(finite) if len(finite) >= MIN_SEEDS else None, len(finite)
+    )
 
 
 def judge_gap(gap: SampleStats | None, noise: SampleStats | None) -> GapVerdict:
@@ -192,12 +194,12 @@ def _precision_result(
     is_reference = mode == REFERENCE
     judged = "reference" if is_reference else judge_gap(gap, noise)
     # Start and end must be of the same runs: exclude runs whose loss became NaN in between.
-    whole = [
+    complete_pairs = [
         pair for pair in compared if _paired_losses([pair], since) and _paired_losses([pair], step)
     ]
     improved = (
-        _paired_losses(whole, since),
-        _paired_losses(whole, step),
+        _paired_losses(complete_pairs, since),
+        _paired_losses(complete_pairs, step),
         (noise and noise.spread) or 0,
     )
     return PrecisionResult(
@@ -220,7 +222,7 @@ def _precision_result(
         if is_reference
         else _ratio(memory, _peak_memory(_measured_runs(reference))),
         memory_estimate=max(
-            (one.estimated_bytes for one in own if one.estimated_bytes is not None), default=None
+            (run.estimated_bytes for run in own if run.estimated_bytes is not None), default=None
         ),
         skipped_steps=sum(trial.skipped_steps for trial in own),
         broken_steps=sum(trial.broken_steps for trial in own),
@@ -229,11 +231,11 @@ def _precision_result(
 
 
 def _comparable_pairs(
-    found: Sequence[tuple[StudyRun, StudyRun]],
+    pairs: Sequence[tuple[StudyRun, StudyRun]],
 ) -> list[tuple[StudyRun, StudyRun]]:
     """Return the finished pairs; before any has finished, those that share a validated step."""
-    done = [pair for pair in found if all(one.state == "done" for one in pair)]
-    return done or [pair for pair in found if _last_common_step(pair) is not None]
+    done = [pair for pair in pairs if all(trial.state == "done" for trial in pair)]
+    return done or [pair for pair in pairs if _last_common_step(pair) is not None]
 
 
 def _step_of_pairs(compared: Sequence[tuple[StudyRun, StudyRun]]) -> int | None:
@@ -245,10 +247,10 @@ def _paired_losses(
     compared: Sequence[tuple[StudyRun, StudyRun]], step: int | None
 ) -> list[tuple[float, float]]:
     """Return the finite losses of each pair at a step; skip pairs with a non-finite one."""
-    found = [(mode.loss_at(step), reference.loss_at(step)) for mode, reference in compared]
+    losses = [(mode.loss_at(step), reference.loss_at(step)) for mode, reference in compared]
     return [
         (mine, theirs)
-        for mine, theirs in found
+        for mine, theirs in losses
         if mine is not None and theirs is not None and math.isfinite(mine - theirs)
     ]
 
@@ -272,8 +274,8 @@ def _first_common_step(trials: Sequence[StudyRun]) -> int | None:
 def _measured_runs(trials: Sequence[StudyRun]) -> list[StudyRun]:
     """Return the finished runs; before any has finished, the running ones."""
     for state in ("done", "going"):
-        if found := [trial for trial in trials if trial.state == state]:
-            return found
+        if matching := [trial for trial in trials if trial.state == state]:
+            return matching
     return []
 
 
@@ -283,7 +285,8 @@ def _speed_ratio(mine: StudyRun, theirs: StudyRun) -> float | None:
 
 def _peak_memory(trials: Sequence[StudyRun]) -> float | None:
     return max(
-        (one.peak_memory_bytes for one in trials if one.peak_memory_bytes is not None), default=None
+        (trial.peak_memory_bytes for trial in trials if trial.peak_memory_bytes is not None),
+        default=None,
     )
 
 

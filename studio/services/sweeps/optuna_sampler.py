@@ -69,11 +69,11 @@ class SamplerResult:
     importance: dict[str, float] = field(default_factory=dict)
 
 
-def ask_optuna(sweep: Sweep, trials: Sequence[Trial], path: Path, wanted: int) -> SamplerResult:
+def ask_optuna(sweep: Sweep, trials: Sequence[Trial], path: Path, count: int) -> SamplerResult:
     """Return the next settings, the runs to prune, and the importance of each setting."""
     study = _sync_study(sweep, trials, path)
     return SamplerResult(
-        proposed=_propose(sweep, study, wanted) if wanted else [],
+        proposed=_propose(sweep, study, count) if count else [],
         to_prune=list(_find_runs_to_prune(study)) if sweep.is_pruning else [],
         importance=_importance(study),
     )
@@ -91,13 +91,17 @@ def _sync_study(sweep: Sweep, trials: Sequence[Trial], path: Path) -> optuna.Stu
     if not _journal_matches(study, trials):
         _delete_journal(path)
         study = _open_study(sweep, path)
-    distributions = {name: _distribution(one) for name, one in sweep.space.items()}
-    known = study.get_trials(deepcopy=False)
-    for trial, noted in zip(trials, [*known, *[None] * (len(trials) - len(known))], strict=True):
-        if noted is None:
+    distributions = {
+        name: _distribution(distribution) for name, distribution in sweep.space.items()
+    }
+    frozen_trials = study.get_trials(deepcopy=False)
+    for trial, frozen in zip(
+        trials, [*frozen_trials, *[None] * (len(trials) - len(frozen_trials))], strict=True
+    ):
+        if frozen is None:
             study.add_trial(_to_frozen_trial(trial, distributions))
-        elif not noted.state.is_finished():
-            _report_values(study, noted, trial)
+        elif not frozen.state.is_finished():
+            _report_values(study, frozen, trial)
     return study
 
 
@@ -122,27 +126,27 @@ def _open_study(sweep: Sweep, path: Path) -> optuna.Study:
 
 def _journal_matches(study: optuna.Study, trials: Sequence[Trial]) -> bool:
     """Return whether the journal agrees with the runs, which may be ahead of it."""
-    known = study.get_trials(deepcopy=False)
-    if len(known) > len(trials):
+    frozen_trials = study.get_trials(deepcopy=False)
+    if len(frozen_trials) > len(trials):
         return False
     return all(
-        noted.user_attrs.get("run") == trial.run.id
-        and (not noted.state.is_finished() or noted.state is _trial_state(trial))
-        and len(noted.intermediate_values) <= len(trial.intermediate_values)
-        for noted, trial in zip(known, trials, strict=False)
+        frozen.user_attrs.get("run") == trial.run.id
+        and (not frozen.state.is_finished() or frozen.state is _trial_state(trial))
+        and len(frozen.intermediate_values) <= len(trial.intermediate_values)
+        for frozen, trial in zip(frozen_trials, trials, strict=False)
     )
 
 
 def _to_frozen_trial(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
     state = _trial_state(trial)
-    at = datetime.now(UTC).replace(tzinfo=None)
+    timestamp = datetime.now(UTC).replace(tzinfo=None)
     return FrozenTrial(
         number=-1,
         trial_id=-1,
         state=state,
         value=None if state in (TrialState.RUNNING, TrialState.FAIL) else trial.value,
-        datetime_start=at,
-        datetime_complete=at if state.is_finished() else None,
+        datetime_start=timestamp,
+        datetime_complete=timestamp if state.is_finished() else None,
         params=dict(trial.settings),
         distributions={name: distributions[name] for name in trial.settings},
         user_attrs={"run": trial.run.id},
@@ -151,21 +155,21 @@ def _to_frozen_trial(trial: Trial, distributions: Mapping[str, BaseDistribution]
     )
 
 
-def _report_values(study: optuna.Study, noted: FrozenTrial, trial: Trial) -> None:
-    handle = Handle(study, noted._trial_id)  # noqa: SLF001 -- Optuna has no public lookup by trial
-    for place, value in _intermediate_values(trial).items():
-        if place not in noted.intermediate_values:
-            handle.report(value, place)
+def _report_values(study: optuna.Study, frozen: FrozenTrial, trial: Trial) -> None:
+    handle = Handle(study, frozen._trial_id)  # noqa: SLF001 -- Optuna has no public lookup by trial
+    for position, value in _intermediate_values(trial).items():
+        if position not in frozen.intermediate_values:
+            handle.report(value, position)
     state = _trial_state(trial)
     if state.is_finished():
-        study.tell(noted.number, trial.value if state is TrialState.COMPLETE else None, state)
+        study.tell(frozen.number, trial.value if state is TrialState.COMPLETE else None, state)
 
 
 def _intermediate_values(trial: Trial) -> dict[int, float]:
     """Return a run's values by evaluation: steps differ between batch sizes."""
     return {
-        place: float("nan") if value is None else value
-        for place, value in enumerate(trial.intermediate_values)
+        position: float("nan") if value is None else value
+        for position, value in enumerate(trial.intermediate_values)
     }
 
 
@@ -176,56 +180,60 @@ def _trial_state(trial: Trial) -> TrialState:
     return _STATES[trial.state]
 
 
-def _propose(sweep: Sweep, study: optuna.Study, wanted: int) -> list[TrialSettings]:
+def _propose(sweep: Sweep, study: optuna.Study, count: int) -> list[TrialSettings]:
     """Return untried settings, the most promising first."""
     # On a copy: proposals enter the journal only when their runs exist.
     number = sweep.submitted + len(sweep.refused)
-    starting = min(STARTUP_TRIALS, -(-sweep.count // 3))
+    startup_trials = min(STARTUP_TRIALS, -(-sweep.count // 3))
     copy = optuna.create_study(
         direction=_direction(sweep),
-        sampler=TPESampler(seed=_turn_seed(sweep.seed, number), n_startup_trials=starting),
+        sampler=TPESampler(seed=_turn_seed(sweep.seed, number), n_startup_trials=startup_trials),
     )
     copy.add_trials(study.get_trials(deepcopy=False))
-    seen: list[TrialSettings] = [dict(one.params) for one in copy.get_trials(deepcopy=False)]
-    seen += sweep.refused
-    made: list[TrialSettings] = []
-    for _ in range(wanted):
-        settings = next(_ask_untried(sweep, copy, seen), None)
+    tried: list[TrialSettings] = [dict(frozen.params) for frozen in copy.get_trials(deepcopy=False)]
+    tried += sweep.refused
+    proposals: list[TrialSettings] = []
+    for _ in range(count):
+        settings = next(_ask_untried(sweep, copy, tried), None)
         if settings is None:
-            settings = _draw_untried(sweep, seen, number)
-        made.append(settings)
-        seen.append(settings)
-    return made
+            settings = _draw_untried(sweep, tried, number)
+        proposals.append(settings)
+        tried.append(settings)
+    return proposals
 
 
 def _ask_untried(
-    sweep: Sweep, study: optuna.Study, seen: Sequence[TrialSettings]
+    sweep: Sweep, study: optuna.Study, tried: Sequence[TrialSettings]
 ) -> Iterator[TrialSettings]:
-    distributions = {name: _distribution(one) for name, one in sweep.space.items()}
+    distributions = {
+        name: _distribution(distribution) for name, distribution in sweep.space.items()
+    }
     for _ in range(MAX_REDRAWS):
-        asked = study.ask(distributions)
-        drawn = {name: _rounded(sweep.space[name], asked.params[name]) for name in sweep.space}
+        optuna_trial = study.ask(distributions)
+        drawn = {
+            name: _rounded(sweep.space[name], optuna_trial.params[name]) for name in sweep.space
+        }
         settings = effective_settings(sweep.recipe, drawn)
-        if settings not in seen:
+        if settings not in tried:
             yield settings
-        study.tell(asked, state=TrialState.FAIL)
+        study.tell(optuna_trial, state=TrialState.FAIL)
 
 
-def _draw_untried(sweep: Sweep, seen: Sequence[TrialSettings], number: int) -> TrialSettings:
+def _draw_untried(sweep: Sweep, tried: Sequence[TrialSettings], number: int) -> TrialSettings:
     """Return random untried settings, for when TPE keeps suggesting known ones."""
-    drawn = islice(draw_settings(sweep.space, _turn_seed(sweep.seed, number)), len(seen) + 1)
-    counted = (effective_settings(sweep.recipe, settings) for settings in drawn)
-    found = [settings for settings in counted if settings not in seen]
-    return found[0] if found else dict(seen[-1])
+    drawn = islice(draw_settings(sweep.space, _turn_seed(sweep.seed, number)), len(tried) + 1)
+    effective = (effective_settings(sweep.recipe, settings) for settings in drawn)
+    untried = [settings for settings in effective if settings not in tried]
+    return untried[0] if untried else dict(tried[-1])
 
 
 def _find_runs_to_prune(study: optuna.Study) -> Iterator[int]:
     pruner = MedianPruner(
         n_startup_trials=PRUNER_STARTUP_TRIALS, n_warmup_steps=PRUNER_WARMUP_STEPS
     )
-    for noted in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if pruner.prune(study, noted):
-            yield int(noted.user_attrs["run"])
+    for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        if pruner.prune(study, frozen):
+            yield int(frozen.user_attrs["run"])
 
 
 def _importance(study: optuna.Study) -> dict[str, float]:
@@ -233,10 +241,13 @@ def _importance(study: optuna.Study) -> dict[str, float]:
     if len(done) < MIN_TRIALS:
         return {}
     with _without_warnings():
-        told = get_param_importances(
+        importances = get_param_importances(
             study, evaluator=PedAnovaImportanceEvaluator(target_quantile=IMPORTANCE_QUANTILE)
         )
-    return {name: float(told[name]) for name in sorted(told, key=lambda one: -told[one])}
+    return {
+        name: float(importances[name])
+        for name in sorted(importances, key=lambda one: -importances[one])
+    }
 
 
 @contextmanager
@@ -247,18 +258,20 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def _distribution(several: Distribution) -> BaseDistribution:
-    if not isinstance(several, Range):
-        return CategoricalDistribution(tuple(several.values))
-    if several.is_whole:
-        step = int(several.step or 1)
-        low, high = int(several.low), int(several.high)
-        return IntDistribution(low, high - (high - low) % step, log=several.log, step=step)
-    return FloatDistribution(several.low, several.high, log=several.log, step=several.step)
+def _distribution(distribution: Distribution) -> BaseDistribution:
+    if not isinstance(distribution, Range):
+        return CategoricalDistribution(tuple(distribution.values))
+    if distribution.is_whole:
+        step = int(distribution.step or 1)
+        low, high = int(distribution.low), int(distribution.high)
+        return IntDistribution(low, high - (high - low) % step, log=distribution.log, step=step)
+    return FloatDistribution(
+        distribution.low, distribution.high, log=distribution.log, step=distribution.step
+    )
 
 
-def _rounded(several: Distribution, value: Any) -> Scalar:  # noqa: ANN401 -- as Optuna returns it
-    return several.rounded(value) if isinstance(several, Range) else value
+def _rounded(distribution: Distribution, value: Any) -> Scalar:  # noqa: ANN401 -- as Optuna returns it
+    return distribution.rounded(value) if isinstance(distribution, Range) else value
 
 
 def _direction(sweep: Sweep) -> StudyDirection:

@@ -89,7 +89,7 @@ class SweepPreview:
 
     @property
     def left_out(self) -> int:
-        return sum(one.count for one in self.refused)
+        return sum(refusal.count for refusal in self.refused)
 
 
 def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
@@ -101,37 +101,37 @@ def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
     """
     space = convert_space(recipe, plan.space)
     count = _count_runs(plan, space)
-    wanted = SAMPLE_SIZE if plan.strategy == "tpe" else count
+    target_count = SAMPLE_SIZE if plan.strategy == "tpe" else count
     drawn = _grid_points(space) if plan.strategy == "grid" else draw_settings(space, plan.seed)
-    sound: list[TrialSettings] = []
+    runnable: list[TrialSettings] = []
     recipes: list[AnyRecipe] = []
     reasons: dict[tuple[str, str], list[TrialSettings]] = {}
-    limit = count if plan.strategy == "grid" else wanted * 4
+    limit = count if plan.strategy == "grid" else target_count * 4
     refusal = runs.make_checker(db)
     for settings in _distinct(recipe, islice(drawn, limit)):
-        tried = apply_settings(recipe, settings)
-        if why := refusal(tried):
-            reasons.setdefault((why.message, why.hint), []).append(settings)
+        candidate = apply_settings(recipe, settings)
+        if problem := refusal(candidate):
+            reasons.setdefault((problem.message, problem.hint), []).append(settings)
         else:
-            sound.append(settings)
-            recipes.append(recommendation.resolve_precision(db, tried).recipe)
-        if len(sound) == wanted:
+            runnable.append(settings)
+            recipes.append(recommendation.resolve_precision(db, candidate).recipe)
+        if len(runnable) == target_count:
             break
-    if not sound:
+    if not runnable:
         message, hint = next(iter(reasons))
         raise InvalidError(
             f"None of these settings can run here. {message}", hint=hint, param="space"
         )
-    known = _estimate_seconds(db, recipes, count if plan.strategy == "tpe" else len(sound))
+    durations = _estimate_seconds(db, recipes, count if plan.strategy == "tpe" else len(runnable))
     at_once = max(1, min(plan.parallel, workers.count_slots(db)))
     return SweepPreview(
         space=space,
-        count=count if plan.strategy == "tpe" else len(sound),
-        looked_at=len(sound) + sum(map(len, reasons.values())),
-        planned=[] if plan.strategy == "tpe" else sound,
+        count=count if plan.strategy == "tpe" else len(runnable),
+        looked_at=len(runnable) + sum(map(len, reasons.values())),
+        planned=[] if plan.strategy == "tpe" else runnable,
         refused=[_refused_settings(*reason, settings) for reason, settings in reasons.items()],
         at_once=at_once,
-        **{name: value / at_once for name, value in known.items()},
+        **{name: value / at_once for name, value in durations.items()},
     )
 
 
@@ -142,24 +142,29 @@ def convert_space(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> Searc
         InvalidError: There is no such setting, or it cannot have such a value.
 
     """
-    made: SearchSpace = {}
-    for name, one in space.items():
-        beside = _required_switch(recipe, space, name)
-        if isinstance(one, Values):
-            values = [_convert_value(recipe, name, value, beside) for value in one.values]
-            made[name] = Values(values=values)
+    converted: SearchSpace = {}
+    for name, distribution in space.items():
+        switches = _required_switch(recipe, space, name)
+        if isinstance(distribution, Values):
+            values = [
+                _convert_value(recipe, name, value, switches) for value in distribution.values
+            ]
+            converted[name] = Values(values=values)
             continue
-        ends = [_convert_value(recipe, name, end, beside) for end in (one.low, one.high)]
-        about = one.model_dump() | dict(zip(("low", "high"), ends, strict=True))
+        ends = [
+            _convert_value(recipe, name, end, switches)
+            for end in (distribution.low, distribution.high)
+        ]
+        fields = distribution.model_dump() | dict(zip(("low", "high"), ends, strict=True))
         try:
-            ranged = Range.model_validate(about)
+            ranged = Range.model_validate(fields)
         except ValidationError as error:
             message = "A range needs a numeric setting."
             raise InvalidError(message, hint="List the values instead.", param=name) from error
         if all(isinstance(end, int) for end in ends) and not ranged.is_whole:
             raise InvalidError("A whole-number setting needs a whole-number step.", param=name)
-        made[name] = ranged
-    return made
+        converted[name] = ranged
+    return converted
 
 
 def apply_settings(recipe: AnyRecipe, settings: TrialSettings) -> AnyRecipe:
@@ -173,23 +178,23 @@ def effective_settings(recipe: AnyRecipe, settings: TrialSettings) -> TrialSetti
 
 def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
     """Draw distinct random settings; the same seed gives the same ones."""
-    dice = random.Random(seed)  # noqa: S311 -- no secret
-    seen: set[tuple[Scalar, ...]] = set()
-    while len(seen) < count_combinations(space):
+    rng = random.Random(seed)  # noqa: S311 -- no secret
+    drawn: set[tuple[Scalar, ...]] = set()
+    while len(drawn) < count_combinations(space):
         for _ in range(MAX_REDRAWS * 10):
-            settings = {name: one.sample(dice) for name, one in space.items()}
-            if (key := tuple(settings.values())) not in seen:
+            settings = {name: distribution.sample(rng) for name, distribution in space.items()}
+            if (key := tuple(settings.values())) not in drawn:
                 break
         else:
             return
-        seen.add(key)
+        drawn.add(key)
         yield settings
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:
     """Format settings for a title: short names and values."""
     return " ".join(
-        f"{name.rpartition('.')[2]}={value_text(one)}" for name, one in settings.items()
+        f"{name.rpartition('.')[2]}={value_text(value)}" for name, value in settings.items()
     )
 
 
@@ -227,8 +232,8 @@ def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
         )
     if plan.strategy != "grid":
         return
-    for name, one in space.items():
-        if one.grid() is None:
+    for name, distribution in space.items():
+        if distribution.grid() is None:
             raise InvalidError(
                 "A grid needs discrete values, but this range is continuous.",
                 hint="List the values, give the range a step, or use random search.",
@@ -244,18 +249,18 @@ def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
 
 
 def _grid_points(space: SearchSpace) -> Iterator[TrialSettings]:
-    for values in product(*(one.grid() or () for one in space.values())):
+    for values in product(*(distribution.grid() or () for distribution in space.values())):
         yield dict(zip(space, values, strict=True))
 
 
 def _distinct(recipe: AnyRecipe, drawn: Iterable[TrialSettings]) -> Iterator[TrialSettings]:
     """Yield distinct effective settings."""
-    seen: set[frozenset[tuple[str, Scalar]]] = set()
+    seen_keys: set[frozenset[tuple[str, Scalar]]] = set()
     for settings in drawn:
-        told = effective_settings(recipe, settings)
-        if (key := frozenset(told.items())) not in seen:
-            seen.add(key)
-            yield told
+        effective = effective_settings(recipe, settings)
+        if (key := frozenset(effective.items())) not in seen_keys:
+            seen_keys.add(key)
+            yield effective
 
 
 def _required_switch(
@@ -267,35 +272,36 @@ def _required_switch(
         InvalidError: The sweep never tries the variant that the setting belongs to.
 
     """
-    one = variants.variant_fields(type(recipe)).get(name)
-    if one is None:
+    variant = variants.variant_fields(type(recipe)).get(name)
+    if variant is None:
         return []
-    varied = space.get(one.discriminator)
-    tried = varied.values if isinstance(varied, Values) else []
-    there = tried or [flatten(recipe.model_dump())[one.discriminator]]
-    fitting = [kind for kind in one.variants if kind in there]
-    if not fitting:
+    varied = space.get(variant.discriminator)
+    tried_values = varied.values if isinstance(varied, Values) else []
+    available = tried_values or [flatten(recipe.model_dump())[variant.discriminator]]
+    matching = [kind for kind in variant.variants if kind in available]
+    if not matching:
         message = (
-            f"No run of this sweep uses it: it belongs to {one.discriminator} {one.variants[0]}."
+            f"No run of this sweep uses it: it belongs to {variant.discriminator} "
+            f"{variant.variants[0]}."
         )
-        raise InvalidError(message, hint=f"Vary {one.discriminator}, too.", param=name)
-    return [(one.discriminator, fitting[0])]
+        raise InvalidError(message, hint=f"Vary {variant.discriminator}, too.", param=name)
+    return [(variant.discriminator, matching[0])]
 
 
 def _convert_value(
-    recipe: AnyRecipe, name: str, value: Scalar, beside: Sequence[tuple[str, str]]
+    recipe: AnyRecipe, name: str, value: Scalar, switches: Sequence[tuple[str, str]]
 ) -> Scalar:
-    meant = None if value == "none" else value
+    parsed = None if value == "none" else value
     try:
-        changed = merge(recipe.model_dump(), nest([*beside, (name, meant)]))
-        found: Scalar = flatten(runs.with_overrides(recipe, changed, strict=False).model_dump())[
-            name
-        ]
+        changed = merge(recipe.model_dump(), nest([*switches, (name, parsed)]))
+        converted: Scalar = flatten(
+            runs.with_overrides(recipe, changed, strict=False).model_dump()
+        )[name]
     except InvalidError as error:
         raise InvalidError(
             f"{value_text(value)}: {error.message.partition(': ')[2]}", param=name
         ) from error
-    return found
+    return converted
 
 
 def _refused_settings(
@@ -308,16 +314,16 @@ def _refused_settings(
 
 def _estimate_seconds(db: Session, recipes: Sequence[AnyRecipe], count: int) -> dict[str, float]:
     """Return the total seconds of all runs in sequence, with bounds; empty if unknown."""
-    known = estimates.load_inputs(db)
+    inputs = estimates.load_inputs(db)
     version = cache(partial(versions.require, db))
     total: dict[str, float] = {}
-    for tried in recipes:
-        alike = reference_runs.find_similar(known.reference_runs, tried)
-        made = run_duration.estimate_time(
-            tried, version(tried.dataset), known.lengths(tried), alike
+    for recipe in recipes:
+        similar_runs = reference_runs.find_similar(inputs.reference_runs, recipe)
+        duration = run_duration.estimate_time(
+            recipe, version(recipe.dataset), inputs.lengths(recipe), similar_runs
         )
         for name in ("seconds", "least_seconds", "most_seconds"):
-            value = getattr(made, name)
+            value = getattr(duration, name)
             if value is None:
                 return {}
             total[name] = total.get(name, 0.0) + value * count / len(recipes)

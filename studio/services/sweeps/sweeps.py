@@ -34,7 +34,7 @@ def create(
     experiment: Experiment,
     plan: SweepPlan,
     recipe: AnyRecipe | None = None,
-    prospect: SweepPreview | None = None,
+    preview: SweepPreview | None = None,
 ) -> Sweep:
     """Create a sweep over an experiment's recipe or another; a worker queues its runs.
 
@@ -48,20 +48,20 @@ def create(
     """
     owners.require(db, "experiments", [experiment.id or 0])
     recipe = recipe or experiment.recipe
-    prospect = prospect or sweep_preview.preview(db, recipe, plan)
+    preview = preview or sweep_preview.preview(db, recipe, plan)
     sweep = Sweep(
         experiment_id=experiment.id or 0,
         name=experiment.name,
         recipe=recipe,
-        space=prospect.space,
+        space=preview.space,
         strategy=plan.strategy,
-        count=prospect.count,
+        count=preview.count,
         metric=plan.metric,
         direction=plan.direction,
         seed=plan.seed,
         is_pruning=plan.is_pruning,
         parallel=plan.parallel,
-        planned=list(prospect.planned),
+        planned=list(preview.planned),
     )
     db.add(sweep)
     db.flush()
@@ -97,8 +97,8 @@ def change_marker(db: Session, sweep: Sweep) -> tuple[object, ...]:
     counted = select(func.count()).where(
         col(Metric.run_id).in_(training), Metric.key == sweep.metric
     )
-    told = db.exec(counted).one() if sweep.is_pruning and training else 0
-    return (sweep.submitted, len(sweep.refused), told, *rows)
+    metric_count = db.exec(counted).one() if sweep.is_pruning and training else 0
+    return (sweep.submitted, len(sweep.refused), metric_count, *rows)
 
 
 def count_queueable(db: Session, sweep: Sweep) -> int:
@@ -118,8 +118,8 @@ def advance(db: Session, sweep_id: int, proposed: Sequence[TrialSettings] = ()) 
     if sweep.status is not SweepStatus.RUNNING:
         return
     room = count_queueable(db, sweep)
-    following = sweep.planned[sweep.submitted :] or proposed
-    for settings in following[:room]:
+    next_settings = sweep.planned[sweep.submitted :] or proposed
+    for settings in next_settings[:room]:
         _submit(db, sweep, settings)
     if len(sweep.refused) >= MAX_REFUSED:
         _end(sweep, SweepStatus.FAILED)
@@ -180,10 +180,10 @@ def stop(db: Session, sweep_id: int) -> Sweep:
     return sweep
 
 
-def fail(db: Session, sweep_id: int, why: Failed) -> None:
+def fail(db: Session, sweep_id: int, failure: Failed) -> None:
     """End a sweep that cannot continue. Its unfinished runs stay as they are."""
     sweep = get(db, sweep_id)
-    sweep.error = f"{why.message} {why.hint}".strip()
+    sweep.error = f"{failure.message} {failure.hint}".strip()
     _end(sweep, SweepStatus.FAILED)
 
 
@@ -208,8 +208,8 @@ def list_runs(db: Session, sweep_id: int) -> Sequence[Run]:
 def _submit(db: Session, sweep: Sweep, settings: TrialSettings) -> None:
     experiment = experiments.get(db, sweep.experiment_id)
     try:
-        made = sweep_preview.apply_settings(sweep.recipe, settings)
-        run = runs.submit(db, experiment, made.model_dump())
+        recipe = sweep_preview.apply_settings(sweep.recipe, settings)
+        run = runs.submit(db, experiment, recipe.model_dump())
     except InvalidError as error:
         # Assign a new list: SQLAlchemy does not notice changes inside the old one.
         sweep.refused = [*sweep.refused, settings]
@@ -227,8 +227,8 @@ def _submit(db: Session, sweep: Sweep, settings: TrialSettings) -> None:
 def _run_name(sweep: Sweep, settings: TrialSettings) -> str:
     """Name a run after its settings, shortened to the limit."""
     number = f" #{sweep.submitted + 1}"
-    told = f"{sweep.name} {sweep_preview.format_settings(settings)}"
-    return told[: experiments.NAME_LIMIT - len(number)] + number
+    title = f"{sweep.name} {sweep_preview.format_settings(settings)}"
+    return title[: experiments.NAME_LIMIT - len(number)] + number
 
 
 def _unfinished(db: Session, sweep: Sweep) -> bool:
@@ -250,4 +250,4 @@ def _move(db: Session, sweep_id: int, before: SweepStatus, after: SweepStatus) -
 def _hold(db: Session, sweep: Sweep, *, held: bool) -> None:
     for run in list_runs(db, sweep.id or 0):
         if run.status is RunStatus.QUEUED:
-            queue.hold(db, run.id or 0, held=held)
+            queue.hold(db, run.id or 0, is_held=held)

@@ -39,7 +39,7 @@ def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Tri
     """Return the trials of a sweep in the order in which they were queued."""
     query = select(Run).where(Run.sweep_id == sweep.id).order_by(col(Run.trial))
     rows = db.exec(query).all()
-    told = _load_intermediate_values(db, sweep, rows) if courses else {}
+    values_by_run = _load_intermediate_values(db, sweep, rows) if courses else {}
     return [
         Trial(
             run=run,
@@ -47,7 +47,7 @@ def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Tri
             settings=_trial_settings(sweep, run),
             state=_trial_state(run),
             value=_trial_value(sweep, run),
-            intermediate_values=told.get(run.id or 0, ()),
+            intermediate_values=values_by_run.get(run.id or 0, ()),
         )
         for run in rows
     ]
@@ -55,7 +55,7 @@ def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Tri
 
 def best(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
     """Return the best of the completed trials."""
-    done = [one for one in trials if one.state == "done" and one.value is not None]
+    done = [trial for trial in trials if trial.state == "done" and trial.value is not None]
     sign = 1 if sweep.direction == "minimise" else -1
     return min(done, key=lambda one: sign * (one.value or 0), default=None)
 
@@ -84,12 +84,12 @@ def _trial_value(sweep: Sweep, run: Run) -> float | None:
 def _load_intermediate_values(
     db: Session, sweep: Sweep, rows: Sequence[Run]
 ) -> dict[int, list[float | None]]:
-    found: dict[int, list[float | None]] = defaultdict(list)
+    values_by_run: dict[int, list[float | None]] = defaultdict(list)
     query = (
         select(Metric.run_id, Metric.value)
         .where(col(Metric.run_id).in_([run.id for run in rows]), Metric.key == sweep.metric)
         .order_by(col(Metric.run_id), col(Metric.step))
     )
     for run_id, value in db.exec(query):
-        found[run_id].append(value)
-    return found
+        values_by_run[run_id].append(value)
+    return values_by_run

@@ -39,31 +39,35 @@ TRAINING = "training"
 """What a run's process is called in messages."""
 
 
-def diagnose(end: ProcessExit, work: str, where: str = "") -> ExitCause:
+def diagnose(process_exit: ProcessExit, work: str, where: str = "") -> ExitCause:
     """Return the cause of an exit, checking the exact ones first.
 
     `work` names the kind of process and `where` the phase or step, as text for the message.
 
     """
-    seen = (
-        (end.rebooted, _REBOOT),
-        (end.hung, _HUNG),
-        (end.exit_code == DISK_FULL_EXIT_CODE, _NO_ROOM),
+    exact_causes = (
+        (process_exit.rebooted, _REBOOT),
+        (process_exit.hung, _HUNG),
+        (process_exit.exit_code == DISK_FULL_EXIT_CODE, _NO_ROOM),
     )
-    if why := next((why for is_so, why in seen if is_so), None):
-        return why
-    if why := _out_of_memory(work) if end.out_of_memory else _by_last_line(end, work):
-        return why
-    if end.exit_code is None:
+    if cause := next((cause for applies, cause in exact_causes if applies), None):
+        return cause
+    if (
+        cause := _out_of_memory(work)
+        if process_exit.out_of_memory
+        else _by_last_line(process_exit, work)
+    ):
+        return cause
+    if process_exit.exit_code is None:
         return _unobserved(work)
-    if end.exit_code < 0 and -end.exit_code not in _CRASHES:
-        return _killed(work, end.exit_code)
-    return _crashed(work, where, end)
+    if process_exit.exit_code < 0 and -process_exit.exit_code not in _CRASHES:
+        return _killed(work, process_exit.exit_code)
+    return _crashed(work, where, process_exit)
 
 
-def to_failed_event(why: ExitCause, times: int = 1) -> Failed:
-    again = f" It was attempted {times} times." if times > 1 else ""
-    return Failed(code=why.code, message=why.message + again, hint=why.hint)
+def to_failed_event(cause: ExitCause, times: int = 1) -> Failed:
+    attempts = f" It was attempted {times} times." if times > 1 else ""
+    return Failed(code=cause.code, message=cause.message + attempts, hint=cause.hint)
 
 
 def folder_lost_error() -> FilesLostError:
@@ -172,16 +176,20 @@ _LAST_LINE_CAUSES = (
 """The last output of a Python process that ends before it can report a failure."""
 
 
-def _by_last_line(end: ProcessExit, work: str) -> ExitCause | None:
-    if end.disk_full and (end.exit_code or 0) > 0:
+def _by_last_line(process_exit: ProcessExit, work: str) -> ExitCause | None:
+    if process_exit.disk_full and (process_exit.exit_code or 0) > 0:
         return _disk_full(work)
-    fits = (why for pattern, why in _LAST_LINE_CAUSES if re.search(pattern, end.last_line))
-    why = next(fits, None)
-    if why is not _missing_package:
-        return why(work) if why else None
-    told = why(work)
-    message = f"{told.message}: {end.last_line.partition(': ')[2]}."
-    return ExitCause(code=told.code, message=message, hint=told.hint)
+    causes = (
+        make_cause
+        for pattern, make_cause in _LAST_LINE_CAUSES
+        if re.search(pattern, process_exit.last_line)
+    )
+    make_cause = next(causes, None)
+    if make_cause is not _missing_package:
+        return make_cause(work) if make_cause else None
+    cause = make_cause(work)
+    message = f"{cause.message}: {process_exit.last_line.partition(': ')[2]}."
+    return ExitCause(code=cause.code, message=message, hint=cause.hint)
 
 
 def _killed(work: str, exit_code: int) -> ExitCause:
@@ -195,12 +203,12 @@ def _killed(work: str, exit_code: int) -> ExitCause:
     )
 
 
-def _crashed(work: str, where: str, end: ProcessExit) -> ExitCause:
-    name = signal_name(end.exit_code)
+def _crashed(work: str, where: str, process_exit: ProcessExit) -> ExitCause:
+    name = signal_name(process_exit.exit_code)
     if name:
         message = f"The {work} process crashed in compiled code{where} ({name})."
     else:
-        last, code = end.last_line.rstrip("."), end.exit_code
+        last, code = process_exit.last_line.rstrip("."), process_exit.exit_code
         message = (
             f"The {work} process exited{where} with code {code}; its last output was: {last}."
             if last

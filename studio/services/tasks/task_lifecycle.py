@@ -74,15 +74,15 @@ def apply_events(
     return finished
 
 
-def close_exited(work: TaskBase, end: ProcessExit, name: str) -> None:
+def close_exited(work: TaskBase, process_exit: ProcessExit, name: str) -> None:
     """Close work whose process is gone; retry if it ended unobserved."""
     work.pid = work.pid_started = None
     if work.status is not TaskStatus.RUNNING:
         return
-    if end.exit_code is None:
-        _retry(work, end, name)
+    if process_exit.exit_code is None:
+        _retry(work, process_exit, name)
     else:
-        fail(work, exit_diagnosis.to_failed_event(exit_diagnosis.diagnose(end, name)))
+        fail(work, exit_diagnosis.to_failed_event(exit_diagnosis.diagnose(process_exit, name)))
 
 
 def requeue(work: TaskBase) -> None:
@@ -91,8 +91,12 @@ def requeue(work: TaskBase) -> None:
     work.share = 0
 
 
-def fail(work: TaskBase, why: Failed) -> None:
-    work.error_code, work.error_message, work.error_hint = why.code, why.message, why.hint
+def fail(work: TaskBase, failure: Failed) -> None:
+    work.error_code, work.error_message, work.error_hint = (
+        failure.code,
+        failure.message,
+        failure.hint,
+    )
     close(work, TaskStatus.FAILED)
 
 
@@ -101,8 +105,8 @@ def close(work: TaskBase, status: TaskStatus) -> None:
     work.finished_at = datetime.now(UTC)
 
 
-def _retry(work: TaskBase, end: ProcessExit, name: str) -> None:
+def _retry(work: TaskBase, process_exit: ProcessExit, name: str) -> None:
     if work.attempt < MAX_ATTEMPTS:
         requeue(work)
     else:
-        fail(work, exit_diagnosis.to_failed_event(exit_diagnosis.diagnose(end, name)))
+        fail(work, exit_diagnosis.to_failed_event(exit_diagnosis.diagnose(process_exit, name)))

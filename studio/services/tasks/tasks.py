@@ -28,24 +28,26 @@ RETENTION = timedelta(days=7)
 def enqueue(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Task:
     """Queue a task, or return an unfinished one of the same kind and subject."""
     assert kind in TASK_DEFINITIONS, kind  # noqa: S101 -- a bug of ours
-    same = (
-        one for one in list_for_subject(db, subject) if one.kind == kind and not one.status.is_final
+    duplicates = (
+        other
+        for other in list_for_subject(db, subject)
+        if other.kind == kind and not other.status.is_final
     )
-    if found := next(same, None):
-        return found
-    chore = Task(kind=kind, subject=subject, params=params)
-    db.add(chore)
+    if existing := next(duplicates, None):
+        return existing
+    task = Task(kind=kind, subject=subject, params=params)
+    db.add(task)
     db.flush()
-    return chore
+    return task
 
 
-def get(db: Session, chore_id: int) -> Task:
-    chore = db.get(Task, chore_id)
-    if chore is None:
+def get(db: Session, task_id: int) -> Task:
+    task = db.get(Task, task_id)
+    if task is None:
         raise NotFoundError(
-            f"Task {chore_id} does not exist.", hint="Finished tasks are deleted after a while."
+            f"Task {task_id} does not exist.", hint="Finished tasks are deleted after a while."
         )
-    return chore
+    return task
 
 
 def list_for_subject(db: Session, subject: str) -> Sequence[Task]:
@@ -54,66 +56,68 @@ def list_for_subject(db: Session, subject: str) -> Sequence[Task]:
     return db.exec(query).all()
 
 
-def apply_events(chore: Task, events: Iterable[Event], offset: int, folder: TaskDir) -> None:
+def apply_events(task: Task, events: Iterable[Event], offset: int, folder: TaskDir) -> None:
     """Apply the events that a task's process wrote since the last call."""
-    if chore.status.is_final:
+    if task.status.is_final:
         return  # Cancelled, but its process does not know it yet.
-    if task_lifecycle.apply_events(chore, events, offset, chore.kind):
-        chore.result = json.loads(folder.result.read_text(encoding="utf-8"))
+    if task_lifecycle.apply_events(task, events, offset, task.kind):
+        task.result = json.loads(folder.result.read_text(encoding="utf-8"))
 
 
-def cancel(chore: Task) -> None:
+def cancel(task: Task) -> None:
     """Cancel a task; a worker ends its process.
 
     Raises:
         ConflictError: the task has already ended.
 
     """
-    if chore.status.is_final:
-        raise ConflictError(f"{title(chore)} has already ended: {chore.status}.")
-    task_lifecycle.close(chore, TaskStatus.CANCELLED)
+    if task.status.is_final:
+        raise ConflictError(f"{title(task)} has already ended: {task.status}.")
+    task_lifecycle.close(task, TaskStatus.CANCELLED)
 
 
-def retry(chore: Task) -> None:
+def retry(task: Task) -> None:
     """Queue a failed task again; it finds the files of earlier attempts.
 
     Raises:
         ConflictError: the task has not failed.
 
     """
-    if chore.status is not TaskStatus.FAILED:
-        raise ConflictError(f"{title(chore)} is {chore.status}; only failed tasks can be retried.")
-    chore.attempt = 0
-    task_lifecycle.requeue(chore)
+    if task.status is not TaskStatus.FAILED:
+        raise ConflictError(f"{title(task)} is {task.status}; only failed tasks can be retried.")
+    task.attempt = 0
+    task_lifecycle.requeue(task)
 
 
-def title(chore: Task) -> str:
+def title(task: Task) -> str:
     """Return the title shown to users."""
-    known = TASK_DEFINITIONS.get(chore.kind)
-    return known.title if known else chore.kind.capitalize()
+    definition = TASK_DEFINITIONS.get(task.kind)
+    return definition.title if definition else task.kind.capitalize()
 
 
-def describe(chore: Task) -> str:
+def describe(task: Task) -> str:
     """Return what the task is for: the text given by its creator, else its subject."""
-    noun, _, number = chore.subject.partition(":")
-    told = f"{noun} {number}" if number.isdecimal() else ""
-    return str(chore.params.get("about", told))
+    noun, _, number = task.subject.partition(":")
+    default = f"{noun} {number}" if number.isdecimal() else ""
+    return str(task.params.get("about", default))
 
 
-def needs_device(chore: Task) -> bool:
-    return TASK_DEFINITIONS[chore.kind].needs_device if chore.kind in TASK_DEFINITIONS else False
+def needs_device(task: Task) -> bool:
+    return TASK_DEFINITIONS[task.kind].needs_device if task.kind in TASK_DEFINITIONS else False
 
 
-def task_dir(parent: Path, chore: Task) -> TaskDir:
-    return TaskDir(parent / str(chore.id))
+def task_dir(parent: Path, task: Task) -> TaskDir:
+    return TaskDir(parent / str(task.id))
 
 
 def cleanup(db: Session, parent: Path) -> None:
     """Delete tasks that ended long ago, and partial files left by a kill."""
     old = col(Task.finished_at) < datetime.now(UTC) - RETENTION
-    is_kept = col(Task.kind).in_([name for name, kind in TASK_DEFINITIONS.items() if kind.is_kept])
+    is_kept = col(Task.kind).in_(
+        [name for name, definition in TASK_DEFINITIONS.items() if definition.is_kept]
+    )
     needed = is_kept & (col(Task.status) == TaskStatus.SUCCEEDED)
-    for chore in db.exec(select(Task).where(old, ~needed)):
-        db.delete(chore)
+    for task in db.exec(select(Task).where(old, ~needed)):
+        db.delete(task)
     db.flush()
-    atomic_dirs.remove_orphans(parent, {str(chore_id) for chore_id in db.exec(select(Task.id))})
+    atomic_dirs.remove_orphans(parent, {str(task_id) for task_id in db.exec(select(Task.id))})

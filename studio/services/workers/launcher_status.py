@@ -57,15 +57,15 @@ def write(settings: Settings, launcher: LauncherStatus) -> None:
 def read(settings: Settings) -> LauncherStatus:
     """Return the last written state, or "off" if that process is gone."""
     try:
-        told = LauncherStatus.model_validate_json(_path(settings).read_text(encoding="utf-8"))
+        status = LauncherStatus.model_validate_json(_path(settings).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError):
         return LauncherStatus()
-    return told if not told.pid or _is_alive(told) else LauncherStatus()
+    return status if not status.pid or _is_alive(status) else LauncherStatus()
 
 
-def _is_alive(told: LauncherStatus) -> bool:
+def _is_alive(status: LauncherStatus) -> bool:
     with suppress(psutil.NoSuchProcess):
-        return process_start_time(told.pid) == told.started
+        return process_start_time(status.pid) == status.started
     return False
 
 

@@ -16,8 +16,8 @@ KIND = "probe"
 def enqueue(db: Session, hardware: Hardware) -> None:
     """Queue the measurement of a machine that can train, unless it is done or queued already."""
     lasting = col(Task.status).not_in([TaskStatus.FAILED, TaskStatus.CANCELLED])
-    known = select(Task.id).where(Task.subject == task_subject(hardware), lasting)
-    if hardware.torch and db.exec(known).first() is None:
+    query = select(Task.id).where(Task.subject == task_subject(hardware), lasting)
+    if hardware.torch and db.exec(query).first() is None:
         tasks.enqueue(db, KIND, task_subject(hardware), {})
 
 
@@ -30,14 +30,14 @@ def task_subject(hardware: Hardware) -> str:
 
 def with_measured_speeds(db: Session, hardware: Hardware) -> Hardware:
     """Return the hardware with its measured speeds, if there are any."""
-    done = select(Task).where(
+    query = select(Task).where(
         Task.subject == task_subject(hardware),
         Task.kind == KIND,
         Task.status == TaskStatus.SUCCEEDED,
     )
-    chore = db.exec(done).first()
-    if chore is None:
+    task = db.exec(query).first()
+    if task is None:
         return hardware
-    seconds = chore.result["seconds"]
-    times = {name: one / seconds["float32"] for name, one in seconds.items()}
-    return replace(hardware, product_times=times)
+    seconds = task.result["seconds"]
+    ratios = {name: value / seconds["float32"] for name, value in seconds.items()}
+    return replace(hardware, product_times=ratios)

@@ -34,11 +34,11 @@ class WorkerExit(BaseModel):
         return max(0.0, (self.next_at - datetime.now(UTC)).total_seconds())
 
 
-def write(settings: Settings, death: WorkerExit) -> None:
+def write(settings: Settings, worker_exit: WorkerExit) -> None:
     path = settings.home / FILE_NAME
     new = path.with_suffix(".new")
     with suppress(OSError):  # On a full disk, pages only report that no worker is running.
-        new.write_text(death.model_dump_json(), encoding="utf-8")
+        new.write_text(worker_exit.model_dump_json(), encoding="utf-8")
         new.replace(path)
 
 

@@ -88,8 +88,8 @@ STEP_FAILURES = {
 
 def describe_failure(failing: FailingStep) -> str:
     """Describe what a worker cannot do at present."""
-    about = f"{failing.subject}: {failing.error}" if failing.subject else failing.error
-    return f"{STEP_FAILURES[failing.step]} ({about})"
+    context = f"{failing.subject}: {failing.error}" if failing.subject else failing.error
+    return f"{STEP_FAILURES[failing.step]} ({context})"
 
 
 def list_failures(db: Session) -> list[str]:

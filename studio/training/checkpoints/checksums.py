@@ -55,7 +55,7 @@ class CheckpointManifest(BaseModel):
         return self.model_copy(update={"digest": hashlib.sha256(text.encode()).hexdigest()})
 
 
-def commit_folder(folder: Path, place: Path, manifest: CheckpointManifest) -> CheckpointManifest:
+def commit_folder(folder: Path, target: Path, manifest: CheckpointManifest) -> CheckpointManifest:
     """Sync a folder's files to disk, write its manifest and move it to its place.
 
     Raises:
@@ -67,14 +67,16 @@ def commit_folder(folder: Path, place: Path, manifest: CheckpointManifest) -> Ch
         flushed, hashed = pool.map(_sync_to_disk, files), pool.map(_checksum_file, files)
         list(flushed)
         entries = {file.name: entry for file, entry in zip(files, hashed, strict=True)}
-    sealed = manifest.model_copy(update={"files": entries}).with_digest()
-    (folder / MANIFEST).write_text(sealed.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    complete_manifest = manifest.model_copy(update={"files": entries}).with_digest()
+    (folder / MANIFEST).write_text(
+        complete_manifest.model_dump_json(indent=1) + "\n", encoding="utf-8"
+    )
     _sync_to_disk(folder / MANIFEST)
     _sync_to_disk(folder)
-    remove_folder(place)
-    folder.rename(place)
-    _sync_to_disk(place.parent)
-    return sealed
+    remove_folder(target)
+    folder.rename(target)
+    _sync_to_disk(target.parent)
+    return complete_manifest
 
 
 def verify_folder(folder: Path, *only: str) -> CheckpointManifest:
@@ -90,10 +92,10 @@ def verify_folder(folder: Path, *only: str) -> CheckpointManifest:
             raise CorruptCheckpointError(f"{name} was never part of it")
     with ThreadPoolExecutor() as pool:
         names = only or manifest.files
-        found = pool.map(lambda name: _find_problem(folder / name, manifest.files[name]), names)
-        flaw = next((flaw for flaw in found if flaw), "")
-    if flaw:
-        raise CorruptCheckpointError(flaw)
+        problems = pool.map(lambda name: _find_problem(folder / name, manifest.files[name]), names)
+        problem = next((problem for problem in problems if problem), "")
+    if problem:
+        raise CorruptCheckpointError(problem)
     return manifest
 
 

@@ -47,10 +47,10 @@ class ResumableTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untype
         is_best: bool = super()._determine_best_metric(metrics, trial)
         return is_best or self.control.should_save
 
-    def _run_epoch(self, **given: Any) -> None:  # noqa: ANN401 -- upstream's own
+    def _run_epoch(self, **arguments: Any) -> None:  # noqa: ANN401 -- upstream's own
         # Upstream would train one more step of a run that was saved after its last step.
         if not self.control.should_training_stop:
-            super()._run_epoch(**given)
+            super()._run_epoch(**arguments)
 
 
 class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
@@ -59,20 +59,20 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
     def __init__(
         self,
         trainer: ResumableTrainerMixin,
-        shelf: CheckpointStore,
-        knobs: Checkpoints,
+        store: CheckpointStore,
+        settings: Checkpoints,
         stop: StopHandler,
-        say: Callable[[Event], None],
+        emit: Callable[[Event], None],
     ) -> None:
         self.stateful_parts: dict[str, Stateful] = {}
         """Parts of the run with state, by name."""
         self.best_loss: float | None = None
         """Validation loss of the best weights, once they have been restored."""
         self._trainer = trainer
-        self._store = shelf
-        self._settings = knobs
+        self._store = store
+        self._settings = settings
         self._stop = stop
-        self._emit = say
+        self._emit = emit
         self._start: Path | None = None
         self._epoch_rng_state: Tensor | None = None
         self._best: tuple[float | None, int | None] = (None, None)
@@ -124,7 +124,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
 
     def save(self) -> None:
         """Write a checkpoint. A failure harms neither the run nor older checkpoints."""
-        state, began = self._trainer.state, time.monotonic()
+        state, started_at = self._trainer.state, time.monotonic()
         try:
             self._write(state)
         except (OSError, RuntimeError, SafetensorError, TrainingError) as error:
@@ -133,11 +133,11 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         else:
             self._saved_step, self._has_failed = state.global_step, False
             self._best = (state.best_metric, state.best_global_step)
-            self._report_saved(state.global_step, time.monotonic() - began)
+            self._report_saved(state.global_step, time.monotonic() - started_at)
             self._store.prune(self._settings.save_total_limit, state.best_global_step)
         finally:
             self._saved_at = time.monotonic()
-            self._seconds = self._saved_at - began
+            self._seconds = self._saved_at - started_at
 
     def load_best(self) -> None:
         """Restore the best weights, if their checkpoint is intact."""
@@ -146,8 +146,8 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
             return
         try:
             checksums.verify_folder(self._store.folder_for(step))
-        except CorruptCheckpointError as why:
-            self._alarm("broken_checkpoint", f"The best weights are lost: {why}.", step)
+        except CorruptCheckpointError as error:
+            self._alarm("broken_checkpoint", f"The best weights are lost: {error}.", step)
             return
         trainer_state.load_weights(self._trainer.model, self._store.folder_for(step))
         self.best_loss = best_loss
@@ -177,9 +177,11 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
     def _counters(self, state: TrainerState) -> dict[str, Any]:
         trainer = self._trainer
         # At the end of an epoch, the current RNG state is the one for the next epoch.
-        dice = torch.get_rng_state() if float(state.epoch).is_integer() else self._epoch_rng_state
+        rng_state = (
+            torch.get_rng_state() if float(state.epoch).is_integer() else self._epoch_rng_state
+        )
         return {
-            "dice": dice,
+            "dice": rng_state,
             "is_over": trainer.control.should_training_stop and self._stop.requested != "keep",
             "loss": trainer._tr_loss,  # noqa: SLF001 -- no public name
             "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001 -- the same
@@ -214,11 +216,14 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
         self._emit(Checkpointed(step=step, bytes=size, seconds=seconds))
 
     def _report_failure(self, step: int, error: Exception) -> None:
-        why = exception_mapping.explain(error)
+        failure = exception_mapping.explain(error)
         print(f"step {step} not saved: {error}", flush=True)  # noqa: T201 -- the run's own log
         if not self._has_failed:
             self._alarm(
-                "not_saved", f"Step {step} could not be saved. {why.message}", step, why.hint
+                "not_saved",
+                f"Step {step} could not be saved. {failure.message}",
+                step,
+                failure.hint,
             )
         self._has_failed = True
 

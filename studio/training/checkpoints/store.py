@@ -43,15 +43,15 @@ class CheckpointStore:
     def folder_for(self, step: int) -> Path:
         return self._folder / f"checkpoint-{step}"
 
-    def newest_valid(self, say: Callable[[AlarmRaised], None]) -> Checkpoint | None:
+    def newest_valid(self, emit: Callable[[AlarmRaised], None]) -> Checkpoint | None:
         """Return the newest intact checkpoint. Report corrupt ones and set them aside."""
         self._remove_partial()
         for step in reversed(self._steps()):
             try:
                 manifest = checksums.verify_folder(self.folder_for(step))
                 self._refuse_other_recipe(manifest, step)
-            except CorruptCheckpointError as why:
-                say(self._quarantine(step, why))
+            except CorruptCheckpointError as error:
+                emit(self._quarantine(step, error))
             else:
                 return Checkpoint(self.folder_for(step), manifest)
         return None
@@ -100,10 +100,10 @@ class CheckpointStore:
     def prune(self, limit: int, best_step: int | None) -> None:
         """Delete all but the newest checkpoints and the best ones that they or the run refer to."""
         steps = self._steps()
-        kept = set(steps[-limit:])
-        kept |= {best for step in kept if (best := self._best_of(step)) is not None}
+        kept_steps = set(steps[-limit:])
+        kept_steps |= {best for step in kept_steps if (best := self._best_of(step)) is not None}
         for step in steps:
-            if step not in kept and step != best_step:
+            if step not in kept_steps and step != best_step:
                 checksums.remove_folder(self.folder_for(step))
 
     def size_of(self, step: int) -> int:
@@ -137,13 +137,13 @@ class CheckpointStore:
         if _with_one_batch(recipe) != _with_one_batch(self._recipe):
             raise CorruptCheckpointError("it was written by a different recipe")
 
-    def _quarantine(self, step: int, why: CorruptCheckpointError) -> AlarmRaised:
+    def _quarantine(self, step: int, error: CorruptCheckpointError) -> AlarmRaised:
         broken = self.folder_for(step).with_name(f"broken-checkpoint-{step}")
         checksums.remove_folder(broken)
         self.folder_for(step).rename(broken)
         return AlarmRaised(
             code="broken_checkpoint",
-            message=f"The checkpoint of step {step} cannot be used: {why}.",
+            message=f"The checkpoint of step {step} cannot be used: {error}.",
             hint=f"It was renamed to {broken.name}. Trying the previous checkpoint.",
             step=step,
         )
@@ -157,9 +157,9 @@ class CheckpointStore:
 def _with_one_batch(recipe: Recipe) -> Recipe:
     """Return the recipe with one batch per update: splitting it does not change the result."""
     steps = recipe.optimisation
-    whole = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
-    as_one = {"per_device_train_batch_size": whole, "gradient_accumulation_steps": 1}
-    return recipe.model_copy(update={"optimisation": steps.model_copy(update=as_one)})
+    batch_size = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
+    one_batch = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": 1}
+    return recipe.model_copy(update={"optimisation": steps.model_copy(update=one_batch)})
 
 
 def _format_size(size: int) -> str:

@@ -40,8 +40,8 @@ class Stateful(Protocol):
 
 def write_state(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> None:
     """Write the complete state of a trainer between two steps, without casting anything."""
-    kept = trained_weights(trainer.model)
-    save_file({name: one.contiguous() for name, one in kept.items()}, folder / WEIGHTS)
+    weights = trained_weights(trainer.model)
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
     # The manifest has a stronger hash, and the CRC takes most of a save's time.
     torch.serialization.set_crc32_options(compute_crc32=False)
     trainer._save_optimizer_and_scheduler(str(folder))  # noqa: SLF001 -- no public name
@@ -54,24 +54,24 @@ def write_state(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> 
 
 def state_bytes(trainer: Trainer) -> int:
     """Return the bytes a checkpoint will take, to within a few thousand."""
-    states = (one for state in trainer.optimizer.state.values() for one in state.values())
+    states = (value for state in trainer.optimizer.state.values() for value in state.values())
     tensors = [
         *trained_weights(trainer.model).values(),
         *(s for s in states if isinstance(s, Tensor)),
     ]
-    return sum(one.nbytes for one in tensors)
+    return sum(value.nbytes for value in tensors)
 
 
 def read_counters(folder: Path, device: torch.device) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(folder / COUNTERS, weights_only=True, map_location=device)
-    return found
+    counters: dict[str, Any] = torch.load(folder / COUNTERS, weights_only=True, map_location=device)
+    return counters
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return what training changes: the trained weights, and the model's persistent buffers."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    belonging = model.state_dict().keys()
-    buffers = {name: one for name, one in model.named_buffers() if name in belonging}
+    persistent = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
     return trained | buffers
 
 
@@ -82,11 +82,11 @@ def load_weights(model: nn.Module, folder: Path) -> None:
         TrainingError: the checkpoint belongs to another model.
 
     """
-    saved, ours = load_file(folder / WEIGHTS), trained_weights(model)
-    if _shapes(saved) != _shapes(ours):
+    saved, current = load_file(folder / WEIGHTS), trained_weights(model)
+    if _shapes(saved) != _shapes(current):
         raise _wrong_model_error(folder)
-    for name, one in ours.items():
-        one.copy_(saved[name])
+    for name, weight in current.items():
+        weight.copy_(saved[name])
 
 
 def apply_weights(model: nn.Module, folder: Path, adapter: str = "") -> None:
@@ -99,26 +99,26 @@ def apply_weights(model: nn.Module, folder: Path, adapter: str = "") -> None:
         TrainingError: the checkpoint belongs to another model.
 
     """
-    ours = dict(model.named_parameters()) | dict(model.named_buffers())
+    current = dict(model.named_parameters()) | dict(model.named_buffers())
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         for name in saved.keys():  # noqa: SIM118 -- upstream's own, and no mapping
-            place = _adapter_weight_name(name, adapter) if adapter else name
-            if place is None:
+            target_name = _adapter_weight_name(name, adapter) if adapter else name
+            if target_name is None:
                 continue
-            one = saved.get_tensor(name)
-            if place not in ours or ours[place].shape != one.shape:
+            tensor = saved.get_tensor(name)
+            if target_name not in current or current[target_name].shape != tensor.shape:
                 raise _wrong_model_error(folder)
-            ours[place].copy_(one)
+            current[target_name].copy_(tensor)
 
 
 def get_state(part: Stateful) -> dict[str, Any]:
     return {name: getattr(part, name) for name in part.STATE_ATTRIBUTES}
 
 
-def restore_state(part: Stateful, remembered: Mapping[str, Any]) -> None:
+def restore_state(part: Stateful, saved: Mapping[str, Any]) -> None:
     """Restore a part's state. Attributes an older checkpoint lacks keep their defaults."""
-    for name in remembered.keys() & set(part.STATE_ATTRIBUTES):
-        setattr(part, name, remembered[name])
+    for name in saved.keys() & set(part.STATE_ATTRIBUTES):
+        setattr(part, name, saved[name])
 
 
 def _adapter_weight_name(name: str, adapter: str) -> str | None:
@@ -126,7 +126,7 @@ def _adapter_weight_name(name: str, adapter: str) -> str | None:
     parts = name.split(".")
     if "default" not in parts:  # peft's name for the trained adapter
         return None
-    return ".".join(adapter if one == "default" else one for one in parts)
+    return ".".join(adapter if name_part == "default" else name_part for name_part in parts)
 
 
 def _wrong_model_error(folder: Path) -> TrainingError:
@@ -138,4 +138,4 @@ def _wrong_model_error(folder: Path) -> TrainingError:
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (one.shape, one.dtype) for name, one in tensors.items()}
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}

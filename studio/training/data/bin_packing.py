@@ -16,14 +16,14 @@ def pack_rows(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[
 
     Rows keep their order within an example and between examples.
     """
-    found: list[list[int]] = []
-    for _, some in groupby(
+    packed: list[list[int]] = []
+    for _, group in groupby(
         range(len(numbers)), key=lambda place: packing_window(numbers[place]).start
     ):
-        places = list(some)
-        packs = best_fit([sizes[place] for place in places], limit)
-        found += [[places[one] for one in pack] for pack in packs]
-    return found
+        indices = list(group)
+        packs = best_fit([sizes[index] for index in indices], limit)
+        packed += [[indices[position] for position in pack] for pack in packs]
+    return packed
 
 
 def best_fit(sizes: Sequence[int], limit: int) -> list[list[int]]:
@@ -34,14 +34,14 @@ def best_fit(sizes: Sequence[int], limit: int) -> list[list[int]]:
     """
     packs: list[list[int]] = []
     rooms: list[tuple[int, int]] = []
-    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
-        size = sizes[place]
+    for index in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+        size = sizes[index]
         best = bisect_left(rooms, (size, 0))
         if best < len(rooms):
             room, pack = rooms.pop(best)
         else:
             room, pack = limit, len(packs)
             packs.append([])
-        packs[pack].append(place)
+        packs[pack].append(index)
         insort(rooms, (room - size, pack))
     return sorted(sorted(pack) for pack in packs)

@@ -141,16 +141,18 @@ class ChatTemplate:
         """
         for row in rows:
             if (
-                lack := tool_calls.missing_support(row, self.tool_support)
+                problem := tool_calls.missing_support(row, self.tool_support)
                 if tool_calls.has_tools(row)
                 else ""
             ):
-                raise ChatTemplateError(lack)
+                raise ChatTemplateError(problem)
         texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
         if not self._marked:
             marks = [self._find_answers(*pair) for pair in zip(texts, rows, strict=True)]
-        learnt = [self._trained_spans(*known) for known in zip(texts, rows, marks, strict=True)]
-        return [self._include_end_marks(*pair) for pair in zip(texts, learnt, strict=True)]
+        spans = [
+            self._trained_spans(*row_parts) for row_parts in zip(texts, rows, marks, strict=True)
+        ]
+        return [self._include_end_marks(*pair) for pair in zip(texts, spans, strict=True)]
 
     def turn_starts(self, row: TrainingRow, text: str) -> list[int]:
         """Return where in its text each turn begins; turns the template merges begin together."""
@@ -190,9 +192,9 @@ class ChatTemplate:
             turns = [
                 [self._to_template_message(message) for message in row.messages] for row in group
             ]
-            some, found = self._render_messages(turns, tools, **options)
-            texts += some
-            marks += found
+            group_texts, group_marks = self._render_messages(turns, tools, **options)
+            texts += group_texts
+            marks += group_marks
         return texts, marks
 
     def _to_template_message(self, message: Message) -> dict[str, Any]:
@@ -232,16 +234,16 @@ class ChatTemplate:
                 spans.append(self._answer_span(text, row, i, done))
         return spans
 
-    def _answer_span(self, text: str, row: TrainingRow, place: int, done: int) -> Span:
-        before, answer = row.messages[:place], row.messages[place]
+    def _answer_span(self, text: str, row: TrainingRow, index: int, done: int) -> Span:
+        before, answer = row.messages[:index], row.messages[index]
         content = answer["content"].strip()
         start = max(done, self._opening_length(text, before, row.tools))
-        found = text.find(content, start)
-        said = found + len(content) if content and found >= 0 else -1
-        if said >= 0 and not answer.get("tool_calls"):
-            return start, self._include_spaces(text, said, answer["content"])
+        content_start = text.find(content, start)
+        content_end = content_start + len(content) if content and content_start >= 0 else -1
+        if content_end >= 0 and not answer.get("tool_calls"):
+            return start, self._include_spaces(text, content_end, answer["content"])
         # The template added to the answer or rewrote it: it ends where turns end.
-        end = text.find(self.closing, max(start, said)) if self.closing.strip() else -1
+        end = text.find(self.closing, max(start, content_end)) if self.closing.strip() else -1
         return start, end if end >= 0 else len(text.rstrip())
 
     def _include_spaces(self, text: str, end: int, content: str) -> int:
@@ -280,20 +282,20 @@ class ChatTemplate:
     def _closing_length(self, text: str, end: int) -> int:
         if text.endswith(self.closing, 0, end):
             return 0
-        fits = (mark for mark in (self.closing, self._stop_token) if text.startswith(mark, end))
-        return len(next(fits, ""))
+        matching = (mark for mark in (self.closing, self._stop_token) if text.startswith(mark, end))
+        return len(next(matching, ""))
 
 
-def _common_prefix_length(one: str, other: str) -> int:
+def _common_prefix_length(first: str, second: str) -> int:
     """Return the length of the common prefix of two texts."""
-    if other.startswith(one):
-        return len(one)
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (left, right) in pairs if left != right), len(other))
+    if second.startswith(first):
+        return len(first)
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (left, right) in pairs if left != right), len(second))
 
 
-def _overlap(one: Span, other: Span) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
+def _overlap(first: Span, second: Span) -> bool:
+    return first[0] < second[1] and second[0] < first[1]
 
 
 def _opens_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

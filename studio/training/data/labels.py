@@ -40,14 +40,14 @@ def label_rows(
 
     Text needs no template: every token is trained on, and an end-of-text token closes it.
     """
-    for at in range(0, len(rows), _CHUNK_ROWS):
-        chunk = rows[at : at + _CHUNK_ROWS]
-        talks = _label_conversations(
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chunk = rows[start : start + _CHUNK_ROWS]
+        conversations = _label_conversations(
             [row for row in chunk if row.text is None], template, tokenizer
         )
         texts = _label_texts([row.text for row in chunk if row.text is not None], tokenizer)
         for row in chunk:
-            yield next(talks if row.text is None else texts)
+            yield next(conversations if row.text is None else texts)
 
 
 def cut_after_last_answer(row: TrainingRow) -> TrainingRow:
@@ -87,11 +87,11 @@ def _label_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> It
 
 def _render_rows(rows: Sequence[TrainingRow], template: ChatTemplate) -> list[RenderedConversation]:
     """Render rows with the template; if that fails, find the row that caused it."""
-    cut = [cut_after_last_answer(row) for row in rows]
+    cut_rows = [cut_after_last_answer(row) for row in rows]
     try:
-        return template.render(cut)
+        return template.render(cut_rows)
     except ChatTemplateError:
-        for row in cut:
+        for row in cut_rows:
             _refuse_unrenderable(row, template)
         raise
 

@@ -31,8 +31,8 @@ class PackedDataset(Sequence[dict[str, Tensor]]):
     def __len__(self) -> int:
         return len(self.packs)
 
-    def __getitem__(self, place: int) -> dict[str, Tensor]:  # type: ignore[override] # no slices
-        rows = [self.rows[one] for one in self.packs[place]]
+    def __getitem__(self, index: int) -> dict[str, Tensor]:  # type: ignore[override] # no slices
+        rows = [self.rows[row_index] for row_index in self.packs[index]]
         lengths = [len(row["input_ids"]) for row in rows]
         positions = torch.cat([torch.arange(length) for length in lengths])
         labels = torch.cat([row["labels"] for row in rows])
@@ -46,13 +46,15 @@ def pack_examples(examples: Examples, limit: int) -> Examples:
     """Pack rows into examples of at most `limit` tokens; no single row is longer than that."""
     rows = tokenisation.row_tensors(examples.data)
     sizes = [len(row["input_ids"]) for row in rows]
-    learnt = [int((row["labels"][1:] != IGNORE_INDEX).sum()) for row in rows]
+    trained_counts = [int((row["labels"][1:] != IGNORE_INDEX).sum()) for row in rows]
     packs = bin_packing.pack_rows([row.number for row in examples.rows], sizes, limit)
     return replace(
         examples,
         packs=packs,
-        longest=max((sum(sizes[one] for one in some) for some in packs), default=0),
-        longest_answer=max((sum(learnt[one] for one in some) for some in packs), default=0),
+        longest=max((sum(sizes[row_index] for row_index in pack) for pack in packs), default=0),
+        longest_answer=max(
+            (sum(trained_counts[row_index] for row_index in pack) for pack in packs), default=0
+        ),
     )
 
 
@@ -93,19 +95,21 @@ def _is_isolated(model: PreTrainedModel) -> bool:
     positions = torch.arange(_PROBE_TOKENS, device=model.device).repeat(2)[None]
     embedded: list[Tensor] = []
 
-    def watch(_layer: object, _given: object, made: Tensor) -> Tensor:
-        embedded.append(made.detach().requires_grad_())
+    def watch(_layer: object, _given: object, output: Tensor) -> Tensor:
+        embedded.append(output.detach().requires_grad_())
         return embedded[0]
 
     hook = model.get_input_embeddings().register_forward_hook(watch)
     try:
-        together = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        packed_logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     finally:
         hook.remove()
-    second = together[0, _PROBE_TOKENS:].float()
-    (hangs_on,) = torch.autograd.grad(second.square().sum(), embedded)
+    second_logits = packed_logits[0, _PROBE_TOKENS:].float()
+    (gradient,) = torch.autograd.grad(second_logits.square().sum(), embedded)
     with torch.no_grad():
-        alone = model(input_ids=ids[:, _PROBE_TOKENS:], use_cache=False).logits[0].float()
-    off = (second - alone).abs().max() / (alone.max() - alone.min())
+        single_logits = model(input_ids=ids[:, _PROBE_TOKENS:], use_cache=False).logits[0].float()
+    deviation = (second_logits - single_logits).abs().max() / (
+        single_logits.max() - single_logits.min()
+    )
     # What a mask hides has a gradient of exactly zero, in any format.
-    return not hangs_on[0, :_PROBE_TOKENS].any() and bool(off < _MAX_DEVIATION)
+    return not gradient[0, :_PROBE_TOKENS].any() and bool(deviation < _MAX_DEVIATION)

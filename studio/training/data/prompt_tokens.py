@@ -7,18 +7,18 @@ from studio.training.data import chat_templates
 from studio.training.data.chat_templates import ChatTemplate
 
 
-def tokenise_prompt(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
     """Return the tokens of a row with `messages`, or with a `text` to continue.
 
     Raises:
         TrainingError: the chat template cannot render it, or there is none.
 
     """
-    if "text" in asked.row:
-        return _tokenise_text(asked.row["text"], tokenizer)
-    chat_templates.set_chat_template(tokenizer, asked.chat_template)
+    if "text" in request.row:
+        return _tokenise_text(request.row["text"], tokenizer)
+    chat_templates.set_chat_template(tokenizer, request.chat_template)
     template = ChatTemplate(tokenizer)
-    text = template.render_prompt(asked.row["messages"])
+    text = template.render_prompt(request.row["messages"])
     return PromptTokens(
         ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stop_tokens
     )

@@ -46,12 +46,14 @@ def read_rows(path: Path, part: str = "training") -> list[TrainingRow]:
         TrainingError: a line is not a canonical row.
 
     """
-    every = [row for row, _end in iter_rows(path, part)]
-    found, number = [row for row in every if row], len(every)
-    if len(found) < number:
-        told = f"{number - len(found):,} of {number:,} rows of the {part} data are not trained on"
-        print(told, flush=True)  # noqa: T201 -- the run's own log
-    return found
+    parsed = [row for row, _end in iter_rows(path, part)]
+    trained, number = [row for row in parsed if row], len(parsed)
+    if len(trained) < number:
+        message = (
+            f"{number - len(trained):,} of {number:,} rows of the {part} data are not trained on"
+        )
+        print(message, flush=True)  # noqa: T201 -- the run's own log
+    return trained
 
 
 def iter_rows(path: Path, part: str = "training") -> Iterator[tuple[TrainingRow | None, int]]:
@@ -63,29 +65,29 @@ def iter_rows(path: Path, part: str = "training") -> Iterator[tuple[TrainingRow 
     """
     number = end = 0
     with path.open("rb") as lines:
-        for line, said in enumerate(lines, 1):
-            end += len(said)
-            if said.strip():
+        for line_number, content in enumerate(lines, 1):
+            end += len(content)
+            if content.strip():
                 number += 1
-                yield _read_line(said, number, part, line), end
+                yield _read_line(content, number, part, line_number), end
 
 
-def to_training_row(said: Any, number: int, part: str) -> TrainingRow | None:  # noqa: ANN401 -- from a file
+def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow | None:  # noqa: ANN401 -- from a file
     """Convert a canonical row for sft; return None if there is nothing to train on.
 
     Raises:
         ValueError: it is not a canonical row; the message explains why.
 
     """
-    if flaw := _find_problem(said):
-        raise ValueError(flaw)
-    learnt = to_sft_example(said)
-    if learnt is None:
+    if problem := _find_problem(canonical):
+        raise ValueError(problem)
+    example = to_sft_example(canonical)
+    if example is None:
         return None
     return TrainingRow(
-        messages=learnt.messages,
-        tools=learnt.tools,
-        text=learnt.text if "text" in said else None,
+        messages=example.messages,
+        tools=example.tools,
+        text=example.text if "text" in canonical else None,
         number=number,
         part=part,
     )
@@ -100,40 +102,40 @@ def split_rows(
         TrainingError: there are fewer than two rows.
 
     """
-    held = validation_indices(len(rows), share, seed)
-    if len(held) >= len(rows):
+    held_out = validation_indices(len(rows), share, seed)
+    if len(held_out) >= len(rows):
         raise TrainingError(
             "too_few_rows",
             f"The dataset has {len(rows)} usable rows; training and validation need at least "
             "one each.",
             hint="Add rows, or add a validation part.",
         )
-    kept = [row for i, row in enumerate(rows) if i not in held]
-    return kept, [rows[i] for i in sorted(held)]
+    training = [row for i, row in enumerate(rows) if i not in held_out]
+    return training, [rows[i] for i in sorted(held_out)]
 
 
 def validation_indices(count: int, share: float, seed: int) -> set[int]:
     """Return the indices of the validation rows among `count` rows."""
-    held = min(count, max(1, round(count * share)))
-    return set(random.Random(seed).sample(range(count), held))  # noqa: S311 -- no secret
+    held_out = min(count, max(1, round(count * share)))
+    return set(random.Random(seed).sample(range(count), held_out))  # noqa: S311 -- no secret
 
 
-def _read_line(said: bytes, number: int, part: str, line: int) -> TrainingRow | None:
+def _read_line(content: bytes, number: int, part: str, line_number: int) -> TrainingRow | None:
     try:
-        return to_training_row(_parse_json(said), number, part)
+        return to_training_row(_parse_json(content), number, part)
     except ValueError as error:
         raise TrainingError(
             "bad_row",
-            f"Row {number} of the {part} data (line {line} of its file) is not a "
+            f"Row {number} of the {part} data (line {line_number} of its file) is not a "
             f"conversation: {error}.",
             hint="Fix that row and import the dataset again.",
-            line=line,
+            line=line_number,
         ) from error
 
 
-def _parse_json(said: bytes) -> Any:  # noqa: ANN401 -- whatever JSON a line holds
+def _parse_json(content: bytes) -> Any:  # noqa: ANN401 -- whatever JSON a line holds
     try:
-        return json.loads(said)
+        return json.loads(content)
     except ValueError as error:
         raise ValueError(f"it is not valid JSON ({error})") from error
 
@@ -152,8 +154,10 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
         return '"chosen" is not a list of turns'
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return "its tools are not a list of functions"
-    flaws = (_find_turn_problem(turn, number) for number, turn in enumerate([*turns, *chosen], 1))
-    return next(filter(None, flaws), "")
+    problems = (
+        _find_turn_problem(turn, number) for number, turn in enumerate([*turns, *chosen], 1)
+    )
+    return next(filter(None, problems), "")
 
 
 def _find_turn_problem(turn: object, number: int) -> str:

@@ -39,26 +39,26 @@ class TokenCache:
         """Return the entry for a key made of these rows, or make and store it."""
         path = self.folder / f"{key}.arrow"
         try:
-            found = _read(path, rows)
+            cached = _read(path, rows)
         except (OSError, pa.ArrowInvalid):
-            made = make()
-            self._save(path, made, rows)
-            return made
+            examples = make()
+            self._save(path, examples, rows)
+            return examples
         print("tokenised by an earlier run", flush=True)  # noqa: T201 -- the run's own log
-        return found
+        return cached
 
-    def _save(self, path: Path, made: Examples, rows: Sequence[TrainingRow]) -> None:
+    def _save(self, path: Path, examples: Examples, rows: Sequence[TrainingRow]) -> None:
         try:
-            _write(path, made, rows)
+            _write(path, examples, rows)
             self._evict()
         except OSError as error:  # A full disk must not end a run just to speed up the next one.
             print(f"not cached for later runs: {error}", flush=True)  # noqa: T201 -- the run's own log
 
     def _evict(self) -> None:
-        left = self.limit_bytes
+        remaining_bytes = self.limit_bytes
         for path in sorted(self.folder.glob("*.arrow"), key=_last_used, reverse=True):
-            left -= path.stat().st_size
-            if left < 0:
+            remaining_bytes -= path.stat().st_size
+            if remaining_bytes < 0:
                 path.unlink(missing_ok=True)
 
 
@@ -66,15 +66,15 @@ def cache_key(
     rows: Sequence[TrainingRow], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> str:
     """Return a hash of everything that decides how rows become tokens."""
-    made_by = {
+    settings = {
         "layout": _FORMAT_VERSION,
         "versions": [version(name) for name in ("tokenizers", "transformers", "jinja2")],
         "template": tokenizer.chat_template,
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "length": max_length,
     }
-    told = [(row.messages, row.tools, row.text) for row in rows]
-    parts = (json.dumps(made_by), tokenizer.backend_tokenizer.to_str(), json.dumps(told))
+    contents = [(row.messages, row.tools, row.text) for row in rows]
+    parts = (json.dumps(settings), tokenizer.backend_tokenizer.to_str(), json.dumps(contents))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -89,13 +89,13 @@ def _read(path: Path, rows: Sequence[TrainingRow]) -> Examples:
     )
 
 
-def _write(path: Path, made: Examples, rows: Sequence[TrainingRow]) -> None:
+def _write(path: Path, examples: Examples, rows: Sequence[TrainingRow]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = pa.array(_row_indices(made.rows, rows), pa.int64())
-    counts = {field.name: getattr(made, field.name) for field in fields(made)}
-    facts = {name: count for name, count in counts.items() if isinstance(count, int)}
-    table = made.data.data.table.append_column("row", kept)
-    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(facts)})
+    row_indices = pa.array(_row_indices(examples.rows, rows), pa.int64())
+    counts = {field.name: getattr(examples, field.name) for field in fields(examples)}
+    counters = {name: count for name, count in counts.items() if isinstance(count, int)}
+    table = examples.data.data.table.append_column("row", row_indices)
+    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(counters)})
     new = path.with_suffix(f".{os.getpid()}.new")
     try:
         with ipc.new_stream(str(new), table.schema) as stream:
@@ -109,8 +109,8 @@ def _last_used(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _row_indices(kept: Sequence[TrainingRow], rows: Sequence[TrainingRow]) -> Iterator[int]:
+def _row_indices(kept_rows: Sequence[TrainingRow], rows: Sequence[TrainingRow]) -> Iterator[int]:
     """Yield the index of each kept row among all rows; both are in the same order."""
-    places = iter(enumerate(rows))
-    for one in kept:
-        yield next(place for place, row in places if row == one)
+    numbered = iter(enumerate(rows))
+    for kept_row in kept_rows:
+        yield next(index for index, row in numbered if row == kept_row)

@@ -46,7 +46,7 @@ _EXAMPLE_ROW = TrainingRow(
 
 
 def preview_tokens(
-    asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None = None
+    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None = None
 ) -> TokenPreview:
     """Return what training makes of a row, using the same code.
 
@@ -57,49 +57,53 @@ def preview_tokens(
         TrainingError: the chat template cannot render it, or there is none.
 
     """
-    row = _parse_row(asked)
+    row = _parse_row(request)
     if row is None:
         return _empty_preview("This answer was rated bad, so nothing in this row is trained on.")
-    writer = packing_preview.load_template(asked, [row], tokenizer)
-    show = partial(_iter_tokens, template=writer, tokenizer=tokenizer, max_length=asked.max_length)
-    (found,) = label_rows([row], writer, tokenizer)
-    seen = _build_preview(asked, row, found, list(show(row, found)))
-    if sizes is None or not seen.learnt:
-        return seen
-    if trouble := sizes.trouble or _held_out_note(asked, sizes):
-        return seen.model_copy(update={"sentences": [*seen.sentences, trouble]})
-    together = packing_preview.rows_packed_with(asked, sizes)
-    if not together:
-        return seen
-    rows = packing_preview.read_rows(asked, together)
-    both = zip(rows, label_rows(rows, writer, tokenizer), strict=True)
-    pack = _build_pack(
-        asked, together, {row.number: partial(show, row, found) for row, found in both}
+    template = packing_preview.load_template(request, [row], tokenizer)
+    show = partial(
+        _iter_tokens, template=template, tokenizer=tokenizer, max_length=request.max_length
     )
-    return seen.model_copy(update={"pack": pack})
+    (labelled,) = label_rows([row], template, tokenizer)
+    preview = _build_preview(request, row, labelled, list(show(row, labelled)))
+    if sizes is None or not preview.learnt:
+        return preview
+    if problem := sizes.trouble or _held_out_note(request, sizes):
+        return preview.model_copy(update={"sentences": [*preview.sentences, problem]})
+    sizes_by_row = packing_preview.rows_packed_with(request, sizes)
+    if not sizes_by_row:
+        return preview
+    rows = packing_preview.read_rows(request, sizes_by_row)
+    labelled_rows = zip(rows, label_rows(rows, template, tokenizer), strict=True)
+    pack = _build_pack(
+        request,
+        sizes_by_row,
+        {row.number: partial(show, row, labelled) for row, labelled in labelled_rows},
+    )
+    return preview.model_copy(update={"pack": pack})
 
 
 def preview_templates(
-    asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
+    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
 ) -> TemplatePreviews:
     """Preview the other chat templates on a row, or on a short conversation if the row is text.
 
     The requested template is skipped: it may be the one that has just failed, after a long time.
     """
-    row = _parse_row(asked)
+    row = _parse_row(request)
     if row is None or row.text is not None or not cut_after_last_answer(row).messages:
         row = _EXAMPLE_ROW
-    own, end = tokenizer.chat_template, tokenizer.eos_token
-    found: list[TemplatePreview] = []
-    for name in [one for one in _TITLES if one != asked.chat_template]:
-        tokenizer.chat_template, tokenizer.eos_token = own, end
-        found.append(_preview_template(name, row, tokenizer))
-    return TemplatePreviews(has_own=bool(own), choices=found)
+    own_template, eos_token = tokenizer.chat_template, tokenizer.eos_token
+    previews: list[TemplatePreview] = []
+    for name in [title_key for title_key in _TITLES if title_key != request.chat_template]:
+        tokenizer.chat_template, tokenizer.eos_token = own_template, eos_token
+        previews.append(_preview_template(name, row, tokenizer))
+    return TemplatePreviews(has_own=bool(own_template), choices=previews)
 
 
-def _parse_row(asked: TokenizerRequest) -> TrainingRow | None:
+def _parse_row(request: TokenizerRequest) -> TrainingRow | None:
     try:
-        return to_training_row(asked.row, asked.number, "training")
+        return to_training_row(request.row, request.number, "training")
     except ValueError as error:
         raise InvalidError(
             f"This row cannot be used for training: {error}.",
@@ -108,40 +112,44 @@ def _parse_row(asked: TokenizerRequest) -> TrainingRow | None:
         ) from error
 
 
-def _held_out_note(asked: TokenizerRequest, sizes: RowLengths) -> str:
-    if asked.number not in sizes.held:
+def _held_out_note(request: TokenizerRequest, sizes: RowLengths) -> str:
+    if request.number not in sizes.held:
         return ""
     return "This row is held out for validation and does not share an example."
 
 
 def _build_pack(
-    asked: TokenizerRequest, together: Mapping[int, int], show: Mapping[int, _TokenIterator]
+    request: TokenizerRequest, sizes_by_row: Mapping[int, int], show: Mapping[int, _TokenIterator]
 ) -> PackedExample:
     """Return the rows of an example, with tokens for those around the requested row."""
-    left, shown = (
-        MAX_PREVIEW_TOKENS - min(together[asked.number], MAX_PREVIEW_TOKENS),
+    remaining, shown_ranges = (
+        MAX_PREVIEW_TOKENS - min(sizes_by_row[request.number], MAX_PREVIEW_TOKENS),
         dict[int, range](),
     )
-    before = max((number for number in together if number < asked.number), default=None)
+    before = max((number for number in sizes_by_row if number < request.number), default=None)
     if before is not None:
-        shown[before] = range(max(0, together[before] - _PREVIOUS_ROW_TOKENS), together[before])
-    for number in (number for number in together if number > asked.number):
-        shown[number] = range(min(left, together[number]))
-        left -= len(shown[number])
+        shown_ranges[before] = range(
+            max(0, sizes_by_row[before] - _PREVIOUS_ROW_TOKENS), sizes_by_row[before]
+        )
+    for number in (number for number in sizes_by_row if number > request.number):
+        shown_ranges[number] = range(min(remaining, sizes_by_row[number]))
+        remaining -= len(shown_ranges[number])
     rows = [
         PackedRow(
             number=number,
             size=size,
-            tokens=list(show[number](places=shown[number])) if shown.get(number) else [],
+            tokens=list(show[number](places=shown_ranges[number]))
+            if shown_ranges.get(number)
+            else [],
         )
-        for number, size in together.items()
+        for number, size in sizes_by_row.items()
     ]
-    return PackedExample(rows=rows, size=sum(together.values()), limit=asked.max_length)
+    return PackedExample(rows=rows, size=sum(sizes_by_row.values()), limit=request.max_length)
 
 
 def _iter_tokens(
     row: TrainingRow,
-    found: LabelledRow,
+    labelled: LabelledRow,
     *,
     template: ChatTemplate | None,
     tokenizer: PreTrainedTokenizerBase,
@@ -150,75 +158,79 @@ def _iter_tokens(
 ) -> Iterator[Token]:
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
-    starts = template.turn_starts(cut_after_last_answer(row), found.text) if template else [0]
-    told = max((end for _, end in found.offsets[: places.start]), default=0)
-    for place in islice(places, max(0, len(found.ids) - places.start)):
-        token, label, (start, end) = found.ids[place], found.labels[place], found.offsets[place]
+    starts = template.turn_starts(cut_after_last_answer(row), labelled.text) if template else [0]
+    text_end = max((end for _, end in labelled.offsets[: places.start]), default=0)
+    for position in islice(places, max(0, len(labelled.ids) - places.start)):
+        token, label, (start, end) = (
+            labelled.ids[position],
+            labelled.labels[position],
+            labelled.offsets[position],
+        )
         is_written = end > start
         # Tokenizers leave spaces out of their offsets: they belong to the token after them.
-        text = found.text[told:end] if is_written else tokenizer.convert_ids_to_tokens(token)
+        text = labelled.text[text_end:end] if is_written else tokenizer.convert_ids_to_tokens(token)
         yield Token(
             id=token,
             text=text,
             start=start,
             end=end,
-            learnt=place > 0 and label != IGNORE_INDEX,
+            learnt=position > 0 and label != IGNORE_INDEX,
             special=token in special,
-            turn=max(0, bisect_right(starts, max(start, told)) - 1),
-            cut=place >= max_length,
+            turn=max(0, bisect_right(starts, max(start, text_end)) - 1),
+            cut=position >= max_length,
         )
-        told = max(told, end)
+        text_end = max(text_end, end)
 
 
 def _build_preview(
-    asked: TokenizerRequest, row: TrainingRow, found: LabelledRow, shown: list[Token]
+    request: TokenizerRequest, row: TrainingRow, labelled: LabelledRow, tokens: list[Token]
 ) -> TokenPreview:
-    total, most = len(found.ids), asked.max_length
+    total, max_length = len(labelled.ids), request.max_length
     return TokenPreview(
-        tokens=shown,
+        tokens=tokens,
         total=total,
-        learnt=_count_trained(found, 1, most),
-        cut=max(0, total - most),
-        cut_at=most if total > most else None,
+        learnt=_count_trained(labelled, 1, max_length),
+        cut=max(0, total - max_length),
+        cut_at=max_length if total > max_length else None,
         roles=[turn["role"] for turn in cut_after_last_answer(row).messages],
-        template=asked.chat_template if row.text is None else None,
-        sentences=list(_notes(asked, row)),
-        warnings=list(_warnings(found, most)),
+        template=request.chat_template if row.text is None else None,
+        sentences=list(_notes(request, row)),
+        warnings=list(_warnings(labelled, max_length)),
     )
 
 
-def _count_trained(found: LabelledRow, start: int, end: int | None) -> int:
-    labels = found.labels[start:end]
+def _count_trained(labelled: LabelledRow, start: int, end: int | None) -> int:
+    labels = labelled.labels[start:end]
     return len(labels) - labels.count(IGNORE_INDEX)
 
 
-def _notes(asked: TokenizerRequest, row: TrainingRow) -> Iterator[str]:
+def _notes(request: TokenizerRequest, row: TrainingRow) -> Iterator[str]:
     if row.text is not None:
         yield "Text without turns: every token is trained on, and no chat template is used."
-    if "chosen" in asked.row:
+    if "chosen" in request.row:
         yield "Only the chosen answer of this pair is trained on."
-    left = len(row.messages) - len(cut_after_last_answer(row).messages)
-    if left and left < len(row.messages):
-        what = "The last turn is" if left == 1 else f"The last {left} turns are"
-        yield f"{what} not used for training, because no answer follows."
+    left_out = len(row.messages) - len(cut_after_last_answer(row).messages)
+    if left_out and left_out < len(row.messages):
+        subject = "The last turn is" if left_out == 1 else f"The last {left_out} turns are"
+        yield f"{subject} not used for training, because no answer follows."
 
 
-def _warnings(found: LabelledRow, most: int) -> Iterator[str]:
-    behind = _count_trained(found, most, None)
-    if not _count_trained(found, 1, most):
-        why = (
-            f"the part to train on begins after the limit of {most:,} tokens"
-            if behind
+def _warnings(labelled: LabelledRow, max_length: int) -> Iterator[str]:
+    trained_after = _count_trained(labelled, max_length, None)
+    if not _count_trained(labelled, 1, max_length):
+        reason = (
+            f"the part to train on begins after the limit of {max_length:,} tokens"
+            if trained_after
             else "it has no answer to train on"
         )
-        yield f"Nothing in this row is trained on: {why}. The row is left out."
-    elif behind:
-        cut = len(found.ids) - most
-        share = "all" if behind == cut else f"{behind:,}"
-        yield f"{cut:,} tokens are truncated, {share} of which would have been trained on."
+        yield f"Nothing in this row is trained on: {reason}. The row is left out."
+    elif trained_after:
+        truncated = len(labelled.ids) - max_length
+        share = "all" if trained_after == truncated else f"{trained_after:,}"
+        yield f"{truncated:,} tokens are truncated, {share} of which would have been trained on."
 
 
-def _empty_preview(why: str) -> TokenPreview:
+def _empty_preview(warning: str) -> TokenPreview:
     return TokenPreview(
         tokens=[],
         total=0,
@@ -228,7 +240,7 @@ def _empty_preview(why: str) -> TokenPreview:
         roles=[],
         template=None,
         sentences=[],
-        warnings=[why],
+        warnings=[warning],
     )
 
 
@@ -254,12 +266,12 @@ def _preview_template(
 
 
 def _split_answers(text: str, answers: Sequence[Span]) -> Iterator[tuple[str, bool]]:
-    at = 0
+    position = 0
     for start, end in answers:
-        if at < start:
-            yield text[at:start], False
+        if position < start:
+            yield text[position:start], False
         if start < len(text):
             yield text[start:end], True
-        at = end
-    if at < len(text):
-        yield text[at:], False
+        position = end
+    if position < len(text):
+        yield text[position:], False

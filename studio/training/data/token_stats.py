@@ -31,19 +31,19 @@ def make_tokeniser(
     tokenizer: PreTrainedTokenizerBase, chat_template: TemplateSource
 ) -> TokeniseRows:
     """Return a function that tokenises rows as a run would; it needs a template only for turns."""
-    made: list[ChatTemplate] = []
+    templates: list[ChatTemplate] = []
 
     def write(rows: Sequence[TrainingRow]) -> Iterator[LabelledRow]:
-        if not made and any(row.text is None for row in rows):
+        if not templates and any(row.text is None for row in rows):
             chat_templates.set_chat_template(tokenizer, chat_template)
-            made.append(ChatTemplate(tokenizer))
-        return label_rows(rows, made[0] if made else None, tokenizer)
+            templates.append(ChatTemplate(tokenizer))
+        return label_rows(rows, templates[0] if templates else None, tokenizer)
 
     return write
 
 
 def count_tokens(
-    path: Path, part: str, write: TokeniseRows, told: Callable[[int, int], None]
+    path: Path, part: str, write: TokeniseRows, report: Callable[[int, int], None]
 ) -> PartStats:
     """Count the rows of a file; `report` is called after each chunk with the rows and bytes done.
 
@@ -51,26 +51,28 @@ def count_tokens(
         TrainingError: a line is not a row, or there is no chat template for its turns.
 
     """
-    found = PartStats()
+    stats = PartStats()
     longest: list[tuple[int, int]] = []
     shortest: list[tuple[int, int]] = []
     done = 0
     for rows, end in _chunks(path, part):
-        some = [row for row in rows if row is not None]
-        found.left_out += len(rows) - len(some)
-        for row, seen in _tokenise_chunk(some, write, found):
-            _count_row(found, row, seen)
-            _keep_largest(longest, (len(seen.ids), -row.number), length_stats.MAX_LONGEST_ROWS)
-            _keep_largest(shortest, (-len(seen.ids), -row.number), length_stats.MAX_SHORTEST_ROWS)
+        usable = [row for row in rows if row is not None]
+        stats.left_out += len(rows) - len(usable)
+        for row, labelled in _tokenise_chunk(usable, write, stats):
+            _count_row(stats, row, labelled)
+            _keep_largest(longest, (len(labelled.ids), -row.number), length_stats.MAX_LONGEST_ROWS)
+            _keep_largest(
+                shortest, (-len(labelled.ids), -row.number), length_stats.MAX_SHORTEST_ROWS
+            )
         done += len(rows)
-        told(done, end)
-    found.longest = [
+        report(done, end)
+    stats.longest = [
         length_stats.RowLength(size, -number) for size, number in sorted(longest, reverse=True)
     ]
-    found.shortest = [
+    stats.shortest = [
         length_stats.RowLength(-size, -number) for size, number in sorted(shortest, reverse=True)
     ]
-    return found
+    return stats
 
 
 def _chunks(path: Path, part: str) -> Iterator[tuple[list[TrainingRow | None], int]]:
@@ -85,108 +87,110 @@ def _chunks(path: Path, part: str) -> Iterator[tuple[list[TrainingRow | None], i
 
 
 def _tokenise_chunk(
-    rows: Sequence[TrainingRow], write: TokeniseRows, found: PartStats
+    rows: Sequence[TrainingRow], write: TokeniseRows, stats: PartStats
 ) -> Iterator[tuple[TrainingRow, LabelledRow]]:
     """Tokenise rows together; if that fails, one by one, and record which are refused."""
     try:
-        seen = list(write(rows))
+        labelled_rows = list(write(rows))
     except TrainingError as error:
         if error.code == "no_chat_template":
             raise
     else:
-        yield from zip(rows, seen, strict=True)
+        yield from zip(rows, labelled_rows, strict=True)
         return
     for row in rows:
         try:
-            (one,) = write([row])
+            (labelled,) = write([row])
         except TrainingError as error:
-            _record_refusal(found, row, error)
+            _record_refusal(stats, row, error)
         else:
-            yield row, one
+            yield row, labelled
 
 
-def _record_refusal(found: PartStats, row: TrainingRow, error: TrainingError) -> None:
+def _record_refusal(stats: PartStats, row: TrainingRow, error: TrainingError) -> None:
     cause = error.__cause__ if isinstance(error.__cause__, ChatTemplateError) else error
     reason = cause.reason if isinstance(cause, ChatTemplateError) else error.message
     reason = reason[:_MAX_REASON_CHARS]
-    if reason not in found.refused and len(found.refused) >= length_stats.MAX_REASONS:
+    if reason not in stats.refused and len(stats.refused) >= length_stats.MAX_REASONS:
         reason = length_stats.OTHER_REASONS
-    known = found.refused.setdefault(reason, RefusedRows())
-    known.rows += 1
-    if len(known.numbers) < length_stats.MAX_SHORTEST_ROWS:
-        known.numbers.append(row.number)
+    refused_rows = stats.refused.setdefault(reason, RefusedRows())
+    refused_rows.rows += 1
+    if len(refused_rows.numbers) < length_stats.MAX_SHORTEST_ROWS:
+        refused_rows.numbers.append(row.number)
 
 
-def _count_row(found: PartStats, row: TrainingRow, seen: LabelledRow) -> None:
-    size = len(seen.ids)
+def _count_row(stats: PartStats, row: TrainingRow, labelled: LabelledRow) -> None:
+    size = len(labelled.ids)
     # The first token is never predicted, so its label has no effect.
-    is_learnt = [False, *(label != IGNORE_INDEX for label in seen.labels[1:])]
-    found.rows += 1
-    found.tokens += size
-    found.learnt += sum(is_learnt)
-    found.most_learnt = max(found.most_learnt, sum(is_learnt))
-    found.lengths.add(size)
-    if True in is_learnt:
-        found.needs.add(is_learnt.index(True) + 1)
+    is_trained = [False, *(label != IGNORE_INDEX for label in labelled.labels[1:])]
+    stats.rows += 1
+    stats.tokens += size
+    stats.learnt += sum(is_trained)
+    stats.most_learnt = max(stats.most_learnt, sum(is_trained))
+    stats.lengths.add(size)
+    if True in is_trained:
+        stats.needs.add(is_trained.index(True) + 1)
     else:
-        found.unlearnt += 1
-    for start, end in _trained_spans(is_learnt):
-        found.edges.add(end)
-        found.edges.add(start, -1)
-    _count_roles(found, row, seen, is_learnt)
+        stats.unlearnt += 1
+    for start, end in _trained_spans(is_trained):
+        stats.edges.add(end)
+        stats.edges.add(start, -1)
+    _count_roles(stats, row, labelled, is_trained)
 
 
-def _trained_spans(is_learnt: list[bool]) -> Iterator[Span]:
+def _trained_spans(is_trained: list[bool]) -> Iterator[Span]:
     """Yield each run of trained tokens: the index before it, and its last index."""
-    at = 0
-    for one, same in groupby(is_learnt):
-        end = at + sum(1 for _ in same)
-        if one:
-            yield at, end
-        at = end
+    start = 0
+    for trained, group in groupby(is_trained):
+        end = start + sum(1 for _ in group)
+        if trained:
+            yield start, end
+        start = end
 
 
 def _count_roles(
-    found: PartStats, row: TrainingRow, seen: LabelledRow, is_learnt: list[bool]
+    stats: PartStats, row: TrainingRow, labelled: LabelledRow, is_trained: list[bool]
 ) -> None:
     """Count tokens by role.
 
     Trained tokens outside a turn's content, such as tool calls and the end mark, count as the
     assistant's; everything else that the template adds counts as the template's.
     """
-    size, learnt = len(seen.ids), sum(is_learnt)
+    size, trained_total = len(labelled.ids), sum(is_trained)
     if row.text is not None:
-        found.roles["text"] += size
-        found.learnt_roles["text"] += learnt
+        stats.roles["text"] += size
+        stats.learnt_roles["text"] += trained_total
         return
     done = 0
-    said, taught = Counter[str](), Counter[str]()
-    for role, (start, end) in _turn_spans(row, seen.text):
-        first = max(done, bisect_right(seen.offsets, start, key=lambda offset: offset[1]))
-        done = max(first, bisect_left(seen.offsets, end, key=lambda offset: offset[0]))
-        said[role] += done - first
-        taught[role] += sum(is_learnt[first:done])
-    beside = learnt - taught.total()
-    found.roles.update(said | Counter(template=size - beside - said.total()))
-    found.roles["assistant"] += beside
-    found.learnt_roles.update(taught)
-    found.learnt_roles["assistant"] += beside
+    tokens_by_role, trained_by_role = Counter[str](), Counter[str]()
+    for role, (start, end) in _turn_spans(row, labelled.text):
+        first = max(done, bisect_right(labelled.offsets, start, key=lambda offset: offset[1]))
+        done = max(first, bisect_left(labelled.offsets, end, key=lambda offset: offset[0]))
+        tokens_by_role[role] += done - first
+        trained_by_role[role] += sum(is_trained[first:done])
+    extra_trained = trained_total - trained_by_role.total()
+    stats.roles.update(
+        tokens_by_role | Counter(template=size - extra_trained - tokens_by_role.total())
+    )
+    stats.roles["assistant"] += extra_trained
+    stats.learnt_roles.update(trained_by_role)
+    stats.learnt_roles["assistant"] += extra_trained
 
 
 def _turn_spans(row: TrainingRow, text: str) -> Iterator[tuple[str, Span]]:
     """Find each turn's content in the rendered text; rewritten content is not found."""
-    at = 0
+    position = 0
     for turn in cut_after_last_answer(row).messages:
         content = turn["content"].strip()
-        start = text.find(content, at) if content else -1
+        start = text.find(content, position) if content else -1
         if start >= 0:
-            at = start + len(content)
-            yield turn["role"], (start, at)
+            position = start + len(content)
+            yield turn["role"], (start, position)
 
 
-def _keep_largest(most: list[tuple[int, int]], one: tuple[int, int], limit: int) -> None:
+def _keep_largest(heap: list[tuple[int, int]], entry: tuple[int, int], limit: int) -> None:
     """Add an entry, keeping only the `limit` largest."""
-    if len(most) < limit:
-        heapq.heappush(most, one)
+    if len(heap) < limit:
+        heapq.heappush(heap, entry)
     else:
-        heapq.heappushpop(most, one)
+        heapq.heappushpop(heap, entry)

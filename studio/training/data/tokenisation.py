@@ -52,24 +52,24 @@ def tokenise(
 ) -> Examples:
     """Tokenise, label and truncate the rows; drop those with nothing left to train on."""
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
-    kept: list[TrainingRow] = []
+    kept_rows: list[TrainingRow] = []
     truncated = tokens = longest_row = cut_off = 0
-    for row, found in zip(rows, label_rows(rows, template, tokenizer), strict=True):
-        ids, labels = found.ids, found.labels
+    for row, labelled in zip(rows, label_rows(rows, template, tokenizer), strict=True):
+        ids, labels = labelled.ids, labelled.labels
         truncated += len(ids) > max_length
         longest_row = max(longest_row, len(ids))
         # The first token is never predicted, so its label has no effect.
         if any(label != IGNORE_INDEX for label in labels[1:max_length]):
             columns["input_ids"].append(ids[:max_length])
             columns["labels"].append(labels[:max_length])
-            kept.append(row)
+            kept_rows.append(row)
             tokens += min(len(ids), max_length)
         else:
             cut_off += any(label != IGNORE_INDEX for label in labels[1:])
     return Examples(
         Dataset.from_dict(columns),
-        kept,
-        dropped=len(rows) - len(kept),
+        kept_rows,
+        dropped=len(rows) - len(kept_rows),
         truncated=truncated,
         tokens=tokens,
         longest=max(map(len, columns["input_ids"]), default=0),
@@ -103,10 +103,10 @@ class Collator:
             "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_token_id),
             "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORE_INDEX),
         }
-        places = torch.arange(int(lengths.max()))
+        indices = torch.arange(int(lengths.max()))
         if "position_ids" not in rows[0]:
-            return batch | {"attention_mask": (places < lengths[:, None]).long()}
-        positions = (places - lengths[:, None]).clamp(min=0)
+            return batch | {"attention_mask": (indices < lengths[:, None]).long()}
+        positions = (indices - lengths[:, None]).clamp(min=0)
         for padded, row in zip(positions, rows, strict=True):
             padded[: len(row["position_ids"])] = row["position_ids"]
         return batch | {"position_ids": positions, "tokens": lengths}

@@ -38,9 +38,9 @@ def detect_tool_support(write: RenderRow) -> ToolSupport:
     defined = write(
         TrainingRow(messages=_QUESTION, tools=(_probe_tool(_DEFINED),)), as_objects=True
     )
-    talk = TrainingRow(messages=_TALK, tools=(_probe_tool(_CALLED),))
+    conversation = TrainingRow(messages=_TALK, tools=(_probe_tool(_CALLED),))
     for as_objects in (True, False):
-        text = write(talk, as_objects=as_objects)
+        text = write(conversation, as_objects=as_objects)
         # Python's own format for an object is not JSON: such a template needs strings.
         if _GIVEN in text and f"'{_GIVEN}'" not in text:
             return ToolSupport(
@@ -53,26 +53,26 @@ def has_tools(row: TrainingRow) -> bool:
     return bool(row.tools) or any(turn.get("tool_calls") for turn in row.messages)
 
 
-def missing_support(row: TrainingRow, can: ToolSupport) -> str:
+def missing_support(row: TrainingRow, support: ToolSupport) -> str:
     """Return which of a row's tool features the template would omit, or ""."""
     calls = any(turn.get("tool_calls") for turn in row.messages)
-    if row.tools and not can.definitions:
+    if row.tools and not support.definitions:
         return "it does not render tool definitions"
-    if calls and not can.calls:
+    if calls and not support.calls:
         return "it does not render tool calls"
-    if calls and not can.results and any(turn["role"] == "tool" for turn in row.messages):
+    if calls and not support.results and any(turn["role"] == "tool" for turn in row.messages):
         return "it does not render tool results"
     return ""
 
 
 def to_template_message(message: Message, *, as_objects: bool = True) -> dict[str, Any]:
     """Return a turn in the form templates expect."""
-    known = {name: value for name, value in message.items() if name != "weight"}
-    if not known.get("tool_calls"):
-        known.pop("tool_calls", None)
-        return known
-    change: Callable[[Any], Any] = _parse_arguments if as_objects else _dump_arguments
-    return known | {"tool_calls": [_convert_call(call, change) for call in known["tool_calls"]]}
+    turn = {name: value for name, value in message.items() if name != "weight"}
+    if not turn.get("tool_calls"):
+        turn.pop("tool_calls", None)
+        return turn
+    convert: Callable[[Any], Any] = _parse_arguments if as_objects else _dump_arguments
+    return turn | {"tool_calls": [_convert_call(call, convert) for call in turn["tool_calls"]]}
 
 
 def _convert_call(call: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 -- from a user's file

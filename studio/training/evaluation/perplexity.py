@@ -32,7 +32,10 @@ class Perplexity:
 
 
 def measure(
-    model: PreTrainedModel, examples: Examples, pad_token_id: int, done: Callable[[float], None]
+    model: PreTrainedModel,
+    examples: Examples,
+    pad_token_id: int,
+    report_share: Callable[[float], None],
 ) -> Perplexity:
     """Evaluate every example once. A model that computes NaN has a perplexity of NaN."""
     rows, collator = row_tensors(examples.data), Collator(pad_token_id)
@@ -42,10 +45,10 @@ def measure(
     )
     loss, tokens = 0.0, 0
     with evaluation_mode(model):
-        for at in range(0, len(rows), size):
+        for start in range(0, len(rows), size):
             batch = {
                 name: tensor.to(model.device)
-                for name, tensor in collator(rows[at : at + size]).items()
+                for name, tensor in collator(rows[start : start + size]).items()
             }
             labels = batch.pop("labels")[:, 1:]
             logits = model(**batch, use_cache=False).logits[:, :-1]
@@ -54,5 +57,5 @@ def measure(
                 logits[is_answer].float(), labels[is_answer], reduction="sum"
             ).item()
             tokens += int(is_answer.sum())
-            done(min(at + size, len(rows)) / len(rows))
+            report_share(min(start + size, len(rows)) / len(rows))
     return Perplexity(loss / max(tokens, 1), tokens)

@@ -52,16 +52,16 @@ class AnswerSampler:
         """Yield one answer per prompt, in the prompts' order."""
         answers: list[str] = []
         with record_compute_formats(model) as formats:
-            for at in range(0, len(self._prompts), self._batch_size(model)):
-                some = self._prompts[at : at + self._batch_size(model)]
-                answers += self._generate(model, [task.ids for task in some])
-        for i, (task, answer) in enumerate(zip(self._prompts, answers, strict=True)):
+            for start in range(0, len(self._prompts), self._batch_size(model)):
+                chunk = self._prompts[start : start + self._batch_size(model)]
+                answers += self._generate(model, [prompt.ids for prompt in chunk])
+        for i, (prompt, answer) in enumerate(zip(self._prompts, answers, strict=True)):
             yield Sampled(
                 stage=stage,
                 step=step,
                 position=i,
-                prompt=task.prompt,
-                reference=task.reference,
+                prompt=prompt.prompt,
+                reference=prompt.reference,
                 answer=answer.strip(),
                 computed_in=" and ".join(sorted(formats)),
             )
@@ -92,21 +92,21 @@ class AnswerSampler:
 @contextmanager
 def record_compute_formats(model: nn.Module) -> Iterator[set[str]]:
     """Record the formats the model computes in, as measured at its first linear layer."""
-    found: set[str] = set()
+    formats: set[str] = set()
 
-    def see(layer: nn.Module, _inputs: object, output: Tensor) -> None:
+    def record_format(layer: nn.Module, _inputs: object, output: Tensor) -> None:
         weight: Any = layer.weight
         stored = (
             f" ({quantised_weights.format_name(weight)})"
             if quantised_weights.is_quantised(weight)
             else ""
         )
-        found.add(f"{str(output.dtype).removeprefix('torch.')}{stored}")
+        formats.add(f"{str(output.dtype).removeprefix('torch.')}{stored}")
 
-    layers = (one for one in model.modules() if isinstance(one, nn.Linear | Conv1D))
-    hook = next(layers).register_forward_hook(see)
+    layers = (module for module in model.modules() if isinstance(module, nn.Linear | Conv1D))
+    hook = next(layers).register_forward_hook(record_format)
     try:
-        yield found
+        yield formats
     finally:
         hook.remove()
 
@@ -128,12 +128,12 @@ def _build_prompt(
 def _split_text(text: str, tokenizer: PreTrainedTokenizerBase) -> _SamplePrompt:
     """Use the first part of a text as the prompt, up to a space if it has one."""
     middle = min(len(text) // 2, _MAX_PROMPT_CHARS) or len(text)
-    at = max(text.rfind(" ", 1, middle), text.rfind("\n", 1, middle))
-    at = at if at > 0 else middle
-    ids = tokenizer(text[:at])["input_ids"]
+    split_at = max(text.rfind(" ", 1, middle), text.rfind("\n", 1, middle))
+    split_at = split_at if split_at > 0 else middle
+    ids = tokenizer(text[:split_at])["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids.pop()  # Some tokenizers end every text.
-    return _SamplePrompt(ids, text[:at], text[at:].strip())
+    return _SamplePrompt(ids, text[:split_at], text[split_at:].strip())
 
 
 def _format_messages(messages: Sequence[Message]) -> str:
@@ -144,5 +144,5 @@ def _format_messages(messages: Sequence[Message]) -> str:
 
 def _message_text(message: Message) -> str:
     calls = message.get("tool_calls") or ()
-    told = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
-    return "\n".join(part for part in (message["content"], *told) if part)
+    call_texts = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
+    return "\n".join(part for part in (message["content"], *call_texts) if part)

@@ -14,10 +14,10 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc] # upstream is untyp
     checkpoint answers at the same steps.
     """
 
-    def __init__(self, times: int, answer: Callable[[], object], pace: Throughput) -> None:
+    def __init__(self, times: int, answer: Callable[[], object], throughput: Throughput) -> None:
         self._times = times
         self._answer = answer
-        self._throughput = pace
+        self._throughput = throughput
 
     def on_evaluate(
         self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
@@ -29,9 +29,11 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc] # upstream is untyp
             self._throughput.resume()
 
 
-def is_due(step: int, steps: int, every: int, times: int) -> bool:
+def is_due(step: int, steps: int, eval_steps: int, times: int) -> bool:
     """Whether this validation is the first at or after one of `times` even parts of the run.
 
     `eval_steps` is the number of steps between two validations.
     """
-    return step > 0 and step * (times + 1) // steps > max(step - every, 0) * (times + 1) // steps
+    return (
+        step > 0 and step * (times + 1) // steps > max(step - eval_steps, 0) * (times + 1) // steps
+    )

@@ -45,9 +45,9 @@ class ConversionStats:
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """Add a tensor, before and after the conversion."""
-        pieces = (torch.split(whole.flatten(), self.chunk_weights) for whole in (before, after))
-        for was, now in zip(*pieces, strict=True):
-            self._add(was.double(), now.double())
+        pieces = (torch.split(tensor.flatten(), self.chunk_weights) for tensor in (before, after))
+        for old, new in zip(*pieces, strict=True):
+            self._add(old.double(), new.double())
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -60,20 +60,20 @@ class ConversionStats:
             "mean_relative_change": self._sum / max(self._compared, 1),
         }
 
-    def _add(self, was: Tensor, now: Tensor) -> None:
-        self.weights += was.numel()
-        self.overflowed += int((was.isfinite() & now.isinf()).sum())
-        self.underflowed += int(((was != 0) & (now == 0)).sum())
+    def _add(self, old: Tensor, new: Tensor) -> None:
+        self.weights += old.numel()
+        self.overflowed += int((old.isfinite() & new.isinf()).sum())
+        self.underflowed += int(((old != 0) & (new == 0)).sum())
         # Skip weights that were NaN or infinite before; overflows are counted separately.
-        is_known = was.isfinite() & now.isfinite() & (was != 0)
-        was, now = was[is_known], now[is_known]
-        if was.numel() == 0:
+        is_known = old.isfinite() & new.isfinite() & (old != 0)
+        old, new = old[is_known], new[is_known]
+        if old.numel() == 0:
             return
-        relative = ((now - was) / was).abs()
+        relative = ((new - old) / old).abs()
         self.changed += int((relative > 0).sum())
         self.largest = max(self.largest, relative.max().item())
         self._sum += relative.sum().item()
-        self._compared += was.numel()
+        self._compared += old.numel()
 
 
 def convert_files(
@@ -89,7 +89,9 @@ def convert_files(
     The change is measured against the same tensors in the files of `trained`, if there are any.
     """
     before_in = {
-        one.name: one.file for file in trained for one in safetensors_headers.read_tensors(file)
+        tensor_info.name: tensor_info.file
+        for file in trained
+        for tensor_info in safetensors_headers.read_tensors(file)
     }
     tensors = [tensor for file in files for tensor in safetensors_headers.read_tensors(file)]
     change, written = ConversionStats(), 0
@@ -129,10 +131,16 @@ def float32_filter(config: PreTrainedConfig, to: torch.dtype) -> KeepFloat32:
     """
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=to)
-    wide = {name for name, one in model.named_parameters() if one.dtype == torch.float32 != to}
+    float32_names = {
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.dtype == torch.float32 != to
+    }
     plan = model._get_dtype_plan(to)  # noqa: SLF001 -- upstream has no other word
     pattern = build_glob_alternation(list(plan))[0] if plan else None
-    return lambda name: name in wide or (pattern is not None and bool(pattern.search(name)))
+    return lambda name: (
+        name in float32_names or (pattern is not None and bool(pattern.search(name)))
+    )
 
 
 def _target_dtype(stored: str, to: torch.dtype, is_kept: bool) -> torch.dtype:  # noqa: FBT001 -- one fact

@@ -46,25 +46,25 @@ EmitEvent = Callable[[Event], None]
 
 
 def export_run(
-    folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: EmitEvent
+    folder: ExportDir, spec: ExportSpec, recipe: Recipe, emit: EmitEvent
 ) -> dict[str, float]:
     """Export a run's trained model. Return the measurements."""
-    progress = ExportProgress(say, _PHASES)
+    progress = ExportProgress(emit, _PHASES)
     progress.start_phase("loading")
     run = RunDir(spec.run)
-    told = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    job_spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     tokenizer = tokenizers.load(str(run.artifacts))
-    examples = _validation_examples(recipe, told, tokenizer)
-    base = model_card.base_name(recipe.base_model, told.model)
-    source = ExportSource(run, recipe, told, base, tokenizer, examples)
-    maker = Exporter(folder, spec, source, progress)
+    examples = _validation_examples(recipe, job_spec, tokenizer)
+    base = model_card.base_name(recipe.base_model, job_spec.model)
+    source = ExportSource(run, recipe, job_spec, base, tokenizer, examples)
+    exporter = Exporter(folder, spec, source, progress)
     with artifacts.atomic_folder(folder.files) as partial, _temporary_folder(folder.merged):
-        before = maker.measure_before()
-        change = maker.write_weights(partial)
-        after = maker.measure_after(partial)
+        before = exporter.measure_before()
+        change = exporter.write_weights(partial)
+        after = exporter.measure_after(partial)
         metrics = change.metrics() | _perplexity_metrics(before, after)
         metrics["bytes"] = sum(file.stat().st_size for file in partial.glob("*.safetensors"))
-        text = model_card.build_export_card(told.name, recipe, source.base, spec, metrics)
+        text = model_card.build_export_card(job_spec.name, recipe, source.base, spec, metrics)
         (partial / "README.md").write_text(text, encoding="utf-8")
     return metrics
 
@@ -93,18 +93,18 @@ class ExportProgress:
 
     def start_phase(self, part: str) -> Callable[[float], None]:
         """Start a phase. Return a function to call with the share of it that is done."""
-        at = self.phases.index(part)
+        phase_index = self.phases.index(part)
 
-        def tell(share: float) -> None:
-            whole = (at + share) / len(self.phases)
-            if whole - self._last_share >= _MIN_SHARE_CHANGE:
-                self._last_share = whole
-                self.emit(PhaseChanged(name=part, share=whole))
+        def report(share: float) -> None:
+            total_share = (phase_index + share) / len(self.phases)
+            if total_share - self._last_share >= _MIN_SHARE_CHANGE:
+                self._last_share = total_share
+                self.emit(PhaseChanged(name=part, share=total_share))
 
         print(part, flush=True)  # noqa: T201 -- the export's own log
         self._last_share = -1.0
-        tell(0.0)
-        return tell
+        report(0.0)
+        return report
 
 
 _PHASES = ("loading", "measuring before", "converting", "measuring after")
@@ -125,10 +125,10 @@ class Exporter:
             )
         base = self._load_base()
         model = PeftModel.from_pretrained(base, self.source.run.artifacts)
-        found = self._measure(model, "measuring before")
+        measured = self._measure(model, "measuring before")
         if self.spec.kind != "adapter":
             self._merge(model)
-        return found
+        return measured
 
     def write_weights(self, partial: Path) -> dtype_conversion.ConversionStats:
         """Write the weights and everything needed to load them."""
@@ -160,11 +160,11 @@ class Exporter:
         done = self.progress.start_phase(part)
         if self.source.examples is None:
             return None
-        found = perplexity.measure(
+        measured = perplexity.measure(
             model, self.source.examples, self.source.tokenizer.pad_token_id, done
         )
-        print(f"loss {found.loss:.6g} over {found.tokens} tokens", flush=True)  # noqa: T201 -- the export's own log
-        return found
+        print(f"loss {measured.loss:.6g} over {measured.tokens} tokens", flush=True)  # noqa: T201 -- the export's own log
+        return measured
 
     def _load(self, source: Path | str, dtype: DType) -> PreTrainedModel:
         gc.collect()  # free the previous model
@@ -241,11 +241,11 @@ def _validation_examples(
     recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
 ) -> Examples | None:
     try:
-        found = job.tokenise_validation(recipe, spec, tokenizer)
+        examples = job.tokenise_validation(recipe, spec, tokenizer)
     except FileNotFoundError:
         print("The dataset is gone, so perplexity cannot be measured.", flush=True)  # noqa: T201 -- the export's own log
         return None
-    return found if found.rows else None
+    return examples if examples.rows else None
 
 
 def _stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -32,10 +32,14 @@ class ShardLayout:
         ]
         for name, part in zip(names, parts, strict=True):
             yield self.folder / name, part
-        placed = zip(names, parts, strict=True)
+        named_parts = zip(names, parts, strict=True)
         index = {
-            "metadata": {"total_size": sum(one.size * itemsize(one) for one in tensors)},
-            "weight_map": {tensor.name: name for name, part in placed for tensor in part},
+            "metadata": {
+                "total_size": sum(
+                    tensor_info.size * itemsize(tensor_info) for tensor_info in tensors
+                )
+            },
+            "weight_map": {tensor.name: name for name, part in named_parts for tensor in part},
         }
         path = self.folder / f"{self.stem}.safetensors.index.json"
         path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
@@ -44,12 +48,12 @@ class ShardLayout:
         self, tensors: Sequence[TensorInfo], itemsize: Callable[[TensorInfo], int]
     ) -> Iterator[list[TensorInfo]]:
         part: list[TensorInfo] = []
-        held = 0
+        part_bytes = 0
         for tensor in tensors:
             size = tensor.size * itemsize(tensor)
-            if part and held + size > self.limit:
+            if part and part_bytes + size > self.limit:
                 yield part
-                part, held = [], 0
+                part, part_bytes = [], 0
             part.append(tensor)
-            held += size
+            part_bytes += size
         yield part

@@ -63,9 +63,9 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # up
         result = self._fake_result(packet, args)
         if result is None:
             result = function(*args, **(kwargs or {}))
-        for made in tree_leaves(result):
-            if isinstance(made, Tensor):
-                self._record(made, part)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._record(tensor, part)
         return result
 
     def _fake_result(self, packet: object, args: Sequence[Any]) -> object:
@@ -91,8 +91,8 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # up
         """Whether an operation casts a weight to another format, as autocast does."""
         if packet is not _TO_COPY or self.part != "activations":
             return False
-        known = self._live_storages.get(_address(args[0].untyped_storage()))
-        return known is not None and self._parts[known[0]] in ("weights", "adapter")
+        allocation = self._live_storages.get(_address(args[0].untyped_storage()))
+        return allocation is not None and self._parts[allocation[0]] in ("weights", "adapter")
 
     def _record(self, tensor: Tensor, part: str) -> int:
         storage = tensor.untyped_storage()

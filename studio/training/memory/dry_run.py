@@ -99,9 +99,9 @@ def make_fake_model(
         attn_implementation=loader.attention_implementation(config),
         trust_remote_code=remote_code.is_allowed(name, code),
     )
-    kept = loader.kept_in_float32(config, weights)
-    for called, weight in model.named_parameters():
-        if any(loader.matches_part(called, part) for part in kept):
+    float32_parts = loader.kept_in_float32(config, weights)
+    for weight_name, weight in model.named_parameters():
+        if any(loader.matches_part(weight_name, part) for part in float32_parts):
             weight.data = weight.data.float()
     loader.set_formats(model, own)
     return model
@@ -194,16 +194,16 @@ def _label_tensors(trainer: Trainer, ledger: AllocationLedger) -> None:
 def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
     """Tell the ledger when logits are computed: from the last layer on, and back to it."""
 
-    def layers_again(_gradient: Tensor) -> None:
+    def leave_head(_gradient: Tensor) -> None:
         ledger.part = "activations"
 
-    def scores(_layers: nn.Module, _args: object, output: Any) -> None:  # noqa: ANN401 -- upstream is untyped
+    def enter_head(_layers: nn.Module, _args: object, output: Any) -> None:  # noqa: ANN401 -- upstream is untyped
         ledger.part = "scores"
         if output.last_hidden_state.requires_grad:
-            output.last_hidden_state.register_hook(layers_again)
+            output.last_hidden_state.register_hook(leave_head)
 
     base = model.get_base_model() if hasattr(model, "peft_config") else model
-    base.base_model.register_forward_hook(scores)
+    base.base_model.register_forward_hook(enter_head)
 
 
 @contextmanager
@@ -237,14 +237,14 @@ def _move_module(
     recurse: bool = True,  # noqa: ARG001, FBT001, FBT002 -- upstream's signature
 ) -> nn.Module:
     """Move a module's tensors; shared tensors stay shared."""
-    found: dict[Tensor, nn.Parameter] = {}
+    parameters: dict[Tensor, nn.Parameter] = {}
     for inner in module.modules():
         for name, old in inner._parameters.items():  # noqa: SLF001 -- as upstream does
             if old is not None:
                 moved = move(old.data)
                 same = moved.dtype == old.dtype and moved.device == old.device
                 new = old if same else nn.Parameter(moved, requires_grad=old.requires_grad)
-                inner._parameters[name] = found.setdefault(old, new)  # noqa: SLF001 -- the same
+                inner._parameters[name] = parameters.setdefault(old, new)  # noqa: SLF001 -- the same
         for name, buffer in inner._buffers.items():  # noqa: SLF001 -- the same
             if buffer is not None:
                 inner._buffers[name] = move(buffer)  # noqa: SLF001 -- the same

@@ -59,8 +59,8 @@ class MemoryProbe:
         """Return the highest peak so far; between two readings few file pages are loaded."""
         now = _resident_memory()
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
-        own = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
-        self._peak = max(self._peak, own - self._baseline)
+        private_peak = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
+        self._peak = max(self._peak, private_peak - self._baseline)
         return self._peak
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,20 +91,26 @@ def _mapped_bytes(model: nn.Module) -> int:
     use. All of them count, including rows of an embedding that no token has used yet.
     """
     lines = (line.split() for line in _MAPS.read_text(encoding="utf-8").splitlines())
-    of_files = [
+    file_ranges = [
         line[0].split("-")
         for line in lines
         if len(line) > _PATH_COLUMN and line[_PATH_COLUMN][0] == "/"
     ]
-    ranges = [(int(start, 16), int(end, 16)) for start, end in of_files]
-    frozen = {one.data_ptr(): one.nbytes for one in model.parameters() if not one.requires_grad}
+    ranges = [(int(start, 16), int(end, 16)) for start, end in file_ranges]
+    frozen = {
+        weight.data_ptr(): weight.nbytes
+        for weight in model.parameters()
+        if not weight.requires_grad
+    }
     return sum(
-        size for place, size in frozen.items() if any(start <= place < end for start, end in ranges)
+        size
+        for address, size in frozen.items()
+        if any(start <= address < end for start, end in ranges)
     )
 
 
 def _resident_memory() -> dict[str, int]:
     """Return the resident memory values of /proc/self/status, in bytes."""
     lines = _STATUS.read_text(encoding="utf-8").splitlines()
-    told = dict(line.split(":", 1) for line in lines if line.startswith(("Rss", "VmHWM")))
-    return {name: int(size.split()[0]) * 1024 for name, size in told.items()}
+    fields = dict(line.split(":", 1) for line in lines if line.startswith(("Rss", "VmHWM")))
+    return {name: int(size.split()[0]) * 1024 for name, size in fields.items()}

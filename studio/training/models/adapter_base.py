@@ -29,15 +29,15 @@ def load(
         InvalidError: it was quantised, and this machine does not support that.
 
     """
-    row = adapter.quantised
-    if row is not None and (lack := row.unsupported_reason(hardware.detect())):
+    quantised = adapter.quantised
+    if quantised is not None and (reason := quantised.unsupported_reason(hardware.detect())):
         raise InvalidError(
-            f"This adapter was trained on its base in {row.title}, which {lack}.",
+            f"This adapter was trained on its base in {quantised.title}, which {reason}.",
             hint="Install what is missing, or do this on the machine it was trained on.",
         )
     config = loader.load_config(name, code)
     formats = weight_formats.choose_formats(name, config, mode, adapter, code)
-    model = loader.load_model(name, config, formats.main, row, code, formats.own)
+    model = loader.load_model(name, config, formats.main, quantised, code, formats.own)
     if is_wide:
         _cast_to_float32(model)
     return model
@@ -53,12 +53,12 @@ def dequantise(model: PreTrainedModel, spec: JobSpec) -> PreTrainedModel:
     """Return a quantised base as a plain model with the dequantised weights its products use."""
     plain = load_original(spec)
     for path, layer in model.named_modules():
-        twin = plain.get_submodule(path)
+        plain_layer = plain.get_submodule(path)
         for name, weight in layer.named_parameters(recurse=False):
             # bitsandbytes stores GPT-2's Conv1D layers transposed.
-            is_turned = isinstance(twin, Conv1D) and name == "weight"
+            is_transposed = isinstance(plain_layer, Conv1D) and name == "weight"
             value = _dequantised_value(layer, weight)
-            twin.get_parameter(name).data.copy_(value.T if is_turned else value)
+            plain_layer.get_parameter(name).data.copy_(value.T if is_transposed else value)
     return plain
 
 
@@ -70,9 +70,9 @@ def _dequantised_value(layer: nn.Module, weight: nn.Parameter) -> Tensor:
 
 
 def _cast_to_float32(model: nn.Module) -> None:
-    for held in (*model.parameters(), *model.buffers()):
-        if held.is_floating_point():
-            held.data = held.data.float()
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.float()
     modules: list[Any] = list(model.modules())
     for module in modules:
         if hasattr(module, "compute_dtype"):

@@ -15,13 +15,13 @@ def keep_forward_wrappers(model: nn.Module) -> Iterator[None]:
 
     Accelerate's `unwrap_model` removes autocast permanently, and the loss's fused head with it.
     """
-    kept = {name: vars(model)[name] for name in _WRAPPED_ATTRIBUTES if name in vars(model)}
+    wrappers = {name: vars(model)[name] for name in _WRAPPED_ATTRIBUTES if name in vars(model)}
     try:
         yield
     finally:
         for name in _WRAPPED_ATTRIBUTES:
             vars(model).pop(name, None)
-        vars(model).update(kept)
+        vars(model).update(wrappers)
 
 
 @contextmanager

@@ -59,8 +59,8 @@ def choose_weight_format(native: DType, mode: Precision, adapter: Lora | FullFin
         return mode.compute
     if isinstance(adapter, FullFineTune) or mode.autocast is None:
         return mode.weights
-    wanted = native if adapter.base_dtype == "native" else adapter.base_dtype
-    return next((dtype for dtype in get_args(DType) if dtype == wanted), mode.weights)
+    base_dtype = native if adapter.base_dtype == "native" else adapter.base_dtype
+    return next((dtype for dtype in get_args(DType) if dtype == base_dtype), mode.weights)
 
 
 def load_model(
@@ -76,7 +76,7 @@ def load_model(
     `own` names weights that are loaded in other formats.
     """
     with _loading_formats(own):
-        model, told = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
             output_loading_info=True,
@@ -88,7 +88,7 @@ def load_model(
             use_safetensors=True,
             trust_remote_code=remote_code.is_allowed(name, code),
         )
-    _refuse_missing_weights(sorted(told["missing_keys"]))
+    _refuse_missing_weights(sorted(loading_info["missing_keys"]))
     quantised_weights.disable_cpu_packing(model)
     loaded: PreTrainedModel = model
     return loaded
@@ -119,26 +119,26 @@ def _loading_formats(own: Mapping[str, DType]) -> Iterator[None]:
     (`core_model_loading.convert_and_load_state_dict_in_model`), and asks the empty model for its
     float32 parts just before: that is the moment to set the formats.
     """
-    ask = PreTrainedModel._get_dtype_plan  # noqa: SLF001 -- no public name
+    original_plan = PreTrainedModel._get_dtype_plan  # noqa: SLF001 -- no public name
 
     def plan(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch.dtype]:
         set_formats(model, own)
-        answer: dict[str, torch.dtype] = ask(model, dtype)
-        return answer
+        dtype_plan: dict[str, torch.dtype] = original_plan(model, dtype)
+        return dtype_plan
 
-    PreTrainedModel._get_dtype_plan = plan if own else ask  # noqa: SLF001 -- no public name
+    PreTrainedModel._get_dtype_plan = plan if own else original_plan  # noqa: SLF001 -- no public name
     try:
         yield
     finally:
-        PreTrainedModel._get_dtype_plan = ask  # noqa: SLF001 -- no public name
+        PreTrainedModel._get_dtype_plan = original_plan  # noqa: SLF001 -- no public name
 
 
 def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]:
     """Return the parts that a model family keeps in float32 when the rest is loaded in 16 bits."""
     family = _model_class(config)
     # Called on the class: the method reads only two lists, and no model is loaded yet.
-    kept = family._get_dtype_plan(family, getattr(torch, weights))  # noqa: SLF001 -- no public name
-    return tuple(sorted(kept))
+    dtype_plan = family._get_dtype_plan(family, getattr(torch, weights))  # noqa: SLF001 -- no public name
+    return tuple(sorted(dtype_plan))
 
 
 def matches_part(name: str, part: str) -> bool:
@@ -164,9 +164,11 @@ def keep_trained_float32(model: nn.Module) -> Iterator[None]:
     TRL rounds the adapter of a quantised model to bfloat16.
     """
     cast_trained_to_float32(model)
-    wide = [(one, one.data) for one in model.parameters() if one.requires_grad]
+    float32_weights = [
+        (weight, weight.data) for weight in model.parameters() if weight.requires_grad
+    ]
     yield
-    for parameter, data in wide:
+    for parameter, data in float32_weights:
         parameter.data = data.to(parameter.device)
 
 
@@ -189,12 +191,12 @@ def _refuse_missing_folder(name: str) -> None:
 
 def _refuse_unsafe_config(name: str) -> None:
     """Check a config before building the model: an absurdly large one would never finish."""
-    said, _rest = PreTrainedConfig.get_config_dict(name)
+    values, _rest = PreTrainedConfig.get_config_dict(name)
     try:
-        config_limits.check(said)
+        config_limits.check(values)
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
-    kind = architectures.kind_of(said)
+    kind = architectures.kind_of(values)
     if kind is not None and kind != "causal":
         raise TrainingError(
             "unsupported_architecture", KIND_DESCRIPTIONS[kind], hint=CAUSAL_MODEL_HINT

@@ -60,8 +60,8 @@ def count_parameters(weight: Tensor) -> int:
 
 def stored_bytes(model: nn.Module) -> int:
     """Return the size of a model's weights in bytes, with their scales."""
-    tensors = (one for module in model.modules() for one in _stored_tensors(module))
-    return sum({one.data_ptr(): one.nbytes for one in tensors}.values())
+    tensors = (tensor for module in model.modules() for tensor in _stored_tensors(module))
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
 
 def _stored_tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -72,25 +72,25 @@ def _stored_tensors(module: nn.Module) -> Iterator[Tensor]:
         yield from _scale_tensors(getattr(weight, "quant_state", None))
 
 
-def _scale_tensors(held: object) -> Iterator[Tensor]:
+def _scale_tensors(scale: object) -> Iterator[Tensor]:
     """Yield the tensors of a scale, which may have scales itself."""
-    if isinstance(held, Tensor):
-        yield held
-    elif hasattr(held, "absmax"):
-        for one in vars(held).values():
-            yield from _scale_tensors(one)
+    if isinstance(scale, Tensor):
+        yield scale
+    elif hasattr(scale, "absmax"):
+        for value in vars(scale).values():
+            yield from _scale_tensors(value)
 
 
 def make_unit_layer(layer: Any, size: int, device: torch.device) -> Callable[[Tensor], Tensor]:  # noqa: ANN401 -- upstream is untyped
     """Return a layer like the given quantised one, in training mode, with all weights one."""
     kind = type(layer)
     if hasattr(layer, "compute_dtype"):
-        told = {"compute_dtype": layer.compute_dtype, "quant_type": layer.weight.quant_type}
+        options = {"compute_dtype": layer.compute_dtype, "quant_type": layer.weight.quant_type}
     else:
-        told = {"has_fp16_weights": False, "threshold": layer.state.threshold}
-    twin = kind(size, size, bias=False, **told)
-    nn.init.ones_(twin.weight)
-    twin.to(device)
-    disable_cpu_packing(twin)
-    product: Callable[[Tensor], Tensor] = twin.train()
+        options = {"has_fp16_weights": False, "threshold": layer.state.threshold}
+    unit_layer = kind(size, size, bias=False, **options)
+    nn.init.ones_(unit_layer.weight)
+    unit_layer.to(device)
+    disable_cpu_packing(unit_layer)
+    product: Callable[[Tensor], Tensor] = unit_layer.train()
     return product

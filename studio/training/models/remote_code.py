@@ -22,12 +22,12 @@ def is_allowed(name: str, code: str) -> bool:
     if not code or not folder.is_absolute():
         return False
     try:
-        found = brought.read(folder)
+        model_code = brought.read(folder)
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
-    if not found.wanted:
+    if not model_code.wanted:
         return False
-    if found.sha256 != code or found.elsewhere or found.lacking:
+    if model_code.sha256 != code or model_code.elsewhere or model_code.lacking:
         raise TrainingError(
             "needs_remote_code",
             "This model's code has changed since it was allowed to run.",
@@ -38,7 +38,7 @@ def is_allowed(name: str, code: str) -> bool:
 
 def register_model_class(name: str, config: PreTrainedConfig) -> None:
     """Register the class from a model's own code, so that it is found like any other."""
-    wanted = getattr(config, "auto_map", {}).get(_AUTO_CLASS)
-    if wanted is not None:
-        made = get_class_from_dynamic_module(wanted, name)
-        AutoModelForCausalLM.register(type(config), made, exist_ok=True)
+    class_reference = getattr(config, "auto_map", {}).get(_AUTO_CLASS)
+    if class_reference is not None:
+        model_class = get_class_from_dynamic_module(class_reference, name)
+        AutoModelForCausalLM.register(type(config), model_class, exist_ok=True)

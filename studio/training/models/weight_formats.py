@@ -45,7 +45,7 @@ class WeightFormats:
 
     @property
     def all_formats(self) -> set[DType]:
-        return {self.main, *(one for name, one in self.own.items() if name not in self.kept)}
+        return {self.main, *(dtype for name, dtype in self.own.items() if name not in self.kept)}
 
 
 def download_weights(name: str) -> None:
@@ -81,9 +81,9 @@ def choose_formats(
     code: str = "",
 ) -> WeightFormats:
     """Return the formats to load a model's weights in for a run."""
-    found = list_tensors(name)
-    chosen = native_dtypes.load_dtypes(found)
-    counts = native_dtypes.count_by_dtype(found, chosen)
+    tensors = list_tensors(name)
+    chosen = native_dtypes.load_dtypes(tensors)
+    counts = native_dtypes.count_by_dtype(tensors, chosen)
     main = loader.choose_weight_format(
         next(iter(counts), _config_format(config, mode.weights)), mode, adapter
     )
@@ -94,21 +94,21 @@ def choose_formats(
 
 def main_format(name: str, config: PreTrainedConfig) -> DType:
     """Return the format most weights are saved in; without local files, the config's."""
-    found = list_tensors(name)
-    counts = native_dtypes.count_by_dtype(found, native_dtypes.load_dtypes(found))
+    tensors = list_tensors(name)
+    counts = native_dtypes.count_by_dtype(tensors, native_dtypes.load_dtypes(tensors))
     return next(iter(counts), _config_format(config, "bfloat16"))
 
 
 def count_nonfinite(name: str) -> dict[str, int]:
     """Count the weights of a model's files that are NaN or infinite, by tensor."""
     folder = _local_folder(name)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for file in [] if folder is None else safetensors_headers.weight_files(folder):
         with safe_open(file, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118 -- it is no mapping
                 count = int((~opened.get_tensor(key).isfinite()).sum())
-                found |= {key: count} if count else {}
-    return found
+                counts |= {key: count} if count else {}
+    return counts
 
 
 def measure_rounding(
@@ -129,16 +129,16 @@ def measure_rounding(
 def _local_folder(name: str) -> Path | None:
     if Path(name).is_absolute():
         return Path(name)
-    found = (
+    cached_paths = (
         try_to_load_from_cache(name, file)
         for file in (safetensors_headers.WEIGHTS_FILE, safetensors_headers.INDEX_FILE)
     )
-    return next((Path(path).parent for path in found if isinstance(path, str)), None)
+    return next((Path(path).parent for path in cached_paths if isinstance(path, str)), None)
 
 
 def _config_format(config: PreTrainedConfig, otherwise: DType) -> DType:
-    said = str(config.dtype).removeprefix("torch.")
-    return next((dtype for dtype in get_args(DType) if dtype == said), otherwise)
+    config_dtype = str(config.dtype).removeprefix("torch.")
+    return next((dtype for dtype in get_args(DType) if dtype == config_dtype), otherwise)
 
 
 def _make_empty_model(
@@ -159,31 +159,33 @@ def _formats_by_name(
     merged: dict[str, set[DType]] = {}
     for name, target in _match_names(model, chosen):
         merged.setdefault(target, set()).add(chosen[name])
-    own = {name: _merge_formats(model, name, found) for name, found in merged.items()}
-    kept = frozenset(name for name in own if _is_kept_in_float32(model, name, main))
-    return WeightFormats(main, {name: one for name, one in own.items() if one != main}, kept)
+    own_formats = {name: _merge_formats(model, name, dtypes) for name, dtypes in merged.items()}
+    kept_names = frozenset(name for name in own_formats if _is_kept_in_float32(model, name, main))
+    return WeightFormats(
+        main, {name: dtype for name, dtype in own_formats.items() if dtype != main}, kept_names
+    )
 
 
-def _merge_formats(model: PreTrainedModel, name: str, found: AbstractSet[DType]) -> DType:
+def _merge_formats(model: PreTrainedModel, name: str, dtypes: AbstractSet[DType]) -> DType:
     """Return the format of a weight that is loaded from one or several tensors."""
     # Only float32 can represent the values of both 16-bit formats.
-    if len(found) > 1 or any(_is_kept_in_float32(model, name, dtype) for dtype in found):
+    if len(dtypes) > 1 or any(_is_kept_in_float32(model, name, dtype) for dtype in dtypes):
         return native_dtypes.FALLBACK_DTYPE
-    return next(iter(found))
+    return next(iter(dtypes))
 
 
 def _match_names(model: PreTrainedModel, names: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Yield each tensor of a file with the name upstream gives it in the model."""
-    there = model.state_dict()
+    weights = model.state_dict()
     changes = get_model_conversion_mapping(model)
-    renamings = [one for one in changes if isinstance(one, WeightRenaming)]
-    converters = [one for one in changes if isinstance(one, WeightConverter)]
+    renamings = [change for change in changes if isinstance(change, WeightRenaming)]
+    converters = [change for change in changes if isinstance(change, WeightConverter)]
     prefix = model.base_model_prefix
     for name in sorted(names, key=dot_natural_key):
-        target, _ = rename_source_key(name, renamings, converters, prefix, there)
-        if target not in there and name in there:
-            target, _ = rename_source_key(name, [], [], prefix, there)
-        if target in there:
+        target, _ = rename_source_key(name, renamings, converters, prefix, weights)
+        if target not in weights and name in weights:
+            target, _ = rename_source_key(name, [], [], prefix, weights)
+        if target in weights:
             yield name, target
 
 

@@ -159,7 +159,11 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public name
             optimizer._is_overflow = is_skipped  # noqa: SLF001 -- the same
         step = state.global_step + 1
-        recent = [one for one in self._recently_skipped if one > step - SKIP_WINDOW]
+        recent = [
+            skipped_step
+            for skipped_step in self._recently_skipped
+            if skipped_step > step - SKIP_WINDOW
+        ]
         self._recently_skipped = [*recent, *[step] * is_skipped]
         if is_skipped:
             self.skipped_steps += 1
@@ -194,21 +198,21 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         """Return the alarms that are new."""
         if self.health is not None and not _is_finite_step(reading):
             self.health.request_check()
-        troubles = [*self._loss_alarms(reading), *self._health_alarms(reading)]
-        for trouble in troubles:
-            if trouble.ends_run and self.stop_error is None and self._policy != "warn":
-                self.stop_error = TrainingError(trouble.code, trouble.message, hint=trouble.hint)
-        new = [trouble for trouble in troubles if trouble.code not in self._told]
-        self._told |= {trouble.code for trouble in new}
+        alarms = [*self._loss_alarms(reading), *self._health_alarms(reading)]
+        for alarm in alarms:
+            if alarm.ends_run and self.stop_error is None and self._policy != "warn":
+                self.stop_error = TrainingError(alarm.code, alarm.message, hint=alarm.hint)
+        new = [alarm for alarm in alarms if alarm.code not in self._told]
+        self._told |= {alarm.code for alarm in new}
         return [
             AlarmRaised(
-                code=trouble.code,
-                message=trouble.message,
-                hint=trouble.hint,
+                code=alarm.code,
+                message=alarm.message,
+                hint=alarm.hint,
                 step=reading.step,
-                module=trouble.module,
+                module=alarm.module,
             )
-            for trouble in new
+            for alarm in new
         ]
 
     def raise_if_ended(self) -> None:
@@ -278,15 +282,15 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         if self._zero_losses >= MAX_NONFINITE_STEPS:
             # With every token predicted correctly, a loss of zero means the data has been
             # memorised.
-            is_learnt = reading.metrics.get("mean_token_accuracy") == 1
+            is_memorised = reading.metrics.get("mean_token_accuracy") == 1
             yield _Alarm(
                 code="zero_loss",
                 message=f"The loss has been exactly zero {MAX_NONFINITE_STEPS} times: "
-                f"{'the data is memorised' if is_learnt else 'the model learns nothing'}.",
+                f"{'the data is memorised' if is_memorised else 'the model learns nothing'}.",
                 hint="Stop here and keep the model, or add more data."
-                if is_learnt
+                if is_memorised
                 else "Check whether the answers are truncated, or raise the max sequence length.",
-                ends_run=not is_learnt,
+                ends_run=not is_memorised,
             )
 
     def _health_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
@@ -296,15 +300,15 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         yield from self._underflow_alarms(reading)
         yield from self._lost_update_alarms(reading)
 
-    def _overflow_alarms(self, found: HealthReading) -> Iterator[_Alarm]:
-        name, peak = found.largest_float16
-        if found.module:
-            self._origin = self._origin or f"; it began in {found.module}"
+    def _overflow_alarms(self, health: HealthReading) -> Iterator[_Alarm]:
+        name, peak = health.largest_float16
+        if health.module:
+            self._origin = self._origin or f"; it began in {health.module}"
             yield _Alarm(
                 code="activations_overflow",
-                message=f"The first NaN or infinite output came from {found.module}.",
+                message=f"The first NaN or infinite output came from {health.module}.",
                 hint="In float16, choose bfloat16 or float32; otherwise lower the learning rate.",
-                module=found.module,
+                module=health.module,
             )
         elif peak * MIN_HEADROOM > FLOAT_FORMATS["float16"].largest:
             yield _Alarm(
@@ -314,12 +318,12 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 module=name,
             )
         # A loss scaler produces such steps while it searches for its scale.
-        if found.tensor and not found.module and not self._has_loss_scaler:
+        if health.tensor and not health.module and not self._has_loss_scaler:
             yield _Alarm(
                 code="gradients_overflow",
-                message=f"A gradient was NaN or infinite, first that of {found.tensor}.",
+                message=f"A gradient was NaN or infinite, first that of {health.tensor}.",
                 hint="Lower the learning rate.",
-                module=found.tensor,
+                module=health.tensor,
             )
 
     def _underflow_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
@@ -377,32 +381,37 @@ def refuse_nonfinite_base(model: nn.Module, name: str) -> None:
 
     Quantising may turn NaN into any number, so for a quantised model the files are read.
     """
-    named = dict(model.named_parameters())
-    if all(p.is_floating_point() for p in named.values()):
-        found = {one: int((~named[one].isfinite()).sum()) for one in _find_nonfinite(named.items())}
+    parameters = dict(model.named_parameters())
+    if all(p.is_floating_point() for p in parameters.values()):
+        counts = {
+            weight_name: int((~parameters[weight_name].isfinite()).sum())
+            for weight_name in _find_nonfinite(parameters.items())
+        }
     else:
-        found = weight_formats.count_nonfinite(name)
-    if found:
+        counts = weight_formats.count_nonfinite(name)
+    if counts:
         raise TrainingError(
             "corrupt_weights",
-            f"{sum(found.values()):,} weights of the base model are NaN or infinite, in "
-            f"{_join_names(list(found))}. Nothing was trained.",
+            f"{sum(counts.values()):,} weights of the base model are NaN or infinite, in "
+            f"{_join_names(list(counts))}. Nothing was trained.",
             hint="Download the model again, or choose another one.",
         )
 
 
 def _join_names(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    extra = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {extra} more" if extra > 0 else "")
 
 
 def _find_nonfinite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
-    named = [(name, one.detach()) for name, one in tensors if one.numel()]
-    if not named:
+    named_tensors = [(name, tensor.detach()) for name, tensor in tensors if tensor.numel()]
+    if not named_tensors:
         return []
-    norms = torch._foreach_norm([one for _, one in named], 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
+    norms = torch._foreach_norm([tensor for _, tensor in named_tensors], 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
     finite = torch.stack(norms).isfinite().tolist()
-    suspects = [one for one, is_finite in zip(named, finite, strict=True) if not is_finite]
+    suspects = [
+        tensor for tensor, is_finite in zip(named_tensors, finite, strict=True) if not is_finite
+    ]
     # A norm can overflow even if every weight is finite.
     return [name for name, weight in suspects if not weight.isfinite().all()]
 

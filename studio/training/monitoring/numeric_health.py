@@ -99,7 +99,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         self._weights = _sample_trained(self._trainer.model)
         self._modules = _observed_modules(self._trainer.model)
         self._head = self._trainer.model.get_output_embeddings()
-        self._head_name = next((name for name, one in self._modules if one is self._head), "")
+        self._head_name = next((name for name, module in self._modules if module is self._head), "")
 
     def on_step_begin(
         self, _args: object, state: TrainerState, _control: object, **_rest: object
@@ -131,7 +131,10 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
             weights,
             _sampled_values(weights),
             torch.cat(
-                [grad.take(one.positions) for one, grad in zip(weights, gradients, strict=True)]
+                [
+                    grad.take(sampled.positions)
+                    for sampled, grad in zip(weights, gradients, strict=True)
+                ]
             )
             != 0,
             torch.stack(norms),
@@ -196,12 +199,12 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         # Shares are meaningless after a non-finite gradient or at a learning rate of zero.
         if not broken:
             metrics |= _metric_shares(sums, has_rate=self._learning_rate() > 0)
-        narrow = [(name, outputs[name]) for name in outputs if name in self._float16_modules]
+        float16_peaks = [(name, outputs[name]) for name in outputs if name in self._float16_modules]
         return HealthReading(
             metrics=metrics,
             module=lost[0] if lost else "",
             tensor=broken[0] if broken else "",
-            largest_float16=max(narrow, key=lambda one: one[1], default=("", 0.0)),
+            largest_float16=max(float16_peaks, key=lambda one: one[1], default=("", 0.0)),
         )
 
     def _learning_rate(self) -> float:
@@ -237,14 +240,14 @@ def _metric_shares(sums: list[float], *, has_rate: bool) -> dict[str, float]:
 
 
 def _sample_trained(model: PreTrainedModel) -> list[_SampledWeight]:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     vocabulary = _vocabulary_weights(model)
     return [
         _SampledWeight(
             _original_name(name),
             parameter,
-            places := _sample_positions(parameter, dice),
-            shares := torch.ones_like(places) * (parameter.numel() / len(places)),
+            positions := _sample_positions(parameter, generator),
+            shares := torch.ones_like(positions) * (parameter.numel() / len(positions)),
             shares * _zero_means_underflow(name, parameter, vocabulary),
         )
         for name, parameter in model.named_parameters()
@@ -263,9 +266,9 @@ def _zero_means_underflow(name: str, parameter: nn.Parameter, vocabulary: set[in
     return parameter.dim() > 1 and id(parameter) not in vocabulary and ".lora_A." not in name
 
 
-def _sample_positions(parameter: nn.Parameter, dice: torch.Generator) -> Tensor:
+def _sample_positions(parameter: nn.Parameter, generator: torch.Generator) -> Tensor:
     count = min(_SAMPLED_WEIGHTS, parameter.numel())
-    return torch.randint(parameter.numel(), (count,), generator=dice).to(parameter.device)
+    return torch.randint(parameter.numel(), (count,), generator=generator).to(parameter.device)
 
 
 def _vocabulary_weights(model: PreTrainedModel) -> set[int]:

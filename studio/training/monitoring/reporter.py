@@ -25,10 +25,10 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
     def __init__(
         self,
-        say: Callable[[Event], None],
+        emit: Callable[[Event], None],
         stop: StopHandler,
         guard: DivergenceGuard,
-        gauge: MemoryProbe,
+        memory_probe: MemoryProbe,
         resolve: Callable[[], dict[str, Any]],
     ) -> None:
         self.resolved: dict[str, Any] = {}
@@ -36,10 +36,10 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.last: dict[str, float] = {}
         """The latest value of every metric."""
         self.best_eval_loss = math.inf
-        self._emit = say
+        self._emit = emit
         self._stop = stop
         self._guard = guard
-        self._memory_probe = gauge
+        self._memory_probe = memory_probe
         self._resolve = resolve
         self.throughput = Throughput()
         self.stopped_early = False
@@ -118,11 +118,11 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         **_rest: object,
     ) -> None:
         self.throughput.resume()
-        found = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
+        eval_metrics = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
         # The untrained model's loss is the baseline, and its checkpoint is never the best.
         if state.global_step:
-            self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
-        self._report(state, found)
+            self.best_eval_loss = min(self.best_eval_loss, eval_metrics["eval_loss"])
+        self._report(state, eval_metrics)
         if self._stop.requested == "keep" and not control.should_training_stop:
             self.stopped_early = control.should_training_stop = True
 

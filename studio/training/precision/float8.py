@@ -43,11 +43,11 @@ def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
         convert_to_float8_training,
     )
 
-    wanted = linear_layers(model)
-    _refuse_unsupported(wanted)
+    layers = linear_layers(model)
+    _refuse_unsupported(layers)
     # A weight's gradient sums over tokens; their number is padded to the required multiple.
     config = Float8LinearConfig(emulate=not torch.cuda.is_available(), pad_inner_dim=True)
-    chosen = set(wanted.values())
+    chosen = set(layers.values())
     convert_to_float8_training(
         model, config=config, module_filter_fn=lambda layer, _name: layer in chosen
     )
@@ -56,8 +56,12 @@ def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
 def linear_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
     """Return the linear layers by name, except the output layer, whose logits feed the loss."""
     output = model.get_output_embeddings()
-    named = model.named_modules()
-    return {name: one for name, one in named if isinstance(one, nn.Linear) and one is not output}
+    modules = model.named_modules()
+    return {
+        name: module
+        for name, module in modules
+        if isinstance(module, nn.Linear) and module is not output
+    }
 
 
 def is_emulated(model: nn.Module) -> bool:
@@ -72,10 +76,11 @@ def record_operands(model: PreTrainedModel, mode: Precision) -> Iterator["Operan
 
     Empty for other modes: their layers read what all products read.
     """
-    named = linear_layers(model) if mode.is_float8 else {}
+    layers = linear_layers(model) if mode.is_float8 else {}
     readings = OperandReadings(mode, sum(isinstance(layer, nn.Linear) for layer in model.modules()))
     hooks = [
-        layer.register_forward_hook(partial(readings.record, name)) for name, layer in named.items()
+        layer.register_forward_hook(partial(readings.record, name))
+        for name, layer in layers.items()
     ]
     try:
         yield readings
@@ -98,10 +103,14 @@ class OperandReadings:
         """What layers read; gradients are only named if they alone differ from the plan."""
         planned = (self._mode.matmul, self._mode.matmul_of_gradients)
         kinds = set()
-        for name, forth in self._forward.items():
-            back = self._backward[name]
-            is_half_right = forth == planned[0] and back != planned[1]
-            kinds.add(f"{forth} ({back} of gradients)" if is_half_right else forth)
+        for name, forward_format in self._forward.items():
+            backward_format = self._backward[name]
+            is_half_right = forward_format == planned[0] and backward_format != planned[1]
+            kinds.add(
+                f"{forward_format} ({backward_format} of gradients)"
+                if is_half_right
+                else forward_format
+            )
         return " and ".join(sorted(kinds))
 
     @property
@@ -110,8 +119,8 @@ class OperandReadings:
         counted = Counter(self._forward.values()).items()
         counts = (f"{count} of {self._total} read {kind}" for kind, count in counted)
         gradients = " and ".join(sorted(set(self._backward.values())))
-        told = {"linear_layers": ", ".join(counts), "linear_gradients": gradients}
-        return told if self._forward else {}
+        texts = {"linear_layers": ", ".join(counts), "linear_gradients": gradients}
+        return texts if self._forward else {}
 
     def record(
         self, name: str, layer: nn.Linear, inputs: tuple[Tensor, ...], _output: Tensor
@@ -119,7 +128,7 @@ class OperandReadings:
         """Measure what a layer reads of inputs, weights and gradients, using probe weights."""
         device = inputs[0].device
         ones = torch.ones(matmul_precision.PROBE_SIZE, matmul_precision.PROBE_SIZE, device=device)
-        forth = {
+        forward_formats = {
             matmul_precision.measure_format(
                 lambda fine: _run_with_weight(layer, fine, ones), device
             ),
@@ -127,7 +136,7 @@ class OperandReadings:
                 lambda fine: _run_with_weight(layer, ones, fine), device
             ),
         }
-        self._forward[name] = " and ".join(sorted(forth))
+        self._forward[name] = " and ".join(sorted(forward_formats))
         self._backward[name] = matmul_precision.measure_format(
             lambda fine: _run_backward(layer, fine, ones), device
         )
@@ -135,9 +144,9 @@ class OperandReadings:
 
 def _run_with_weight(layer: nn.Linear, inputs: Tensor, weight: Tensor) -> Tensor:
     """Run the layer with another weight."""
-    twin = copy.copy(layer)
-    twin._parameters = {"weight": nn.Parameter(weight), "bias": None}  # noqa: SLF001 -- the layer keeps its own
-    output: Tensor = twin.forward(inputs)
+    layer_copy = copy.copy(layer)
+    layer_copy._parameters = {"weight": nn.Parameter(weight), "bias": None}  # noqa: SLF001 -- the layer keeps its own
+    output: Tensor = layer_copy.forward(inputs)
     return output
 
 
@@ -150,23 +159,25 @@ def _run_backward(layer: nn.Linear, gradient: Tensor, weight: Tensor) -> Tensor:
         return torch.autograd.grad(output, inputs, gradient.to(output.dtype))[0]
 
 
-def _refuse_unsupported(wanted: dict[str, nn.Linear]) -> None:
-    if not wanted:
+def _refuse_unsupported(layers: dict[str, nn.Linear]) -> None:
+    if not layers:
         raise TrainingError(
             "precision_refused",
             "This model has no linear layer that supports 8-bit products.",
             hint="Choose bfloat16 mixed.",
         )
-    odd = [
+    unsupported = [
         name
-        for name, one in wanted.items()
-        if any(side % FLOAT8_MULTIPLE for side in one.weight.shape)
+        for name, layer in layers.items()
+        if any(side % FLOAT8_MULTIPLE for side in layer.weight.shape)
     ]
-    if odd:
-        more = f" and {len(odd) - _MAX_NAMED} more" if len(odd) > _MAX_NAMED else ""
+    if unsupported:
+        suffix = (
+            f" and {len(unsupported) - _MAX_NAMED} more" if len(unsupported) > _MAX_NAMED else ""
+        )
         raise TrainingError(
             "precision_refused",
-            f"{', '.join(odd[:_MAX_NAMED])}{more}: 8-bit products need layers whose "
+            f"{', '.join(unsupported[:_MAX_NAMED])}{suffix}: 8-bit products need layers whose "
             f"dimensions are multiples of {FLOAT8_MULTIPLE}.",
             hint="Choose bfloat16 mixed.",
         )

@@ -62,12 +62,12 @@ class NumberFormats:
 
     def differences(self, found: "NumberFormats") -> str:
         """Return the differences from these formats as text."""
-        wanted, there = asdict(self), asdict(found)
+        planned, measured = asdict(self), asdict(found)
         return "; ".join(
-            f"{name.replace('_', ' ')} should be {_format_value(wanted[name])} and is "
-            f"{_format_value(there[name])}"
-            for name in wanted
-            if wanted[name] != there[name]
+            f"{name.replace('_', ' ')} should be {_format_value(planned[name])} and is "
+            f"{_format_value(measured[name])}"
+            for name in planned
+            if planned[name] != measured[name]
         )
 
 
@@ -99,13 +99,15 @@ def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfi
 
 def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberFormats, dict[str, Any]]:
     """Measure the formats of the weights, the optimizer and a small forward pass."""
-    wide = weights_kept_in_float32(trainer.model, planned)
-    learning = [p for p in trainer.model.parameters() if p.requires_grad]
-    trained = [p for p in learning if p not in wide]
-    weights, rest = _frozen_formats(trainer.model, wide)
+    float32_weights = weights_kept_in_float32(trainer.model, planned)
+    trainable = [p for p in trainer.model.parameters() if p.requires_grad]
+    trained = [p for p in trainable if p not in float32_weights]
+    weights, rest = _frozen_formats(trainer.model, float32_weights)
     with float8.record_operands(trainer.model, trainer.mode) as readings:
-        seen = _ForwardProbe.measure(trainer.model_wrapped, trainer.args.device)
-    states, master = optimizer_formats(_stepped_copy(trainer.optimizer, wide), wide)
+        probe = _ForwardProbe.measure(trainer.model_wrapped, trainer.args.device)
+    states, master = optimizer_formats(
+        _stepped_copy(trainer.optimizer, float32_weights), float32_weights
+    )
     scaler = trainer.accelerator.scaler
     numbers = NumberFormats(
         weights=weights if weights != NONE else join_formats(p.dtype for p in trained),
@@ -114,9 +116,9 @@ def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberForma
         trained=join_formats(p.dtype for p in trained),
         # Torch gives a gradient the format of its weight; verified after the first step.
         gradients=join_formats(p.dtype for p in trained),
-        compute=seen.compute,
-        matmul=readings.matmul or seen.matmul,
-        autocast=seen.autocast,
+        compute=probe.compute,
+        matmul=readings.matmul or probe.matmul,
+        autocast=probe.autocast,
         scaler=scaler is not None and scaler.is_enabled(),
         optimizer=_optimizer_title(trainer.optimizer),
         optimizer_states=states,
@@ -124,8 +126,8 @@ def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberForma
         attention=trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
     )
     return numbers, {
-        "attention_kernel": seen.attention_kernel,
-        "trained_tensors": f"{len(learning)}, all in the optimizer",
+        "attention_kernel": probe.attention_kernel,
+        "trained_tensors": f"{len(trainable)}, all in the optimizer",
         **readings.summary,
         "formats": _formats_by_layer(trainer.model),
         **_quantised_summary(trainer.model),
@@ -134,29 +136,29 @@ def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberForma
 
 def weights_without_optimizer(trainer: Trainer) -> list[str]:
     """Return the names of trainable weights that are in no optimizer."""
-    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
-    named = trainer.model.named_parameters()
-    return [name for name, p in named if p.requires_grad and id(p) not in held]
+    optimized_ids = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    parameters = trainer.model.named_parameters()
+    return [name for name, p in parameters if p.requires_grad and id(p) not in optimized_ids]
 
 
 def weights_in_other_formats(trainer: Trainer, planned: NumberFormats) -> list[str]:
     """Return the weights whose format is in no plan, each with its format."""
     usual = {*planned.weights.split(_AND), planned.rest, planned.trained}
-    wide = weights_kept_in_float32(trainer.model, planned)
+    float32_weights = weights_kept_in_float32(trainer.model, planned)
     return [
         f"{name} is {join_formats({p.dtype})}"
         for name, p in trainer.model.named_parameters()
         if p.is_floating_point()
-        and join_formats({p.dtype}) not in ({"float32"} if p in wide else usual)
+        and join_formats({p.dtype}) not in ({"float32"} if p in float32_weights else usual)
     ]
 
 
 def weights_kept_in_float32(model: nn.Module, planned: NumberFormats) -> set[Tensor]:
     """Return the weights that the plan keeps in float32, whatever the format of the others."""
-    named = model.named_parameters()
+    parameters = model.named_parameters()
     return {
         p
-        for name, p in named
+        for name, p in parameters
         if any(loader.matches_part(name, part) for part in planned.kept_in_float32)
     }
 
@@ -165,17 +167,17 @@ def optimizer_formats(
     optimizer: torch.optim.Optimizer, without: AbstractSet[Tensor] = frozenset()
 ) -> tuple[str, str]:
     """Return the formats of an optimizer's states and of its master copy of the weights."""
-    found: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
+    dtypes: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
     for state in (state for weight, state in optimizer.state.items() if weight not in without):
         for name, value in state.items():
             if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
-                found[name == "master"].add(value.dtype)
-    return join_formats(found[False]), join_formats(found[True])
+                dtypes[name == "master"].add(value.dtype)
+    return join_formats(dtypes[False]), join_formats(dtypes[True])
 
 
 def join_formats(formats: Iterable[torch.dtype | str]) -> str:
-    found = {str(dtype).removeprefix("torch.") for dtype in formats}
-    return _AND.join(sorted(found)) or NONE
+    names = {str(dtype).removeprefix("torch.") for dtype in formats}
+    return _AND.join(sorted(names)) or NONE
 
 
 def _format_value(value: object) -> str:
@@ -188,8 +190,8 @@ def _is_in(name: str, parts: Iterable[str]) -> bool:
 
 def _verified_parts(model: nn.Module, planned: NumberFormats) -> tuple[str, ...]:
     """Return the planned float32 parts in which every tensor is float32."""
-    held = [*model.named_parameters(), *model.named_buffers()]
-    narrow = [name for name, one in held if one.is_floating_point() and one.element_size() < 4]  # noqa: PLR2004 -- bytes
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    narrow = [name for name, t in tensors if t.is_floating_point() and t.element_size() < 4]  # noqa: PLR2004 -- bytes
     return tuple(
         part
         for part in planned.kept_in_float32
@@ -197,9 +199,11 @@ def _verified_parts(model: nn.Module, planned: NumberFormats) -> tuple[str, ...]
     )
 
 
-def _frozen_formats(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[str, str]:
+def _frozen_formats(
+    model: PreTrainedModel, float32_weights: AbstractSet[Tensor]
+) -> tuple[str, str]:
     """Return the formats of the frozen weights, and of those that are not quantised."""
-    frozen = [p for p in model.parameters() if not p.requires_grad and p not in wide]
+    frozen = [p for p in model.parameters() if not p.requires_grad and p not in float32_weights]
     floats = join_formats(p.dtype for p in frozen if p.is_floating_point())
     if not any(map(quantised_weights.is_quantised, frozen)):
         return floats, NONE
@@ -215,21 +219,21 @@ def _frozen_formats(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[
 
 def _linear_layers(model: nn.Module) -> list[Any]:
     """Return the linear layers of the model itself, without an adapter's."""
-    found = model.named_modules()
+    modules = model.named_modules()
     return [
-        one
-        for path, one in found
-        if isinstance(one, nn.Linear | Conv1D) and _LORA_PREFIX not in path
+        module
+        for path, module in modules
+        if isinstance(module, nn.Linear | Conv1D) and _LORA_PREFIX not in path
     ]
 
 
 def _quantised_summary(model: nn.Module) -> dict[str, str]:
     layers = _linear_layers(model)
-    found = [layer.weight for layer in layers if quantised_weights.is_quantised(layer.weight)]
-    if not found:
+    quantised = [layer.weight for layer in layers if quantised_weights.is_quantised(layer.weight)]
+    if not quantised:
         return {}
-    formats = join_formats(map(quantised_weights.format_name, found))
-    return {"quantised_layers": f"{len(found)} of {len(layers)} linear layers are {formats}"}
+    formats = join_formats(map(quantised_weights.format_name, quantised))
+    return {"quantised_layers": f"{len(quantised)} of {len(layers)} linear layers are {formats}"}
 
 
 def _stepped_copy(
@@ -237,17 +241,17 @@ def _stepped_copy(
     without: AbstractSet[Tensor],
 ) -> torch.optim.Optimizer:
     """Return a copy of the optimizer after one step with a small weight of each format."""
-    twin: torch.optim.Optimizer = copy.copy(getattr(optimizer, "optimizer", optimizer))
-    groups = twin.param_groups
+    optimizer_copy: torch.optim.Optimizer = copy.copy(getattr(optimizer, "optimizer", optimizer))
+    groups = optimizer_copy.param_groups
     params = (p for group in groups for p in group["params"] if p not in without)
     formats = {(p.dtype, p.device) for p in params}
     weights = [torch.zeros(2, 2, dtype=dtype, device=device) for dtype, device in formats]
     for weight in weights:
         weight.requires_grad_().grad = torch.zeros_like(weight)
-    twin.state = defaultdict(dict)
-    twin.param_groups = [{**groups[0], "params": weights}]
-    twin.step()
-    return twin
+    optimizer_copy.state = defaultdict(dict)
+    optimizer_copy.param_groups = [{**groups[0], "params": weights}]
+    optimizer_copy.step()
+    return optimizer_copy
 
 
 def _optimizer_title(optimizer: Any) -> str:  # noqa: ANN401 -- accelerate's wrapper is untyped
@@ -257,11 +261,13 @@ def _optimizer_title(optimizer: Any) -> str:  # noqa: ANN401 -- accelerate's wra
 
 def _formats_by_layer(model: nn.Module) -> dict[str, str]:
     """Return the weights' formats by type of layer."""
-    found: dict[str, set[str]] = defaultdict(set)
+    formats_by_kind: dict[str, set[str]] = defaultdict(set)
     for path, module in model.named_modules():
         kind = "adapter" if _LORA_PREFIX in path else type(module).__name__
-        found[kind].update(map(quantised_weights.format_name, module.parameters(recurse=False)))
-    return {kind: join_formats(formats) for kind, formats in found.items() if formats}
+        formats_by_kind[kind].update(
+            map(quantised_weights.format_name, module.parameters(recurse=False))
+        )
+    return {kind: join_formats(formats) for kind, formats in formats_by_kind.items() if formats}
 
 
 class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
@@ -275,19 +281,19 @@ class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstr
 
     @classmethod
     def measure(cls, model: nn.Module, device: torch.device) -> "_ForwardProbe":
-        seen = cls(device)
+        probe = cls(device)
         first = next(m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
-        hook = first.register_forward_hook(seen._record)
+        hook = first.register_forward_hook(probe._record)
         tokens = torch.zeros((2, _PROBE_TOKENS), dtype=torch.long, device=device)
         # Padded like a real batch, because attention chooses its kernel by the mask.
         mask = torch.ones_like(tokens)
         mask[1, -1] = 0
         try:
-            with evaluation_mode(model), seen:
+            with evaluation_mode(model), probe:
                 model(input_ids=tokens, attention_mask=mask, use_cache=False)
         finally:
             hook.remove()
-        return seen
+        return probe
 
     def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         kind = self._device.type

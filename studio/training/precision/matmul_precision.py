@@ -27,9 +27,9 @@ PROBE_SIZE = 256
 @contextmanager
 def apply_precision(mode: Precision, device: torch.device) -> Iterator[bool]:
     """Set what float32 products read to the mode's format. Yield whether it is emulated."""
-    wanted: MatmulDType = mode.matmul if mode.compute == "float32" else "float32"
-    with _torch_flags(wanted):
-        if wanted != "bfloat16" or measure_operand(device) == wanted:
+    operand_format: MatmulDType = mode.matmul if mode.compute == "float32" else "float32"
+    with _torch_flags(operand_format):
+        if operand_format != "bfloat16" or measure_operand(device) == operand_format:
             yield False
             return
         # Fused attention kernels multiply internally, where nothing can be rounded.
@@ -63,25 +63,25 @@ def measure_format(
     own and less than half a step of e5m2's, and neither represents 1/32.
     """
 
-    def left_of(value: float) -> float:
+    def remainder(value: float) -> float:
         fine = torch.tensor([value, -1.0], device=device).repeat(PROBE_SIZE, PROBE_SIZE // 2)
         return product(fine.to(inputs))[0, 0].item()
 
-    if left_of(1 + 2**-12) != 0:
+    if remainder(1 + 2**-12) != 0:
         return "float32"
-    if left_of(1 + 2**-5) == 0:
-        return "float8_e4m3fn" if left_of(1 + 9 * 2**-7) != 0 else "float8_e5m2"
-    if left_of(1 + 2**-9) == 0:
-        return "bfloat16" if left_of(1 + 2**-7) == PROBE_SIZE // 2 * 2**-7 else "int8"
-    return "tf32" if left_of(2.0**17) < float("inf") else "float16"
+    if remainder(1 + 2**-5) == 0:
+        return "float8_e4m3fn" if remainder(1 + 9 * 2**-7) != 0 else "float8_e5m2"
+    if remainder(1 + 2**-9) == 0:
+        return "bfloat16" if remainder(1 + 2**-7) == PROBE_SIZE // 2 * 2**-7 else "int8"
+    return "tf32" if remainder(2.0**17) < float("inf") else "float16"
 
 
 @contextmanager
-def _torch_flags(wanted: MatmulDType) -> Iterator[None]:
+def _torch_flags(operand_format: MatmulDType) -> Iterator[None]:
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision(_TORCH_PRECISION[wanted])
+    torch.set_float32_matmul_precision(_TORCH_PRECISION[operand_format])
     # Convolutions have a separate flag, which is on by default.
-    torch.backends.cudnn.allow_tf32 = wanted != "float32"
+    torch.backends.cudnn.allow_tf32 = operand_format != "float32"
     try:
         yield
     finally:

@@ -28,8 +28,8 @@ def measure_formats(device: str, seconds: float = MEASURE_SECONDS) -> dict[DType
 
 def _measure_format(device: str, name: DType, seconds: float) -> float:
     width = _MATRIX_WIDTHS[device]
-    read, weight, told = (_random_matrix(width, device, name) for _ in range(3))
-    step = partial(_matmul_step, read, weight, told)
+    inputs, weight, gradient = (_random_matrix(width, device, name) for _ in range(3))
+    step = partial(_matmul_step, inputs, weight, gradient)
     timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
     timer.timeit(1)  # Warm up the kernel.
     return min(timer.blocked_autorange(min_run_time=seconds).times)
@@ -40,5 +40,5 @@ def _random_matrix(width: int, device: str, name: DType) -> Tensor:
     return numbers.requires_grad_()
 
 
-def _matmul_step(read: Tensor, weight: Tensor, told: Tensor) -> None:
-    torch.autograd.grad(linear(read, weight), (read, weight), told)
+def _matmul_step(inputs: Tensor, weight: Tensor, gradient: Tensor) -> None:
+    torch.autograd.grad(linear(inputs, weight), (inputs, weight), gradient)

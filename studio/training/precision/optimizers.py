@@ -70,8 +70,8 @@ class _LowPrecisionAdamW(torch.optim.Optimizer):
         """Load states in the formats they were saved in; upstream casts them to the weights'."""
         super().load_state_dict(state_dict)
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-        ours = chain.from_iterable(group["params"] for group in self.param_groups)
-        for number, weight in zip(saved, ours, strict=True):
+        weights = chain.from_iterable(group["params"] for group in self.param_groups)
+        for number, weight in zip(saved, weights, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
                 if isinstance(value, Tensor):
                     self.state[weight][name] = value.detach().clone().to(weight.device)
@@ -130,19 +130,19 @@ class RoundedAdamW(_LowPrecisionAdamW):
         state["step"] += 1
         mean = state["exp_avg"].float().lerp_(gradient, 1 - group["betas"][0])
         square = _update_square(state["exp_avg_sq"].float(), gradient, group)
-        wide = weight.float()
+        float32_weight = weight.float()
         change = _adam_update(mean, square, state["step"], group)
-        change.sub_(wide, alpha=group["lr"] * group["weight_decay"])
+        change.sub_(float32_weight, alpha=group["lr"] * group["weight_decay"])
         state["exp_avg"].copy_(mean)
         # This average moves by a thousandth per step: rounded to nearest, it could only ever grow.
         self._write(state["exp_avg_sq"], square, group)
         if group["rounding"] == "kahan":
             change.add_(state["lost"])
-            written = (wide + change).to(weight.dtype)
-            state["lost"].copy_(change - (written.float() - wide))
+            written = (float32_weight + change).to(weight.dtype)
+            state["lost"].copy_(change - (written.float() - float32_weight))
             weight.copy_(written)
         else:
-            self._write(weight, wide + change, group)
+            self._write(weight, float32_weight + change, group)
 
     def _write(self, target: Tensor, value: Tensor, group: dict[str, Any]) -> None:
         if group["rounding"] == "stochastic" and target.dtype == torch.bfloat16:
@@ -157,10 +157,10 @@ class RoundedAdamW(_LowPrecisionAdamW):
         return self._generators[device]
 
 
-def round_stochastically(value: Tensor, die: torch.Generator) -> Tensor:
+def round_stochastically(value: Tensor, generator: torch.Generator) -> Tensor:
     """Round float32 to bfloat16 up or down at random, with probabilities given by the distances."""
     noise = torch.randint(
-        2**_DISCARDED_BITS, value.shape, dtype=torch.int32, device=value.device, generator=die
+        2**_DISCARDED_BITS, value.shape, dtype=torch.int32, device=value.device, generator=generator
     )
     bits = noise.add_(value.view(torch.int32)).bitwise_and_(-(2**_DISCARDED_BITS))
     # Some GPUs write NaN with all bits set: adding to that would overflow to zero.

@@ -61,11 +61,11 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
     def on_train_begin(
         self, _args: object, _state: object, _control: object, **_rest: object
     ) -> None:
-        if lost := weights_without_optimizer(self._trainer):
+        if missing := weights_without_optimizer(self._trainer):
             raise TrainingError(
                 "orphans",
-                f"{len(lost)} weights are not in the optimizer and would not be trained, first "
-                f"{lost[0]}.",
+                f"{len(missing)} weights are not in the optimizer and would not be trained, first "
+                f"{missing[0]}.",
             )
         # Checked first: a weight in a wrong format may prevent the forward pass altogether.
         self._refuse_difference(
@@ -82,9 +82,9 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
 
     def to_dict(self) -> dict[str, Any]:
         """Return the planned and the measured formats."""
-        found = asdict(self.measured) if self.measured else {}
+        measured = asdict(self.measured) if self.measured else {}
         emulated = {"matmul_emulated": self._trainer.is_emulated}
-        return {"plan": asdict(self.plan), "audit": {**found, **emulated, **self._details}}
+        return {"plan": asdict(self.plan), "audit": {**measured, **emulated, **self._details}}
 
     def _verify_first_step(self) -> None:
         """Verify the actual gradients and optimizer states after the first step."""
@@ -92,12 +92,17 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
         if not optimizer.state:
             return
         self._first_step_seen = True
-        wide = weights_kept_in_float32(self._trainer.model, self.plan)
-        held = (p for group in optimizer.param_groups for p in group["params"] if p not in wide)
-        gradients = join_formats(p.grad.dtype for p in held if p.grad is not None)
-        states, master = optimizer_formats(optimizer, wide)
-        found = replace(self.plan, gradients=gradients, optimizer_states=states, master=master)
-        self._refuse_difference(self.plan.differences(found))
+        float32_weights = weights_kept_in_float32(self._trainer.model, self.plan)
+        trained = (
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p not in float32_weights
+        )
+        gradients = join_formats(p.grad.dtype for p in trained if p.grad is not None)
+        states, master = optimizer_formats(optimizer, float32_weights)
+        measured = replace(self.plan, gradients=gradients, optimizer_states=states, master=master)
+        self._refuse_difference(self.plan.differences(measured))
 
     def _refuse_difference(self, difference: str) -> None:
         if difference:

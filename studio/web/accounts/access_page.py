@@ -39,8 +39,8 @@ def create_token(
 ) -> Response:
     """Create a token and show it once."""
     try:
-        wish = api_tokens.TokenRequest(name, scope, parse_days(days))
-        token, secret = api_tokens.create(db, wish, who.account_id, who.level)
+        token_request = api_tokens.TokenRequest(name, scope, parse_days(days))
+        token, secret = api_tokens.create(db, token_request, who.account_id, who.level)
     except StudioError as error:
         return _page(request, db, who, problem=error, name=name)
     return _page(request, db, who, made=token, secret=secret)
@@ -54,7 +54,7 @@ def revoke_token(request: Request, number: RowId, db: DB, who: CurrentIdentity) 
 
 @router.post("/browsers")
 def end_other_sessions(request: Request, db: DB, who: CurrentIdentity) -> Response:
-    login_sessions.end_others(db, who.account_id, but=who.sign_in_id)
+    login_sessions.end_others(db, who.account_id, except_session=who.sign_in_id)
     return redirect(request, PAGE_URL + "#browsers")
 
 
@@ -73,10 +73,10 @@ def change_password(
     try:
         with read_session(engine) as db:
             account = accounts.get(db, who.account_id or 0)
-        place = f"signed in as {account.name}"
-        request.app.state.tries.check_and_count(account.name, place)
+        throttle_key = f"signed in as {account.name}"
+        request.app.state.tries.check_and_count(account.name, throttle_key)
         accounts.authenticate(account, old)
-        request.app.state.tries.clear(account.name, place)
+        request.app.state.tries.clear(account.name, throttle_key)
         if password != again:
             raise InvalidError("The passwords do not match.", param="again")
         hashed = passwords.hash_password(password)
@@ -84,8 +84,8 @@ def change_password(
         with read_session(engine) as db:
             return _page(request, db, who, refused=error)
     with unit_of_work(engine) as db:
-        mine = accounts.get(db, who.account_id or 0)
-        accounts.set_password(db, mine, hashed, but=who.sign_in_id)
+        own_account = accounts.get(db, who.account_id or 0)
+        accounts.set_password(db, own_account, hashed, except_session=who.sign_in_id)
     return redirect(request, PAGE_URL + "#password")
 
 
@@ -101,23 +101,23 @@ def parse_days(text: str) -> int | None:
     return int(text) if text else None
 
 
-def _page(request: Request, db: Session, who: Identity, **about: Any) -> Response:  # noqa: ANN401 -- any template variable
-    told: dict[str, Any] = {"made": None, "secret": "", "problem": None, "refused": None}
-    error = about.get("problem") or about.get("refused")
-    mine = who.account_id
+def _page(request: Request, db: Session, caller: Identity, **context: Any) -> Response:  # noqa: ANN401 -- any template variable
+    defaults: dict[str, Any] = {"made": None, "secret": "", "problem": None, "refused": None}
+    error = context.get("problem") or context.get("refused")
+    account_id = caller.account_id
     return page(
         request,
         "accounts/access.html",
         status=status_for(error) if error else 200,
-        **told
+        **defaults
         | {"name": ""}
-        | about
+        | context
         | {
-            "someone": who,
+            "someone": caller,
             "mode": request.app.state.settings.sign_in,
-            "tokens": api_tokens.list_tokens(db, mine),
-            "browsers": login_sessions.list_sessions(db, mine),
-            "scopes": [scope for scope in Scope if who.level.includes(scope)],
+            "tokens": api_tokens.list_tokens(db, account_id),
+            "browsers": login_sessions.list_sessions(db, account_id),
+            "scopes": [scope for scope in Scope if caller.level.includes(scope)],
             "shortest": passwords.MIN_LENGTH,
         },
     )

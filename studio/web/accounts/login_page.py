@@ -89,9 +89,9 @@ def choose_password(
 def sign_out(request: Request, db: DB, visitor: OptionalIdentity) -> Response:
     if visitor is not None and visitor.sign_in_id is not None:
         login_sessions.end(db, visitor.sign_in_id, visitor.account_id)
-    answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(identity.cookie_name(request.scope), path="/")
-    return answer
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(identity.cookie_name(request.scope), path="/")
+    return response
 
 
 def local_path(there: str) -> str:
@@ -103,8 +103,8 @@ def start_session(request: Request, db: Session, account_id: int | None, there: 
     """Start a session and redirect, with a session cookie that scripts cannot read."""
     agent = request.headers.get("user-agent", "")
     secret = login_sessions.begin(db, account_id, identity.client_address(request.scope), agent)
-    answer = RedirectResponse(there, 303)
-    answer.set_cookie(
+    response = RedirectResponse(there, 303)
+    response.set_cookie(
         identity.cookie_name(request.scope),
         secret,
         max_age=int(login_sessions.ABSOLUTE_TIMEOUT.total_seconds()),
@@ -113,15 +113,15 @@ def start_session(request: Request, db: Session, account_id: int | None, there: 
         httponly=True,
         samesite="lax",
     )
-    return answer
+    return response
 
 
 def _open_link(request: Request, visitor: OptionalIdentity, secret: str) -> Response:
     """Sign in with a one-time link, or show the form for the password it allows to set."""
     try:
         with unit_of_work(request.app.state.engine) as db:
-            ticket = one_time_links.verify(db, secret)
-            if ticket.purpose is not LinkPurpose.ENTER:
+            link = one_time_links.verify(db, secret)
+            if link.purpose is not LinkPurpose.ENTER:
                 return _password_page(request, db, secret)
             one_time_links.redeem(db, secret)
             request.state.deed = identity.LOCAL_IDENTITY.name
@@ -133,15 +133,15 @@ def _open_link(request: Request, visitor: OptionalIdentity, secret: str) -> Resp
 
 
 def _account_for_link(db: Session, secret: str, name: str) -> Account:
-    ticket = one_time_links.redeem(db, secret)
-    if ticket.purpose is LinkPurpose.FIRST:
+    link = one_time_links.redeem(db, secret)
+    if link.purpose is LinkPurpose.FIRST:
         if accounts.has_any(db):
             raise ConflictError("An account already exists. Ask an administrator for access.")
         return accounts.add(db, name, Role.ADMINISTRATOR)
-    holder = one_time_links.get_account(db, ticket)
-    if ticket.purpose is not LinkPurpose.PASSWORD or holder is None:
+    account = one_time_links.get_account(db, link)
+    if link.purpose is not LinkPurpose.PASSWORD or account is None:
         raise UnauthorizedError("This link is not for setting a password.")
-    return holder
+    return account
 
 
 def sign_in_failed(request: Request, problem: StudioError) -> Response:
@@ -150,13 +150,13 @@ def sign_in_failed(request: Request, problem: StudioError) -> Response:
 
 
 def _sign_in_page(
-    request: Request, there: str, name: str = "", problem: StudioError | None = None
+    request: Request, next_path: str, name: str = "", problem: StudioError | None = None
 ) -> Response:
     status = status_for(problem) if problem else 200
     config = request.app.state.settings
     service = oidc.provider_host(config) if oidc.is_enabled(config) else ""
-    about = {"there": there, "name": name, "problem": problem, "service": service}
-    return page(request, "accounts/sign_in.html", status=status, **about)
+    context = {"there": next_path, "name": name, "problem": problem, "service": service}
+    return page(request, "accounts/sign_in.html", status=status, **context)
 
 
 def _password_page(
@@ -166,14 +166,14 @@ def _password_page(
     problem: StudioError | None = None,
     name: str = "",
 ) -> Response:
-    ticket = one_time_links.verify(db, secret)
-    account = one_time_links.get_account(db, ticket)
+    link = one_time_links.verify(db, secret)
+    account = one_time_links.get_account(db, link)
     return page(
         request,
         "accounts/password.html",
         status=status_for(problem) if problem else 200,
         secret=secret,
-        is_first=ticket.purpose is LinkPurpose.FIRST,
+        is_first=link.purpose is LinkPurpose.FIRST,
         name=account.name if account else name,
         problem=problem,
         shortest=passwords.MIN_LENGTH,

@@ -24,13 +24,15 @@ def redirect_to_provider(request: Request, config: Config, there: NextUrl = "/")
     """Redirect to the provider, with a cookie that identifies the browser in the callback."""
     _require_enabled(config)
     pending: oidc.PendingSignIns = request.app.state.pending
-    state, browser, begun = pending.add(local_path(there))
+    state, browser, pending_sign_in = pending.add(local_path(there))
     try:
-        address = oidc.authorization_url(config, _callback_url(request, config), state, begun)
+        address = oidc.authorization_url(
+            config, _callback_url(request, config), state, pending_sign_in
+        )
     except StudioError as error:
         return sign_in_failed(request, error)
-    answer = RedirectResponse(address, 303)
-    answer.set_cookie(
+    response = RedirectResponse(address, 303)
+    response.set_cookie(
         _cookie_name(request),
         browser,
         max_age=int(oidc.PENDING_SECONDS),
@@ -39,7 +41,7 @@ def redirect_to_provider(request: Request, config: Config, there: NextUrl = "/")
         httponly=True,
         samesite="lax",
     )
-    return answer
+    return response
 
 
 @router.get("/done")
@@ -55,7 +57,7 @@ def callback(
     request.state.deed = "unknown"
     app = request.app.state
     try:
-        begun = app.pending.take(
+        pending_sign_in = app.pending.take(
             state, identity.cookies(request.scope).get(_cookie_name(request), "")
         )
         if error or not code:
@@ -63,19 +65,19 @@ def callback(
                 f"{oidc.provider_host(config)} did not sign you in.",
                 hint="Try again, or sign in with a password.",
             )
-        visitor = oidc.fetch_user(config, _callback_url(request, config), code, begun)
-        request.state.deed = visitor.name[:80]
+        user = oidc.fetch_user(config, _callback_url(request, config), code, pending_sign_in)
+        request.state.deed = user.name[:80]
         with unit_of_work(app.engine) as db:
-            account = oidc_accounts.sign_in_account(db, config, visitor)
-            number = account.id if account else None
-        if number is None:
-            raise oidc_accounts.no_account_error(visitor)
+            account = oidc_accounts.sign_in_account(db, config, user)
+            account_id = account.id if account else None
+        if account_id is None:
+            raise oidc_accounts.no_account_error(user)
     except StudioError as problem:
         return sign_in_failed(request, problem)
     with unit_of_work(app.engine) as db:
-        answer = start_session(request, db, number, begun.return_to)
-    answer.delete_cookie(_cookie_name(request), path="/")
-    return answer
+        response = start_session(request, db, account_id, pending_sign_in.return_to)
+    response.delete_cookie(_cookie_name(request), path="/")
+    return response
 
 
 def _require_enabled(config: Settings) -> None:

@@ -76,13 +76,13 @@ def show_audit_log(
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     who: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    found = audit_log.newest(db, PAGE_SIZE, before, who)
+    entries = audit_log.newest(db, PAGE_SIZE, before, who)
     return page(
         request,
         "accounts/audit_log.html",
-        deeds=found,
+        deeds=entries,
         who=who,
-        older=found[-1].id if len(found) == PAGE_SIZE else None,
+        older=entries[-1].id if len(entries) == PAGE_SIZE else None,
         days=config.audit_days,
         mode=config.sign_in,
     )
@@ -94,9 +94,9 @@ def _with_link(request: Request, db: DB, config: Settings, account: Account) -> 
     )
 
 
-def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:  # noqa: ANN401 -- any template variable
-    error = about.get("problem")
-    told: dict[str, Any] = {"problem": None, "name": "", "link": "", "invited": None}
+def _page(request: Request, db: DB, config: Settings, **context: Any) -> Response:  # noqa: ANN401 -- any template variable
+    error = context.get("problem")
+    defaults: dict[str, Any] = {"problem": None, "name": "", "link": "", "invited": None}
     return page(
         request,
         "accounts/people.html",
@@ -104,5 +104,5 @@ def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:
         people=accounts.list_all(db),
         roles=list(Role),
         mode=config.sign_in,
-        **told | about,
+        **defaults | context,
     )

@@ -63,15 +63,19 @@ def identify(engine: Engine, settings: Settings, asked: AsgiScope) -> Identity |
     """Return the caller, or None. If a token is sent, a cookie is ignored."""
     if settings.sign_in == "none":
         return LOCAL_IDENTITY
-    shown = header(asked, b"authorization")
+    authorization = header(asked, b"authorization")
     cookie = cookies(asked).get(cookie_name(asked), "")
-    named = asked.get("state", {}).get("named_by_proxy", "")
-    if named and not shown and settings.sign_in == "accounts":
-        return _by_proxy(engine, settings, named)
-    if not (shown or cookie):
+    proxy_user = asked.get("state", {}).get("named_by_proxy", "")
+    if proxy_user and not authorization and settings.sign_in == "accounts":
+        return _by_proxy(engine, settings, proxy_user)
+    if not (authorization or cookie):
         return None
     with read_session(engine) as db:
-        return _by_token(db, settings, shown) if shown else _by_cookie(db, settings, cookie)
+        return (
+            _by_token(db, settings, authorization)
+            if authorization
+            else _by_cookie(db, settings, cookie)
+        )
 
 
 def record_seen(engine: Engine, who: Identity) -> None:
@@ -83,36 +87,36 @@ def record_seen(engine: Engine, who: Identity) -> None:
             login_sessions.touch(db, who.sign_in_id)
 
 
-def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
-    is_bearer = shown[: len(BEARER_PREFIX)].lower() == BEARER_PREFIX
-    token = api_tokens.find(db, shown[len(BEARER_PREFIX) :].strip()) if is_bearer else None
-    who = _account_identity(db, settings, token.account_id) if token else None
-    if token is None or who is None:
+def _by_token(db: Session, settings: Settings, authorization: str) -> Identity | None:
+    is_bearer = authorization[: len(BEARER_PREFIX)].lower() == BEARER_PREFIX
+    token = api_tokens.find(db, authorization[len(BEARER_PREFIX) :].strip()) if is_bearer else None
+    owner = _account_identity(db, settings, token.account_id) if token else None
+    if token is None or owner is None:
         return None
-    level = token.scope if who.level.includes(token.scope) else who.level
+    level = token.scope if owner.level.includes(token.scope) else owner.level
     is_due = token.used_at is None or token.used_at < now() - login_sessions.TOUCH_INTERVAL
-    name = f"{who.name}, by the token “{token.name}”"
-    return replace(who, name=name, level=level, token_id=token.id, should_record_seen=is_due)
+    name = f"{owner.name}, by the token “{token.name}”"
+    return replace(owner, name=name, level=level, token_id=token.id, should_record_seen=is_due)
 
 
 def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
-    found = login_sessions.find(db, cookie)
-    who = _account_identity(db, settings, found.account_id) if found else None
-    if found is None or who is None:
+    session = login_sessions.find(db, cookie)
+    owner = _account_identity(db, settings, session.account_id) if session else None
+    if session is None or owner is None:
         return None
     return replace(
-        who,
-        sign_in_id=found.id,
-        should_record_seen=found.seen_at < now() - login_sessions.TOUCH_INTERVAL,
+        owner,
+        sign_in_id=session.id,
+        should_record_seen=session.seen_at < now() - login_sessions.TOUCH_INTERVAL,
     )
 
 
 def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:
     """Return the user that a trusted proxy names; create an account if new people are allowed."""
     with read_session(engine) as db:
-        found = accounts.find(db, name)
-        if found is not None:
-            return identity_of_account(found)
+        existing = accounts.find(db, name)
+        if existing is not None:
+            return identity_of_account(existing)
     if not settings.new_people:
         return None
     with unit_of_work(engine) as db:
@@ -145,16 +149,16 @@ def is_secure(asked: AsgiScope) -> bool:
 
 def cookies(asked: AsgiScope) -> dict[str, str]:
     try:
-        read = SimpleCookie(header(asked, b"cookie"))
+        parsed = SimpleCookie(header(asked, b"cookie"))
     except CookieError:
         return {}
-    return {name: morsel.value for name, morsel in read.items()}
+    return {name: morsel.value for name, morsel in parsed.items()}
 
 
 def header(asked: AsgiScope, name: bytes) -> str:
     """Return the value of a header; empty if it is missing."""
-    found = (value.decode("latin-1") for key, value in asked["headers"] if key == name)
-    return next(found, "")
+    values = (value.decode("latin-1") for key, value in asked["headers"] if key == name)
+    return next(values, "")
 
 
 def client_address(asked: AsgiScope) -> str:
@@ -162,15 +166,15 @@ def client_address(asked: AsgiScope) -> str:
 
 
 def _optional_identity(request: Request) -> Identity | None:
-    found: Identity | None = request.scope.get("state", {}).get("who")
-    return found
+    caller: Identity | None = request.scope.get("state", {}).get("who")
+    return caller
 
 
 def require_identity(request: Request) -> Identity:
     """Return the caller of a route that requires authentication."""
-    found = _optional_identity(request)
-    assert found is not None  # noqa: S101 -- open routes use OptionalIdentity
-    return found
+    caller = _optional_identity(request)
+    assert caller is not None  # noqa: S101 -- open routes use OptionalIdentity
+    return caller
 
 
 CurrentIdentity = Annotated[Identity, Depends(require_identity)]

@@ -48,7 +48,7 @@ class LoginThrottle:
             (name, ""): MAX_FOR_NAME,
         }
         with self._lock:
-            if any(self._count(key).failures >= most for key, most in limits.items()):
+            if any(self._count(key).failures >= limit for key, limit in limits.items()):
                 raise TooManyRequestsError(
                     "Too many sign-in attempts.",
                     hint=f"Wait {WINDOW_SECONDS // 60} minutes, "
@@ -73,7 +73,7 @@ class LoginThrottle:
         self._counts.move_to_end(key)
 
     def _count(self, key: tuple[str, str]) -> FailureCount:
-        found = self._counts.get(key)
-        if found is None or found.since < self._clock() - WINDOW_SECONDS:
+        count = self._counts.get(key)
+        if count is None or count.since < self._clock() - WINDOW_SECONDS:
             return FailureCount(self._clock())
-        return found
+        return count

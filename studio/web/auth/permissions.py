@@ -266,5 +266,5 @@ def required_permission(method: str, template: str) -> Permission:
         KeyError: The route is not in the table.
 
     """
-    rows = dict(one.split(" ") for one in ROUTE_PERMISSIONS[template].split(", "))
+    rows = dict(entry.split(" ") for entry in ROUTE_PERMISSIONS[template].split(", "))
     return Permission(rows[method])

@@ -33,14 +33,14 @@ class RouteInfo:
         return noun if noun in TABLES_BY_PATH and row else ""
 
     def path_parameters(self, path: str) -> dict[str, str]:
-        found = self.pattern.match(path)
-        return found.groupdict() if found else {}
+        matched = self.pattern.match(path)
+        return matched.groupdict() if matched else {}
 
 
 def _unknown_route(method: str) -> RouteInfo:
     """Return a placeholder: a 404 is only for callers who may read, or for changes administer."""
-    asks = Permission.READ if method in SAFE_METHODS else Permission.ADMIN
-    return RouteInfo(template="", method=method, permission=asks, pattern=re.compile(r"$^"))
+    permission = Permission.READ if method in SAFE_METHODS else Permission.ADMIN
+    return RouteInfo(template="", method=method, permission=permission, pattern=re.compile(r"$^"))
 
 
 class RouteTable:
@@ -49,18 +49,20 @@ class RouteTable:
     def __init__(self, routers: Iterable[APIRouter]) -> None:
         self._ways: dict[str, list[RouteInfo]] = {}
         schema = Route("/openapi.json", _never_called)  # FastAPI's own
-        for way in _iter_routes(
+        for info in _iter_routes(
             [schema, *(route for router in routers for route in router.routes)]
         ):
-            self._ways.setdefault(_first_segment(way.template), []).append(way)
+            self._ways.setdefault(_first_segment(info.template), []).append(info)
 
     def __iter__(self) -> Iterator[RouteInfo]:
-        return (way for ways in self._ways.values() for way in ways)
+        return (info for infos in self._ways.values() for info in infos)
 
     def find(self, method: str, path: str) -> RouteInfo:
-        found = self._ways.get(_first_segment(path), ())
-        fitting = (way for way in found if way.method == method and way.pattern.match(path))
-        return next(fitting, None) or _unknown_route(method)
+        candidates = self._ways.get(_first_segment(path), ())
+        matching = (
+            info for info in candidates if info.method == method and info.pattern.match(path)
+        )
+        return next(matching, None) or _unknown_route(method)
 
 
 def _never_called(_request: Request) -> Response:

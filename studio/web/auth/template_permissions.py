@@ -28,11 +28,11 @@ _VIEWER: ContextVar[_Viewer | None] = ContextVar("visit", default=None)
 @contextmanager
 def rendering_for(who: Identity | None, ways: RouteTable) -> Iterator[None]:
     """Render pages for a viewer; None is a viewer who is not signed in."""
-    before = _VIEWER.set(_Viewer(who, ways))
+    reset_token = _VIEWER.set(_Viewer(who, ways))
     try:
         yield
     finally:
-        _VIEWER.reset(before)
+        _VIEWER.reset(reset_token)
 
 
 def may(method: str, address: str, row: Owned | None = None) -> bool:
@@ -45,12 +45,12 @@ def may(method: str, address: str, row: Owned | None = None) -> bool:
         LookupError: No route has this path, so the page has a wrong link.
 
     """
-    visit = _VIEWER.get()
-    if visit is None:
+    viewer = _VIEWER.get()
+    if viewer is None:
         return True
-    way = visit.routes.find(method, address.partition("?")[0])
-    if not way.template:
+    route = viewer.routes.find(method, address.partition("?")[0])
+    if not route.template:
         raise LookupError(f"{method} {address} has no route")
-    if visit.identity is None or not visit.identity.may(way.permission):
-        return way.permission is Permission.OPEN
+    if viewer.identity is None or not viewer.identity.may(route.permission):
+        return route.permission is Permission.OPEN
     return row is None or owners.may_change(row.owner_id)

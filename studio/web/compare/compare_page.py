@@ -39,33 +39,35 @@ def show(request: Request, db: DB, view: QueryParams) -> Response:
     ids = runs.existing_ids(db, view.runs) if saved else view.runs
     if view.choose or len(ids) < 2:  # noqa: PLR2004 -- a comparison needs two runs
         return _run_chooser(request, db, ids)
-    gone = [one for one in view.runs if one not in ids]
+    missing = [run_id for run_id in view.runs if run_id not in ids]
     view = view.model_copy(update={"runs": ids})
-    made = compare.compare(db, ids, view.base if view.base in ids else None)
+    comparison = compare.compare(db, ids, view.base if view.base in ids else None)
     return page(
         request,
         "compare/show.html",
-        made=made,
+        made=comparison,
         view=view,
         saved=saved,
-        gone=gone,
-        finals={name: made.metrics[name] for name in sorted(made.metrics, key=_metric_order)},
+        gone=missing,
+        finals={
+            name: comparison.metrics[name] for name in sorted(comparison.metrics, key=_metric_order)
+        },
         directed=compare.LOWER_IS_BETTER,
-        related=json.dumps(parallel_coordinates.build_axes(made)),
-        **_chart_context(db, made, view),
-        **_settings_context(made, view),
-        **_samples_context(db, made, view),
+        related=json.dumps(parallel_coordinates.build_axes(comparison)),
+        **_chart_context(db, comparison, view),
+        **_settings_context(comparison, view),
+        **_samples_context(db, comparison, view),
     )
 
 
 @router.get("/compare/picture.svg")
 def chart_svg(db: DB, view: QueryParams, key: Annotated[str, Query(max_length=100)]) -> Response:
     """Draw one metric as the view shows it."""
-    made = compare.compare(db, view.runs, view.base)
-    drawn = comparison_export.draw_charts(db, view.model_copy(update={"m": [key]}), made)
-    if key not in drawn:
+    comparison = compare.compare(db, view.runs, view.base)
+    charts = comparison_export.draw_charts(db, view.model_copy(update={"m": [key]}), comparison)
+    if key not in charts:
         raise InvalidError(f"These runs reported no {key}.", param="key")
-    return Response(drawn[key], media_type="image/svg+xml")
+    return Response(charts[key], media_type="image/svg+xml")
 
 
 @router.get("/compare/export")
@@ -76,65 +78,77 @@ def export(db: DB, view: QueryParams) -> Response:
     return comparison_export.attachment_response(content, "comparison.zip", "application/zip")
 
 
-def _chart_context(db: Session, made: Comparison, view: ComparisonQuery) -> dict[str, Any]:
+def _chart_context(db: Session, comparison: Comparison, view: ComparisonQuery) -> dict[str, Any]:
     """Return the data of the charts and their legend."""
-    ids = [run.id or 0 for run in made.runs]
-    gathered = curve_groups.group_runs(made.runs, view.group) if view.group else []
-    colours = (
-        curve_styles.group_styles(gathered) if view.group else curve_styles.run_styles(made.runs)
+    ids = [run.id or 0 for run in comparison.runs]
+    groups = curve_groups.group_runs(comparison.runs, view.group) if view.group else []
+    styles = (
+        curve_styles.group_styles(groups)
+        if view.group
+        else curve_styles.run_styles(comparison.runs)
     )
-    owner = {run: min(group.runs) for group in gathered for run in group.runs}
-    differing = [key for key in made.differing if key not in IGNORED_KEYS]
+    group_ids = {run: min(group.runs) for group in groups for run in group.runs}
+    differing = [key for key in comparison.differing if key not in IGNORED_KEYS]
     return {
-        "lines": curve_styles.run_styles(made.runs),
-        "drawn_groups": list(colours.values()) if view.group else [],
+        "lines": curve_styles.run_styles(comparison.runs),
+        "drawn_groups": list(styles.values()) if view.group else [],
         "groupings": sorted({*differing, *([view.group] if "." in view.group else [])}),
-        "charted": json.dumps([asdict(colours[one]) for one in colours]),
-        "owners": json.dumps(owner),
-        "keys": [(key, is_noisy(key)) for key in comparison_export.metric_keys(db, view, made)],
+        "charted": json.dumps([asdict(styles[run_id]) for run_id in styles]),
+        "owners": json.dumps(group_ids),
+        "keys": [
+            (key, is_noisy(key)) for key in comparison_export.metric_keys(db, view, comparison)
+        ],
         "told": sorted(metrics.list_keys(db, ids), key=_metric_order),
         "axes": _axis_options(db, ids, view.x),
         "ids": _join_ids(ids),
         "shut": {*view.hide},
-        "filtered": runs_outside_brush(made, view.brush),
-        "without": {one: _url_without_run(ids, one, view) for one in ids},
+        "filtered": runs_outside_brush(comparison, view.brush),
+        "without": {run_id: _url_without_run(ids, run_id, view) for run_id in ids},
     }
 
 
-def _settings_context(made: Comparison, view: ComparisonQuery) -> dict[str, Any]:
-    differing = [one for one in made.differences if one.differs]
-    kept = [one for one in differing if view.noise or one.key not in IGNORED_KEYS]
-    shown: Sequence[SettingDifference] = made.differences if view.all else kept
+def _settings_context(comparison: Comparison, view: ComparisonQuery) -> dict[str, Any]:
+    differing = [difference for difference in comparison.differences if difference.differs]
+    relevant = [
+        difference for difference in differing if view.noise or difference.key not in IGNORED_KEYS
+    ]
+    visible: Sequence[SettingDifference] = comparison.differences if view.all else relevant
     return {
-        "sections": recipe_differences.group_by_section(shown),
-        "left_out": [one.key for one in differing if one not in kept and not view.all],
-        "base_place": made.runs.index(made.base),
+        "sections": recipe_differences.group_by_section(visible),
+        "left_out": [
+            difference.key
+            for difference in differing
+            if difference not in relevant and not view.all
+        ],
+        "base_place": comparison.runs.index(comparison.base),
     }
 
 
 def _axis_options(db: Session, ids: Sequence[int], chosen: str) -> Mapping[str, str]:
-    told = sorted({*metrics.list_keys(db, ids), chosen} - set(metrics.AXES), key=_metric_order)
-    return {name: formatting.axis_title(name) for name in (*metrics.AXES, *told)}
+    reported = sorted({*metrics.list_keys(db, ids), chosen} - set(metrics.AXES), key=_metric_order)
+    return {name: formatting.axis_title(name) for name in (*metrics.AXES, *reported)}
 
 
-def _url_without_run(ids: Sequence[int], left: int, view: ComparisonQuery) -> str:
+def _url_without_run(ids: Sequence[int], run_id: int, view: ComparisonQuery) -> str:
     """Return the URL of the comparison without one of its runs."""
-    base = None if view.base == left else view.base
-    return "/compare?" + view.query(runs=[one for one in ids if one != left], base=base)
+    base = None if view.base == run_id else view.base
+    return "/compare?" + view.query(
+        runs=[other_id for other_id in ids if other_id != run_id], base=base
+    )
 
 
 def _run_chooser(request: Request, db: Session, chosen: Sequence[int]) -> Response:
     recent = runs.newest(db, runs.RunFilter(), limit=RECENT_RUNS)
-    shown = {run.id for run in recent}
-    missing = [runs.get(db, run_id) for run_id in chosen if run_id not in shown]
-    kept = comparisons.newest(db, limit=RECENT_RUNS)
+    recent_ids = {run.id for run in recent}
+    missing = [runs.get(db, run_id) for run_id in chosen if run_id not in recent_ids]
+    saved = comparisons.newest(db, limit=RECENT_RUNS)
     return page(
         request,
         "compare/choose.html",
         runs=[*missing, *recent],
         chosen=set(chosen),
         progress_of=run_progress.measure,
-        kept=kept,
+        kept=saved,
     )
 
 
@@ -144,23 +158,23 @@ def _join_ids(ids: Sequence[int]) -> str:
 
 def _metric_order(key: str) -> tuple[int, str]:
     """Order metrics as `METRIC_TITLES` lists them, unknown ones last."""
-    known = list(formatting.METRIC_TITLES)
-    return (known.index(key) if key in known else len(known), key)
+    ordered_keys = list(formatting.METRIC_TITLES)
+    return (ordered_keys.index(key) if key in ordered_keys else len(ordered_keys), key)
 
 
-def _samples_context(db: Session, made: Comparison, view: ComparisonQuery) -> dict[str, Any]:
+def _samples_context(db: Session, comparison: Comparison, view: ComparisonQuery) -> dict[str, Any]:
     """Return the runs' answers side by side, the baseline's first."""
-    ordered = sorted(made.runs, key=lambda run: run is not made.base)
+    ordered = sorted(comparison.runs, key=lambda run: run is not comparison.base)
     ids = [run.id or 0 for run in ordered]
-    wanted = sample_table.SampleFilter(
+    criteria = sample_table.SampleFilter(
         differs=view.differs, find=view.find, all_prompts=view.whole, blind=view.blind
     )
-    said, scores = compare.list_samples(db, ids), sample_ratings.load_scores(db, ids)
+    samples, scores = compare.list_samples(db, ids), sample_ratings.load_scores(db, ids)
     return {
-        "said": sample_table.table_across_runs(ordered, said, scores, wanted),
+        "said": sample_table.table_across_runs(ordered, samples, scores, criteria),
         "ordered": ordered,
         "rated": sample_ratings.count_rated(db, ids),
-        "can_rate": any(one.stage == sample_ratings.FINAL_STAGE for one in said),
+        "can_rate": any(sample.stage == sample_ratings.FINAL_STAGE for sample in samples),
         # Changes with each rating, so that an order that was revealed is not used again.
         "seed": crc32(repr((ids, scores)).encode()),
     }

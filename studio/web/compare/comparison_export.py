@@ -50,37 +50,37 @@ def attachment_response(content: str | bytes, name: str, kind: str) -> Response:
 
 def build_zip(db: Session, view: ComparisonQuery, name: str, saved: Saved | None = None) -> bytes:
     """Write the Markdown file and a chart of each metric."""
-    made = compare.compare(db, view.runs, view.base)
-    drawn = draw_charts(db, view, made)
-    into = io.BytesIO()
-    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as folder:
-        for key, picture in drawn.items():
-            folder.writestr(f"{name}/{key.replace('/', '-')}.svg", picture)
-        text = to_markdown(made, view, drawn, saved)
+    comparison = compare.compare(db, view.runs, view.base)
+    charts = draw_charts(db, view, comparison)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as folder:
+        for key, svg in charts.items():
+            folder.writestr(f"{name}/{key.replace('/', '-')}.svg", svg)
+        text = to_markdown(comparison, view, charts, saved)
         folder.writestr(f"{name}/{name}.md", text)
-    return into.getvalue()
+    return buffer.getvalue()
 
 
 def metric_keys(db: Session, view: ComparisonQuery, made: Comparison) -> list[str]:
     """Return the metrics that a view draws: those it names, else the default ones it has."""
-    told = metrics.list_keys(db, [run.id or 0 for run in made.runs])
+    reported = metrics.list_keys(db, [run.id or 0 for run in made.runs])
     if view.m:
-        return [key for key in view.m if key in told]
-    return [key for key in DEFAULT_METRICS if key in told] or sorted(told)[:1]
+        return [key for key in view.m if key in reported]
+    return [key for key in DEFAULT_METRICS if key in reported] or sorted(reported)[:1]
 
 
 def draw_charts(db: Session, view: ComparisonQuery, made: Comparison) -> dict[str, str]:
     """Draw each metric of a view as SVG."""
     keys = metric_keys(db, view, made)
-    found = curve_styles.load_curves(db, made.runs, keys, CurveAxis(x=view.x, group=view.group))
-    return {key: draw_chart(found, key, view, made) for key in keys}
+    curve_set = curve_styles.load_curves(db, made.runs, keys, CurveAxis(x=view.x, group=view.group))
+    return {key: draw_chart(curve_set, key, view, made) for key in keys}
 
 
 def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Comparison) -> str:
     """Draw one metric as a view shows it, without the hidden runs."""
-    without = {*view.hide, *runs_outside_brush(made, view.brush)}
-    shown = found.visible_curves(key, curve_styles.without_hidden(found.styles, without))
-    look = svg_charts.ChartOptions(
+    hidden = {*view.hide, *runs_outside_brush(made, view.brush)}
+    visible = found.visible_curves(key, curve_styles.without_hidden(found.styles, hidden))
+    options = svg_charts.ChartOptions(
         title=formatting.metric_title(key),
         x_axis=view.x,
         smoothing=view.smooth if is_noisy(key) else 0,
@@ -89,7 +89,7 @@ def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Compariso
         is_clipped=view.clip,
         span=view.x_range,
     )
-    return svg_charts.render_svg(found.curves.x, shown, look)
+    return svg_charts.render_svg(found.curves.x, visible, options)
 
 
 def to_markdown(
@@ -112,57 +112,57 @@ def to_markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def _run_rows(made: Comparison) -> Iterator[Row]:
-    for run in made.runs:
+def _run_rows(comparison: Comparison) -> Iterator[Row]:
+    for run in comparison.runs:
         started = run.started_at
-        at = (
+        start_text = (
             started.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
             if started
             else formatting.NO_VALUE
         )
-        mark = " (baseline)" if run is made.base else ""
-        yield [f"#{run.id}", run.name + mark, run.status, run.recipe.precision, at]
+        suffix = " (baseline)" if run is comparison.base else ""
+        yield [f"#{run.id}", run.name + suffix, run.status, run.recipe.precision, start_text]
 
 
-def _headings(made: Comparison) -> list[str]:
-    return [f"#{run.id} {made.labels[run.id or 0]}" for run in made.runs]
+def _headings(comparison: Comparison) -> list[str]:
+    return [f"#{run.id} {comparison.labels[run.id or 0]}" for run in comparison.runs]
 
 
-def _metric_rows(made: Comparison) -> Iterator[Row]:
-    for name, cells in made.metrics.items():
+def _metric_rows(comparison: Comparison) -> Iterator[Row]:
+    for name, cells in comparison.metrics.items():
         yield [formatting.metric_title(name), *(_format_cell(cell, name) for cell in cells)]
 
 
 def _format_cell(cell: MetricCell, name: str) -> str:
     parts = [formatting.metric_value(cell.value, name)]
     if cell.delta:
-        judged = [word for word in (cell.verdict, NOISE_LABELS[cell.noise]) if word]
-        parts.append(f"({', '.join([formatting.change(cell.delta, name), *judged])})")
+        remarks = [word for word in (cell.verdict, NOISE_LABELS[cell.noise]) if word]
+        parts.append(f"({', '.join([formatting.change(cell.delta, name), *remarks])})")
     if cell.repeats:
-        of = cell.repeats
+        repeats = cell.repeats
         mean, spread = (
-            formatting.metric_value(of.mean, name),
-            formatting.metric_value(of.spread, name),
+            formatting.metric_value(repeats.mean, name),
+            formatting.metric_value(repeats.spread, name),
         )
-        parts.append(f"[{mean} ± {spread}, n = {of.n}]")
+        parts.append(f"[{mean} ± {spread}, n = {repeats.n}]")
     return " ".join(parts)
 
 
-def _setting_rows(made: Comparison, view: ComparisonQuery) -> Iterator[Row]:
-    for one in made.differences:
-        if one.differs and (view.noise or one.key not in IGNORED_KEYS):
-            yield [one.key, *(formatting.setting(value) for value in one.values)]
+def _setting_rows(comparison: Comparison, view: ComparisonQuery) -> Iterator[Row]:
+    for difference in comparison.differences:
+        if difference.differs and (view.noise or difference.key not in IGNORED_KEYS):
+            yield [difference.key, *(formatting.setting(value) for value in difference.values)]
 
 
 def _markdown_table(head: Row, rows: Iterable[Row]) -> str:
-    written = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows]
-    if not written:
+    lines = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows]
+    if not lines:
         return "None."
     return "\n".join(
-        [f"| {' | '.join(map(_escape_cell, head))} |", "|---" * len(head) + "|", *written]
+        [f"| {' | '.join(map(_escape_cell, head))} |", "|---" * len(head) + "|", *lines]
     )
 
 
-def _escape_cell(said: str) -> str:
+def _escape_cell(text: str) -> str:
     """Escape text so that it cannot end a cell or a line."""
-    return " ".join(said.replace("|", "\\|").replace("<", "&lt;").split())
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())

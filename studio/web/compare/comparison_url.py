@@ -11,14 +11,14 @@ MAX_SMOOTHING = 0.98
 KEY_PATTERN = r"^[\w./-]{0,100}$"
 
 
-def _split_list(given: Any) -> Any:  # noqa: ANN401 -- any query value
+def _split_list(value: Any) -> Any:  # noqa: ANN401 -- any query value
     """Split comma-separated values: `1,2` equals `1` and `2` in two parameters."""
-    parts = [given] if isinstance(given, str) else given
+    parts = [value] if isinstance(value, str) else value
     return [word for part in parts for word in str(part).split(",") if word.strip()]
 
 
-def _parse_ids(given: Any) -> Any:  # noqa: ANN401 -- any query value
-    return list(dict.fromkeys(int(word) for word in _split_list(given) if word.strip().isdecimal()))
+def _parse_ids(value: Any) -> Any:  # noqa: ANN401 -- any query value
+    return list(dict.fromkeys(int(word) for word in _split_list(value) if word.strip().isdecimal()))
 
 
 IdList = Annotated[list[int], BeforeValidator(_parse_ids)]
@@ -74,9 +74,9 @@ class ComparisonQuery(BaseModel):
 
     def query(self, **changed: object) -> str:
         """Return the view as a query string, with some values changed."""
-        kept = self.model_copy(update=changed).model_dump(exclude_defaults=True, exclude={"run"})
+        values = self.model_copy(update=changed).model_dump(exclude_defaults=True, exclude={"run"})
         return urlencode(
-            [(name, _format_value(value)) for name, value in kept.items()], safe=",:;|."
+            [(name, _format_value(value)) for name, value in values.items()], safe=",:;|."
         )
 
 
@@ -89,32 +89,33 @@ def parse_query(query: str) -> ComparisonQuery:
 
 def runs_outside_brush(made: Comparison, brush: str) -> set[int]:
     """Return the runs that a brush excludes."""
-    places = {run.id or 0: place for place, run in enumerate(made.runs)}
-    wanted = [part.partition(":") for part in brush.split(";") if ":" in part]
+    places = {run.id or 0: index for index, run in enumerate(made.runs)}
+    ranges = [part.partition(":") for part in brush.split(";") if ":" in part]
     return {
         number
-        for number, place in places.items()
+        for number, index in places.items()
         if not all(
-            _is_in_range(_axis_value(made, key, place), said) for key, _colon, said in wanted
+            _is_in_range(_axis_value(made, key, index), range_text)
+            for key, _colon, range_text in ranges
         )
     }
 
 
-def _axis_value(made: Comparison, key: str, place: int) -> Any:  # noqa: ANN401 -- a setting or a number
-    if key in made.metrics:
-        return made.metrics[key][place].value
-    return made.settings[key][place] if key in made.settings else None
+def _axis_value(comparison: Comparison, key: str, index: int) -> Any:  # noqa: ANN401 -- a setting or a number
+    if key in comparison.metrics:
+        return comparison.metrics[key][index].value
+    return comparison.settings[key][index] if key in comparison.settings else None
 
 
-def _is_in_range(value: Any, said: str) -> bool:  # noqa: ANN401 -- a setting or a number
-    span = _parse_range(said)
+def _is_in_range(value: Any, range_text: str) -> bool:  # noqa: ANN401 -- a setting or a number
+    span = _parse_range(range_text)
     if span is None:
-        return str(value) in said.split("|")
+        return str(value) in range_text.split("|")
     return isinstance(value, int | float) and span[0] <= value <= span[1]
 
 
-def _parse_range(said: str) -> tuple[float, float] | None:
-    low, dots, high = said.partition("..")
+def _parse_range(text: str) -> tuple[float, float] | None:
+    low, dots, high = text.partition("..")
     try:
         return (float(low), float(high)) if dots else None
     except ValueError:

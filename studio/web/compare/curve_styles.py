@@ -59,9 +59,9 @@ class CurveSet:
 
     def visible_curves(self, key: str, lines: Mapping[int, CurveStyle]) -> list[StyledCurve]:
         """Return the lines that have values of a metric."""
-        found = self.series[key]
+        series = self.series[key]
         return [
-            StyledCurve(line, found[number]) for number, line in lines.items() if number in found
+            StyledCurve(line, series[number]) for number, line in lines.items() if number in series
         ]
 
 
@@ -74,13 +74,15 @@ def group_styles(groups: Sequence[CurveGroup]) -> dict[int, CurveStyle]:
     return _assign_styles((min(group.runs), group.label, len(group.runs)) for group in groups)
 
 
-def _assign_styles(named: Iterable[tuple[int, str, int]]) -> dict[int, CurveStyle]:
-    seen: Counter[int] = Counter()
+def _assign_styles(entries: Iterable[tuple[int, str, int]]) -> dict[int, CurveStyle]:
+    hue_counts: Counter[int] = Counter()
     lines: dict[int, CurveStyle] = {}
-    for number, label, n in sorted(named):
+    for number, label, n in sorted(entries):
         hue = number % HUES
-        lines[number] = CurveStyle(id=number, label=label, hue=hue, dash=seen[hue] % DASHES, n=n)
-        seen[hue] += 1
+        lines[number] = CurveStyle(
+            id=number, label=label, hue=hue, dash=hue_counts[hue] % DASHES, n=n
+        )
+        hue_counts[hue] += 1
     return lines
 
 
@@ -89,17 +91,17 @@ def load_curves(
 ) -> CurveSet:
     """Load metrics along one axis, as a line for each run or for each group."""
     ids = [run.id or 0 for run in chosen]
-    found = metrics.load_curves(db, ids, keys, x=along.x, buckets=buckets, part=along.part)
+    curves = metrics.load_curves(db, ids, keys, x=along.x, buckets=buckets, part=along.part)
     if not along.group:
         series: dict[str, dict[int, Series]] = {key: {} for key in keys}
-        for (run_id, key), one in found.series.items():
-            series[key][run_id] = one
-        return CurveSet(found, run_styles(chosen), series)
-    made = curve_groups.group_runs(chosen, along.group)
-    numbers = [min(group.runs) for group in made]
-    gathered = curve_groups.merge_curves(found, made, keys)
-    by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in gathered.items()}
-    return CurveSet(found, group_styles(made), by_key)
+        for (run_id, key), run_series in curves.series.items():
+            series[key][run_id] = run_series
+        return CurveSet(curves, run_styles(chosen), series)
+    groups = curve_groups.group_runs(chosen, along.group)
+    numbers = [min(group.runs) for group in groups]
+    merged = curve_groups.merge_curves(curves, groups, keys)
+    by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in merged.items()}
+    return CurveSet(curves, group_styles(groups), by_key)
 
 
 def without_hidden(

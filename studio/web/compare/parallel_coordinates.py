@@ -24,7 +24,7 @@ def build_axes(made: Comparison) -> list[dict[str, Any]]:
         _axis(name, formatting.metric_title(name), [_finite(cell.value) for cell in cells])
         for name, cells in made.metrics.items()
     ]
-    return settings + [one for one in finals if len({*one["values"]} - {None}) > 1]
+    return settings + [axis for axis in finals if len({*axis["values"]} - {None}) > 1]
 
 
 def _axis(key: str, label: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def _axis(key: str, label: str, values: Sequence[Any]) -> dict[str, Any]:
         value is None or (isinstance(value, int | float) and not isinstance(value, bool))
         for value in values
     )
-    told = list(values) if is_number else [str(value) for value in values]
-    return {"key": key, "label": label, "isNumber": is_number, "values": told}
+    axis_values = list(values) if is_number else [str(value) for value in values]
+    return {"key": key, "label": label, "isNumber": is_number, "values": axis_values}
 
 
 def _finite(value: float | None) -> float | None:

@@ -75,59 +75,66 @@ def table_across_runs(
 ) -> Table:
     """Return the last answer of each run to each prompt; the first run is the baseline."""
     last: dict[Prompt, dict[int, Sample]] = {}
-    for one in samples:
-        last.setdefault((one.prompt, one.reference), {})[one.run_id] = one
-    found = [(prompt, said) for prompt, said in last.items() if _matches(prompt, said, wanted)]
-    most = len(found) if wanted.all_prompts else max(MIN_ROWS, MAX_CELLS // len(runs))
-    rows = [_run_row(prompt, runs, said, scores) for prompt, said in found[:most]]
+    for sample in samples:
+        last.setdefault((sample.prompt, sample.reference), {})[sample.run_id] = sample
+    matches = [
+        (prompt, answers) for prompt, answers in last.items() if _matches(prompt, answers, wanted)
+    ]
+    max_rows = len(matches) if wanted.all_prompts else max(MIN_ROWS, MAX_CELLS // len(runs))
+    rows = [_run_row(prompt, runs, answers, scores) for prompt, answers in matches[:max_rows]]
     heads = [run.name for run in runs]
-    tallies = [_count_correct(said.get(run.id or 0) for said in last.values()) for run in runs]
+    tallies = [
+        _count_correct(answers.get(run.id or 0) for answers in last.values()) for run in runs
+    ]
     if wanted.blind is not None:
-        heads = [f"Answer {_column_letter(place)}" for place in range(len(runs))]
+        heads = [f"Answer {_column_letter(index)}" for index in range(len(runs))]
         rows = [_shuffled(row, wanted.blind) for row in rows]
         tallies = []
-    return Table(heads=heads, rows=rows, found=len(found), total=len(last), tallies=tallies)
+    return Table(heads=heads, rows=rows, found=len(matches), total=len(last), tallies=tallies)
 
 
 def table_across_steps(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
     """Return one run's answers to each prompt across its steps, each compared to the one before."""
-    moments = list(
-        dict.fromkeys((one.stage, one.step) for one in sorted(samples, key=_sample_order))
+    stage_steps = list(
+        dict.fromkeys((sample.stage, sample.step) for sample in sorted(samples, key=_sample_order))
     )
-    said: dict[int, dict[tuple[str, int], Sample]] = {}
-    for one in samples:
-        said.setdefault(one.position, {})[one.stage, one.step] = one
-    rows = [_step_row(moments, found, scores) for found in said.values()]
-    heads = [_step_label(*moment) for moment in moments]
-    tallies = [_count_correct(found.get(moment) for found in said.values()) for moment in moments]
+    answers_by_position: dict[int, dict[tuple[str, int], Sample]] = {}
+    for sample in samples:
+        answers_by_position.setdefault(sample.position, {})[sample.stage, sample.step] = sample
+    rows = [_step_row(stage_steps, answers, scores) for answers in answers_by_position.values()]
+    heads = [_step_label(*stage_step) for stage_step in stage_steps]
+    tallies = [
+        _count_correct(answers.get(stage_step) for answers in answers_by_position.values())
+        for stage_step in stage_steps
+    ]
     return Table(heads=heads, rows=rows, found=len(rows), total=len(rows), tallies=tallies)
 
 
 def _count_correct(samples: Iterable[Sample | None]) -> AnswerScore:
     return sample_diff.count_correct(
-        sample_diff.is_correct(one.answer, one.reference) for one in samples if one
+        sample_diff.is_correct(sample.answer, sample.reference) for sample in samples if sample
     )
 
 
 def _run_row(
-    prompt: Prompt, runs: Sequence[Run], said: Mapping[int, Sample], scores: Mapping[int, int]
+    prompt: Prompt, runs: Sequence[Run], answers: Mapping[int, Sample], scores: Mapping[int, int]
 ) -> Row:
-    base = said.get(runs[0].id or 0)
-    cells = [_cell(said.get(run.id or 0), base, scores, run.id or 0) for run in runs]
+    base = answers.get(runs[0].id or 0)
+    cells = [_cell(answers.get(run.id or 0), base, scores, run.id or 0) for run in runs]
     return Row(prompt=prompt[0], wanted=prompt[1], cells=cells)
 
 
 def _step_row(
-    moments: Sequence[tuple[str, int]],
-    found: Mapping[tuple[str, int], Sample],
+    stage_steps: Sequence[tuple[str, int]],
+    answers: Mapping[tuple[str, int], Sample],
     scores: Mapping[int, int],
 ) -> Row:
     cells: list[Cell] = []
-    before: Sample | None = None
-    for moment in moments:
-        cells.append(_cell(found.get(moment), before, scores))
-        before = found.get(moment, before)
-    first = next(iter(found.values()))
+    previous: Sample | None = None
+    for stage_step in stage_steps:
+        cells.append(_cell(answers.get(stage_step), previous, scores))
+        previous = answers.get(stage_step, previous)
+    first = next(iter(answers.values()))
     return Row(prompt=first.prompt, wanted=first.reference, cells=cells)
 
 
@@ -137,18 +144,18 @@ def _cell(
     """Mark an answer where it differs from `against`, which itself has no marks."""
     if sample is None:
         return Cell(run_id=run_id)
-    plain = [DiffPiece("same", sample.answer)] if sample.answer else []
+    unmarked = [DiffPiece("same", sample.answer)] if sample.answer else []
     has_other = against is not None and against is not sample
     pieces = (
-        sample_diff.diff_words(sample.answer, against.answer) if against and has_other else plain
+        sample_diff.diff_words(sample.answer, against.answer) if against and has_other else unmarked
     )
     is_rewritten = has_other and sample_diff.is_rewritten(pieces)
-    shown, rest = sample_diff.split_pieces(plain if is_rewritten else pieces, EXCERPT_CHARS)
+    excerpt, rest = sample_diff.split_pieces(unmarked if is_rewritten else pieces, EXCERPT_CHARS)
     is_final = sample.stage == sample_ratings.FINAL_STAGE
     return Cell(
         run_id=sample.run_id,
         sample_id=sample.id or 0,
-        shown=shown,
+        shown=excerpt,
         rest=rest,
         is_right=sample_diff.is_correct(sample.answer, sample.reference),
         is_same=has_other and all(piece.kind == "same" for piece in pieces),
@@ -160,11 +167,11 @@ def _cell(
     )
 
 
-def _matches(prompt: Prompt, said: Mapping[int, Sample], wanted: SampleFilter) -> bool:
-    text = "\n".join([*prompt, *(one.answer for one in said.values())])
-    words = wanted.find.casefold().split()
-    differs = len({tuple(one.answer.split()) for one in said.values()}) > 1
-    return all(word in text.casefold() for word in words) and (differs or not wanted.differs)
+def _matches(prompt: Prompt, answers: Mapping[int, Sample], criteria: SampleFilter) -> bool:
+    text = "\n".join([*prompt, *(sample.answer for sample in answers.values())])
+    words = criteria.find.casefold().split()
+    differs = len({tuple(sample.answer.split()) for sample in answers.values()}) > 1
+    return all(word in text.casefold() for word in words) and (differs or not criteria.differs)
 
 
 def _shuffled(row: Row, seed: int) -> Row:
@@ -176,25 +183,27 @@ def _shuffled(row: Row, seed: int) -> Row:
 
 def _without_marks(cell: Cell) -> Cell:
     text = "".join(piece.text for piece in (*cell.shown, *cell.rest) if piece.kind != "gone")
-    shown, rest = sample_diff.split_pieces([DiffPiece("same", text)] if text else [], EXCERPT_CHARS)
+    excerpt, rest = sample_diff.split_pieces(
+        [DiffPiece("same", text)] if text else [], EXCERPT_CHARS
+    )
     return Cell(
         run_id=cell.run_id,
         sample_id=cell.sample_id,
-        shown=shown,
+        shown=excerpt,
         rest=rest,
         can_be_rated=cell.can_be_rated,
         score=cell.score,
     )
 
 
-def _column_letter(place: int) -> str:
+def _column_letter(position: int) -> str:
     """Return the letters of a column: A to Z, then AA and so on."""
-    many, one = divmod(place, len(ascii_uppercase))
-    return ascii_uppercase[many - 1 : many] * bool(many) + ascii_uppercase[one]
+    quotient, remainder = divmod(position, len(ascii_uppercase))
+    return ascii_uppercase[quotient - 1 : quotient] * bool(quotient) + ascii_uppercase[remainder]
 
 
-def _sample_order(one: Sample) -> tuple[int, bool, bool]:
-    return one.step, one.stage == sample_ratings.FINAL_STAGE, one.stage != "before"
+def _sample_order(sample: Sample) -> tuple[int, bool, bool]:
+    return sample.step, sample.stage == sample_ratings.FINAL_STAGE, sample.stage != "before"
 
 
 def _step_label(stage: str, step: int) -> str:

@@ -31,8 +31,8 @@ def export(number: int, db: DB) -> Response:
 def save(
     request: Request, db: DB, name: FormText = "", text: FormText = "", query: FormText = ""
 ) -> Response:
-    made = comparisons.save(db, name, text, query)
-    return redirect(request, f"/comparisons/{made.id}")
+    comparison = comparisons.save(db, name, text, query)
+    return redirect(request, f"/comparisons/{comparison.id}")
 
 
 @router.post("/{number}")

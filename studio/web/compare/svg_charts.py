@@ -48,7 +48,7 @@ class Scale:
 
     def position(self, value: float) -> float:
         low, high, value = (
-            (math.log10(one) for one in (self.low, self.high, value))
+            (math.log10(number) for number in (self.low, self.high, value))
             if self.is_log
             else (self.low, self.high, value)
         )
@@ -68,21 +68,28 @@ def render_svg(x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOpti
     """Draw curves, with axes, a legend, and markers where a value was NaN or infinite."""
     rows = math.ceil(len(drawn) / COLUMNS)
     height = HEIGHT + rows * ROW
-    across, up = _scales(x, drawn, look)
-    inner = (LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
-    box = 'x="{}" y="{}" width="{}" height="{}"'.format(*inner)
+    x_scale, y_scale = _scales(x, drawn, look)
+    plot_area = (LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
+    clip_box = 'x="{}" y="{}" width="{}" height="{}"'.format(*plot_area)
     body = [
         _svg_header(height, look.title),
-        *_axes(across, up, look),
-        f'<clipPath id="inside"><rect {box}/></clipPath><g clip-path="url(#inside)" fill="none">',
-        *(part for one in drawn for part in _draw_curve(x, one, (across, up), look, len(drawn))),
+        *_axes(x_scale, y_scale, look),
+        (
+            f'<clipPath id="inside"><rect {clip_box}/></clipPath><g clip-path="url(#inside)" '
+            'fill="none">'
+        ),
+        *(
+            element
+            for curve in drawn
+            for element in _draw_curve(x, curve, (x_scale, y_scale), look, len(drawn))
+        ),
         "</g>",
         *(
-            _nonfinite_marker(across.position(place))
-            for place in _nonfinite_positions(drawn)
-            if across.contains(place)
+            _nonfinite_marker(x_scale.position(position))
+            for position in _nonfinite_positions(drawn)
+            if x_scale.contains(position)
         ),
-        *(_legend_entry(one, place) for place, one in enumerate(drawn)),
+        *(_legend_entry(curve, position) for position, curve in enumerate(drawn)),
         "</svg>",
     ]
     return "\n".join(body)
@@ -90,14 +97,14 @@ def render_svg(x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOpti
 
 def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:
     """Return the bias-corrected exponential moving average; gaps stay gaps."""
-    mean = mass = 0.0
-    made: list[float | None] = []
+    mean = total_weight = 0.0
+    smoothed: list[float | None] = []
     for value in values:
         if value is not None:
             mean = mean * weight + (1 - weight) * value
-            mass = mass * weight + (1 - weight)
-        made.append(None if value is None else mean / mass)
-    return made
+            total_weight = total_weight * weight + (1 - weight)
+        smoothed.append(None if value is None else mean / total_weight)
+    return smoothed
 
 
 def _svg_header(height: float, title: str) -> str:
@@ -112,27 +119,27 @@ def _svg_header(height: float, title: str) -> str:
 
 
 def _scales(
-    x: Sequence[float], drawn: Sequence[StyledCurve], look: ChartOptions
+    x: Sequence[float], curves: Sequence[StyledCurve], options: ChartOptions
 ) -> tuple[Scale, Scale]:
-    shown = [place for place in x if place > 0 or not look.is_x_log]
-    low, high = look.span or _value_range(shown)
-    if look.is_x_log:
-        low, high = max(low, min(shown, default=1)), max(high, low)
+    visible_x = [position for position in x if position > 0 or not options.is_x_log]
+    low, high = options.span or _value_range(visible_x)
+    if options.is_x_log:
+        low, high = max(low, min(visible_x, default=1)), max(high, low)
     values = sorted(
         value
-        for one in drawn
-        for place, value in zip(x, one.series.mean, strict=True)
-        if value is not None and low <= place <= high and (value > 0 or not look.is_log)
+        for curve in curves
+        for position, value in zip(x, curve.series.mean, strict=True)
+        if value is not None and low <= position <= high and (value > 0 or not options.is_log)
     )
-    if look.is_clipped and values:
-        cut = math.floor(len(values) * OUTLIER_SHARE)
-        values = values[cut : len(values) - cut]
+    if options.is_clipped and values:
+        outliers = math.floor(len(values) * OUTLIER_SHARE)
+        values = values[outliers : len(values) - outliers]
     bottom, top = _value_range(values)
-    if not look.is_log:
-        room = (top - bottom) * 0.05
-        bottom, top = bottom - room, top + room
-    across = _scale(low, high, LEFT, WIDTH - RIGHT, is_log=look.is_x_log)
-    return across, _scale(bottom, top, HEIGHT - BOTTOM, TOP, is_log=look.is_log)
+    if not options.is_log:
+        padding = (top - bottom) * 0.05
+        bottom, top = bottom - padding, top + padding
+    x_scale = _scale(low, high, LEFT, WIDTH - RIGHT, is_log=options.is_x_log)
+    return x_scale, _scale(bottom, top, HEIGHT - BOTTOM, TOP, is_log=options.is_log)
 
 
 def _scale(low: float, high: float, start: float, end: float, *, is_log: bool) -> Scale:
@@ -145,64 +152,64 @@ def _value_range(values: Sequence[float]) -> tuple[float, float]:
     return (min(values), max(values)) if values else (1.0, 2.0)
 
 
-def _axes(across: Scale, up: Scale, look: ChartOptions) -> Iterator[str]:
-    for tick in up.ticks:
-        y = up.position(tick)
+def _axes(x_scale: Scale, y_scale: Scale, options: ChartOptions) -> Iterator[str]:
+    for tick in y_scale.ticks:
+        y = y_scale.position(tick)
         yield f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e2e4e8"/>'
         yield _text_label(LEFT - 8, y + 4, formatting.number(tick), "end")
-    for tick in across.ticks:
-        at = across.position(tick)
-        yield f'<path d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#e2e4e8"/>'
+    for tick in x_scale.ticks:
+        tick_x = x_scale.position(tick)
+        yield f'<path d="M{tick_x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#e2e4e8"/>'
         yield _text_label(
-            at, HEIGHT - BOTTOM + 16, formatting.axis_value(tick, look.x_axis), "middle"
+            tick_x, HEIGHT - BOTTOM + 16, formatting.axis_value(tick, options.x_axis), "middle"
         )
     yield _text_label(
-        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, formatting.axis_title(look.x_axis), "middle"
+        (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, formatting.axis_title(options.x_axis), "middle"
     )
 
 
-def _text_label(x: float, y: float, said: str, anchor: str) -> str:
+def _text_label(x: float, y: float, text: str, anchor: str) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#4b525c">{escape(said)}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#4b525c">{escape(text)}</text>'
     )
 
 
 def _draw_curve(
     x: Sequence[float],
-    one: StyledCurve,
+    curve: StyledCurve,
     scales: tuple[Scale, Scale],
-    look: ChartOptions,
+    options: ChartOptions,
     count: int,
 ) -> Iterator[str]:
-    colour, series = COLOURS[one.style.hue], one.series
-    if one.style.n > 1 or count <= MAX_BANDS:
-        there = list(_points(x, series.min, scales))
-        back = list(_points(x, series.max, scales))[::-1]
-        yield f'<path d="{_path([*there, *back])}Z" fill="{colour}" fill-opacity=".13"/>'
-    dash = f' stroke-dasharray="{DASHES[one.style.dash]}"' if one.style.dash else ""
-    if look.smoothing:
+    colour, series = COLOURS[curve.style.hue], curve.series
+    if curve.style.n > 1 or count <= MAX_BANDS:
+        lower = list(_points(x, series.min, scales))
+        upper = list(_points(x, series.max, scales))[::-1]
+        yield f'<path d="{_path([*lower, *upper])}Z" fill="{colour}" fill-opacity=".13"/>'
+    dash = f' stroke-dasharray="{DASHES[curve.style.dash]}"' if curve.style.dash else ""
+    if options.smoothing:
         raw = _path(_points(x, series.mean, scales))
         yield f'<path d="{raw}" stroke="{colour}" stroke-opacity=".3"{dash}/>'
-    line = _path(_points(x, smooth(series.mean, look.smoothing), scales))
+    line = _path(_points(x, smooth(series.mean, options.smoothing), scales))
     yield f'<path d="{line}" stroke="{colour}" stroke-width="1.75"{dash}/>'
 
 
 def _points(
     x: Sequence[float], values: Sequence[float | None], scales: tuple[Scale, Scale]
 ) -> Iterator[tuple[float, float]]:
-    across, up = scales
-    for place, value in zip(x, values, strict=True):
-        if value is None or (up.is_log and value <= 0) or (across.is_log and place <= 0):
+    x_scale, y_scale = scales
+    for position, value in zip(x, values, strict=True):
+        if value is None or (y_scale.is_log and value <= 0) or (x_scale.is_log and position <= 0):
             continue
-        yield across.position(place), up.position(value)
+        yield x_scale.position(position), y_scale.position(value)
 
 
-def _path(spots: Iterable[tuple[float, float]]) -> str:
-    return "M" + ("L".join(f"{x:.1f} {y:.1f}" for x, y in spots) or "0 0")
+def _path(points: Iterable[tuple[float, float]]) -> str:
+    return "M" + ("L".join(f"{x:.1f} {y:.1f}" for x, y in points) or "0 0")
 
 
-def _nonfinite_positions(drawn: Sequence[StyledCurve]) -> list[float]:
-    return sorted({place for one in drawn for place in one.series.non_finite})
+def _nonfinite_positions(curves: Sequence[StyledCurve]) -> list[float]:
+    return sorted({position for curve in curves for position in curve.series.non_finite})
 
 
 def _nonfinite_marker(x: float) -> str:
@@ -210,23 +217,25 @@ def _nonfinite_marker(x: float) -> str:
     return f'<path d="{shape}" fill="#b3192b"><title>not finite</title></path>'
 
 
-def _legend_entry(one: StyledCurve, place: int) -> str:
-    x = LEFT + place % COLUMNS * (WIDTH - LEFT) / COLUMNS
-    y = HEIGHT + place // COLUMNS * ROW + 4
-    line = one.style
-    dash = f' stroke-dasharray="{DASHES[line.dash]}"' if line.dash else ""
-    said = f"{line.label} (mean of {line.n} runs)" if line.n > 1 else f"{line.label} #{line.id}"
+def _legend_entry(curve: StyledCurve, index: int) -> str:
+    x = LEFT + index % COLUMNS * (WIDTH - LEFT) / COLUMNS
+    y = HEIGHT + index // COLUMNS * ROW + 4
+    style = curve.style
+    dash = f' stroke-dasharray="{DASHES[style.dash]}"' if style.dash else ""
+    label = (
+        f"{style.label} (mean of {style.n} runs)" if style.n > 1 else f"{style.label} #{style.id}"
+    )
     return (
-        f'<path d="M{x:.0f} {y - 4}h20" stroke="{COLOURS[line.hue]}" stroke-width="2.5"{dash}/>'
-        f'<text x="{x + 26:.0f}" y="{y}" fill="#1d2127">{escape(said[:44])}</text>'
+        f'<path d="M{x:.0f} {y - 4}h20" stroke="{COLOURS[style.hue]}" stroke-width="2.5"{dash}/>'
+        f'<text x="{x + 26:.0f}" y="{y}" fill="#1d2127">{escape(label[:44])}</text>'
     )
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:
     """Return multiples of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / TARGET_TICKS
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough)
+    raw_step = (high - low) / TARGET_TICKS
+    power = 10 ** math.floor(math.log10(raw_step))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= raw_step)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [round(number * step, 12) for number in range(first, last + 1)]
 
@@ -235,6 +244,6 @@ def _log_ticks(low: float, high: float) -> list[float]:
     """Return powers of ten, with their multiples by 2 and 5 if there are too few."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     times = (1, 2, 5) if len(powers) <= TARGET_TICKS // 2 + 1 else (1,)
-    found = [time * 10.0**power for power in powers for time in times]
-    inside = [tick for tick in found if low <= tick <= high]
-    return inside if len(inside) > 1 else [low, high]
+    ticks = [time * 10.0**power for power in powers for time in times]
+    visible_ticks = [tick for tick in ticks if low <= tick <= high]
+    return visible_ticks if len(visible_ticks) > 1 else [low, high]

@@ -40,8 +40,8 @@ def listing(
     way: ImportKind = import_form.UPLOAD,
     at: FolderPath = "",
 ) -> Response:
-    shown = {"bring": import_form.build_form(db, config, way, at)}
-    return page(request, "datasets/list.html", **list_context(db, config) | shown)
+    form_context = {"bring": import_form.build_form(db, config, way, at)}
+    return page(request, "datasets/list.html", **list_context(db, config) | form_context)
 
 
 @router.post("")
@@ -50,8 +50,8 @@ def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response
     try:
         dataset = dataset_builds.import_file(db, config.datasets, replace(upload, is_draft=True))
     except (ConflictError, InvalidError) as error:
-        again = list_context(db, config, name=upload.name, problem=error)
-        return refused_form(request, "datasets/list.html", **again)
+        context = list_context(db, config, name=upload.name, problem=error)
+        return refused_form(request, "datasets/list.html", **context)
     return redirect(request, f"/datasets/{dataset.id}")
 
 
@@ -114,10 +114,10 @@ def exclude(
     row: Annotated[list[int], Form()],
 ) -> Response:
     """Exclude rows by their number in the file; this creates a new version."""
-    before = datasets.get(db, dataset_id).version
+    previous_version = datasets.get(db, dataset_id).version
     engine, limits = request.app.state.engine, read_limits(config)
-    made = data_quality.exclude_rows(engine, config.datasets, dataset_id, row, limits)
-    return redirect(request, _url_after_exclusion(dataset_id, made, before))
+    result = data_quality.exclude_rows(engine, config.datasets, dataset_id, row, limits)
+    return redirect(request, _url_after_exclusion(dataset_id, result, previous_version))
 
 
 @router.post("/{dataset_id}/versions/{number}/leave-out")
@@ -130,10 +130,10 @@ def leave_out(
     split: Part = "train",
 ) -> Response:
     """Exclude the rows of a finding; this creates a new version."""
-    wanted = FindingRef(code=code, part=split, version=number)
+    finding = FindingRef(code=code, part=split, version=number)
     engine, limits = request.app.state.engine, read_limits(config)
-    made = data_quality.exclude_finding(engine, config.datasets, dataset_id, wanted, limits)
-    return redirect(request, _url_after_exclusion(dataset_id, made, number))
+    result = data_quality.exclude_finding(engine, config.datasets, dataset_id, finding, limits)
+    return redirect(request, _url_after_exclusion(dataset_id, result, number))
 
 
 @router.post("/{dataset_id}/versions/{number}/look")
@@ -153,9 +153,11 @@ def rename(
     try:
         datasets.rename(db, dataset_id, name)
     except (ConflictError, InvalidError) as error:
-        found = dataset_view.build_context(db, config, datasets.get(db, dataset_id), DatasetQuery())
+        context = dataset_view.build_context(
+            db, config, datasets.get(db, dataset_id), DatasetQuery()
+        )
         return refused_form(
-            request, "datasets/show.html", **found | {"name": name, "problem": error}
+            request, "datasets/show.html", **context | {"name": name, "problem": error}
         )
     return redirect(request, f"/datasets/{dataset_id}")
 
@@ -166,26 +168,26 @@ def delete(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> R
     return redirect(request, "/datasets")
 
 
-def _url_after_exclusion(dataset_id: int, made: BuildResult, before: int | None) -> str:
+def _url_after_exclusion(dataset_id: int, result: BuildResult, previous_version: int | None) -> str:
     """Return the dataset's page, with a notice unless a task still excludes the rows."""
-    told = "same" if not made.is_new else f"out&before={before}"
-    return f"/datasets/{dataset_id}" + ("" if made.chore else f"?told={told}")
+    notice = "same" if not result.is_new else f"out&before={previous_version}"
+    return f"/datasets/{dataset_id}" + ("" if result.chore else f"?told={notice}")
 
 
 def list_context(
     db: Session, config: Settings, *, name: str = "", problem: StudioError | None = None
 ) -> dict[str, Any]:
     """Return the template context of the dataset list."""
-    found = datasets.newest(db)
-    current = versions.current_by_dataset(db, found)
+    listed_datasets = datasets.newest(db)
+    current = versions.current_by_dataset(db, listed_datasets)
     return {
         "accepted": ACCEPTED_EXTENSIONS,
         "formats": SUPPORTED_FORMATS,
-        "datasets": found,
+        "datasets": listed_datasets,
         "versions": current,
         "words": {
-            number: mapping_text.describe_mapping(Mapping.model_validate(one.mapping))
-            for number, one in current.items()
+            number: mapping_text.describe_mapping(Mapping.model_validate(version.mapping))
+            for number, version in current.items()
         },
         "bring": import_form.build_form(db, config),
         "limit": config.upload_limit_bytes,

@@ -76,15 +76,15 @@ def build_context(
     """Return the template context of a dataset's page."""
     number = asked.version or dataset.version
     version = versions.get(db, dataset.id or 0, number) if number else None
-    found = versions.list_versions(db, dataset.id or 0)
+    all_versions = versions.list_versions(db, dataset.id or 0)
     mapping = Mapping.model_validate(version.mapping) if version else None
-    which, where = asked.row_selection(), config.datasets
-    rows = versions.load_rows(where, version, which, limit=PAGE_ROWS) if version else None
+    row_query, folder = asked.row_selection(), config.datasets
+    rows = versions.load_rows(folder, version, row_query, limit=PAGE_ROWS) if version else None
     rows = rows or Page(rows=[], has_more=False)
     return {
         "dataset": dataset,
         "version": version,
-        "entries": _version_entries(found, versions.count_runs(db, dataset.id or 0)),
+        "entries": _version_entries(all_versions, versions.count_runs(db, dataset.id or 0)),
         "words": mapping_text.describe_mapping(mapping) if mapping else "",
         "split_words": mapping_text.describe_split(mapping.split) if mapping else "",
         "lesson": mapping_text.TRAINED_ON[mapping.kind] if mapping else "",
@@ -94,8 +94,8 @@ def build_context(
         "asked": asked,
         "rows": rows,
         "page_size": PAGE_ROWS,
-        "folded": {one.number for one in rows.rows if is_long(one.row)},
-        "spots": data_quality.locate_spans(where, version, which, rows) if version else {},
+        "folded": {entry.number for entry in rows.rows if is_long(entry.row)},
+        "spots": data_quality.locate_spans(folder, version, row_query, rows) if version else {},
         "original": _original_rows(config, dataset, asked, mapping),
         "chore": dataset_builds.latest_task(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
@@ -113,23 +113,27 @@ def is_long(row: Values[str, Any]) -> bool:
     """Whether a row has more to show than the few lines that the list gives it."""
     turns = [turn for name in ("messages", "chosen", "rejected") for turn in row.get(name, ())]
     texts = [row.get("text", ""), *(turn.get("content") or "" for turn in turns)]
-    is_wide = any(len(text) > _SHORT_TEXT or text.count("\n") >= _SHORT_LINES for text in texts)
-    return is_wide or len(turns) > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
+    is_long_text = any(
+        len(text) > _SHORT_TEXT or text.count("\n") >= _SHORT_LINES for text in texts
+    )
+    return is_long_text or len(turns) > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
 
 
-def _version_entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[VersionEntry]:
+def _version_entries(
+    dataset_versions: Sequence[DatasetVersion], run_counts: dict[int, int]
+) -> list[VersionEntry]:
     """List versions, newest first, each with its changes from the one before."""
-    readings = [Mapping.model_validate(one.mapping) for one in found]
-    before = [*readings, None][1:]
+    mappings = [Mapping.model_validate(version.mapping) for version in dataset_versions]
+    previous_mappings = [*mappings, None][1:]
     return [
         VersionEntry(
-            version=one,
+            version=version,
             changes=mapping_text.describe_changes(old, new)
             if old
             else [f"{mapping_text.describe_mapping(new)}."],
-            runs=uses.get(one.number, 0),
+            runs=run_counts.get(version.number, 0),
         )
-        for one, new, old in zip(found, readings, before, strict=True)
+        for version, new, old in zip(dataset_versions, mappings, previous_mappings, strict=True)
     ]
 
 
@@ -138,27 +142,27 @@ def _quality_findings(version: DatasetVersion, mapping: Mapping) -> list[dict[st
     if version.findings is None:
         return None
     return [
-        one
+        finding
         | {
-            "is_repeated": one["code"] in data_quality.DUPLICATE_CODES,
-            "can_leave_out": data_quality.can_exclude(mapping, one),
+            "is_repeated": finding["code"] in data_quality.DUPLICATE_CODES,
+            "can_leave_out": data_quality.can_exclude(mapping, finding),
         }
-        for one in version.findings
+        for finding in version.findings
     ]
 
 
 def _original_rows(
-    config: Settings, dataset: Dataset, asked: DatasetQuery, mapping: Mapping | None
+    config: Settings, dataset: Dataset, query: DatasetQuery, mapping: Mapping | None
 ) -> dict[str, Any] | None:
     """Return the requested rows as they are in the uploaded file."""
-    numbers = _parse_numbers(asked.original)
+    numbers = _parse_numbers(query.original)
     if not numbers:
         return None
     source = pending_datasets.original_source(config.datasets, dataset)
     source = replace(source, options=mapping.file) if mapping else source
-    if asked.split == "validation":
+    if query.split == "validation":
         source = pending_datasets.validation_source(config.datasets, dataset) or source
-    found = file_preview.find_rows(source, read_limits(config), numbers)
+    result = file_preview.find_rows(source, read_limits(config), numbers)
     rows = [
         {
             "place": row.place,
@@ -166,9 +170,9 @@ def _original_rows(
                 name: file_preview.shorten_value(value, 2000) for name, value in row.values.items()
             },
         }
-        for row in found.rows
+        for row in result.rows
     ]
-    return {"rows": rows, "looked_to": found.searched_to}
+    return {"rows": rows, "looked_to": result.searched_to}
 
 
 def _can_edit(config: Settings, dataset: Dataset) -> bool:
@@ -179,8 +183,8 @@ def _can_edit(config: Settings, dataset: Dataset) -> bool:
     return True
 
 
-def _parse_numbers(written: str) -> frozenset[int]:
-    parts = [part.strip() for part in written.split(",")][:_MAX_ROW_NUMBERS]
+def _parse_numbers(text: str) -> frozenset[int]:
+    parts = [part.strip() for part in text.split(",")][:_MAX_ROW_NUMBERS]
     return frozenset(
         int(part)
         for part in parts

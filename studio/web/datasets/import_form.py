@@ -32,7 +32,7 @@ class ImportForm:
 
     @property
     def offer(self) -> SourceOption:
-        return next(one for one in self.offers if one.kind == self.way)
+        return next(option for option in self.offers if option.kind == self.way)
 
     def value(self, name: str) -> str:
         return self.values.get(name, "")
@@ -46,15 +46,15 @@ def build_form(
     values: Mapping[str, str] | None = None,
 ) -> ImportForm:
     """Return the import form with one source chosen."""
-    offers = import_sources.list_sources(config)
-    known = way if way in {one.kind for one in offers} else UPLOAD
-    listed = known == "path" and bool(config.import_folders)
+    options = import_sources.list_sources(config)
+    selected = way if way in {option.kind for option in options} else UPLOAD
+    is_folder_source = selected == "path" and bool(config.import_folders)
     return ImportForm(
-        offers=offers,
-        way=known,
-        at=at if listed else "",
-        above=import_sources.parent_folder(config, at) if listed and at else "",
-        entries=import_sources.list_folder(config, at) if listed else [],
+        offers=options,
+        way=selected,
+        at=at if is_folder_source else "",
+        above=import_sources.parent_folder(config, at) if is_folder_source and at else "",
+        entries=import_sources.list_folder(config, at) if is_folder_source else [],
         fetching=import_sources.list_unfinished(db),
         values=values or {},
     )
@@ -67,9 +67,9 @@ def parse_source(posted: Mapping[str, Any]) -> Source:
         InvalidError: a field is missing or invalid.
 
     """
-    told = {name: str(value) for name, value in posted.items() if name != "name" and value}
+    fields = {name: str(value) for name, value in posted.items() if name != "name" and value}
     try:
-        return SOURCE_ADAPTER.validate_python(told)
+        return SOURCE_ADAPTER.validate_python(fields)
     except ValidationError as error:
         first = error.errors()[0]
         param = str(first["loc"][-1]) if first["loc"] else ""

@@ -23,13 +23,13 @@ def start_import(request: Request, posted: PostedForm, db: DB, config: Config) -
     """Queue an import and redirect to its progress."""
     name = str(posted.get("name", ""))
     try:
-        chore = import_sources.enqueue_import(db, config, import_form.parse_source(posted), name)
+        task = import_sources.enqueue_import(db, config, import_form.parse_source(posted), name)
     except _FORM_ERRORS as error:
-        again: dict[str, Any] = dataset_page.list_context(db, config, name=name, problem=error)
-        way = str(posted.get("kind", ""))
-        shown = again | {"bring": import_form.build_form(db, config, way, values=posted)}
-        return refused_form(request, "datasets/list.html", **shown)
-    return redirect(request, f"/chores/{chore.id}?then=/datasets/imports/{chore.id}/done")
+        context: dict[str, Any] = dataset_page.list_context(db, config, name=name, problem=error)
+        kind = str(posted.get("kind", ""))
+        form_context = context | {"bring": import_form.build_form(db, config, kind, values=posted)}
+        return refused_form(request, "datasets/list.html", **form_context)
+    return redirect(request, f"/chores/{task.id}?then=/datasets/imports/{task.id}/done")
 
 
 @router.get("/{chore_id}/done")

@@ -83,8 +83,8 @@ class MappingForm:
 
     @property
     def joiners(self) -> dict[str, str]:
-        own = {self.joiner: f"“{json.loads(self.joiner)}”"} if self.joiner not in JOINERS else {}
-        return JOINERS | own
+        custom = {self.joiner: f"“{json.loads(self.joiner)}”"} if self.joiner not in JOINERS else {}
+        return JOINERS | custom
 
     @property
     def class_columns(self) -> list[str]:
@@ -110,7 +110,11 @@ class MappingForm:
                 "joiner": json.loads(self.joiner),
                 "system": self.system,
                 "values": _changed_values(self.values),
-                "keep": [asdict(one) for one in self.keep if one.column or one.value],
+                "keep": [
+                    asdict(row_filter)
+                    for row_filter in self.keep
+                    if row_filter.column or row_filter.value
+                ],
                 "sample": self.sample or None,
                 "media": self.media,
                 "deduplicate": self.deduplicate,
@@ -127,14 +131,16 @@ def form_from_mapping(mapping: Mapping, seen: FilePreview) -> MappingForm:
     columns = dict.fromkeys(
         [*mapping.columns, *seen.columns][: max(MAX_COLUMNS, len(mapping.columns))]
     )
-    played = {column: role for role, named in mapping.roles.items() for column in named}
+    role_of = {
+        column: role for role, role_columns in mapping.roles.items() for column in role_columns
+    }
     form = MappingForm(
         shape=mapping.shape,
-        roles={column: played.get(column, "") for column in _sort_columns(columns, seen.columns)},
+        roles={column: role_of.get(column, "") for column in _sort_columns(columns, seen.columns)},
         joiner=json.dumps(mapping.joiner),
         system=mapping.system,
-        values={column: dict(found) for column, found in mapping.values.items()},
-        keep=[Filter(**one.model_dump()) for one in mapping.keep],
+        values={column: dict(replacements) for column, replacements in mapping.values.items()},
+        keep=[Filter(**row_filter.model_dump()) for row_filter in mapping.keep],
         sample=str(mapping.sample or ""),
         media=mapping.media,
         deduplicate=mapping.deduplicate,
@@ -171,9 +177,9 @@ def parse_form(sent: Values[str, Any]) -> MappingForm:
         system=_text_value(sent, "system").replace("\r\n", "\n"),
         values=dict(_parse_values(_nested_values(sent, "value"))),
         keep=[
-            Filter(**{name: _text_value(one, name) for name in ("column", "op", "value")})
-            for one in _nested_values(sent, "keep").values()
-            if isinstance(one, dict)
+            Filter(**{name: _text_value(row_filter, name) for name in ("column", "op", "value")})
+            for row_filter in _nested_values(sent, "keep").values()
+            if isinstance(row_filter, dict)
         ][:MAX_FILTERS],
         sample=_text_value(sent, "sample").strip(),
         media=_text_value(sent, "media") or "refuse",
@@ -187,9 +193,9 @@ def parse_form(sent: Values[str, Any]) -> MappingForm:
 
 def convert_roles(form: MappingForm) -> MappingForm:
     """Keep each column's role if the chosen shape has it, else use a similar one."""
-    known = [role.name for role in form.choices]
+    role_names = [role.name for role in form.choices]
     return replace(
-        form, roles={column: _similar_role(role, known) for column, role in form.roles.items()}
+        form, roles={column: _similar_role(role, role_names) for column, role in form.roles.items()}
     )
 
 
@@ -198,10 +204,10 @@ def apply_action(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
     if "add" in sent and len(form.keep) < MAX_FILTERS:
         return replace(form, keep=[*form.keep, Filter(column=next(iter(form.roles), ""))])
     if removed := _text_value(sent, "remove"):
-        kept = [one for i, one in enumerate(form.keep) if str(i) != removed]
-        return replace(form, keep=kept)
-    known = {role.name for role in form.choices}
-    fits = all(role in known for role in form.roles.values() if role)
+        remaining = [row_filter for i, row_filter in enumerate(form.keep) if str(i) != removed]
+        return replace(form, keep=remaining)
+    role_names = {role.name for role in form.choices}
+    fits = all(role in role_names for role in form.roles.values() if role)
     return form if fits else convert_roles(form)
 
 
@@ -211,7 +217,10 @@ def add_class_values(form: MappingForm, seen: FilePreview) -> MappingForm:
         column: {raw: raw for raw in seen.values.get(column, {})} | form.values.get(column, {})
         for column in form.class_columns
     }
-    return replace(form, values={column: found for column, found in values.items() if found})
+    return replace(
+        form,
+        values={column: replacements for column, replacements in values.items() if replacements},
+    )
 
 
 def field_problems(error: ValidationError) -> dict[str, str]:
@@ -227,17 +236,17 @@ def field_title(name: str) -> str:
     return _FIELD_TITLES.get(name) or _FIELD_TITLES.get(first) or first.capitalize()
 
 
-def _similar_role(role: str, known: Sequence[str]) -> str:
-    if role in known:
+def _similar_role(role: str, role_names: Sequence[str]) -> str:
+    if role in role_names:
         return role
-    alike = next((roles for roles in _SIMILAR_ROLES if role in roles), frozenset[str]())
-    return next((name for name in known if name in alike), "")
+    similar = next((roles for roles in _SIMILAR_ROLES if role in roles), frozenset[str]())
+    return next((name for name in role_names if name in similar), "")
 
 
 def _sort_columns(columns: Values[str, None], order: Sequence[str]) -> list[str]:
     return [
-        *(one for one in order if one in columns),
-        *(one for one in columns if one not in order),
+        *(column for column in order if column in columns),
+        *(column for column in columns if column not in order),
     ]
 
 
@@ -253,17 +262,17 @@ def _split_fields(mapping: Mapping | None) -> dict[str, str]:
     }
 
 
-def _parse_split(sent: Values[str, str]) -> dict[str, Any]:
+def _parse_split(posted: Values[str, str]) -> dict[str, Any]:
     """Return only what the chosen kind of split needs: hidden fields must not cause errors."""
-    kind = sent.get("kind", "none")
+    kind = posted.get("kind", "none")
     match kind:
         case "share":
-            return {"kind": kind, "share": _parse_share(sent.get("share", ""))}
+            return {"kind": kind, "share": _parse_share(posted.get("share", ""))}
         case "column":
-            parts = {name: _parse_list(sent.get(name, "")) for name in ("train", "validation")}
-            return {"kind": kind, "column": sent.get("column", ""), **parts}
+            parts = {name: _parse_list(posted.get(name, "")) for name in ("train", "validation")}
+            return {"kind": kind, "column": posted.get("column", ""), **parts}
         case "dataset":
-            return {"kind": kind, "dataset": sent.get("dataset", "")}
+            return {"kind": kind, "dataset": posted.get("dataset", "")}
     return {"kind": kind}
 
 
@@ -279,34 +288,34 @@ def _parse_list(text: str) -> list[str]:
 
 
 def _changed_values(values: Values[str, Values[str, str]]) -> dict[str, dict[str, str]]:
-    found = {
+    changed = {
         column: {raw: word for raw, word in words.items() if word != raw}
         for column, words in values.items()
     }
-    return {column: words for column, words in found.items() if words}
+    return {column: words for column, words in changed.items() if words}
 
 
-def _parse_values(sent: Values[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
-    for one in sent.values():
-        if isinstance(one, dict):
-            pairs = (pair for pair in one.values() if isinstance(pair, dict))
+def _parse_values(posted: Values[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
+    for entry in posted.values():
+        if isinstance(entry, dict):
+            pairs = (pair for pair in entry.values() if isinstance(pair, dict))
             words = {str(pair.get("raw", "")): str(pair.get("shown", "")) for pair in pairs}
-            yield str(one.get("column", "")), words
+            yield str(entry.get("column", "")), words
 
 
-def _nested_values(sent: Values[str, Any], name: str) -> dict[str, Any]:
-    found = sent.get(name)
-    return found if isinstance(found, dict) else {}
+def _nested_values(posted: Values[str, Any], name: str) -> dict[str, Any]:
+    value = posted.get(name)
+    return value if isinstance(value, dict) else {}
 
 
-def _text_value(sent: Values[str, Any], name: str) -> str:
-    found = sent.get(name, "")
-    return found if isinstance(found, str) else ""
+def _text_value(posted: Values[str, Any], name: str) -> str:
+    value = posted.get(name, "")
+    return value if isinstance(value, str) else ""
 
 
-def _json_string(written: str) -> str:
+def _json_string(text: str) -> str:
     """Return the text if it is a JSON string, else an empty string."""
     try:
-        return written if isinstance(json.loads(written), str) else ""
+        return text if isinstance(json.loads(text), str) else ""
     except ValueError:
         return ""

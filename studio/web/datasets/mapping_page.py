@@ -47,8 +47,8 @@ def show(
     chosen: AlternativeIndex = None,
 ) -> Response:
     """Show the requested mapping, else the one in use, else the detected one."""
-    screen = MappingView(db, config, datasets.get(db, dataset_id))
-    return page(request, TEMPLATE, **screen.initial_context(chosen, options))
+    view = MappingView(db, config, datasets.get(db, dataset_id))
+    return page(request, TEMPLATE, **view.initial_context(chosen, options))
 
 
 @router.post("/form")
@@ -56,10 +56,8 @@ def update_form(
     request: Request, dataset_id: DatasetId, posted: PostedForm, db: ReadDB, config: Config
 ) -> Response:
     """Redraw the form after a change of its fields: a shape, a split, a filter."""
-    screen = MappingView(db, config, datasets.get(db, dataset_id))
-    context = screen.form_context(
-        mapping_form.apply_action(mapping_form.parse_form(posted), posted)
-    )
+    view = MappingView(db, config, datasets.get(db, dataset_id))
+    context = view.form_context(mapping_form.apply_action(mapping_form.parse_form(posted), posted))
     if wants_fragment(request):
         return block(request, TEMPLATE, "form", **context)
     return page(request, TEMPLATE, **context)
@@ -70,9 +68,9 @@ def preview(
     request: Request, dataset_id: DatasetId, posted: PostedForm, db: ReadDB, config: Config
 ) -> Response:
     """Show the first rows as the unsaved form maps them; nothing is saved."""
-    screen = MappingView(db, config, datasets.get(db, dataset_id))
+    view = MappingView(db, config, datasets.get(db, dataset_id))
     return block(
-        request, TEMPLATE, "preview", outcome=screen.preview(mapping_form.parse_form(posted))
+        request, TEMPLATE, "preview", outcome=view.preview(mapping_form.parse_form(posted))
     )
 
 
@@ -83,7 +81,7 @@ def save_mapping(
     """Build a version from the whole file with this mapping; new runs train on it."""
     form = mapping_form.parse_form(posted)
     try:
-        made = dataset_builds.rebuild(
+        result = dataset_builds.rebuild(
             request.app.state.engine,
             config.datasets,
             dataset_id,
@@ -91,10 +89,10 @@ def save_mapping(
             read_limits(config),
         )
     except (ValidationError, InvalidError) as error:
-        screen = MappingView(db, config, datasets.get(db, dataset_id))
-        return _form_with_errors(request, screen.form_context(form, error))
-    told = "" if made.is_new else "?told=same"
-    return redirect(request, f"/datasets/{dataset_id}{told}")
+        view = MappingView(db, config, datasets.get(db, dataset_id))
+        return _form_with_errors(request, view.form_context(form, error))
+    notice = "" if result.is_new else "?told=same"
+    return redirect(request, f"/datasets/{dataset_id}{notice}")
 
 
 def _form_with_errors(request: Request, context: dict[str, Any]) -> Response:

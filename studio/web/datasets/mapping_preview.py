@@ -48,22 +48,24 @@ class MappingPreview:
 def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> MappingPreview:
     """Apply a mapping to the first rows."""
     try:
-        found = preview_rows(source, mapping, limits, rows=SAMPLE_ROWS)
+        previewed = preview_rows(source, mapping, limits, rows=SAMPLE_ROWS)
     except InvalidError as error:
         return MappingPreview(refused=error)
-    kept = [one for one in found if one.row is not None]
-    dropped = [one for one in found if one.row is None]
+    usable_rows = [row for row in previewed if row.row is not None]
+    dropped = [row for row in previewed if row.row is None]
     reasons: dict[str, list[str]] = {}
-    for one in dropped:
-        reasons.setdefault(one.problem or "", []).append(one.place)
+    for row in dropped:
+        reasons.setdefault(row.problem or "", []).append(row.place)
     return MappingPreview(
-        looked_at=len(found),
-        usable=len(kept),
-        is_whole=len(found) < SAMPLE_ROWS,
-        rows=kept[:SHOWN_ROWS],
+        looked_at=len(previewed),
+        usable=len(usable_rows),
+        is_whole=len(previewed) < SAMPLE_ROWS,
+        rows=usable_rows[:SHOWN_ROWS],
         dropped=dropped[:SHOWN_ROWS],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
         lesson=mapping_text.TRAINED_ON[mapping.kind],
         not_learnt=mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
-        judged_bad=sum(one.row is not None and to_sft_example(one.row) is None for one in kept),
+        judged_bad=sum(
+            row.row is not None and to_sft_example(row.row) is None for row in usable_rows
+        ),
     )

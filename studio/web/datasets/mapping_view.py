@@ -69,18 +69,18 @@ class MappingView:
         mapping = Mapping.model_validate(current.mapping) if current else None
         if options == DETECT_ALL and mapping is not None:
             options = mapping.file
-        found = self._detect(options)
-        readings = found.mappings
-        seen = self._read_head(found.options)
-        if chosen is not None and chosen < len(readings):
-            form = mapping_form.form_from_mapping(readings[chosen], seen)
-        elif mapping is not None and mapping.file == found.options:
-            form = mapping_form.form_from_mapping(mapping, seen)
-        elif readings:
-            form = mapping_form.form_from_mapping(self._with_validation_file(readings[0]), seen)
+        detection = self._detect(options)
+        mappings = detection.mappings
+        preview = self._read_head(detection.options)
+        if chosen is not None and chosen < len(mappings):
+            form = mapping_form.form_from_mapping(mappings[chosen], preview)
+        elif mapping is not None and mapping.file == detection.options:
+            form = mapping_form.form_from_mapping(mapping, preview)
+        elif mappings:
+            form = mapping_form.form_from_mapping(self._with_validation_file(mappings[0]), preview)
         else:
-            form = mapping_form.empty_form(seen, found.options)
-        return self._context(form, found, seen)
+            form = mapping_form.empty_form(preview, detection.options)
+        return self._context(form, detection, preview)
 
     def form_context(
         self, form: MappingForm, error: ValidationError | InvalidError | None = None
@@ -100,27 +100,27 @@ class MappingView:
     def _context(
         self,
         form: MappingForm,
-        found: "_DetectedFile",
-        seen: FilePreview,
+        detection: "_DetectedFile",
+        preview: FilePreview,
         error: ValidationError | InvalidError | None = None,
     ) -> dict[str, Any]:
         return {
             "dataset": self.dataset,
             "base": f"/datasets/{self.dataset.id}/mapping",
             "failed": self._failed_task(),
-            "detected": found.detected,
-            "unseen": found.reason,
-            "readings": [mapping_text.describe_mapping(one) for one in found.mappings],
-            "chosen": _chosen_index(found, form),
-            "file": found.options,
-            "file_query": _options_query(found.options),
-            "encodings": found.encodings,
-            "sheets": found.sheets,
+            "detected": detection.detected,
+            "unseen": detection.reason,
+            "readings": [mapping_text.describe_mapping(mapping) for mapping in detection.mappings],
+            "chosen": _chosen_index(detection, form),
+            "file": detection.options,
+            "file_query": _options_query(detection.options),
+            "encodings": detection.encodings,
+            "sheets": detection.sheets,
             "all_encodings": ENCODINGS,
             "is_text": self.dataset.format in TEXT_FORMATS,
-            "form": mapping_form.add_class_values(form, seen),
-            "glance": seen,
-            "first": [_preview_row(row) for row in seen.rows[:PREVIEW_ROWS]],
+            "form": mapping_form.add_class_values(form, preview),
+            "glance": preview,
+            "first": [_preview_row(row) for row in preview.rows[:PREVIEW_ROWS]],
             "problems": _problems(error),
             "is_open": _is_open,
             "outcome": MappingPreview(refused=error)
@@ -142,14 +142,16 @@ class MappingView:
         """Return what was detected at upload, or detect again if the options differ."""
         limits = self.limits.for_request()
         try:
-            seen = pending_datasets.load_detection(self.folder, self.dataset, self.limits)
-            if options not in (DETECT_ALL, seen.mapping.file):
-                seen = inspect_file(replace(self.source, options=options), limits).detected
+            detected = pending_datasets.load_detection(self.folder, self.dataset, self.limits)
+            if options not in (DETECT_ALL, detected.mapping.file):
+                detected = inspect_file(replace(self.source, options=options), limits).detected
         except (InvalidError, TooLargeError) as error:
             kind = detect_format(self.source.path, self.source.filename)
             file = detect_options(self.source.path, kind, limits, options)
             return _DetectedFile(None, error.message, file.options, file.encodings, file.sheets)
-        return _DetectedFile(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
+        return _DetectedFile(
+            detected, "", detected.mapping.file, detected.encodings, detected.sheets
+        )
 
     def _with_validation_file(self, mapping: Mapping) -> Mapping:
         if pending_datasets.validation_source(self.folder, self.dataset) is None:
@@ -157,19 +159,21 @@ class MappingView:
         return mapping.model_copy(update={"split": Split(kind="dataset")})
 
     def _failed_task(self) -> Task | None:
-        chore = dataset_builds.latest_task(self.db, self.dataset.id or 0)
-        return chore if chore is not None and chore.status is TaskStatus.FAILED else None
+        task = dataset_builds.latest_task(self.db, self.dataset.id or 0)
+        return task if task is not None and task.status is TaskStatus.FAILED else None
 
     def _validation_options(self) -> list[tuple[str, str]]:
         """Return the possible sources of validation rows: the uploaded file, other datasets."""
-        own = pending_datasets.validation_source(self.folder, self.dataset)
-        brought = [("", f"the uploaded validation file, {own.filename}")] if own else []
-        named = [
-            (one.name, one.name)
-            for one in datasets.newest(self.db)
-            if one.id != self.dataset.id and one.version is not None
+        uploaded = pending_datasets.validation_source(self.folder, self.dataset)
+        uploaded_options = (
+            [("", f"the uploaded validation file, {uploaded.filename}")] if uploaded else []
+        )
+        dataset_options = [
+            (dataset.name, dataset.name)
+            for dataset in datasets.newest(self.db)
+            if dataset.id != self.dataset.id and dataset.version is not None
         ]
-        return brought + named
+        return uploaded_options + dataset_options
 
 
 def _options_query(options: FileOptions) -> str:
@@ -183,16 +187,18 @@ def _preview_row(row: RawRow) -> dict[str, Any]:
     return {"number": row.number, "cells": cells}
 
 
-def _chosen_index(found: _DetectedFile, form: MappingForm) -> int | None:
+def _chosen_index(detection: _DetectedFile, form: MappingForm) -> int | None:
     """Return the index of the detected mapping that the form shows, if any."""
     roles: dict[str, list[str]] = {}
     for column, role in form.roles.items():
         if role:
             roles.setdefault(role, []).append(column)
-    same = (
-        i for i, one in enumerate(found.mappings) if (one.shape, one.roles) == (form.shape, roles)
+    matches = (
+        i
+        for i, mapping in enumerate(detection.mappings)
+        if (mapping.shape, mapping.roles) == (form.shape, roles)
     )
-    return next(same, None)
+    return next(matches, None)
 
 
 def _problems(error: ValidationError | InvalidError | None) -> dict[str, str]:
@@ -205,8 +211,8 @@ def _problems(error: ValidationError | InvalidError | None) -> dict[str, str]:
 
 
 def _invalid_mapping(error: ValidationError) -> InvalidError:
-    name, words = next(iter(mapping_form.field_problems(error).items()))
-    return InvalidError(f"{mapping_form.field_title(name)}: {words.rstrip('.')}.")
+    name, message = next(iter(mapping_form.field_problems(error).items()))
+    return InvalidError(f"{mapping_form.field_title(name)}: {message.rstrip('.')}.")
 
 
 _PART_FIELDS = {

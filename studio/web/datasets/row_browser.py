@@ -53,45 +53,51 @@ def parse_query(asked: Mapping[str, Any]) -> RowStep:
 def find_row(folder: Path, version: DatasetVersion, asked: RowStep) -> RowView:
     """Find the row that a step leads to."""
     total = version.train_rows if asked.split == "train" else version.validation_rows
-    at = min(asked.row, max(1, total))
-    here = RowView(version=version, part=asked.split, words=asked.q.strip(), total=total, number=at)
-    if not here.words:
-        at = min(max(1, at + {"back": -1, "on": 1}.get(asked.step, 0)), max(1, total))
-        return replace(here, number=at, row=_read_row(folder, here, at))
-    page = _search_rows(folder, here, asked.step)
-    if page.rows:
-        return replace(here, number=page.rows[0].number, row=page.rows[0])
-    if page.looked_to is not None:
-        return _unfinished_search(here, page.looked_to, asked.step)
-    if asked.step in {"back", "on"}:
-        told = (
-            f"No row before row {at:,} has “{here.words}”."
-            if asked.step == "back"
-            else f"No row after row {at:,} has “{here.words}”."
+    row_number = min(asked.row, max(1, total))
+    view = RowView(
+        version=version, part=asked.split, words=asked.q.strip(), total=total, number=row_number
+    )
+    if not view.words:
+        row_number = min(
+            max(1, row_number + {"back": -1, "on": 1}.get(asked.step, 0)), max(1, total)
         )
-        return replace(here, row=_read_row(folder, here, at), notice=told)
-    told = f"No row from row {at:,} onward has “{here.words}”."
-    if asked.step == "first" or at == 1:
-        told = f"No row has “{here.words}”."
-    return replace(here, notice=told)
+        return replace(view, number=row_number, row=_read_row(folder, view, row_number))
+    page = _search_rows(folder, view, asked.step)
+    if page.rows:
+        return replace(view, number=page.rows[0].number, row=page.rows[0])
+    if page.looked_to is not None:
+        return _unfinished_search(view, page.looked_to, asked.step)
+    if asked.step in {"back", "on"}:
+        notice = (
+            f"No row before row {row_number:,} has “{view.words}”."
+            if asked.step == "back"
+            else f"No row after row {row_number:,} has “{view.words}”."
+        )
+        return replace(view, row=_read_row(folder, view, row_number), notice=notice)
+    notice = f"No row from row {row_number:,} onward has “{view.words}”."
+    if asked.step == "first" or row_number == 1:
+        notice = f"No row has “{view.words}”."
+    return replace(view, notice=notice)
 
 
-def _unfinished_search(here: RowView, looked_to: int, step: Direction) -> RowView:
+def _unfinished_search(view: RowView, looked_to: int, step: Direction) -> RowView:
     further: Direction = "back" if step == "back" else "on"
-    to = f"back to row {looked_to:,}" if step == "back" else f"up to row {looked_to:,}"
-    told = f"No row with “{here.words}” {to} so far."
-    return replace(here, number=max(1, looked_to), notice=told, further=further)
+    progress = f"back to row {looked_to:,}" if step == "back" else f"up to row {looked_to:,}"
+    notice = f"No row with “{view.words}” {progress} so far."
+    return replace(view, number=max(1, looked_to), notice=notice, further=further)
 
 
-def _read_row(folder: Path, here: RowView, number: int) -> NumberedRow | None:
-    which = RowQuery(part=here.part, numbers=frozenset({number}))
-    return next(iter(versions.load_rows(folder, here.version, which).rows), None)
+def _read_row(folder: Path, view: RowView, number: int) -> NumberedRow | None:
+    row_query = RowQuery(part=view.part, numbers=frozenset({number}))
+    return next(iter(versions.load_rows(folder, view.version, row_query).rows), None)
 
 
-def _search_rows(folder: Path, here: RowView, step: Direction) -> Page:
-    which = RowQuery(part=here.part, words=here.words)
+def _search_rows(folder: Path, view: RowView, step: Direction) -> Page:
+    row_query = RowQuery(part=view.part, words=view.words)
     if step == "back":
-        which = replace(which, before=here.number)
+        row_query = replace(row_query, before=view.number)
     else:
-        which = replace(which, after={"first": 0, "on": here.number}.get(step, here.number - 1))
-    return versions.load_rows(folder, here.version, which, limit=1)
+        row_query = replace(
+            row_query, after={"first": 0, "on": view.number}.get(step, view.number - 1)
+        )
+    return versions.load_rows(folder, view.version, row_query, limit=1)

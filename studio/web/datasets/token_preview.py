@@ -82,12 +82,12 @@ class TokenPanel:
     def counted(self) -> str:
         """Summarise the row's tokens in one line: total, trained on, truncated."""
         assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
-        found = self.tokens
-        total = ngettext("%(count)s token", "%(count)s tokens", found.total)
+        tokens = self.tokens
+        total = ngettext("%(count)s token", "%(count)s tokens", tokens.total)
         return gettext("%(total)s · %(trained)s trained on · %(cut)s truncated") % {
-            "total": total % {"count": formatting.number(found.total)},
-            "trained": formatting.number(found.learnt),
-            "cut": formatting.number(found.cut),
+            "total": total % {"count": formatting.number(tokens.total)},
+            "trained": formatting.number(tokens.learnt),
+            "cut": formatting.number(tokens.cut),
         }
 
     @property
@@ -102,17 +102,19 @@ class TokenPanel:
             "size": formatting.number(pack.size),
             "limit": formatting.number(pack.limit),
         }
-        others = [one.number for one in pack.rows if one.number != self.place.number]
-        if not others:
+        other_rows = [
+            packed_row.number for packed_row in pack.rows if packed_row.number != self.place.number
+        ]
+        if not other_rows:
             return gettext("Not packed with other rows: %(full)s.") % {"full": full}
-        told = ngettext(
+        message = ngettext(
             "Packed with row %(rows)s: %(full)s.",
             "Packed with rows %(rows)s: %(full)s.",
-            len(others),
+            len(other_rows),
         )
-        more = ["…"] if len(others) > _MAX_NAMED_ROWS else []
-        rows = ", ".join([*map(formatting.number, others[:_MAX_NAMED_ROWS]), *more])
-        return told % {"rows": rows, "full": full}
+        more = ["…"] if len(other_rows) > _MAX_NAMED_ROWS else []
+        rows = ", ".join([*map(formatting.number, other_rows[:_MAX_NAMED_ROWS]), *more])
+        return message % {"rows": rows, "full": full}
 
     @property
     def before(self) -> list[PackedRow]:
@@ -123,80 +125,94 @@ class TokenPanel:
     def behind(self) -> list[PackedRow]:
         return self._around(lambda one, own: one > own)
 
-    def _around(self, is_there: Callable[[int, int], bool]) -> list[PackedRow]:
+    def _around(self, predicate: Callable[[int, int], bool]) -> list[PackedRow]:
         assert self.place is not None  # noqa: S101 -- only a row of a dataset is packed
         rows = self.tokens.pack.rows if self.tokens and self.tokens.pack else []
-        return [one for one in rows if is_there(one.number, self.place.number)]
+        return [
+            packed_row for packed_row in rows if predicate(packed_row.number, self.place.number)
+        ]
 
 
 def load_preview(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> TokenPanel:
     """Tokenize a row. No database lock is held while the tokenizer service works."""
     try:
-        known = PreviewQuery.model_validate(wanted)
+        query = PreviewQuery.model_validate(wanted)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0]).replace("_", " ")
         return TokenPanel(
             problem=InvalidError(f"The {name} is not valid.", hint="Change it and try again.")
         )
-    where: RowPosition | None = None
+    position: RowPosition | None = None
     try:
         with read_session(engine) as db:
-            where = _find_row(db, known)
-            row = token_preview.read_row(settings.datasets, where)
-            asked = token_preview.tokens_request(
+            position = _find_row(db, query)
+            row = token_preview.read_row(settings.datasets, position)
+            tokenizer_request = token_preview.tokens_request(
                 db,
-                known.model,
+                query.model,
                 row,
-                max_length=known.max_length,
-                chat_template=known.chat_template,
+                max_length=query.max_length,
+                chat_template=query.chat_template,
             )
-        if known.packing:
-            drawn = known.validation_share, known.seed
-            asked = token_preview.with_packing_window(asked, settings.datasets, where, *drawn)
-        return _tokenize_row(settings, where, asked)
+        if query.packing:
+            validation_split = query.validation_share, query.seed
+            tokenizer_request = token_preview.with_packing_window(
+                tokenizer_request, settings.datasets, position, *validation_split
+            )
+        return _tokenize_row(settings, position, tokenizer_request)
     except StudioError as error:
-        return TokenPanel(place=where, problem=error)
+        return TokenPanel(place=position, problem=error)
 
 
-def _find_row(db: Session, wanted: PreviewQuery) -> RowPosition:
-    dataset = datasets.require(db, wanted.dataset)
-    if wanted.step == "random":
-        return token_preview.random_row(db, dataset, wanted.split, wanted.version)
-    steps = {"back": -1, "on": 1}.get(wanted.step, 0)
-    return token_preview.nearest_row(db, dataset, wanted.split, wanted.row + steps, wanted.version)
+def _find_row(db: Session, query: PreviewQuery) -> RowPosition:
+    dataset = datasets.require(db, query.dataset)
+    if query.step == "random":
+        return token_preview.random_row(db, dataset, query.split, query.version)
+    steps = {"back": -1, "on": 1}.get(query.step, 0)
+    return token_preview.nearest_row(db, dataset, query.split, query.row + steps, query.version)
 
 
-def _tokenize_row(settings: Settings, where: RowPosition, asked: TokenizerRequest) -> TokenPanel:
+def _tokenize_row(
+    settings: Settings, position: RowPosition, tokenizer_request: TokenizerRequest
+) -> TokenPanel:
     try:
-        found = tokenizer_client.tokenize_row(settings, asked)
+        preview = tokenizer_client.tokenize_row(settings, tokenizer_request)
     except InvalidError as error:
         if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
             raise
-        return TokenPanel(place=where, problem=error, templates=_template_choices(settings, asked))
-    return TokenPanel(place=where, tokens=found, turns=_token_turns(found))
+        return TokenPanel(
+            place=position, problem=error, templates=_template_choices(settings, tokenizer_request)
+        )
+    return TokenPanel(place=position, tokens=preview, turns=_token_turns(preview))
 
 
 _TEMPLATES = {"kind": "templates", "window": None}
 
 
-def _template_choices(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews | None:
+def _template_choices(
+    settings: Settings, tokenizer_request: TokenizerRequest
+) -> TemplatePreviews | None:
     """Return previews of the templates that could render the row; None if that fails, too."""
     try:
-        return tokenizer_client.render_templates(settings, asked.model_copy(update=_TEMPLATES))
+        return tokenizer_client.render_templates(
+            settings, tokenizer_request.model_copy(update=_TEMPLATES)
+        )
     except StudioError:
         return None
 
 
-def _token_turns(found: TokenPreview) -> list[TokenTurn]:
+def _token_turns(preview: TokenPreview) -> list[TokenTurn]:
     turns: list[TokenTurn] = []
     was_cut = False
-    for number, tokens in groupby(found.tokens, key=lambda token: token.turn):
-        stretches: list[TokenSpan] = []
-        for (learnt, cut), some in groupby(tokens, key=lambda token: (token.learnt, token.cut)):
-            begins, was_cut = cut and not was_cut, cut
-            stretches.append(
-                TokenSpan(learnt=learnt, cut=cut, begins_cut=begins, tokens=list(some))
+    for number, tokens in groupby(preview.tokens, key=lambda token: token.turn):
+        spans: list[TokenSpan] = []
+        for (learnt, cut), span_tokens in groupby(
+            tokens, key=lambda token: (token.learnt, token.cut)
+        ):
+            begins_cut, was_cut = cut and not was_cut, cut
+            spans.append(
+                TokenSpan(learnt=learnt, cut=cut, begins_cut=begins_cut, tokens=list(span_tokens))
             )
-        role = found.roles[number] if number < len(found.roles) else "text"
-        turns.append(TokenTurn(role=role, stretches=stretches))
+        role = preview.roles[number] if number < len(preview.roles) else "text"
+        turns.append(TokenTurn(role=role, stretches=spans))
     return turns

@@ -21,9 +21,9 @@ DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.post("/new/sight")
 def preview_form_row(request: Request, posted: PostedForm, config: Config) -> Response:
     """Show a row of the form's dataset as its model will see it; nothing is saved."""
-    wanted = _preview_query(posted)
-    found = token_preview.load_preview(request.app.state.engine, config, wanted)
-    return block(request, "experiments/new.html", "sight", sight=found, wanted=wanted)
+    params = _preview_query(posted)
+    panel = token_preview.load_preview(request.app.state.engine, config, params)
+    return block(request, "experiments/new.html", "sight", sight=panel, wanted=params)
 
 
 @router.get("/datasets/{dataset_id}/sight")
@@ -35,9 +35,9 @@ def preview_dataset_row(
 ) -> Response:
     with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
-        known = choices.model_names(db)
+        model_names = choices.model_names(db)
         name, version = dataset.name, dataset.version
-        base, why = ("", "") if model else choices.default_base_model(db, name)
+        base, reason = ("", "") if model else choices.default_base_model(db, name)
     values = {
         "max_length": "1024",
         "chat_template": "model",
@@ -48,8 +48,8 @@ def preview_dataset_row(
     }
     context: dict[str, Any] = {
         "dataset": {"id": dataset_id, "name": name, "version": version},
-        "models": known,
-        "why_model": why,
+        "models": model_names,
+        "why_model": reason,
         "values": values,
         "sight": token_preview.load_preview(request.app.state.engine, config, values),
     }
@@ -60,21 +60,23 @@ def preview_dataset_row(
 
 def _preview_query(posted: Mapping[str, Any]) -> dict[str, Any]:
     """Read the preview's parameters from a posted recipe form."""
-    data, look, knobs = (_form_section(posted, name) for name in ("data", "look", "optimisation"))
-    given = {
+    data, preview_fields, optimisation = (
+        _form_section(posted, name) for name in ("data", "look", "optimisation")
+    )
+    params = {
         "model": posted.get("base_model"),
         "dataset": posted.get("dataset"),
-        "row": look.get("row"),
-        "step": look.get("step"),
+        "row": preview_fields.get("row"),
+        "step": preview_fields.get("step"),
         "max_length": data.get("max_length"),
         "chat_template": data.get("chat_template"),
         "packing": data.get("packing"),
         "validation_share": data.get("validation_share"),
-        "seed": knobs.get("seed"),
+        "seed": optimisation.get("seed"),
     }
-    return {name: value for name, value in given.items() if value not in (None, "")}
+    return {name: value for name, value in params.items() if value not in (None, "")}
 
 
 def _form_section(posted: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = posted.get(name)
-    return found if isinstance(found, dict) else {}
+    section = posted.get(name)
+    return section if isinstance(section, dict) else {}

@@ -88,13 +88,13 @@ class StatsView:
 def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> StatsView:
     """Return the stored statistics, or the task that counts them; nothing is counted here."""
     try:
-        wanted = parse_query(asked)
-        chore = token_stats.latest_task(db, stats_selection(db, dataset, wanted))
+        query = parse_query(asked)
+        task = token_stats.latest_task(db, stats_selection(db, dataset, query))
     except StudioError as error:
         return StatsView(problem=error)
-    found = token_stats.parse_result(chore) if chore else None
-    figures = build_figures(found, wanted.max_length) if found else None
-    return StatsView(wanted=wanted, chore=None if found else chore, figures=figures)
+    stats = token_stats.parse_result(task) if task else None
+    figures = build_figures(stats, query.max_length) if stats else None
+    return StatsView(wanted=query, chore=None if stats else task, figures=figures)
 
 
 def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
@@ -110,9 +110,9 @@ def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
         )
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        what = {"max_length": "max sequence length"}.get(name, name.replace("_", " "))
+        label = {"max_length": "max sequence length"}.get(name, name.replace("_", " "))
         raise InvalidError(
-            f"The {what} is not valid.",
+            f"The {label} is not valid.",
             hint=f"Enter a number from 1 to {counts.MAX_LENGTH:,}." if name == "max_length" else "",
             param=name,
         ) from error
@@ -127,8 +127,8 @@ def stats_selection(db: Session, dataset: Dataset, wanted: StatsQuery) -> StatsR
         NotFoundError: the version does not exist.
 
     """
-    found = find_version(db, dataset, wanted.version)
-    return token_stats.build_request(db, found, wanted.model, wanted.chat_template)
+    version = find_version(db, dataset, wanted.version)
+    return token_stats.build_request(db, version, wanted.model, wanted.chat_template)
 
 
 def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:
@@ -147,56 +147,58 @@ def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVe
 
 def build_figures(found: TokenStats, at: int) -> StatsFigures:
     parts = found.parts
-    lost, bars = (
+    truncation, bars = (
         counts.measure_truncation(list(parts.values()), at),
         counts.build_bars(list(parts.values()), at),
     )
     return StatsFigures(
         sides=[
-            _part_stats(name, tally, drawn, at)
-            for (name, tally), drawn in zip(parts.items(), bars, strict=True)
+            _part_stats(name, part_stats, part_bars, at)
+            for (name, part_stats), part_bars in zip(parts.items(), bars, strict=True)
         ],
-        lost=lost,
-        sentence=token_stats.describe_truncation(lost),
+        lost=truncation,
+        sentence=token_stats.describe_truncation(truncation),
         place=_cut_position(bars[0], at),
         roles={
             name: title
             for name, title in ROLE_TITLES.items()
-            if any(tally.roles[name] for tally in parts.values())
+            if any(part_stats.roles[name] for part_stats in parts.values())
         },
     )
 
 
-def _part_stats(name: str, tally: PartStats, bars: list[HistogramBar], at: int) -> PartView:
+def _part_stats(
+    name: str, part_stats: PartStats, bars: list[HistogramBar], max_length: int
+) -> PartView:
     return PartView(
         part=name,
         label=token_stats.PART_NAMES[name].capitalize(),
-        tally=tally,
-        lost=counts.measure_truncation([tally], at),
+        tally=part_stats,
+        lost=counts.measure_truncation([part_stats], max_length),
         bars=bars,
-        lengths=_length_summary(tally),
-        cut_rows=[row.number for row in tally.longest if row.tokens > at],
+        lengths=_length_summary(part_stats),
+        cut_rows=[row.number for row in part_stats.longest if row.tokens > max_length],
     )
 
 
-def _length_summary(tally: PartStats) -> dict[str, int]:
+def _length_summary(part_stats: PartStats) -> dict[str, int]:
     """Summarise the lengths in tokens: shortest, median, mean, percentiles, longest."""
-    if not tally.rows:
+    if not part_stats.rows:
         return {}
     return {
-        "shortest": tally.shortest[0].tokens,
-        "median": counts.length_quantile(tally, 0.5),
-        "mean": round(tally.tokens / tally.rows),
-        "p95": counts.length_quantile(tally, 0.95),
-        "p99": counts.length_quantile(tally, 0.99),
-        "longest": tally.longest[0].tokens,
+        "shortest": part_stats.shortest[0].tokens,
+        "median": counts.length_quantile(part_stats, 0.5),
+        "mean": round(part_stats.tokens / part_stats.rows),
+        "p95": counts.length_quantile(part_stats, 0.95),
+        "p99": counts.length_quantile(part_stats, 0.99),
+        "longest": part_stats.longest[0].tokens,
     }
 
 
-def _cut_position(bars: list[HistogramBar], at: int) -> float:
+def _cut_position(bars: list[HistogramBar], max_length: int) -> float:
     """Return where the truncation line lies among bars of equal width, as a share of them."""
     for number, bar in enumerate(bars):
-        if at <= bar.last:
-            inside = max(0, at - bar.first + 1) / (bar.last - bar.first + 1)
-            return (number + inside) / len(bars)
+        if max_length <= bar.last:
+            share = max(0, max_length - bar.first + 1) / (bar.last - bar.first + 1)
+            return (number + share) / len(bars)
     return 1.0

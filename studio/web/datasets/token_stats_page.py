@@ -27,9 +27,9 @@ def show(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> Res
     context = _page_context(db, config, datasets.get(db, dataset_id), request)
     if not wants_fragment(request):
         return page(request, "datasets/token_stats.html", **context)
-    answer = block(request, "datasets/token_stats.html", "stats", **context)
-    answer.headers["HX-Replace-Url"] = f"{request.url.path}?{urlencode(context['values'])}"
-    return answer
+    response = block(request, "datasets/token_stats.html", "stats", **context)
+    response.headers["HX-Replace-Url"] = f"{request.url.path}?{urlencode(context['values'])}"
+    return response
 
 
 @router.get("/counted")
@@ -42,15 +42,15 @@ def after_count(request: Request, dataset_id: DatasetId) -> Response:
 def count_tokens(
     request: Request, dataset_id: DatasetId, posted: PostedForm, db: DB, config: Config
 ) -> Response:
-    wanted = shown.parse_query(posted)
-    token_stats.enqueue(db, config, shown.stats_selection(db, datasets.get(db, dataset_id), wanted))
-    return redirect(request, f"/datasets/{dataset_id}/stats?{wanted.query}")
+    query = shown.parse_query(posted)
+    token_stats.enqueue(db, config, shown.stats_selection(db, datasets.get(db, dataset_id), query))
+    return redirect(request, f"/datasets/{dataset_id}/stats?{query.query}")
 
 
 def _page_context(
     db: Session, config: Settings, dataset: Dataset, request: Request
 ) -> dict[str, Any]:
-    known = choices.model_names(db)
+    model_names = choices.model_names(db)
     values = {
         "version": str(dataset.version or ""),
         "model": "",
@@ -58,10 +58,10 @@ def _page_context(
         "chat_template": "model",
         **request.query_params,
     }
-    base, why = ("", "") if values["model"] else choices.default_base_model(db, dataset.name)
+    base, reason = ("", "") if values["model"] else choices.default_base_model(db, dataset.name)
     values["model"] = values["model"] or base
-    found = shown.load_stats(db, dataset, values)
-    number = found.wanted.version if found.wanted else None
+    view = shown.load_stats(db, dataset, values)
+    number = view.wanted.version if view.wanted else None
     row = row_browser.find_row(
         config.datasets, shown.find_version(db, dataset, number), row_browser.parse_query(values)
     )
@@ -69,9 +69,9 @@ def _page_context(
     values.pop("step", None)
     return {
         "dataset": dataset,
-        "models": known,
-        "why_model": why,
+        "models": model_names,
+        "why_model": reason,
         "values": values,
-        "shown": found,
+        "shown": view,
         "leaf": row,
     }

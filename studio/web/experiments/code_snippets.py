@@ -57,18 +57,18 @@ class Submission:
     def openai(self) -> str:
         """Code for OpenAI's own client. Its suffix must not contain some characters of a name."""
         suffix = re.sub(r"[:/\s]+", " ", self.name).strip()[:64].strip()
-        named = f"    suffix={suffix!r},\n" if suffix else ""
-        given = {"base_model", "dataset", "version", "method"}
-        rest = {"x_studio": self.recipe.model_dump(mode="json", exclude=given)}
+        suffix_line = f"    suffix={suffix!r},\n" if suffix else ""
+        standard_fields = {"base_model", "dataset", "version", "method"}
+        extra_body = {"x_studio": self.recipe.model_dump(mode="json", exclude=standard_fields)}
         key = self._python_token if self.token else "'local'"
-        extra = pformat(rest, sort_dicts=False, width=84).replace("\n", "\n    ")
+        extra = pformat(extra_body, sort_dicts=False, width=84).replace("\n", "\n    ")
         return (
             f"{self._python_imports}from openai import OpenAI\n\n"
             f"client = OpenAI(base_url={self._address + '/v1'!r}, api_key={key})\n"
             "job = client.fine_tuning.jobs.create(\n"
             f"    model={self.recipe.base_model!r},\n"
             f"    training_file='file-{self.dataset_id}',\n"
-            f"{named}    extra_body={extra},\n)\n"
+            f"{suffix_line}    extra_body={extra},\n)\n"
             "print(job.id, job.status)\n"
         )
 
@@ -81,8 +81,8 @@ class Submission:
         if not self.token:
             return ""
         is_file = isinstance(self.token, Path)
-        told = f"$(cat {shlex.quote(str(self.token))})" if is_file else f"${self.token}"
-        return f'  --header "Authorization: Bearer {told}" \\\n'
+        token_text = f"$(cat {shlex.quote(str(self.token))})" if is_file else f"${self.token}"
+        return f'  --header "Authorization: Bearer {token_text}" \\\n'
 
     @property
     def _python_imports(self) -> str:
@@ -108,9 +108,9 @@ class Submission:
 
     @property
     def _body(self) -> dict[str, Any]:
-        about = {"notes": self.notes, "parent": self.parent}
+        optional_fields = {"notes": self.notes, "parent": self.parent}
         return {
             "name": self.name,
-            **{key: value for key, value in about.items() if value},
+            **{key: value for key, value in optional_fields.items() if value},
             "recipe": self.recipe.model_dump(mode="json"),
         }

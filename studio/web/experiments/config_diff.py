@@ -35,22 +35,24 @@ def recipe_changes(recipe: AnyRecipe, parent: AnyRecipe) -> list[Change]:
 
 def revert_values(found: list[Change]) -> str:
     """Return the fields that revert all changes, as JSON."""
-    return json.dumps({name: old for one in found for name, old in json.loads(one.values).items()})
+    return json.dumps(
+        {name: old for change in found for name, old in json.loads(change.values).items()}
+    )
 
 
 def _iter_changes(form: Fieldset) -> Iterator[Change]:
-    for one in form.inputs:
-        if one.is_changed:
+    for item in form.inputs:
+        if item.is_changed:
             yield Change(
-                name=one.name,
-                id=one.id,
-                label=one.knob.label,
-                before=one.titled(one.base),
-                after=one.titled(one.value),
-                values=json.dumps({one.name: one.base}),
+                name=item.name,
+                id=item.id,
+                label=item.knob.label,
+                before=item.titled(item.base),
+                after=item.titled(item.value),
+                values=json.dumps({item.name: item.base}),
             )
     if form.kind != form.base_kind:
-        titles = {one.kind: one.title for one in form.kinds}
+        titles = {item.kind: item.title for item in form.kinds}
         yield Change(
             name=f"{form.name}.kind",
             id=f"{form.name}-kind".replace(".", "-"),
@@ -59,5 +61,5 @@ def _iter_changes(form: Fieldset) -> Iterator[Change]:
             after=titles[form.kind],
             values=json.dumps({f"{form.name}.kind": form.base_kind}),
         )
-    for part in (*form.inner, *(one for one in form.kinds if one.kind == form.kind)):
-        yield from _iter_changes(part)
+    for section in (*form.inner, *(item for item in form.kinds if item.kind == form.kind)):
+        yield from _iter_changes(section)

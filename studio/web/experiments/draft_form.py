@@ -65,7 +65,7 @@ class ExperimentDraft:
 
     @property
     def is_study(self) -> bool:
-        return any(one.is_study for one in self.method.presets if one.name == self.preset)
+        return any(preset.is_study for preset in self.method.presets if preset.name == self.preset)
 
 
 def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDraft:
@@ -87,41 +87,41 @@ def draft_from_source(db: Session, source: str) -> ExperimentDraft:
     """
     kind, _colon, number = source.partition(":")
     if kind == "dataset" and number.isdecimal():
-        begun = draft_from_preset(db, get_method(DEFAULT_METHOD), "")
-        values = {**begun.values, "dataset": datasets.get(db, int(number)).name}
-        return replace(begun, source=source, values=values, base=values)
-    found = recipe_parents.find(db, source)
-    values = found.recipe.model_dump()
-    method = METHODS[found.recipe.method]
+        draft = draft_from_preset(db, get_method(DEFAULT_METHOD), "")
+        values = {**draft.values, "dataset": datasets.get(db, int(number)).name}
+        return replace(draft, source=source, values=values, base=values)
+    parent = recipe_parents.find(db, source)
+    values = parent.recipe.model_dump()
+    method = METHODS[parent.recipe.method]
     return ExperimentDraft(
-        method=method, source=source, name=_copy_name(found.name), values=values, base=values
+        method=method, source=source, name=_copy_name(parent.name), values=values, base=values
     )
 
 
 def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentDraft:
     """Set values of a draft by their dotted names; unknown names are ignored."""
     form = fieldset(draft.method.recipe, draft.values)
-    known = {one.name for one in form.all_inputs()}
-    known |= {f"{one.name}.kind" for one in form.all_sections() if one.kinds}
-    wanted = nest((name, value) for name, value in flat.items() if name in known)
-    return replace(draft, values=merge(draft.values, wanted))
+    names = {item.name for item in form.all_inputs()}
+    names |= {f"{item.name}.kind" for item in form.all_sections() if item.kinds}
+    changes = nest((name, value) for name, value in flat.items() if name in names)
+    return replace(draft, values=merge(draft.values, changes))
 
 
 def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
     """Parse a posted form. If its source was deleted meanwhile, nothing typed is lost."""
     method, source = get_method(str(sent.get("method", DEFAULT_METHOD))), str(sent.get("from", ""))
-    own = {name: str(sent.get(name, "")).strip() for name in _OWN_FIELDS}
-    own["view"] = own["view"] if own["view"] in VIEWS else VIEWS[0]
+    own_fields = {name: str(sent.get(name, "")).strip() for name in _OWN_FIELDS}
+    own_fields["view"] = own_fields["view"] if own_fields["view"] in VIEWS else VIEWS[0]
     try:
         base = (
             draft_from_source(db, source).base
             if source
-            else draft_from_preset(db, method, own["preset"]).base
+            else draft_from_preset(db, method, own_fields["preset"]).base
         )
     except NotFoundError:
-        base, source = draft_from_preset(db, method, own["preset"]).base, ""
+        base, source = draft_from_preset(db, method, own_fields["preset"]).base, ""
     values = {name: value for name, value in sent.items() if name not in _NON_RECIPE_FIELDS}
-    return ExperimentDraft(method=method, source=source, values=values, base=base, **own)
+    return ExperimentDraft(method=method, source=source, values=values, base=base, **own_fields)
 
 
 def apply_action(
@@ -156,23 +156,23 @@ def get_method(name: str) -> Method:
 
 def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
     """Apply a preset, but keep the model, the dataset and the precision that the user chose."""
-    begun, before = (
+    preset_draft, old_preset = (
         draft_from_preset(db, draft.method, name),
         _find_preset(draft.method, draft.preset),
     )
-    old = {"precision": AUTO, **(before.values if before else {})}
-    kept = {
+    old = {"precision": AUTO, **(old_preset.values if old_preset else {})}
+    chosen = {
         name: value
         for name, value in _required_choices(draft).items()
         if not is_same_value(str(value), str(old.get(name, "")))
     }
-    is_ours = draft.preset and re.fullmatch(re.escape(draft.preset) + r"-\d+", draft.name)
+    has_default_name = draft.preset and re.fullmatch(re.escape(draft.preset) + r"-\d+", draft.name)
     return replace(
-        begun,
-        name=begun.name if is_ours else draft.name,
+        preset_draft,
+        name=preset_draft.name if has_default_name else draft.name,
         notes=draft.notes,
         view=draft.view,
-        values={**begun.values, **kept},
+        values={**preset_draft.values, **chosen},
     )
 
 
@@ -185,7 +185,7 @@ def _reset_values(draft: ExperimentDraft, name: str) -> ExperimentDraft:
         return replace(draft, values={**draft.values, group: draft.base.get(group, {})})
     form = fieldset(draft.method.recipe, draft.values, base=draft.base)
     return apply_values(
-        draft, {one.name: one.base for one in form.all_inputs() if one.name == name}
+        draft, {control.name: control.base for control in form.all_inputs() if control.name == name}
     )
 
 
@@ -193,17 +193,19 @@ def _paste_recipe(draft: ExperimentDraft) -> tuple[ExperimentDraft, dict[str, st
     if not draft.paste:
         return draft, {"paste": "Paste a recipe first."}
     try:
-        found = parse_recipe(draft.paste, draft.method)
+        pasted = parse_recipe(draft.paste, draft.method)
     except InvalidError as error:
         return draft, {"paste": f"{error.message} {error.hint}".strip()}
     # Keep the form's model, dataset and precision if the pasted text does not name them.
-    kept = _required_choices(draft)
+    required = _required_choices(draft)
     view = draft.view if draft.view == "simple" else "all"
-    filled = replace(draft, method=found.method, values={**kept, **found.values}, view=view)
-    problems = find_problems(filled)
-    if found.problems:
-        problems["paste"] = " ".join(found.problems)
-    return filled if problems else replace(filled, paste=""), problems
+    pasted_draft = replace(
+        draft, method=pasted.method, values={**required, **pasted.values}, view=view
+    )
+    problems = find_problems(pasted_draft)
+    if pasted.problems:
+        problems["paste"] = " ".join(pasted.problems)
+    return pasted_draft if problems else replace(pasted_draft, paste=""), problems
 
 
 def _required_choices(draft: ExperimentDraft) -> dict[str, Any]:
@@ -214,7 +216,7 @@ def _required_choices(draft: ExperimentDraft) -> dict[str, Any]:
 
 
 def _find_preset(method: Method, name: str) -> Preset | None:
-    return next((one for one in method.presets if one.name == name), None)
+    return next((preset for preset in method.presets if preset.name == name), None)
 
 
 def _copy_name(name: str) -> str:

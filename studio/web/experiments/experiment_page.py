@@ -44,8 +44,8 @@ def change(
     tags: Annotated[str, Form()] = "",
     notes: Annotated[str, Form()] = "",
 ) -> Response:
-    cleaned = [tag.strip() for tag in tags.split(",") if tag.strip()]
-    changes = experiments.ExperimentChanges(name=name, notes=notes.strip(), tags=cleaned)
+    tag_list = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    changes = experiments.ExperimentChanges(name=name, notes=notes.strip(), tags=tag_list)
     experiments.update(db, experiment_id, changes)
     return redirect(request, f"/experiments/{experiment_id}")
 

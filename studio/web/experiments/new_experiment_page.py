@@ -44,10 +44,12 @@ def new(
     """Show the form. The URL can set any setting: `/new?from=run:12&precision=fp32`."""
     fresh = draft_form.draft_from_preset(db, draft_form.get_method(method), preset)
     draft = draft_form.draft_from_source(db, source) if source else fresh
-    wanted = {name: one for name, one in request.query_params.items() if name not in _OWN_PARAMS}
+    values = {
+        name: value for name, value in request.query_params.items() if name not in _OWN_PARAMS
+    }
     if model:
-        wanted["base_model"] = model
-    return _form_page(request, db, draft_form.apply_values(draft, wanted), {})
+        values["base_model"] = model
+    return _form_page(request, db, draft_form.apply_values(draft, values), {})
 
 
 @router.post("")
@@ -70,12 +72,12 @@ def redirect_to_form() -> Response:
 @router.post("/draft")
 def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
     """Redraw the form after an action: switch the preset, reset a setting, paste a recipe."""
-    wish = str(posted.get("do", ""))
-    draft, problems = draft_form.apply_action(db, draft_form.parse_draft(db, posted), wish)
-    answer = _form_page(request, db, draft, problems)
-    place = f"/new?from={draft.source}" if draft.source else f"/new?preset={draft.preset}"
-    answer.headers["HX-Push-Url"] = place
-    return answer
+    action = str(posted.get("do", ""))
+    draft, problems = draft_form.apply_action(db, draft_form.parse_draft(db, posted), action)
+    response = _form_page(request, db, draft, problems)
+    url = f"/new?from={draft.source}" if draft.source else f"/new?preset={draft.preset}"
+    response.headers["HX-Push-Url"] = url
+    return response
 
 
 @router.post("/advice")
@@ -83,17 +85,17 @@ def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Resp
     """Preview the form's recipe. Nothing is written, so no other request has to wait."""
     with read_session(request.app.state.engine) as db:
         draft = draft_form.parse_draft(db, posted)
-        told = recipe_preview.build_preview(db, draft.method, draft.values)
+        preview = recipe_preview.build_preview(db, draft.method, draft.values)
         form = fieldset(draft.method.recipe, draft.values, base=draft.base)
-        beside = submission_summary.summarize(db, config, draft, form, str(request.base_url))
-    return page(request, "experiments/preview.html", preview=told, outline=beside)
+        summary = submission_summary.summarize(db, config, draft, form, str(request.base_url))
+    return page(request, "experiments/preview.html", preview=preview, outline=summary)
 
 
 @router.post("/calibrate")
 def start_calibration(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a calibration: train a few steps of the form's recipe to improve its estimate."""
-    chore = calibrations.enqueue(db, _startable_recipe(db, posted), config)
-    return block(request, "experiments/new.html", "calibration", chore=chore)
+    task = calibrations.enqueue(db, _startable_recipe(db, posted), config)
+    return block(request, "experiments/new.html", "calibration", chore=task)
 
 
 @router.get("/calibrated")
@@ -105,17 +107,17 @@ def after_calibration(request: Request) -> Response:
 @router.post("/measure")
 def start_dry_run(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a dry run: simulate one step of the form's recipe to make its estimate exact."""
-    chore = dry_runs.enqueue(db, _startable_recipe(db, posted), config)
-    return block(request, "experiments/new.html", "measurement", dry=chore)
+    task = dry_runs.enqueue(db, _startable_recipe(db, posted), config)
+    return block(request, "experiments/new.html", "measurement", dry=task)
 
 
 @router.post("/lengths")
 def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a count of the dataset's tokens, as the form's model sees them, for its estimate."""
-    chore = token_stats.enqueue(
+    task = token_stats.enqueue(
         db, config, token_lengths.build_stats_request(db, _parse_recipe(db, posted))
     )
-    return block(request, "experiments/new.html", "counting", count=chore)
+    return block(request, "experiments/new.html", "counting", count=task)
 
 
 @router.get("/measured")
@@ -128,12 +130,12 @@ def _create(
     request: Request,
     db: Session,
     draft: ExperimentDraft,
-    then: Callable[[Session, ExperimentDraft], str],
+    next_step: Callable[[Session, ExperimentDraft], str],
 ) -> Response:
     # Check everything before writing anything.
     if problems := submission_summary.find_problems(db, draft):
         return _form_page(request, db, draft, problems)
-    return redirect(request, then(db, draft))
+    return redirect(request, next_step(db, draft))
 
 
 def _submit_run(db: Session, draft: ExperimentDraft) -> str:

@@ -74,66 +74,66 @@ def build_preview(db: Session, method: Method, values: Mapping[str, Any]) -> Rec
         return RecipePreview(sentence=f"{error.message} {error.hint}".strip())
 
 
-def _build_preview(db: Session, asked: AnyRecipe) -> RecipePreview:
+def _build_preview(db: Session, requested: AnyRecipe) -> RecipePreview:
     facts, recipe = (
-        recommendation.load_model_facts(db, asked.base_model),
-        recommendation.resolve_precision(db, asked).recipe,
+        recommendation.load_model_facts(db, requested.base_model),
+        recommendation.resolve_precision(db, requested).recipe,
     )
-    advised = recommendation.recommend_for_machine(db, asked, facts)
-    refused = start_checks.check(db, recipe, facts)
+    advice = recommendation.recommend_for_machine(db, requested, facts)
+    refusals = start_checks.check(db, recipe, facts)
     return RecipePreview(
-        mode=advised.mode.title,
-        sentence=advised.sentence,
-        warnings=(*token_stats.list_warnings(db, recipe), *advised.warnings),
-        refusals=tuple(refused),
+        mode=advice.mode.title,
+        sentence=advice.sentence,
+        warnings=(*token_stats.list_warnings(db, recipe), *advice.warnings),
+        refusals=tuple(refusals),
         noted=data_quality.build_notice(db, recipe),
-        repair=_refusal_fix(recipe, refused[0]) if refused else _precision_fix(recipe, advised),
-        plan=None if refused else number_formats.plan_dtypes(recipe, facts),
-        **({} if refused else _estimate(db, recipe)),
+        repair=_refusal_fix(recipe, refusals[0]) if refusals else _precision_fix(recipe, advice),
+        plan=None if refusals else number_formats.plan_dtypes(recipe, facts),
+        **({} if refusals else _estimate(db, recipe)),
     )
 
 
 def _estimate(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     """Estimate memory and time, and offer changes that make the recipe fit."""
-    known = estimates.load_inputs(db)
-    found, needed = (
-        fit_suggestions.suggest(db, recipe, known),
-        estimates.estimate_recipe(db, recipe, known),
+    inputs = estimates.load_inputs(db)
+    suggestions, estimate = (
+        fit_suggestions.suggest(db, recipe, inputs),
+        estimates.estimate_recipe(db, recipe, inputs),
     )
-    is_guessed = known.lengths(recipe) is None
+    is_guessed = inputs.lengths(recipe) is None
     return {
-        "needed": needed,
+        "needed": estimate,
         **(_token_count_state(db, recipe) if is_guessed else {}),
         "unfollowed": dry_runs.explain_unsupported(recipe),
-        "smallest": _suggestion_fix(found.smallest),
-        "largest": _suggestion_fix(found.largest),
+        "smallest": _suggestion_fix(suggestions.smallest),
+        "largest": _suggestion_fix(suggestions.largest),
     }
 
 
 def _token_count_state(db: Session, recipe: AnyRecipe) -> dict[str, str]:
-    named = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
+    key = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
     return {
         "uncounted": token_lengths.suggest_count(db, recipe),
-        "rows": f"rows-{crc32(named.encode()):x}",
+        "rows": f"rows-{crc32(key.encode()):x}",
     }
 
 
-def _suggestion_fix(way: RecipeChange | None) -> FormFix | None:
-    return _form_fix(way.title, way.change) if way else None
+def _suggestion_fix(suggestion: RecipeChange | None) -> FormFix | None:
+    return _form_fix(suggestion.title, suggestion.change) if suggestion else None
 
 
-def _refusal_fix(recipe: AnyRecipe, refused: Refusal) -> FormFix | None:
+def _refusal_fix(recipe: AnyRecipe, refusal: Refusal) -> FormFix | None:
     """Offer the change that lets it run; if the model could not be reached, another try."""
-    if refused.link == base_model_check.MODELS_PAGE:
+    if refusal.link == base_model_check.MODELS_PAGE:
         return _form_fix("Try again", {"base_model": recipe.base_model})
-    return _form_fix(refused.hint, refused.repair)
+    return _form_fix(refusal.hint, refusal.repair)
 
 
-def _precision_fix(recipe: AnyRecipe, advised: recommendation.Recommendation) -> FormFix | None:
+def _precision_fix(recipe: AnyRecipe, advice: recommendation.Recommendation) -> FormFix | None:
     """Offer the recommended precision if another one is chosen."""
-    if advised.mode.name == recipe.precision:
+    if advice.mode.name == recipe.precision:
         return None
-    return _form_fix(f"Use {advised.mode.title}.", {"precision": AUTO})
+    return _form_fix(f"Use {advice.mode.title}.", {"precision": AUTO})
 
 
 def _form_fix(hint: str, change: Mapping[str, Any]) -> FormFix | None:

@@ -59,23 +59,23 @@ def summarize(
     db: Session, settings: Settings, draft: ExperimentDraft, form: Fieldset, address: str
 ) -> SubmissionSummary:
     problems = find_problems(db, draft)
-    lacks, recipe = (
+    form_problems, recipe = (
         list_problems(form, problems),
         None if draft_form.find_problems(draft) else draft.recipe,
     )
-    found, parent = config_diff.form_changes(form), recipe_parents.find_or_none(db, draft.parent)
+    changes, parent = config_diff.form_changes(form), recipe_parents.find_or_none(db, draft.parent)
     return SubmissionSummary(
         sentence=_summary_sentence(db, recipe) if recipe else "",
         parent=parent,
         began=parent.title if parent else _preset_title(draft),
-        changes=found,
-        taken_back=config_diff.revert_values(found),
-        lacks=lacks,
-        button=_button_label(draft, lacks),
+        changes=changes,
+        taken_back=config_diff.revert_values(changes),
+        lacks=form_problems,
+        button=_button_label(draft, form_problems),
         row=_first_row(db, settings, form.input("dataset").value),
-        unusual=sum(not one.is_default for one in form.active_inputs() if one.default),
+        unusual=sum(not control.is_default for control in form.active_inputs() if control.default),
         submission=_submission(db, settings, draft, recipe, address)
-        if recipe and not lacks
+        if recipe and not form_problems
         else None,
     )
 
@@ -98,22 +98,22 @@ def find_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
 def list_problems(form: Fieldset, problems: Mapping[str, str]) -> list[FormProblem]:
     """Return each problem with its field's id and label, in the order of the form."""
     places = {"paste": ("paste", "Pasted recipe"), "name": ("name", "Name")}
-    places |= {one.name: (one.id, one.knob.label) for one in form.all_inputs()}
+    places |= {control.name: (control.id, control.knob.label) for control in form.all_inputs()}
     order = [*places, *(name for name in problems if name not in places)]
-    found = [name for name in order if name in problems]
-    return [FormProblem(*places.get(name, ("", "")), problems[name]) for name in found]
+    names = [name for name in order if name in problems]
+    return [FormProblem(*places.get(name, ("", "")), problems[name]) for name in names]
 
 
-def _button_label(draft: ExperimentDraft, lacks: list[FormProblem]) -> str:
-    if not lacks:
+def _button_label(draft: ExperimentDraft, problems: list[FormProblem]) -> str:
+    if not problems:
         return "Next: choose precisions" if draft.is_study else "Start"
-    if len(lacks) > 1:
-        return f"Fix {len(lacks)} settings to start"
-    return f"Fix {lacks[0].label or 'the recipe'} to start"
+    if len(problems) > 1:
+        return f"Fix {len(problems)} settings to start"
+    return f"Fix {problems[0].label or 'the recipe'} to start"
 
 
 def _preset_title(draft: ExperimentDraft) -> str:
-    titles = {one.name: one.title for one in draft.method.presets}
+    titles = {preset.name: preset.title for preset in draft.method.presets}
     return titles.get(draft.preset, "the defaults")
 
 
@@ -126,33 +126,35 @@ def _summary_sentence(db: Session, recipe: AnyRecipe) -> str:
 
 
 def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
-    adapter, much = recipe.adapter, recipe.optimisation
-    named = {"model": recipe.base_model, "dataset": recipe.dataset}
+    adapter, optimisation = recipe.adapter, recipe.optimisation
+    names = {"model": recipe.base_model, "dataset": recipe.dataset}
     if adapter.kind == "full":
-        yield gettext("Full fine-tune of %(model)s") % named
+        yield gettext("Full fine-tune of %(model)s") % names
     elif adapter.quantised:
-        kept = {"rank": adapter.r, "kept": adapter.quantised.title}
+        quantisation = {"rank": adapter.r, "kept": adapter.quantised.title}
         yield gettext("LoRA adapter (rank %(rank)s) for %(model)s with %(kept)s weights") % (
-            named | kept
+            names | quantisation
         )
     else:
         rank = {"rank": adapter.r}
-        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s") % (named | rank)
-    yield gettext("on %(dataset)s") % named
-    if much.max_steps:
-        yield gettext("at most %(steps)s steps") % {"steps": formatting.number(much.max_steps)}
+        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s") % (names | rank)
+    yield gettext("on %(dataset)s") % names
+    if optimisation.max_steps:
+        yield gettext("at most %(steps)s steps") % {
+            "steps": formatting.number(optimisation.max_steps)
+        }
     else:
-        epochs = formatting.number(much.num_train_epochs)
+        epochs = formatting.number(optimisation.num_train_epochs)
         # Fractions of an epoch take the plural.
-        count = 1 if much.num_train_epochs == 1 else 2
+        count = 1 if optimisation.num_train_epochs == 1 else 2
         yield ngettext("%(epochs)s epoch", "%(epochs)s epochs", count) % {"epochs": epochs}
     yield gettext("in %(precision)s") % {"precision": translate(PRECISIONS[recipe.precision].title)}
 
 
 def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:
     try:
-        place = token_preview.nearest_row(db, datasets.require(db, name), "train", 1)
-        return token_preview.read_row(settings.datasets, place)
+        position = token_preview.nearest_row(db, datasets.require(db, name), "train", 1)
+        return token_preview.read_row(settings.datasets, position)
     except StudioError:
         return None
 
@@ -161,7 +163,7 @@ def _submission(
     db: Session, settings: Settings, draft: ExperimentDraft, recipe: AnyRecipe, address: str
 ) -> Submission:
     """Return what would be submitted. Programs on the same machine read the token from the home."""
-    named = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""
+    token_variable = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""
     return Submission(
         address=address,
         name=draft.name,
@@ -169,5 +171,5 @@ def _submission(
         parent=draft.parent,
         recipe=recipe,
         dataset_id=datasets.require(db, recipe.dataset).id or 0,
-        token=settings.api_token if settings.sign_in == "link" else named,
+        token=settings.api_token if settings.sign_in == "link" else token_variable,
     )

@@ -42,61 +42,65 @@ def parse_recipe(text: str, method: Method) -> PastedRecipe:
         raise InvalidError(
             f"A recipe has at most {MAX_CHARS:,} characters.", hint="Paste a single recipe."
         )
-    given = yaml.load(text)
-    named = given.pop("method", method.name)
-    poured = PastedRecipe(method=METHODS.get(str(named), method), values={})
-    if str(named) not in METHODS:
-        poured.problems.append(f"There is no method named {str(named)[:50]!r}.")
+    fields = yaml.load(text)
+    method_name = fields.pop("method", method.name)
+    pasted = PastedRecipe(method=METHODS.get(str(method_name), method), values={})
+    if str(method_name) not in METHODS:
+        pasted.problems.append(f"There is no method named {str(method_name)[:50]!r}.")
     try:
-        given = upgrade(given)
+        fields = upgrade(fields)
     except (ValueError, TypeError, KeyError):
-        poured.problems.append("This version of the recipe format is not supported.")
-    given.pop("version", None)
-    poured.values = _parse_section(poured.method.recipe, given, "", poured.problems)
-    return poured
+        pasted.problems.append("This version of the recipe format is not supported.")
+    fields.pop("version", None)
+    pasted.values = _parse_section(pasted.method.recipe, fields, "", pasted.problems)
+    return pasted
 
 
 def _parse_section(
-    section: type[BaseModel], given: Mapping[Any, Any], prefix: str, problems: list[str]
+    section: type[BaseModel], fields: Mapping[Any, Any], prefix: str, problems: list[str]
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in fields.items():
         name, dotted = str(key)[:100], f"{prefix}{str(key)[:100]}"
         info = section.model_fields.get(name)
-        inside = section_types(info.annotation) if info else []
+        subsections = section_types(info.annotation) if info else []
         if info is None:
             problems.append(f"There is no setting named {dotted}.{_suggest_name(section, name)}")
-        elif inside and isinstance(value, Mapping):
+        elif subsections and isinstance(value, Mapping):
             values[name] = _parse_section(
-                _chosen_variant(inside, value), value, f"{dotted}.", problems
+                _chosen_variant(subsections, value), value, f"{dotted}.", problems
             )
-        elif inside or isinstance(value, Mapping | list | tuple | set):
-            wanted = "a group of settings" if inside else "a single value"
+        elif subsections or isinstance(value, Mapping | list | tuple | set):
+            wanted = "a group of settings" if subsections else "a single value"
             problems.append(f"{dotted} expects {wanted}.")
         else:
             values[name] = format_value(value)
     return values
 
 
-def _chosen_variant(sections: list[type[Section]], given: Mapping[Any, Any]) -> type[Section]:
+def _chosen_variant(sections: list[type[Section]], fields: Mapping[Any, Any]) -> type[Section]:
     """Return the variant that `kind` names, or the first."""
-    kinds = {one.model_fields["kind"].default: one for one in sections if len(sections) > 1}
-    kind = given.get("kind")
+    kinds = {
+        variant.model_fields["kind"].default: variant for variant in sections if len(sections) > 1
+    }
+    kind = fields.get("kind")
     return kinds.get(kind if isinstance(kind, str) else "", sections[0])
 
 
 def _suggest_name(section: type[BaseModel], name: str) -> str:
     """Suggest the setting that was probably meant: a similar name, or the same one elsewhere."""
-    here = get_close_matches(name, list(section.model_fields), n=1, cutoff=0.6)
-    everywhere = [dotted for one in METHODS.values() for dotted in _field_names(one.recipe, "")]
-    there = [dotted for dotted in everywhere if dotted.rpartition(".")[2] == name]
-    return f" Did you mean {(there or here)[0]}?" if here or there else ""
+    similar = get_close_matches(name, list(section.model_fields), n=1, cutoff=0.6)
+    all_names = [
+        dotted for method in METHODS.values() for dotted in _field_names(method.recipe, "")
+    ]
+    elsewhere = [dotted for dotted in all_names if dotted.rpartition(".")[2] == name]
+    return f" Did you mean {(elsewhere or similar)[0]}?" if similar or elsewhere else ""
 
 
 def _field_names(section: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, info in section.model_fields.items():
-        inside = section_types(info.annotation)
-        for one in inside:
-            yield from _field_names(one, f"{prefix}{name}.")
-        if not inside:
+        subsections = section_types(info.annotation)
+        for subsection in subsections:
+            yield from _field_names(subsection, f"{prefix}{name}.")
+        if not subsections:
             yield prefix + name

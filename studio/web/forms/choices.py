@@ -47,33 +47,36 @@ def default_base_model(db: Session, dataset: str) -> tuple[str, str]:
     It is the base model of the newest run on the dataset, else the newest model that no run made:
     a fine-tuned model would be a guess, and is used only if it is chosen. Empty if there is none.
     """
-    known = models.newest(db)
-    names = {model.name for model in known}
+    all_models = models.newest(db)
+    names = {model.name for model in all_models}
     query = select(Run).where(query_fields.recipe_fields()["dataset"].value == dataset)
     for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RECENT_RUNS)):
         if run.recipe.base_model in names:
-            why = gettext("The base model of run #%(run)s, the newest on this dataset.")
-            return run.recipe.base_model, why % {"run": run.id}
-    base = next((model.name for model in known if model.kind != "run"), "")
-    why = gettext("The newest base model here: no run has used this dataset.")
-    return base, why if base else ""
+            reason = gettext("The base model of run #%(run)s, the newest on this dataset.")
+            return run.recipe.base_model, reason % {"run": run.id}
+    base = next((model.name for model in all_models if model.kind != "run"), "")
+    reason = gettext("The newest base model here: no run has used this dataset.")
+    return base, reason if base else ""
 
 
 def dataset_options(db: Session, chosen: str) -> list[tuple[str, str]]:
     """Return each dataset's name with a label, including the chosen one if it is missing."""
-    brought = datasets.newest(db)
+    all_datasets = datasets.newest(db)
     rows = {
-        number: one.train_rows for number, one in versions.current_by_dataset(db, brought).items()
+        number: item.train_rows
+        for number, item in versions.current_by_dataset(db, all_datasets).items()
     }
-    found = {
-        one.name: f"{one.name} ({_row_count(rows[one.id])})" for one in brought if one.id in rows
+    labels = {
+        item.name: f"{item.name} ({_row_count(rows[item.id])})"
+        for item in all_datasets
+        if item.id in rows
     }
-    known = (
-        found
-        if not chosen or chosen in found
-        else {chosen: gettext("%(name)s (missing)") % {"name": chosen}} | found
+    options = (
+        labels
+        if not chosen or chosen in labels
+        else {chosen: gettext("%(name)s (missing)") % {"name": chosen}} | labels
     )
-    return list(known.items())
+    return list(options.items())
 
 
 def _row_count(rows: int) -> str:

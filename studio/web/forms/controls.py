@@ -68,20 +68,23 @@ class Fieldset:
 
     def all_inputs(self) -> Iterator[Input]:
         yield from self.inputs
-        for part in (*self.inner, *self.kinds):
-            yield from part.all_inputs()
+        for section in (*self.inner, *self.kinds):
+            yield from section.all_inputs()
 
     def active_inputs(self) -> Iterator[Input]:
         """Yield the inputs that count: of variants only those of the chosen one."""
         yield from self.inputs
-        for part in (*self.inner, *(one for one in self.kinds if one.kind == self.kind)):
-            yield from part.active_inputs()
+        for section in (
+            *self.inner,
+            *(variant for variant in self.kinds if variant.kind == self.kind),
+        ):
+            yield from section.active_inputs()
 
     def all_sections(self) -> Iterator["Fieldset"]:
         """Yield this section and all sections inside it."""
         yield self
-        for part in self.inner:
-            yield from part.all_sections()
+        for section in self.inner:
+            yield from section.all_sections()
 
     def input(self, name: str) -> Input:
         return next(item for item in self.inputs if item.name == name)

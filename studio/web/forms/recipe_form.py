@@ -43,23 +43,23 @@ def fieldset(
 
     `base` has the values the form started with, to mark changes; without it nothing is changed.
     """
-    given = _FormState(
+    state = _FormState(
         values=values, initial=values if base is None else base, problems=problems or {}
     )
-    return _fieldset(section, given, "")
+    return _fieldset(section, state, "")
 
 
-def _fieldset(section: type[BaseModel], given: _FormState, prefix: str) -> Fieldset:
+def _fieldset(section: type[BaseModel], state: _FormState, prefix: str) -> Fieldset:
     return Fieldset(
         name=prefix.rstrip("."),
         title=section.model_config.get("title") or _title_from_name(prefix.rstrip(".")),
         intro=_intro(section),
-        inputs=tuple(_inputs(section, given, prefix)),
+        inputs=tuple(_inputs(section, state, prefix)),
         inner=tuple(
             _subsection(
                 info,
                 field_descriptions(section).get(name, ""),
-                given.nested(name),
+                state.nested(name),
                 f"{prefix}{name}.",
             )
             for name, info in section.model_fields.items()
@@ -96,32 +96,35 @@ def _parse_value(info: FieldInfo | None, value: object) -> object:
     if not sections or not isinstance(value, Mapping):
         return value
     chosen = _chosen_variant(sections, info, value)
-    known = {name for section in sections for name in section.model_fields}
-    foreign = known - chosen.model_fields.keys()
-    return parse_posted(chosen, {name: one for name, one in value.items() if name not in foreign})
+    all_names = {name for section in sections for name in section.model_fields}
+    foreign_names = all_names - chosen.model_fields.keys()
+    return parse_posted(
+        chosen,
+        {name: posted_value for name, posted_value in value.items() if name not in foreign_names},
+    )
 
 
-def _subsection(info: FieldInfo, intro: str, given: _FormState, prefix: str) -> Fieldset:
+def _subsection(info: FieldInfo, intro: str, state: _FormState, prefix: str) -> Fieldset:
     sections = _sections_in(info.annotation)
     if len(sections) == 1:
-        return _fieldset(sections[0], given, prefix)
+        return _fieldset(sections[0], state, prefix)
     return Fieldset(
         name=prefix.rstrip("."),
         title=_title_from_name(prefix.rstrip(".")),
         intro=intro,
-        kind=_variant_name(_chosen_variant(sections, info, given.values), info),
-        kinds=tuple(_variant(one, info, given, prefix) for one in sections),
-        base_kind=_variant_name(_chosen_variant(sections, info, given.initial), info),
+        kind=_variant_name(_chosen_variant(sections, info, state.values), info),
+        kinds=tuple(_variant(section, info, state, prefix) for section in sections),
+        base_kind=_variant_name(_chosen_variant(sections, info, state.initial), info),
     )
 
 
-def _variant(section: type[BaseModel], info: FieldInfo, given: _FormState, prefix: str) -> Fieldset:
+def _variant(section: type[BaseModel], info: FieldInfo, state: _FormState, prefix: str) -> Fieldset:
     kind = _variant_name(section, info)
     return Fieldset(
         name=prefix.rstrip("."),
         title=section.model_config.get("title") or _title_from_name(kind),
         intro=_intro(section),
-        inputs=tuple(_inputs(section, given, prefix)),
+        inputs=tuple(_inputs(section, state, prefix)),
         kind=kind,
         base_kind=kind,
     )
@@ -131,8 +134,10 @@ def _chosen_variant(
     sections: Sequence[type[BaseModel]], info: FieldInfo, values: Mapping[str, Any]
 ) -> type[BaseModel]:
     """Return the variant that the values name, or the first."""
-    named = values.get(str(info.discriminator))
-    return next((one for one in sections if _variant_name(one, info) == named), sections[0])
+    variant = values.get(str(info.discriminator))
+    return next(
+        (section for section in sections if _variant_name(section, info) == variant), sections[0]
+    )
 
 
 def _variant_name(section: type[BaseModel], info: FieldInfo) -> str:
@@ -140,7 +145,7 @@ def _variant_name(section: type[BaseModel], info: FieldInfo) -> str:
     return str(tag.default) if tag else ""
 
 
-def _inputs(section: type[BaseModel], given: _FormState, prefix: str) -> Iterator[Input]:
+def _inputs(section: type[BaseModel], state: _FormState, prefix: str) -> Iterator[Input]:
     for name, info in section.model_fields.items():
         knob = field_spec(info)
         if knob is None:
@@ -151,9 +156,9 @@ def _inputs(section: type[BaseModel], given: _FormState, prefix: str) -> Iterato
             widget=_widget(info.annotation),
             knob=knob,
             help=field_descriptions(section).get(name, ""),
-            value=format_value(given.values.get(name, default)),
-            problem=given.problems.get(prefix + name, ""),
-            base=format_value(given.initial.get(name, default)),
+            value=format_value(state.values.get(name, default)),
+            problem=state.problems.get(prefix + name, ""),
+            base=format_value(state.initial.get(name, default)),
             default=format_value(default),
             choices=_choices(info.annotation),
         )

@@ -62,14 +62,14 @@ _ANCHOR_CHARS = str.maketrans({"/": "-", "{": "", "}": "", ":": "-"})
 
 def parse_document(document: Document) -> ApiReference:
     """Return the endpoints and schemas of an OpenAPI document."""
-    calls: dict[str, list[Endpoint]] = {}
-    for path, there in document["paths"].items():
-        for method, operation in there.items():
+    by_group: dict[str, list[Endpoint]] = {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
             group = operation.get("tags", ["other"])[0].capitalize()
-            calls.setdefault(group, []).append(_endpoint(document, method, path, operation))
+            by_group.setdefault(group, []).append(_endpoint(document, method, path, operation))
     shapes = document["components"]["schemas"]
     return ApiReference(
-        groups={group: tuple(made) for group, made in calls.items()},
+        groups={group: tuple(endpoints) for group, endpoints in by_group.items()},
         shapes=tuple(_schema(name, shapes[name]) for name in sorted(shapes)),
     )
 
@@ -82,23 +82,23 @@ def _endpoint(document: Document, method: str, path: str, operation: Mapping[str
         about=operation.get("description", ""),
         takes=(*_parameters(document, operation), *_body(document, operation)),
         answers=tuple(
-            (status, _response_type(answer))
-            for status, answer in operation["responses"].items()
+            (status, _response_type(response))
+            for status, response in operation["responses"].items()
             if status.startswith("2")
         ),
     )
 
 
 def _parameters(document: Document, operation: Mapping[str, Any]) -> Iterator[ApiField]:
-    for written in operation.get("parameters", ()):
-        name = written.get("$ref", "").removeprefix(_PARAMETERS)
-        one = document["components"]["parameters"][name] if name else written
+    for entry in operation.get("parameters", ()):
+        name = entry.get("$ref", "").removeprefix(_PARAMETERS)
+        parameter = document["components"]["parameters"][name] if name else entry
         yield ApiField(
-            name=one["name"],
-            place=one["in"],
-            kind=_value_type(one["schema"]),
-            is_required=one.get("required", False),
-            about=one.get("description", ""),
+            name=parameter["name"],
+            place=parameter["in"],
+            kind=_value_type(parameter["schema"]),
+            is_required=parameter.get("required", False),
+            about=parameter.get("description", ""),
         )
 
 
@@ -106,8 +106,8 @@ def _body(document: Document, operation: Mapping[str, Any]) -> Iterator[ApiField
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         schema = content["schema"]
         name = schema.get("$ref", "").removeprefix(_SCHEMAS)
-        whole = document["components"]["schemas"][name] if name else schema
-        yield from _fields(whole, "form" if media.startswith("multipart/") else "body")
+        body_schema = document["components"]["schemas"][name] if name else schema
+        yield from _fields(body_schema, "form" if media.startswith("multipart/") else "body")
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> Schema:
@@ -116,18 +116,18 @@ def _schema(name: str, schema: Mapping[str, Any]) -> Schema:
 
 def _fields(schema: Mapping[str, Any], place: str) -> Iterator[ApiField]:
     required = set(schema.get("required", ()))
-    for name, one in schema.get("properties", {}).items():
+    for name, field_schema in schema.get("properties", {}).items():
         yield ApiField(
             name=name,
             place=place,
-            kind=_value_type(one),
+            kind=_value_type(field_schema),
             is_required=name in required,
-            about=one.get("description", ""),
+            about=field_schema.get("description", ""),
         )
 
 
-def _response_type(answer: Mapping[str, Any]) -> ValueType:
-    for media, content in answer.get("content", {}).items():
+def _response_type(response: Mapping[str, Any]) -> ValueType:
+    for media, content in response.get("content", {}).items():
         if media == "application/json":
             return _value_type(content.get("schema", {}))
         return ValueType(words=media)
@@ -141,7 +141,7 @@ def _value_type(schema: Mapping[str, Any]) -> ValueType:
         return ValueType(words=name, shape=name)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
-        kinds = [_value_type(one) for one in choices]
+        kinds = [_value_type(choice) for choice in choices]
         shape = next((kind.shape for kind in kinds if kind.shape), "")
         return ValueType(
             words=" or ".join(dict.fromkeys(kind.words for kind in kinds)), shape=shape
@@ -150,6 +150,6 @@ def _value_type(schema: Mapping[str, Any]) -> ValueType:
         values = schema.get("enum", [schema.get("const")])
         return ValueType(words=", ".join(map(str, values)))
     if schema.get("type") == "array":
-        inner = _value_type(schema.get("items", {}))
-        return ValueType(words=f"list of {inner.words}", shape=inner.shape)
+        item_type = _value_type(schema.get("items", {}))
+        return ValueType(words=f"list of {item_type.words}", shape=item_type.shape)
     return ValueType(words=str(schema.get("format") or schema.get("type", "anything")))

@@ -11,6 +11,6 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/docs")
 def index(request: Request) -> Response:
-    told = api_reference.parse_document(request.app.openapi())
+    reference = api_reference.parse_document(request.app.openapi())
     address = str(request.base_url).rstrip("/")
-    return page(request, "help/api.html", reference=told, address=address)
+    return page(request, "help/api.html", reference=reference, address=address)

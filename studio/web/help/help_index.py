@@ -40,8 +40,8 @@ class HelpMatches:
 @lru_cache(maxsize=1)
 def recipe_fields() -> dict[str, FieldReference]:
     """Return every setting by its dotted name, in the order of the recipe."""
-    found = (entry for method in METHODS.values() for entry in field_references(method.recipe))
-    return {entry.name: entry for entry in found}
+    entries = (entry for method in METHODS.values() for entry in field_references(method.recipe))
+    return {entry.name: entry for entry in entries}
 
 
 def search_help(query: str) -> HelpMatches:
@@ -67,7 +67,7 @@ def search_help(query: str) -> HelpMatches:
 
 def usage_examples(entry: FieldReference) -> list[tuple[str, str]]:
     """Return titled examples that set it in a recipe, on the command line and over REST."""
-    value = next((one for one in entry.choices if one != entry.default), entry.default)
+    value = next((choice for choice in entry.choices if choice != entry.default), entry.default)
     value = "starter" if entry.required else value
     *parents, leaf = entry.name.split(".")
     lines = [f"{'  ' * depth}{name}:" for depth, name in enumerate(parents)]
@@ -83,7 +83,9 @@ def usage_examples(entry: FieldReference) -> list[tuple[str, str]]:
 def section_fields(entry: FieldReference) -> list[FieldReference]:
     """Return the other settings of the same section."""
     return [
-        one for one in recipe_fields().values() if one.group == entry.group and one is not entry
+        other
+        for other in recipe_fields().values()
+        if other.group == entry.group and other is not entry
     ]
 
 
@@ -93,13 +95,17 @@ def section_title(entry: FieldReference) -> str:
     return entry.section.model_config.get("title") or group or "What to train"
 
 
-def _group_by_section(found: Iterable[FieldReference]) -> list[Chapter]:
+def _group_by_section(entries: Iterable[FieldReference]) -> list[Chapter]:
     by_title: dict[str, list[FieldReference]] = {}
-    for entry in found:
+    for entry in entries:
         by_title.setdefault(section_title(entry), []).append(entry)
     return [
-        Chapter(title=title, intro=_intro(held[0]) if held[0].group else "", entries=held)
-        for title, held in by_title.items()
+        Chapter(
+            title=title,
+            intro=_intro(section_entries[0]) if section_entries[0].group else "",
+            entries=section_entries,
+        )
+        for title, section_entries in by_title.items()
     ]
 
 
@@ -109,5 +115,5 @@ def _intro(entry: FieldReference) -> str:
 
 def _contains_all(words: list[str], *texts: str) -> bool:
     """Whether all words are in the texts, in English or as translated on the page."""
-    whole = " ".join((*texts, *map(translate, texts))).casefold()
-    return all(word in whole for word in words)
+    joined = " ".join((*texts, *map(translate, texts))).casefold()
+    return all(word in joined for word in words)

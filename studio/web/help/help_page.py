@@ -36,8 +36,8 @@ def tour(request: Request) -> Response:
 
 @router.get("/knobs/{name}")
 def recipe_field(request: Request, name: str) -> Response:
-    known = help_index.recipe_fields()
-    entry = known.get(name)
+    entries = help_index.recipe_fields()
+    entry = entries.get(name)
     if entry is None:
         raise NotFoundError(
             f"There is no setting {name[:200]}.", hint="Search the help for a similar name."
@@ -48,6 +48,6 @@ def recipe_field(request: Request, name: str) -> Response:
         entry=entry,
         chapter=help_index.section_title(entry),
         siblings=help_index.section_fields(entry),
-        related=related_fields(entry, known),
+        related=related_fields(entry, entries),
         examples=help_index.usage_examples(entry),
     )

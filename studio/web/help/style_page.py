@@ -43,28 +43,28 @@ def show(request: Request, config: Config) -> Response:
 
 def _css_variables() -> dict[str, str]:
     """Return every CSS variable that style sheets may use, with its value."""
-    sheet = (resources.static_dir() / "css" / "tokens.css").read_text(encoding="utf-8")
-    return dict(_CSS_VARIABLE.findall(sheet))
+    css = (resources.static_dir() / "css" / "tokens.css").read_text(encoding="utf-8")
+    return dict(_CSS_VARIABLE.findall(css))
 
 
 def _sample_form() -> Fieldset:
     """Return a real section with one invalid value."""
-    refused = {"optimisation.learning_rate": "This is not a number."}
-    given = {"optimisation": {"learning_rate": "fast"}}
-    laid_out = recipe_form.fieldset(SFTRecipe, given, refused)
-    return next(one for one in laid_out.inner if one.name == "optimisation")
+    problems = {"optimisation.learning_rate": "This is not a number."}
+    values = {"optimisation": {"learning_rate": "fast"}}
+    form = recipe_form.fieldset(SFTRecipe, values, problems)
+    return next(section for section in form.inner if section.name == "optimisation")
 
 
 def _sample_curves() -> dict[str, Any]:
     """Return curves as the server sends them: one with a non-finite value, one without."""
     steps = list(range(1, 121))
     losses = [0.6 + 2.4 * math.exp(-step / 30) + 0.08 * math.sin(step * 1.7) for step in steps]
-    checked = [0.7 + 2.3 * math.exp(-step / 28) for step in steps]
+    eval_losses = [0.7 + 2.3 * math.exp(-step / 28) for step in steps]
     return {
         "x": steps,
         "series": {
             "loss": _sample_series(losses, broken=[64]),
-            "eval_loss": _sample_series(checked, broken=[]),
+            "eval_loss": _sample_series(eval_losses, broken=[]),
         },
     }
 

@@ -39,8 +39,8 @@ class SessionSlots:
 
 
 async def _session_slot(request: Request) -> AsyncIterator[None]:
-    seats: SessionSlots = request.app.state.seats
-    async with seats.for_request(request):
+    slots: SessionSlots = request.app.state.seats
+    async with slots.for_request(request):
         yield
 
 
@@ -63,8 +63,8 @@ def _is_read_only(request: Request) -> bool:
 
 
 async def _read_session_slot(request: Request) -> AsyncIterator[None]:
-    seats: SessionSlots = request.app.state.seats
-    async with seats.readers:
+    slots: SessionSlots = request.app.state.seats
+    async with slots.readers:
         yield
 
 

@@ -88,13 +88,13 @@ def install_handlers(app: FastAPI) -> None:
 
 def error_body(error: StudioError, errors: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return an error in the JSON schema of the API."""
-    told: dict[str, Any] = {
+    body: dict[str, Any] = {
         "code": error.code,
         "message": error.message,
         "hint": error.hint,
         "param": error.param or None,
     }
-    return {"error": told | ({"errors": errors} if errors else {})}
+    return {"error": body | ({"errors": errors} if errors else {})}
 
 
 def status_for(error: StudioError) -> int:
@@ -117,10 +117,10 @@ async def _handle_validation_error(request: Request, error: Exception) -> Respon
     assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for nothing else
     fields = list(_field_errors(request, error))
     first = fields[0]
-    told = InvalidError(f"{first.param or 'The body'}: {first.message}", param=first.param)
+    summary = InvalidError(f"{first.param or 'The body'}: {first.message}", param=first.param)
     if request.url.path.startswith("/api/"):
-        return JSONResponse(error_body(told, [asdict(field) for field in fields]), 422)
-    return _respond(request, told, 422)
+        return JSONResponse(error_body(summary, [asdict(field) for field in fields]), 422)
+    return _respond(request, summary, 422)
 
 
 def _field_errors(request: Request, error: RequestValidationError) -> Iterator[FieldError]:
@@ -134,29 +134,29 @@ def _field_errors(request: Request, error: RequestValidationError) -> Iterator[F
 
 def request_models(route: APIRoute) -> dict[str, Any]:
     """Return the fields of each part of a route's request, for `field_errors`."""
-    given = {field.alias: field.field_info for field in get_flat_params(route.dependant)}
+    parameters = {field.alias: field.field_info for field in get_flat_params(route.dependant)}
     body_info = route.body_field.field_info if route.body_field else None
-    return dict.fromkeys(("path", "query", "header", "cookie"), given) | {"body": body_info}
+    return dict.fromkeys(("path", "query", "header", "cookie"), parameters) | {"body": body_info}
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 -- registered for nothing else
     status, path = HTTPStatus(error.status_code), request.scope["path"]
     message, hint = _HTTP_MESSAGES.get(status, ("{phrase}: {path}.", ""))
-    written = message.format(phrase=status.phrase, path=path, method=request.method)
-    told = StudioError(written, hint=hint)
-    told.code = status.name.lower()
-    return _respond(request, told, error.status_code, error.headers)
+    text = message.format(phrase=status.phrase, path=path, method=request.method)
+    studio_error = StudioError(text, hint=hint)
+    studio_error.code = status.name.lower()
+    return _respond(request, studio_error, error.status_code, error.headers)
 
 
 async def _handle_unexpected_error(request: Request, error: Exception) -> Response:
     # This handler runs outside the middleware that adds the request id and security headers.
-    known = request.state.request_id
-    about = {"path": request.scope["path"], "request_id": known}
-    log.error("request_failed", exc_info=error, extra=about)
-    answer = _respond(request, UNEXPECTED_ERROR, 500)
-    answer.headers.update(SECURITY_HEADERS | {"X-Request-ID": known})
-    return answer
+    request_id = request.state.request_id
+    details = {"path": request.scope["path"], "request_id": request_id}
+    log.error("request_failed", exc_info=error, extra=details)
+    response = _respond(request, UNEXPECTED_ERROR, 500)
+    response.headers.update(SECURITY_HEADERS | {"X-Request-ID": request_id})
+    return response
 
 
 def _respond(
@@ -169,10 +169,10 @@ def _respond(
         return openai_errors.openai_error_response(error, status, headers)
     if request.scope["path"].startswith("/api/"):
         return JSONResponse(error_body(error), status, headers=headers)
-    draw = block if wants_fragment(request) else None
-    if draw:
-        drawn = block(request, "error.html", "message", status=status, error=error)
+    as_fragment = block if wants_fragment(request) else None
+    if as_fragment:
+        response = block(request, "error.html", "message", status=status, error=error)
     else:
-        drawn = page(request, "error.html", status=status, error=error)
-    drawn.headers.update(headers or {})
-    return drawn
+        response = page(request, "error.html", status=status, error=error)
+    response.headers.update(headers or {})
+    return response

@@ -50,8 +50,8 @@ class EventHub:
         if asked not in self._read:
             self._read[asked] = asyncio.ensure_future(run_in_threadpool(read))
         # A caller that is cancelled must not cancel the read that others await.
-        found: T = await asyncio.shield(self._read[asked])
-        return found
+        result: T = await asyncio.shield(self._read[asked])
+        return result
 
     async def wait(self, seen: int, seconds: float = HEARTBEAT_SECONDS) -> int:
         """Return the version once it differs from `seen`, or unchanged after `seconds`."""
@@ -107,18 +107,18 @@ def _on_shutdown(act: Callable[[], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(received: int, frame: FrameType | None) -> None:
         act()
-        before = earlier[signal.Signals(received)]
-        if callable(before):
-            before(received, frame)
+        handler = handlers[signal.Signals(received)]
+        if callable(handler):
+            handler(received, frame)
 
-    for number in earlier:
+    for number in handlers:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, before in earlier.items():
+        for number, before in handlers.items():
             signal.signal(number, before)

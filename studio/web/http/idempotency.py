@@ -42,9 +42,9 @@ async def respond_once(request: Request, handle: Handler) -> Response:
         if not _is_form(request):
             await raise_if_answered(request, await request.body())
         response = await handle(request)
-    except IdempotentReplay as known:
-        headers = known.stored.headers | {REPLAY_HEADER: "true"}
-        return Response(known.stored.body, known.stored.status, headers)
+    except IdempotentReplay as replay:
+        headers = replay.stored.headers | {REPLAY_HEADER: "true"}
+        return Response(replay.stored.body, replay.stored.status, headers)
     await run_in_threadpool(_store_response, request, response)
     return response
 
@@ -62,11 +62,11 @@ async def raise_if_answered(request: Request, sent: bytes) -> None:
     sha256 = hashlib.sha256(
         f"{request.scope['path']}\n".encode() + _canonical_json(sent)
     ).hexdigest()
-    named = idempotency_keys.scoped_key(key, require_identity(request).account_id)
-    request.state.receipt = IdempotencyKey(key=named, sha256=sha256, status=0, body=b"")
-    known = await run_in_threadpool(_find_stored, request)
-    if known is not None:
-        raise IdempotentReplay(known)
+    stored_key = idempotency_keys.scoped_key(key, require_identity(request).account_id)
+    request.state.receipt = IdempotencyKey(key=stored_key, sha256=sha256, status=0, body=b"")
+    answer = await run_in_threadpool(_find_stored, request)
+    if answer is not None:
+        raise IdempotentReplay(answer)
 
 
 def _find_stored(request: Request) -> IdempotencyKey | None:
@@ -79,8 +79,8 @@ def _find_stored(request: Request) -> IdempotencyKey | None:
 def _store_response(request: Request, response: Response) -> None:
     receipt: IdempotencyKey = request.state.receipt
     receipt.status, receipt.body = response.status_code, bytes(response.body)
-    found = {name: response.headers.get(name) for name in _STORED_HEADERS}
-    receipt.headers = {name: value for name, value in found.items() if value is not None}
+    headers = {name: response.headers.get(name) for name in _STORED_HEADERS}
+    receipt.headers = {name: value for name, value in headers.items() if value is not None}
     session: Session | None = getattr(request.state, "unit_of_work", None)
     if session is not None:
         idempotency_keys.store_answer(session, receipt)
@@ -89,13 +89,13 @@ def _store_response(request: Request, response: Response) -> None:
         idempotency_keys.store_answer(db, receipt)
 
 
-def _canonical_json(sent: bytes) -> bytes:
+def _canonical_json(body: bytes) -> bytes:
     """Return JSON in canonical form, so that equivalent bodies compare equal."""
     try:
-        meant: Any = json.loads(sent)
+        parsed: Any = json.loads(body)
     except ValueError:
-        return sent
-    return json.dumps(meant, sort_keys=True).encode()
+        return body
+    return json.dumps(parsed, sort_keys=True).encode()
 
 
 def _is_form(request: Request) -> bool:

@@ -94,16 +94,16 @@ async def _feed_parser(request: Request, writer: "_FormWriter") -> None:
 
 async def _read_chunks(request: Request) -> AsyncIterator[bytes]:
     """Yield the body in chunks large enough to be worth a thread switch."""
-    waiting = bytearray()
+    buffer = bytearray()
     try:
         async for chunk in request.stream():
-            waiting += chunk
-            if len(waiting) >= _CHUNK_BYTES:
-                yield bytes(waiting)
-                waiting.clear()
+            buffer += chunk
+            if len(buffer) >= _CHUNK_BYTES:
+                yield bytes(buffer)
+                buffer.clear()
     except ClientDisconnect as error:
         raise InvalidError("The upload was interrupted.", param="file") from error
-    yield bytes(waiting)
+    yield bytes(buffer)
 
 
 def _make_parser(request: Request, writer: "_FormWriter") -> Callable[[bytes], int]:
@@ -257,12 +257,12 @@ def parse_file_options(fields: dict[str, str]) -> FileOptions:
         InvalidError: A field is invalid; `param` names it.
 
     """
-    sent = {name: fields[name] for name in FileOptions.model_fields if fields.get(name)}
+    given_options = {name: fields[name] for name in FileOptions.model_fields if fields.get(name)}
     try:
-        return FileOptions.model_validate(sent)
+        return FileOptions.model_validate(given_options)
     except ValidationError as error:
-        first = field_errors(error.errors(), FileOptions)[0]
-        raise InvalidError(first.message, param=first.param) from error
+        first_error = field_errors(error.errors(), FileOptions)[0]
+        raise InvalidError(first_error.message, param=first_error.param) from error
 
 
 def _with_file_options(mapping: Mapping, options: FileOptions) -> Mapping:
@@ -270,15 +270,15 @@ def _with_file_options(mapping: Mapping, options: FileOptions) -> Mapping:
     return mapping.model_copy(update={"file": mapping.file.model_copy(update=chosen)})
 
 
-def _parse_mapping(written: str) -> Mapping | None:
-    if not written:
+def _parse_mapping(text: str) -> Mapping | None:
+    if not text:
         return None
     try:
-        return Mapping.model_validate_json(written)
+        return Mapping.model_validate_json(text)
     except ValidationError as error:
-        first = field_errors(error.errors(), Mapping)[0]
+        first_error = field_errors(error.errors(), Mapping)[0]
         raise InvalidError(
-            f"The mapping is invalid. {first}",
+            f"The mapping is invalid. {first_error}",
             hint="Send it as JSON, as returned by GET /api/v1/datasets/{id}/detection.",
             param="mapping",
         ) from error

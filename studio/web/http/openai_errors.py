@@ -31,14 +31,18 @@ def is_openai_path(path: str) -> bool:
 def openai_error_response(
     error: StudioError, status: int, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    known = HTTPStatus(status)
-    told = _OPENAI_STATUSES.get(known, known)
-    kind = "server_error" if told >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    http_status = HTTPStatus(status)
+    openai_status = _OPENAI_STATUSES.get(http_status, http_status)
+    kind = (
+        "server_error"
+        if openai_status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        else "invalid_request_error"
+    )
     envelope = {
         "message": f"{error.message} {error.hint}".strip(),
-        "type": _ERROR_TYPES.get(told, kind),
+        "type": _ERROR_TYPES.get(openai_status, kind),
         "param": _PARAM_NAMES.get(error.param, error.param) or None,
         "code": error.code,
     }
-    retry = NO_RETRY_HEADERS if known in _NO_RETRY_STATUSES else {}
-    return JSONResponse({"error": envelope}, told, headers={**(headers or {}), **retry})
+    retry = NO_RETRY_HEADERS if http_status in _NO_RETRY_STATUSES else {}
+    return JSONResponse({"error": envelope}, openai_status, headers={**(headers or {}), **retry})

@@ -47,12 +47,12 @@ def histogram_samples(
     labels: Mapping[str, str] | None = None,
 ) -> Iterator[Sample]:
     """Make the samples of one histogram; `within` holds the cumulative count of each bound."""
-    known = dict(labels or {})
-    for bound, so_many in zip(bounds, within, strict=True):
-        yield Sample(so_many, known | {"le": _format_number(bound)}, "_bucket")
-    yield Sample(count, known | {"le": "+Inf"}, "_bucket")
-    yield Sample(total, known, "_sum")
-    yield Sample(count, known, "_count")
+    base_labels = dict(labels or {})
+    for bound, cumulative in zip(bounds, within, strict=True):
+        yield Sample(cumulative, base_labels | {"le": _format_number(bound)}, "_bucket")
+    yield Sample(count, base_labels | {"le": "+Inf"}, "_bucket")
+    yield Sample(total, base_labels, "_sum")
+    yield Sample(count, base_labels, "_count")
 
 
 def render_text(families: Iterable[Family]) -> str:
@@ -62,12 +62,12 @@ def render_text(families: Iterable[Family]) -> str:
 def _lines(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.help}"
     yield f"# TYPE {family.name} {family.kind}"
-    for one in family.samples:
+    for sample in family.samples:
         labels = ",".join(
-            f'{key}="{value.translate(_ESCAPES)}"' for key, value in one.labels.items()
+            f'{key}="{value.translate(_ESCAPES)}"' for key, value in sample.labels.items()
         )
         braces = f"{{{labels}}}" if labels else ""
-        yield f"{family.name}{one.suffix}{braces} {_format_number(one.value)}"
+        yield f"{family.name}{sample.suffix}{braces} {_format_number(sample.value)}"
 
 
 def _format_number(value: float) -> str:

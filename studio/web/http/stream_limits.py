@@ -43,10 +43,10 @@ class StreamLimiter:
 
 
 async def _hold_stream_slot(request: Request, visitor: OptionalIdentity) -> AsyncIterator[None]:
-    viewers: StreamLimiter = request.app.state.viewers
+    limiter: StreamLimiter = request.app.state.viewers
     account = visitor.account_id if visitor else None
-    whose = f"account {account}" if account is not None else identity.client_address(request.scope)
-    with viewers.hold(whose):
+    viewer = f"account {account}" if account is not None else identity.client_address(request.scope)
+    with limiter.hold(viewer):
         yield
 
 

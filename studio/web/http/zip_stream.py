@@ -14,16 +14,16 @@ def stream_zip(folder: Path, name: str) -> Iterator[bytes]:
 
     Files are stored uncompressed: weights barely compress, and it would take minutes.
     """
-    sent = _ZipBuffer()
-    with zipfile.ZipFile(sent, "w", zipfile.ZIP_STORED) as archive:
+    buffer = _ZipBuffer()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            inside = f"{name}/{path.relative_to(folder).as_posix()}"
-            entry = zipfile.ZipInfo.from_file(path, inside)
+            arcname = f"{name}/{path.relative_to(folder).as_posix()}"
+            entry = zipfile.ZipInfo.from_file(path, arcname)
             with path.open("rb") as source, archive.open(entry, "w") as target:
-                while piece := source.read(CHUNK_BYTES):
-                    target.write(piece)
-                    yield sent.drain()
-    yield sent.drain()
+                while chunk := source.read(CHUNK_BYTES):
+                    target.write(chunk)
+                    yield buffer.drain()
+    yield buffer.drain()
 
 
 class _ZipBuffer(io.RawIOBase):
@@ -36,11 +36,11 @@ class _ZipBuffer(io.RawIOBase):
         return True
 
     def write(self, data: object) -> int:
-        piece = bytes(memoryview(data))  # type: ignore[arg-type] # whatever zipfile writes
-        self._held += piece
-        return len(piece)
+        chunk = bytes(memoryview(data))  # type: ignore[arg-type] # whatever zipfile writes
+        self._held += chunk
+        return len(chunk)
 
     def drain(self) -> bytes:
-        taken = bytes(self._held)
+        content = bytes(self._held)
         self._held.clear()
-        return taken
+        return content

@@ -230,10 +230,10 @@ def estimated_duration(estimate: float | None, took: float | None) -> str:
     return f"{duration(estimate)}{_error_suffix(estimate, took)}"
 
 
-def _error_suffix(estimate: float, found: float | None) -> str:
-    if not found:
+def _error_suffix(estimate: float, actual: float | None) -> str:
+    if not actual:
         return ""
-    return f" ({estimate_error(estimate / found - 1)})"
+    return f" ({estimate_error(estimate / actual - 1)})"
 
 
 def memory_measure_sentence(resolved: Mapping[str, Any]) -> str:
@@ -251,9 +251,11 @@ def duration(seconds: float | None) -> str:
         return number_i18n.format_duration([(f"{seconds:.1f}", "second")])
     if seconds < _MINUTE:
         return number_i18n.format_duration([(f"{seconds:.0f}", "second")])
-    whole, unit, part, smaller = next(row for row in _UNITS if seconds >= row[0])
-    rest = f"{seconds % whole // part:.0f}"
-    return number_i18n.format_duration([(f"{seconds // whole:.0f}", unit), (rest, smaller)])
+    unit_seconds, unit, smaller_seconds, smaller = next(row for row in _UNITS if seconds >= row[0])
+    remainder = f"{seconds % unit_seconds // smaller_seconds:.0f}"
+    return number_i18n.format_duration(
+        [(f"{seconds // unit_seconds:.0f}", unit), (remainder, smaller)]
+    )
 
 
 def relative_time(at: datetime | None) -> str:
@@ -263,9 +265,9 @@ def relative_time(at: datetime | None) -> str:
     seconds = (datetime.now(UTC) - at).total_seconds()
     for length, unit, _part, _smaller in _UNITS:
         if abs(seconds) >= length:
-            much = number_i18n.format_duration([(f"{abs(seconds) // length:.0f}", unit)])
-            told = gettext("%(much)s ago") if seconds > 0 else gettext("in %(much)s")
-            return told % {"much": much}
+            amount = number_i18n.format_duration([(f"{abs(seconds) // length:.0f}", unit)])
+            template = gettext("%(much)s ago") if seconds > 0 else gettext("in %(much)s")
+            return template % {"much": amount}
     return gettext("just now") if seconds > -1 else gettext("in a moment")
 
 
@@ -278,8 +280,8 @@ def time_element(at: datetime | str | None) -> str:
         return NO_VALUE
     if isinstance(at, str):
         at = datetime.fromisoformat(at)
-    drawn = Markup('<time datetime="{}" title="{}">{}</time>')
-    return drawn.format(at.isoformat(), number_i18n.format_datetime_full(at), relative_time(at))
+    element = Markup('<time datetime="{}" title="{}">{}</time>')
+    return element.format(at.isoformat(), number_i18n.format_datetime_full(at), relative_time(at))
 
 
 def sparkline_points(curve: Sequence[float]) -> str:

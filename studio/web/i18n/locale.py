@@ -49,8 +49,10 @@ class LocaleMiddleware:
 
 def choose_language(headers: Mapping[str, str]) -> str:
     """Return the language of the response: the user's choice, or the browser's preference."""
-    kept = _language_cookie(headers.get("cookie", ""))
-    return kept if kept in LANGUAGES else _negotiate_language(headers.get("accept-language", ""))
+    chosen = _language_cookie(headers.get("cookie", ""))
+    return (
+        chosen if chosen in LANGUAGES else _negotiate_language(headers.get("accept-language", ""))
+    )
 
 
 def set_language(tag: str) -> None:
@@ -101,8 +103,8 @@ def catalog(tag: str) -> NullTranslations:
 @lru_cache(maxsize=1)
 def _script_messages() -> list[str]:
     sources = (path.read_text("utf-8") for path in (resources.static_dir() / "js").rglob("*.js"))
-    found = {text for source in sources for text in PHRASE_CALL.findall(source)}
-    return sorted(found | {state.value for state in RunStatus} | set(PHASES))
+    messages = {text for source in sources for text in PHRASE_CALL.findall(source)}
+    return sorted(messages | {state.value for state in RunStatus} | set(PHASES))
 
 
 def _compile_catalog(path: Path) -> bytes:
@@ -111,9 +113,9 @@ def _compile_catalog(path: Path) -> bytes:
 
     with path.open("rb") as source:
         catalogue = read_po(source, locale=path.parts[-3])
-    into = io.BytesIO()
-    write_mo(into, catalogue)
-    return into.getvalue()
+    compiled = io.BytesIO()
+    write_mo(compiled, catalogue)
+    return compiled.getvalue()
 
 
 def _headers(scope: Scope) -> dict[str, str]:
@@ -122,19 +124,20 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 def _language_cookie(header: str) -> str:
     try:
-        found = SimpleCookie(header).get(LANGUAGE_COOKIE)
+        cookie = SimpleCookie(header).get(LANGUAGE_COOKIE)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""
 
 
 def _negotiate_language(header: str) -> str:
     """Return the supported language that an Accept-Language header prefers."""
-    wishes = sorted(
+    preferences = sorted(
         filter(None, map(_parse_preference, header[:1000].split(","))), key=lambda one: -one[1]
     )
     return next(
-        (tag for name, weight in wishes if weight and (tag := _supported_language(name))), ENGLISH
+        (tag for name, weight in preferences if weight and (tag := _supported_language(name))),
+        ENGLISH,
     )
 
 

@@ -59,5 +59,5 @@ def format_day_and_time(at: datetime) -> str:
     from babel.dates import format_skeleton  # noqa: PLC0415 -- heavy import
 
     return " ".join(
-        format_skeleton(one, at, locale=locale.babel_locale()) for one in ("MMMd", "Hm")
+        format_skeleton(skeleton, at, locale=locale.babel_locale()) for skeleton in ("MMMd", "Hm")
     )

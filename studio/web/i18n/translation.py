@@ -40,8 +40,10 @@ _OURS = frozenset(
         "language",
         "not_ready_reasons",
         "part",
+        "part_name",
         "part_names",
         "phase",
+        "rounded",
         "share",
         "status",
         "discriminator",
@@ -56,7 +58,7 @@ _OURS = frozenset(
 single words may be data, such as a column called `text`."""
 _SEVERAL = frozenset(
     {
-        *("aside", "join", "listed", "listed_rows", "names", "of", "shown"),
+        *("aside", "available", "join", "listed", "listed_rows", "names", "of", "shown"),
         *("describe_columns", "join_columns", "join_names", "names_assigned_to", "shown_names"),
     }
 )
@@ -75,9 +77,9 @@ def translate(text: str) -> str:
     """Translate an English text into the language of this request."""
     if is_english() or not text:
         return text
-    told = _said(current_language(), str(text))
+    translated = _said(current_language(), str(text))
     # Return the original object if nothing was translated: it may be safe Markup.
-    return text if told == text else told
+    return text if translated == text else translated
 
 
 def translate_value(value: object) -> object:
@@ -89,115 +91,133 @@ def translate_value(value: object) -> object:
 def _said(tag: str, text: str) -> str:
     if len(text) > _LONGEST:
         return text
-    whole = _sentence(tag, text)
-    if whole is not None:
-        return whole
+    sentence = _sentence(tag, text)
+    if sentence is not None:
+        return sentence
     parts = [_sentence(tag, part) for part in _SENTENCES.split(text)]
-    known = [part for part in parts if part is not None]
-    return "".join(known) if len(known) == len(parts) else _headed(tag, text)
+    translated = [part for part in parts if part is not None]
+    return "".join(translated) if len(translated) == len(parts) else _headed(tag, text)
 
 
 def _headed(tag: str, text: str) -> str:
     """Translate the part before a colon, parenthesis or full stop, and the rest if possible."""
     stop = catalog(tag).gettext(".")
-    if text.endswith(".") and (whole := _sentence(tag, text[:-1])) is not None:
-        return whole + stop
-    if (two := _two(tag, text)) is not None:
-        return two
-    for opens, between, closes in SENTENCE_JOINS:
-        head, found, rest = text.removesuffix(closes).partition(opens)
-        if found and (told := _sentence(tag, head)) is not None:
-            if (tail := _sentence(tag, text.removeprefix(head))) is not None:
-                return told + tail
-            return told + catalog(tag).gettext(between) % _rest(tag, rest)
+    if text.endswith(".") and (sentence := _sentence(tag, text[:-1])) is not None:
+        return sentence + stop
+    if (requirement := _two(tag, text)) is not None:
+        return requirement
+    for opening, template, closing in SENTENCE_JOINS:
+        head, separator, rest = text.removesuffix(closing).partition(opening)
+        if separator and (translated_head := _sentence(tag, head)) is not None:
+            if (translated_tail := _sentence(tag, text.removeprefix(head))) is not None:
+                return translated_head + translated_tail
+            return translated_head + catalog(tag).gettext(template) % _rest(tag, rest)
     return text
 
 
 def _rest(tag: str, rest: str) -> str:
-    told = _said(tag, rest) if rest else ""
-    return _stopped(tag, _listed(tag, rest) if told == rest and _COLUMNS.fullmatch(rest) else told)
+    translated = _said(tag, rest) if rest else ""
+    return _stopped(
+        tag, _listed(tag, rest) if translated == rest and _COLUMNS.fullmatch(rest) else translated
+    )
 
 
-def _stopped(tag: str, told: str) -> str:
+def _stopped(tag: str, translated: str) -> str:
     """Replace a final full stop with that of the language."""
-    return told.removesuffix(".") + catalog(tag).gettext(".") if _STOP.search(told) else told
+    return (
+        translated.removesuffix(".") + catalog(tag).gettext(".")
+        if _STOP.search(translated)
+        else translated
+    )
 
 
 def _two(tag: str, text: str) -> str | None:
     """Translate "X needs Y", where X is the title of a precision and Y what it requires."""
-    who, found, _rest = text.removesuffix(".").partition(" needs ")
-    whose = _sentence(tag, who) if found else None
-    why = _sentence(tag, text.removesuffix(".").removeprefix(f"{who} ")) if whose else None
-    if why is None:
+    subject, separator, _rest = text.removesuffix(".").partition(" needs ")
+    translated_subject = _sentence(tag, subject) if separator else None
+    translated_reason = (
+        _sentence(tag, text.removesuffix(".").removeprefix(f"{subject} "))
+        if translated_subject
+        else None
+    )
+    if translated_reason is None:
         return None
-    return f"{whose}{why}" + (catalog(tag).gettext(".") if text.endswith(".") else "")
+    return f"{translated_subject}{translated_reason}" + (
+        catalog(tag).gettext(".") if text.endswith(".") else ""
+    )
 
 
 def _sentence(tag: str, text: str) -> str | None:
-    for same in (text, text[:1].lower() + text[1:]) if text else ():
-        if (exact := catalog(tag).gettext(same)) != same:
+    for variant in (text, text[:1].lower() + text[1:]) if text else ():
+        if (exact := catalog(tag).gettext(variant)) != variant:
             return exact
-    for one in _patterns(tag):
-        if found := one.pattern.fullmatch(text):
-            values = found.groupdict()
-            told = {name: _value(tag, name, value) for name, value in values.items()}
-            if one.is_short and any(
-                _is_foreign(value, told[name]) for name, value in values.items()
+    for candidate in _patterns(tag):
+        if matched := candidate.pattern.fullmatch(text):
+            values = matched.groupdict()
+            translated = {name: _value(tag, name, value) for name, value in values.items()}
+            if candidate.is_short and any(
+                _is_foreign(value, translated[name]) for name, value in values.items()
             ):
                 continue
-            return _GAP.sub("", _filled(tag, one, told))
+            return _GAP.sub("", _filled(tag, candidate, translated))
     return None
 
 
-def _filled(tag: str, known: _MessagePattern, told: dict[str, str]) -> str:
+def _filled(tag: str, message: _MessagePattern, values: dict[str, str]) -> str:
     """Fill in the values. A full stop in the last value moves to the end of the sentence."""
-    if not known.last or not _STOP.search(told[known.last]):
-        return known.translation.format_map(told)
-    bare = told | {known.last: told[known.last].removesuffix(".")}
-    return known.translation.format_map(bare) + catalog(tag).gettext(".")
+    if not message.last or not _STOP.search(values[message.last]):
+        return message.translation.format_map(values)
+    unstopped = values | {message.last: values[message.last].removesuffix(".")}
+    return message.translation.format_map(unstopped) + catalog(tag).gettext(".")
 
 
-def _is_foreign(value: str, told: str) -> bool:
+def _is_foreign(value: str, translated: str) -> bool:
     """Whether a value is an untranslated phrase of several words without digits."""
-    return value == told and bool(_WORDS.search(value)) and not re.search(r"\d", value)
+    return value == translated and bool(_WORDS.search(value)) and not re.search(r"\d", value)
 
 
 def _value(tag: str, name: str, value: str) -> str:
     """Translate a value of a sentence, if it is our own text."""
     if value and (" " in value or name in _OURS):
-        told = _said(tag, value)
-        if told != value:
-            return told
+        translated = _said(tag, value)
+        if translated != value:
+            return translated
     return _listed(tag, value) if name.rstrip("0123456789") in _SEVERAL else value
 
 
 def _listed(tag: str, value: str) -> str:
-    two, last_of, many = map(catalog(tag).gettext, LIST_PATTERNS)
-    first, found, last = value.rpartition(" and ")
-    told = reduce(lambda one, other: two % (one, other), (first if found else value).split(", "))
-    if more := re.fullmatch(r"([\d,]+) more", last):
-        return many % (told, more[1]) if found else value
-    return last_of % (told, last) if found else told
+    pair_template, last_template, more_template = map(catalog(tag).gettext, LIST_PATTERNS)
+    first, separator, last = value.rpartition(" and ")
+    joined = reduce(
+        lambda one, other: pair_template % (one, other), (first if separator else value).split(", ")
+    )
+    if count := re.fullmatch(r"([\d,]+) more", last):
+        return more_template % (joined, count[1]) if separator else value
+    return last_template % (joined, last) if separator else joined
 
 
 @lru_cache(maxsize=len(LANGUAGES))
 def _patterns(tag: str) -> list[_MessagePattern]:
     """Return the patterns of messages with values, those with the most literal text first."""
-    known = catalog(tag)._catalog if tag != ENGLISH else {}  # type: ignore[attr-defined]  # noqa: SLF001 -- the only way to list them
-    found = [
-        (one, to)
-        for one, to in known.items()
-        if isinstance(one, str) and _HOLE.search(one) and _letters(one) >= _LEAST and to
+    messages = catalog(tag)._catalog if tag != ENGLISH else {}  # type: ignore[attr-defined]  # noqa: SLF001 -- the only way to list them
+    translations = [
+        (message, translation)
+        for message, translation in messages.items()
+        if isinstance(message, str)
+        and _HOLE.search(message)
+        and _letters(message) >= _LEAST
+        and translation
     ]
-    found.sort(key=lambda pair: -len(_HOLE.sub("", pair[0])))
+    translations.sort(key=lambda pair: -len(_HOLE.sub("", pair[0])))
     return [
-        _MessagePattern(_pattern(one), to, _letters(one) < _FEW, _last(one)) for one, to in found
+        _MessagePattern(_pattern(message), translation, _letters(message) < _FEW, _last(message))
+        for message, translation in translations
     ]
 
 
 def _last(message: str) -> str:
-    found = re.search(r"\{(\w+)\}$", message)
-    return found[1] if found else ""
+    matched = re.search(r"\{(\w+)\}$", message)
+    return matched[1] if matched else ""
 
 
 def _letters(message: str) -> int:
@@ -205,13 +225,13 @@ def _letters(message: str) -> int:
 
 
 def _pattern(message: str) -> re.Pattern[str]:
-    seen: set[str] = set()
+    seen_names: set[str] = set()
 
     def hole(match: re.Match[str]) -> str:
         name = match[1]
-        again = name in seen
-        seen.add(name)
-        return f"(?P={name})" if again else f"(?P<{name}>.*?)"
+        is_repeated = name in seen_names
+        seen_names.add(name)
+        return f"(?P={name})" if is_repeated else f"(?P<{name}>.*?)"
 
     parts = re.split(r"(\{\w+\})", message)
     return re.compile(

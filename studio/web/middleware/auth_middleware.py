@@ -64,15 +64,15 @@ class AuthMiddleware:
         if scope["type"] != "http" or scope["path"].startswith("/static/"):
             await self.app(scope, receive, send)
             return
-        visit = _AuthenticatedRequest(self.settings, scope, self.routes)
-        refusal = await visit.check()
+        authenticated = _AuthenticatedRequest(self.settings, scope, self.routes)
+        refusal = await authenticated.check()
         try:
             if refusal is not None:
-                await refusal(scope, receive, visit.recording_status(send))
+                await refusal(scope, receive, authenticated.recording_status(send))
             else:
-                await visit.forward(self.app, receive, send)
+                await authenticated.forward(self.app, receive, send)
         finally:
-            await visit.finish()
+            await authenticated.finish()
 
 
 class _AuthenticatedRequest:
@@ -101,20 +101,22 @@ class _AuthenticatedRequest:
         return None
 
     async def forward(self, app: ASGIApp, receive: Receive, send: Send) -> None:
-        known = self._identity or identity.LOCAL_IDENTITY
+        caller = self._identity or identity.LOCAL_IDENTITY
         state = self._scope["app"].state
-        pause: float = state.look_again_seconds
-        watched = _RevocableStream(self.recording_status(send), self._is_still_authorized, pause)
+        interval: float = state.look_again_seconds
+        revocable = _RevocableStream(
+            self.recording_status(send), self._is_still_authorized, interval
+        )
         try:
             with (
-                acting_as(known.actor),
+                acting_as(caller.actor),
                 template_permissions.rendering_for(self._identity, self._routes),
                 base_model_check.enable_hub_checks(self._settings, state.hub_answers),
             ):
-                await app(self._scope, receive, watched.send)
+                await app(self._scope, receive, revocable.send)
         except (ClientDisconnect, OSError, ExceptionGroup):
             # We ended the stream ourselves, however many layers have wrapped the error by now.
-            if not watched.is_revoked:
+            if not revocable.is_revoked:
                 raise
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -128,12 +130,12 @@ class _AuthenticatedRequest:
 
     async def finish(self) -> None:
         """Record the audit entry and the last use, once the response has been sent."""
-        deed = self._audit_entry()
+        entry = self._audit_entry()
         try:
             if self._identity is not None and self._identity.should_record_seen:
                 await run_in_threadpool(identity.record_seen, self._engine, self._identity)
-            if deed is not None:
-                await run_in_threadpool(_save_audit_entry, self._engine, deed)
+            if entry is not None:
+                await run_in_threadpool(_save_audit_entry, self._engine, entry)
         except StudioError as error:
             # The response has been sent: the change stands, even if it could not be recorded.
             log.warning("deed_lost", extra={"reason": error.message})
@@ -146,29 +148,33 @@ class _AuthenticatedRequest:
         )
 
     async def _authorize(self) -> None:
-        asks = self._route.permission
-        if asks is Permission.OPEN:
+        required = self._route.permission
+        if required is Permission.OPEN:
             return
         if self._identity is None:
             raise UnauthorizedError(
                 "You are not signed in.",
                 hint=_SIGN_IN_HINTS[self._settings.sign_in],
             )
-        if not self._identity.may(asks):
+        if not self._identity.may(required):
             raise ForbiddenError(
-                f"This needs the permission to {_PERMISSION_NAMES[asks]}, "
+                f"This needs the permission to {_PERMISSION_NAMES[required]}, "
                 f"which {self._identity.name} does not have.",
                 hint="An administrator can grant it; a token only has its own scope.",
             )
-        if asks is Permission.MANAGE and self._identity.actor.is_limited and self._route.owned_noun:
+        if (
+            required is Permission.MANAGE
+            and self._identity.actor.is_limited
+            and self._route.owned_noun
+        ):
             await run_in_threadpool(self._check_owner)
 
     def _check_owner(self) -> None:
-        named = next(iter(self._route.path_parameters(self._scope["path"]).values()), "")
+        row_id = next(iter(self._route.path_parameters(self._scope["path"]).values()), "")
         # The route itself rejects an id that is not a number.
-        if self._identity is not None and named.isdecimal():
+        if self._identity is not None and row_id.isdecimal():
             with acting_as(self._identity.actor), read_session(self._engine) as db:
-                owners.require(db, self._route.owned_noun, [int(named)])
+                owners.require(db, self._route.owned_noun, [int(row_id)])
 
     def _sign_in_response(self, error: UnauthorizedError) -> Response:
         """Tell API clients how to authenticate, and redirect browsers to the sign-in page."""
@@ -184,26 +190,28 @@ class _AuthenticatedRequest:
         here = self._scope["path"]
         query = self._scope["query_string"].decode("latin-1")
         is_shown = self._scope["method"] in SAFE_METHODS
-        there = sign_in_url(f"{here}?{query}" if query else here) if is_shown else "/login"
-        return RedirectResponse(there, 303)
+        location = sign_in_url(f"{here}?{query}" if query else here) if is_shown else "/login"
+        return RedirectResponse(location, 303)
 
     def _audit_entry(self) -> AuditEntry | None:
         """Return the audit entry of a change or a sign-in attempt; None for other requests."""
-        asks, method = self._route.permission, self._scope["method"]
-        known = self._scope.get("state", {}).get("deed") or (self._identity and self._identity.name)
+        required, method = self._route.permission, self._scope["method"]
+        actor_name = self._scope.get("state", {}).get("deed") or (
+            self._identity and self._identity.name
+        )
         if method in SAFE_METHODS and "deed" not in self._scope.get("state", {}):
             return None
-        if self._settings.sign_in == "none" or not known or not self._route.template:
+        if self._settings.sign_in == "none" or not actor_name or not self._route.template:
             return None
-        if asks is Permission.READ:
+        if required is Permission.READ:
             return None
-        found = self._route.path_parameters(self._scope["path"])
+        parameters = self._route.path_parameters(self._scope["path"])
         return AuditEntry(
-            who=known,
+            who=actor_name,
             method=method,
             route=self._route.template,
-            subject=", ".join(f"{name}={value}"[:100] for name, value in found.items()),
-            permission=asks.value,
+            subject=", ".join(f"{name}={value}"[:100] for name, value in parameters.items()),
+            permission=required.value,
             status=self._status or 500,
             address=identity.client_address(self._scope),
         )
@@ -252,6 +260,6 @@ def is_api_path(path: str) -> bool:
     return path.startswith(("/api/", "/v1/")) or path in {"/metrics", "/openapi.json"}
 
 
-def _save_audit_entry(engine: Engine, deed: AuditEntry) -> None:
+def _save_audit_entry(engine: Engine, entry: AuditEntry) -> None:
     with unit_of_work(engine) as db:
-        audit_log.record(db, deed)
+        audit_log.record(db, entry)

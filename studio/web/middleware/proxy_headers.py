@@ -20,8 +20,8 @@ class ProxyHeadersMiddleware:
         self.app = app
         self.header = settings.proxy_user_header.lower().encode()
         try:
-            listed = settings.trusted_proxies.split(",")
-            self.networks = [ip_network(one.strip()) for one in listed if one.strip()]
+            proxies = settings.trusted_proxies.split(",")
+            self.networks = [ip_network(proxy.strip()) for proxy in proxies if proxy.strip()]
         except ValueError as error:
             raise InvalidError(
                 f"STUDIO_TRUSTED_PROXIES contains an invalid address: {error}.",
@@ -34,16 +34,16 @@ class ProxyHeadersMiddleware:
         await self.app(scope, receive, send)
 
     def _apply_headers(self, scope: Scope) -> Scope:
-        told = dict(scope["headers"])
-        changed = {**scope, "state": {**scope.get("state", {})}}
-        proto = told.get(FORWARDED_PROTO, b"").decode("latin-1")
+        headers = dict(scope["headers"])
+        updated = {**scope, "state": {**scope.get("state", {})}}
+        proto = headers.get(FORWARDED_PROTO, b"").decode("latin-1")
         if proto in {"http", "https"}:
-            changed["scheme"] = proto
-        if came_from := self._client_address(told.get(FORWARDED_FOR, b"").decode("latin-1")):
-            changed["client"] = (came_from, 0)
-        if self.header and (name := told.get(self.header, b"").decode("utf-8", "replace")):
-            changed["state"]["named_by_proxy"] = name.strip().lower()
-        return changed
+            updated["scheme"] = proto
+        if client := self._client_address(headers.get(FORWARDED_FOR, b"").decode("latin-1")):
+            updated["client"] = (client, 0)
+        if self.header and (name := headers.get(self.header, b"").decode("utf-8", "replace")):
+            updated["state"]["named_by_proxy"] = name.strip().lower()
+        return updated
 
     def _client_address(self, chain: str) -> str:
         """Return the last address that is not a trusted proxy: clients can forge those before."""
@@ -52,7 +52,7 @@ class ProxyHeadersMiddleware:
 
     def _is_trusted(self, address: str) -> bool:
         try:
-            found = ip_address(address)
+            client = ip_address(address)
         except ValueError:
             return False
-        return any(found in network for network in self.networks)
+        return any(client in network for network in self.networks)

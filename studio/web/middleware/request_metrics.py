@@ -49,24 +49,24 @@ class RequestMetrics:
     """Open streams of server-sent events."""
 
     def record(self, method: str, route: str, status: int, seconds: float) -> None:
-        tally = self.tallies.setdefault((method, route, str(status)), RouteStats())
-        tally.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
-        tally.seconds += seconds
+        stats = self.tallies.setdefault((method, route, str(status)), RouteStats())
+        stats.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+        stats.seconds += seconds
 
     def to_families(self) -> list[Family]:
-        about = "Seconds until a response started, by method, route and status."
-        name, told = "studio_http_request_duration_seconds", [*self._samples()]
-        viewers = Family(
+        help_text = "Seconds until a response started, by method, route and status."
+        name, samples = "studio_http_request_duration_seconds", [*self._samples()]
+        open_streams = Family(
             "studio_stream_viewers", "gauge", "Open live streams.", [Sample(self.open_streams)]
         )
-        return [Family(name, "histogram", about, told), viewers]
+        return [Family(name, "histogram", help_text, samples), open_streams]
 
     def _samples(self) -> Iterator[Sample]:
-        for (method, route, status), tally in sorted(self.tallies.items()):
+        for (method, route, status), stats in sorted(self.tallies.items()):
             labels = {"method": method, "route": route, "status": status}
-            within = [sum(tally.buckets[: k + 1]) for k in range(len(LATENCY_BUCKETS))]
+            within = [sum(stats.buckets[: k + 1]) for k in range(len(LATENCY_BUCKETS))]
             yield from histogram_samples(
-                LATENCY_BUCKETS, within, sum(tally.buckets), tally.seconds, labels
+                LATENCY_BUCKETS, within, sum(stats.buckets), stats.seconds, labels
             )
 
 
@@ -83,12 +83,12 @@ class RequestMetricsMiddleware:
             return
         request_id = _incoming_request_id(scope) or secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
-        passing = _RequestRecorder(self.traffic, scope, send, request_id)
+        recorder = _RequestRecorder(self.traffic, scope, send, request_id)
         with logs.log_context(request_id=request_id):
             try:
-                await self.app(scope, receive, passing.send)
+                await self.app(scope, receive, recorder.send)
             finally:
-                passing.finish()
+                recorder.finish()
 
 
 class _RequestRecorder:
@@ -120,23 +120,21 @@ class _RequestRecorder:
         seconds = time.perf_counter() - self._began
         self._status, self._is_stream = status, is_stream
         self._traffic.open_streams += is_stream
-        asked = self._scope["method"]
-        method, route = asked if asked in KNOWN_METHODS else OTHER, _route_template(self._scope)
+        verb = self._scope["method"]
+        method, route = verb if verb in KNOWN_METHODS else OTHER, _route_template(self._scope)
         self._traffic.record(method, route, status, seconds)
         if method not in SAFE_METHODS or status >= FIRST_ERROR:
             self._log({"method": method, "route": route, "status": status}, seconds)
 
     def _log(self, facts: dict[str, object], seconds: float) -> None:
         run_id = self._scope.get("path_params", {}).get("run_id")
-        about = facts | ({"run_id": run_id} if run_id else {"path": self._scope["path"]})
-        log.info("request_answered", extra=about | {"ms": round(1000 * seconds, 1)})
+        fields = facts | ({"run_id": run_id} if run_id else {"path": self._scope["path"]})
+        log.info("request_answered", extra=fields | {"ms": round(1000 * seconds, 1)})
 
 
 def _incoming_request_id(scope: Scope) -> str:
-    found = [
-        value.decode("latin-1") for name, value in scope["headers"] if name == REQUEST_ID_HEADER
-    ]
-    return found[0] if len(found) == 1 and REQUEST_ID_PATTERN.fullmatch(found[0]) else ""
+    ids = [value.decode("latin-1") for name, value in scope["headers"] if name == REQUEST_ID_HEADER]
+    return ids[0] if len(ids) == 1 and REQUEST_ID_PATTERN.fullmatch(ids[0]) else ""
 
 
 def _route_template(scope: Scope) -> str:

@@ -49,8 +49,8 @@ class ExportRow:
 @router.get("")
 def listing(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
-    made = list_exports(db, run, config.runs)
-    return block(request, "runs/show.html", "exports", run=run, exports=made)
+    rows = list_exports(db, run, config.runs)
+    return block(request, "runs/show.html", "exports", run=run, exports=rows)
 
 
 @router.post("")
@@ -83,12 +83,12 @@ def list_exports(db: Session, run: Run, run_folders: Path) -> list[ExportRow]:
     bases = exports.registered_models(db, run.id or 0)
     return [
         ExportRow(
-            export=one,
-            files=artifacts.list_files(folder.export(one.id or 0).files),
-            base=bases.get(str(folder.export(one.id or 0).files), ""),
-            wait=wait_reasons.explain_work_wait(db, one),
+            export=export,
+            files=artifacts.list_files(folder.export(export.id or 0).files),
+            base=bases.get(str(folder.export(export.id or 0).files), ""),
+            wait=wait_reasons.explain_work_wait(db, export),
         )
-        for one in exports.list_for_run(db, run.id or 0)
+        for export in exports.list_for_run(db, run.id or 0)
     ]
 
 

@@ -26,12 +26,12 @@ FormText = Annotated[str, Form(max_length=4096)]
 
 @router.get("")
 def listing(request: Request, config: ConfigWithSecrets, q: SearchText = "") -> Response:
-    found = _search_hub(config, q)
+    search = _search_hub(config, q)
     with read_session(request.app.state.engine) as db:
-        hits = _search_context(db, config, q, found)
+        context = _search_context(db, config, q, search)
         if wants_fragment(request):
-            return block(request, "models/list.html", "hits", **hits)
-        return page(request, "models/list.html", **_list_context(db), **hits)
+            return block(request, "models/list.html", "hits", **context)
+        return page(request, "models/list.html", **_list_context(db), **context)
 
 
 @router.get("/landed")
@@ -47,10 +47,10 @@ def add_folder(
     try:
         model = models.add_folder(db, folder.strip(), name.strip())
     except StudioError as error:
-        again = _list_context(db, folder=folder, name=name, problem=error) | _search_context(
+        context = _list_context(db, folder=folder, name=name, problem=error) | _search_context(
             db, config, "", None
         )
-        return refused_form(request, "models/list.html", **again)
+        return refused_form(request, "models/list.html", **context)
     return redirect(request, f"/models/{model.id}")
 
 
@@ -65,16 +65,16 @@ def download(
     """Queue a download. The Hub may be slow, so the database is opened only after its answer."""
     engine = request.app.state.engine
     try:
-        found = downloads.inspect_repo(config, repo.strip(), revision.strip())
+        repo_info = downloads.inspect_repo(config, repo.strip(), revision.strip())
         with unit_of_work(engine) as db:
-            downloads.enqueue(db, found, name.strip())
+            downloads.enqueue(db, repo_info, name.strip())
     except StudioError as error:
-        wish = {"repo": repo, "revision": revision, "refusal": error}
+        form_state = {"repo": repo, "revision": revision, "refusal": error}
         with read_session(engine) as db:
-            told = _list_context(db, wish=wish) | _search_context(db, config, "", None)
+            context = _list_context(db, wish=form_state) | _search_context(db, config, "", None)
         if wants_fragment(request):
-            return block(request, "models/list.html", "wish", status=422, **told)
-        return page(request, "models/list.html", status=422, **told)
+            return block(request, "models/list.html", "wish", status=422, **context)
+        return page(request, "models/list.html", status=422, **context)
     return redirect(request, "/models")
 
 
@@ -117,13 +117,13 @@ def _search_hub(config: Settings, words: str) -> downloads.HubSearch | None:
 
 
 def _search_context(
-    db: Session, config: Settings, words: str, found: downloads.HubSearch | None
+    db: Session, config: Settings, words: str, search: downloads.HubSearch | None
 ) -> dict[str, Any]:
     return {
         "q": words,
-        "offers": downloads.describe_models(db, found.found) if found else [],
-        "trouble": found.error if found else None,
-        "asked": found is not None,
+        "offers": downloads.describe_models(db, search.found) if search else [],
+        "trouble": search.error if search else None,
+        "asked": search is not None,
         "host": downloads.hub_client(config).host,
     }
 
@@ -149,13 +149,13 @@ def _list_context(
 
 def _estimate_errors(db: Session, model: str | None = None) -> dict[str, Any]:
     """Return the errors of past estimates, over all runs or those of one model."""
-    misses = estimates.list_errors(db, model)
-    return {"misses": misses, "missed": estimates.median_error(misses)}
+    errors = estimates.list_errors(db, model)
+    return {"misses": errors, "missed": estimates.median_error(errors)}
 
 
 def _model_context(db: Session, config: Settings, model: Model) -> dict[str, Any]:
     """Return the template context of a model; if its files cannot be read, with the reason."""
-    told: dict[str, Any] = {
+    context: dict[str, Any] = {
         "model": model,
         "known": None,
         "card": None,
@@ -171,24 +171,24 @@ def _model_context(db: Session, config: Settings, model: Model) -> dict[str, Any
         "link": f"{downloads.hub_client(config).endpoint}/{model.repo}" if model.repo else "",
         **_estimate_errors(db, model.name),
     }
-    if not told["is_here"]:
-        return told
+    if not context["is_here"]:
+        return context
     try:
-        known, folder = (
+        facts, folder = (
             recommendation.read_model_facts(models.model_dir(model)),
             models.model_dir(model),
         )
-        told |= {
-            "known": known,
+        context |= {
+            "known": facts,
             "card": model_metadata.read(folder),
             "code": remote_code_trust.inspect_code(model),
         }
-        told["cares"] = list(
-            family_limits.warnings_for(known.family, has_experts=bool(known.expert_parameters))
+        context["cares"] = list(
+            family_limits.warnings_for(facts.family, has_experts=bool(facts.expert_parameters))
         )
     except (StudioError, OSError) as error:
-        told["trouble"] = error if isinstance(error, StudioError) else StudioError(f"{error}.")
-    return told
+        context["trouble"] = error if isinstance(error, StudioError) else StudioError(f"{error}.")
+    return context
 
 
 def _is_usable(model: Model) -> bool:

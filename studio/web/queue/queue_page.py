@@ -18,7 +18,7 @@ router = APIRouter(prefix="/queue", include_in_schema=False)
 
 @router.get("")
 def show(request: Request, db: DB) -> Response:
-    told = loaded_model.current(db)
+    model = loaded_model.current(db)
     return page(
         request,
         "queue/show.html",
@@ -28,8 +28,8 @@ def show(request: Request, db: DB) -> Response:
         slots=workers.count_slots(db),
         used=background_overview.count_used_slots(db),
         others=background_overview.list_work(db),
-        loaded=told,
-        stays=loaded_model.time_left(told) if told else None,
+        loaded=model,
+        stays=loaded_model.time_left(model) if model else None,
         progress_of=run_progress.measure,
     )
 
@@ -55,7 +55,7 @@ def move(request: Request, run_id: int, db: DB, place: Annotated[int, Form(ge=1)
 
 @router.post("/{run_id}/hold")
 def hold(request: Request, run_id: int, db: DB, held: Annotated[bool, Form()]) -> Response:
-    queue.hold(db, run_id, held=held)
+    queue.hold(db, run_id, is_held=held)
     return redirect(request, "/queue")
 
 

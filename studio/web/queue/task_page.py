@@ -21,34 +21,34 @@ ReturnUrl = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
 
 @router.get("/{chore_id}")
 def show(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
-    chore = tasks.get(db, chore_id)
+    task = tasks.get(db, chore_id)
     if wants_fragment(request):
-        return block(request, "queue/task.html", "chore", **_task_context(db, chore, then))
-    return page(request, "queue/task.html", **_task_context(db, chore, then))
+        return block(request, "queue/task.html", "chore", **_task_context(db, task, then))
+    return page(request, "queue/task.html", **_task_context(db, task, then))
 
 
 @router.post("/{chore_id}/cancel")
 def cancel(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
-    chore = task_results.cancel(db, chore_id)
-    return _respond(request, db, chore, then)
+    task = task_results.cancel(db, chore_id)
+    return _respond(request, db, task, then)
 
 
 @router.post("/{chore_id}/again")
 def retry(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
-    chore = tasks.get(db, chore_id)
-    tasks.retry(chore)
-    return _respond(request, db, chore, then)
+    task = tasks.get(db, chore_id)
+    tasks.retry(task)
+    return _respond(request, db, task, then)
 
 
-def _respond(request: Request, db: DB, chore: Task, then: str) -> Response:
+def _respond(request: Request, db: DB, task: Task, then: str) -> Response:
     """Redraw the task in place for htmx, else redirect to the page the request came from."""
     if wants_fragment(request):
-        return block(request, "queue/task.html", "chore", **_task_context(db, chore, then))
-    return redirect(request, _referring_page(request, chore.id or 0))
+        return block(request, "queue/task.html", "chore", **_task_context(db, task, then))
+    return redirect(request, _referring_page(request, task.id or 0))
 
 
-def _task_context(db: DB, chore: Task, then: str) -> dict[str, Any]:
-    return {"chore": chore, "then": then, "wait": wait_reasons.explain_work_wait(db, chore)}
+def _task_context(db: DB, task: Task, then: str) -> dict[str, Any]:
+    return {"chore": task, "then": then, "wait": wait_reasons.explain_work_wait(db, task)}
 
 
 def _referring_page(request: Request, chore_id: int) -> str:

@@ -31,5 +31,5 @@ def bundle_content() -> bytes:
 
 @cache
 def bundle_file() -> StaticFile:
-    sheets = map(static_files.shared_folder().content, STYLESHEETS)
-    return static_files.make_static_file(BUNDLE_NAME, b"\n".join(sheets))
+    contents = map(static_files.shared_folder().content, STYLESHEETS)
+    return static_files.make_static_file(BUNDLE_NAME, b"\n".join(contents))

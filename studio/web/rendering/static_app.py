@@ -32,17 +32,17 @@ class CachedStaticFiles:
 
 
 def _response(file: StaticFile, scope: Scope) -> Response:
-    asked = Headers(scope=scope)
+    request_headers = Headers(scope=scope)
     hashed = scope["query_string"].startswith(b"v=")
     headers = {
         "Cache-Control": _IMMUTABLE if hashed else "no-cache",
         "ETag": file.etag,
         "Vary": "Accept-Encoding",
     }
-    known = {tag.strip() for tag in asked.get("if-none-match", "").split(",")}
-    if {file.etag, "*"} & known:
+    known_etags = {tag.strip() for tag in request_headers.get("if-none-match", "").split(",")}
+    if {file.etag, "*"} & known_etags:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     content = file.content
-    if file.gzipped and "gzip" in asked.get("accept-encoding", ""):
+    if file.gzipped and "gzip" in request_headers.get("accept-encoding", ""):
         content, headers["Content-Encoding"] = file.gzipped, "gzip"
     return Response(content, headers=headers, media_type=file.media_type)

@@ -44,19 +44,19 @@ class StaticFolder:
 
     def find(self, name: str) -> StaticFile | None:
         """Return a file as it was last read; None if it never existed."""
-        known = self._files.get(name)
+        cached = self._files.get(name)
         try:
             path = self._path(name)
             status = path.stat()
             version = status.st_mtime_ns, status.st_size
-            if known is not None and known.version == version:
-                return known
+            if cached is not None and cached.version == version:
+                return cached
             if not stat.S_ISREG(status.st_mode):
-                return known
-            self._files[name] = known = make_static_file(path.name, path.read_bytes(), version)
+                return cached
+            self._files[name] = cached = make_static_file(path.name, path.read_bytes(), version)
         except (OSError, ValueError):
             pass
-        return known
+        return cached
 
     def content(self, name: str) -> bytes:
         """Return the content of a file.
@@ -65,10 +65,10 @@ class StaticFolder:
             FileNotFoundError: The file does not exist.
 
         """
-        found = self.find(name)
-        if found is None:
+        file = self.find(name)
+        if file is None:
             raise FileNotFoundError(name)
-        return found.content
+        return file.content
 
     def _path(self, name: str) -> Path:
         """Return the path of a file.

@@ -15,5 +15,5 @@ router = APIRouter(prefix="/runs", include_in_schema=False)
 def show(request: Request, run_id: int, db: DB, config: Config, step: int = 0) -> Response:
     run = runs.get(db, run_id)
     log = RunDir(config.runs / str(run_id)).log
-    found = nonfinite_steps.inspect_step(db, run_id, step, log)
-    return page(request, "runs/nonfinite_step.html", run=run, found=found)
+    step_report = nonfinite_steps.inspect_step(db, run_id, step, log)
+    return page(request, "runs/nonfinite_step.html", run=run, found=step_report)

@@ -25,7 +25,7 @@ def rate(
 ) -> Response:
     """Save a score, or clear it with 0. A blind page learns nothing about the run."""
     sample = sample_ratings.get_rateable_sample(db, sample_id)
-    before = sample_ratings.rate(db, sample, score or None)
+    previous = sample_ratings.rate(db, sample, score or None)
     run_id = sample.run_id
     if not wants_fragment(request):
         return redirect(request, _referring_page(request) or f"/runs/{run_id}")
@@ -34,7 +34,7 @@ def rate(
         "compare/rating.html",
         sample=sample,
         score=score or None,
-        before=before,
+        before=previous,
         blind=blind,
         run=runs.get(db, run_id),
         rated=sample_ratings.count_rated(db, [run_id]),
@@ -43,6 +43,6 @@ def rate(
 
 def _referring_page(request: Request) -> str:
     """Return the page on which the answer was rated, if it belongs to this studio."""
-    there = urlsplit(request.headers.get("referer", ""))
-    path = "/" + there.path.lstrip("/")
-    return f"{path}?{there.query}#answers" if there.netloc == request.url.netloc else ""
+    referer = urlsplit(request.headers.get("referer", ""))
+    path = "/" + referer.path.lstrip("/")
+    return f"{path}?{referer.query}#answers" if referer.netloc == request.url.netloc else ""

@@ -31,10 +31,10 @@ class Fact:
 
 def list_facts(run: Run) -> list[Fact]:
     """List requested beside actual values; for an audited run also plan beside audit."""
-    told = dict(run.resolved)
-    asked = _requested(run) | told.pop("plan", {})
-    ran = told | told.pop("audit", {})
-    return [_fact(name, asked, value) for name, value in flatten(ran).items()]
+    resolved = dict(run.resolved)
+    requested = _requested(run) | resolved.pop("plan", {})
+    actual = resolved | resolved.pop("audit", {})
+    return [_fact(name, requested, value) for name, value in flatten(actual).items()]
 
 
 def _requested(run: Run) -> dict[str, Any]:
@@ -45,13 +45,13 @@ def _requested(run: Run) -> dict[str, Any]:
     return mode | {"seed": steps.seed, "effective_batch_size": batch}
 
 
-def _fact(name: str, asked: dict[str, Any], ran: object) -> Fact:
-    wanted = asked.get(name)
+def _fact(name: str, requested: dict[str, Any], actual: object) -> Fact:
+    requested_value = requested.get(name)
     return Fact(
         name=name.rpartition(".")[2] if "." in name else formatting.metric_title(name),
-        asked=formatting.setting(wanted),
-        ran=formatting.size(ran)
-        if isinstance(ran, int) and name.endswith("_bytes")
-        else formatting.setting(ran),
-        differs=name in asked and wanted != ran,
+        asked=formatting.setting(requested_value),
+        ran=formatting.size(actual)
+        if isinstance(actual, int) and name.endswith("_bytes")
+        else formatting.setting(actual),
+        differs=name in requested and requested_value != actual,
     )

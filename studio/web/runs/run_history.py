@@ -46,22 +46,22 @@ class RunHistory:
 
 def load_history(db: Session, run: Run) -> RunHistory:
     run_id = run.id or 0
-    found = runs.list_newest_events(db, run_id, limit=MAX_EVENTS)
+    events = runs.list_newest_events(db, run_id, limit=MAX_EVENTS)
     return RunHistory(
-        lines=_event_lines(found),
-        last_id=(found[0].id or 0) if found else 0,
-        is_cut=len(found) == MAX_EVENTS,
-        goes=[_attempt_row(run, one) for one in attempts.list_attempts(db, run_id)],
+        lines=_event_lines(events),
+        last_id=(events[0].id or 0) if events else 0,
+        is_cut=len(events) == MAX_EVENTS,
+        goes=[_attempt_row(run, attempt) for attempt in attempts.list_attempts(db, run_id)],
     )
 
 
-def _event_lines(found: Sequence[RunEvent]) -> list[EventLine]:
+def _event_lines(events: Sequence[RunEvent]) -> list[EventLine]:
     """Describe events, newest first. Consecutive checkpoints share a line: that of the newest."""
     lines: list[EventLine] = []
-    for row in found:
-        before = lines[-1] if lines else None
-        if before and before.kind == row.kind == "checkpointed":
-            lines[-1] = replace(before, times=before.times + 1)
+    for row in events:
+        previous = lines[-1] if lines else None
+        if previous and previous.kind == row.kind == "checkpointed":
+            lines[-1] = replace(previous, times=previous.times + 1)
         else:
             lines.append(EventLine(at=row.at, kind=row.kind, words=run_events.to_event(row).words))
     return lines

@@ -36,21 +36,21 @@ PAGE_SIZE = 50
 @router.get("/")
 def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Response:
     view = asked.to_view
-    wrong: InvalidError | None = None
+    query_error: InvalidError | None = None
     try:
-        found = _table_context(db, view, asked)
+        context = _table_context(db, view, asked)
     except QueryError as error:
-        found, wrong = (
+        context, query_error = (
             _table_context(db, TableView(query="is:trashed -is:trashed"), TableQuery()),
             error,
         )
     except InvalidError as error:
-        found, wrong = _table_context(db, replace(view, sort=NEWEST_FIRST), asked), error
-    answer = page(
+        context, query_error = _table_context(db, replace(view, sort=NEWEST_FIRST), asked), error
+    response = page(
         request,
         "runs/list.html",
         view=view,
-        wrong=wrong,
+        wrong=query_error,
         here=table_url(view, open=asked.open),
         address=table_url,
         chips=_query_chips(view),
@@ -58,33 +58,33 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         progress_of=run_progress.measure,
         saved=saved_views.list_all(db),
         vocabulary=query_fields.list_names(metric_summaries.list_keys(db)),
-        **found,
+        **context,
     )
     # htmx calls a request with hx-select "full", too; only a boosted link shows the whole page.
-    if wrong and "HX-Request" in request.headers and "HX-Boosted" not in request.headers:
+    if query_error and "HX-Request" in request.headers and "HX-Boosted" not in request.headers:
         # Keep the rows on screen, and show only the error, beside the search box.
-        answer.headers.update({"HX-Reswap": "none", "HX-Push-Url": "false"})
-    return answer
+        response.headers.update({"HX-Reswap": "none", "HX-Push-Url": "false"})
+    return response
 
 
 def load_baseline(
     db: Session, view: TableView, columns: Sequence[query_fields.Field]
 ) -> TableRow | None:
-    found = run_table.load_rows(db, [view.base], columns) if view.base else []
-    return found[0] if found else None
+    rows = run_table.load_rows(db, [view.base], columns) if view.base else []
+    return rows[0] if rows else None
 
 
-def _table_context(db: Session, view: TableView, asked: TableQuery) -> dict[str, Any]:
+def _table_context(db: Session, view: TableView, query: TableQuery) -> dict[str, Any]:
     grouped = table_groups.group_runs(db, view)
     if grouped:
         base = load_baseline(db, view, grouped.columns)
         opened = {
-            one: _group_rows(db, replace(view, query=f"{view.query} {one}"), base)
-            for one in asked.open
+            term: _group_rows(db, replace(view, query=f"{view.query} {term}"), base)
+            for term in query.open
         }
         return {
             "heads": shown.column_heads(view, grouped.columns),
-            "bunches": shown.group_rows(view, grouped, asked.open, opened),
+            "bunches": shown.group_rows(view, grouped, query.open, opened),
             "grouped": shown.column_title(grouped.field),
             "rows": [],
             "base": None,
@@ -92,28 +92,28 @@ def _table_context(db: Session, view: TableView, asked: TableQuery) -> dict[str,
             "total": grouped.total,
             "any_runs": grouped.total or _has_runs(db),
         }
-    found = run_table.load_page(db, view, limit=PAGE_SIZE, after=asked.after)
-    base = load_baseline(db, view, found.columns)
-    pinned = base and asked.after is None
+    table_page = run_table.load_page(db, view, limit=PAGE_SIZE, after=query.after)
+    base = load_baseline(db, view, table_page.columns)
+    pinned = base and query.after is None
     return {
-        "heads": shown.column_heads(view, found.columns),
+        "heads": shown.column_heads(view, table_page.columns),
         "bunches": None,
         "grouped": "",
         "rows": [
-            shown.table_row(line, found.columns, base)
-            for line in found.lines
+            shown.table_row(line, table_page.columns, base)
+            for line in table_page.lines
             if not base or line.run.id != base.run.id
         ],
-        "base": shown.table_row(base, found.columns, base) if base and pinned else None,
-        "next": table_url(view, after=found.lines[-1].run.id) if found.has_more else "",
-        "total": found.total,
-        "any_runs": found.total or _has_runs(db),
+        "base": shown.table_row(base, table_page.columns, base) if base and pinned else None,
+        "next": table_url(view, after=table_page.lines[-1].run.id) if table_page.has_more else "",
+        "total": table_page.total,
+        "any_runs": table_page.total or _has_runs(db),
     }
 
 
 def _group_rows(db: Session, view: TableView, base: TableRow | None) -> list[Row]:
-    found = run_table.load_page(db, view, limit=PAGE_SIZE)
-    return [shown.table_row(line, found.columns, base) for line in found.lines]
+    table_page = run_table.load_page(db, view, limit=PAGE_SIZE)
+    return [shown.table_row(line, table_page.columns, base) for line in table_page.lines]
 
 
 def _has_runs(db: Session) -> bool:

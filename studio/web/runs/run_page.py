@@ -163,9 +163,9 @@ def delete(request: Request, run_id: int, db: DB, config: Config) -> Response:
     return redirect(request, "/")
 
 
-def _command_handler(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
+def _command_handler(command: Callable[[Session, int], Run]) -> Callable[..., Response]:
     def asked(request: Request, run_id: int, db: DB) -> Response:
-        ask(db, run_id)
+        command(db, run_id)
         return redirect(request, f"/runs/{run_id}")
 
     return asked
@@ -184,27 +184,29 @@ for verb, ask in {
 
 def _failure_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     """Return the explanation of a failure, and its possible fixes."""
-    why = failure_report.explain(db, run)
-    if why is None:
+    report = failure_report.explain(db, run)
+    if report is None:
         return {"why": None}
     lines = failure_report.log_tail(folder)
-    all_fixes = failure_report.list_fixes(db, run, why)
+    all_fixes = failure_report.list_fixes(db, run, report)
     return {
-        "why": why,
+        "why": report,
         "last_lines": lines,
-        "repairs": [one for one in all_fixes if not one.swap],
+        "repairs": [fix for fix in all_fixes if not fix.swap],
         "swaps": {
-            one.swap: [each for each in all_fixes if each.swap == one.swap] for one in all_fixes
+            fix.swap: [other for other in all_fixes if other.swap == fix.swap] for fix in all_fixes
         },
-        "report": failure_report.render_markdown(run, why, lines),
+        "report": failure_report.render_markdown(run, report, lines),
     }
 
 
 def _health_context(db: DB, run: Run) -> dict[str, Any]:
     """Return the context of the numerics section. A failed run shows its fixes with the failure."""
     alarms = runs.list_alarms(db, run.id or 0)
-    offered = (fixes.list_fixes(db, one.data["code"], run.recipe) for one in alarms)
-    all_fixes = {} if run.error_code else {one.title: one for some in offered for one in some}
+    fix_lists = (fixes.list_fixes(db, item.data["code"], run.recipe) for item in alarms)
+    all_fixes = (
+        {} if run.error_code else {item.title: item for group in fix_lists for item in group}
+    )
     return {
         "signals": health_signals.list_signals(run),
         "alarms": alarms,
@@ -214,43 +216,44 @@ def _health_context(db: DB, run: Run) -> dict[str, Any]:
 
 def _memory_figures(run: Run) -> MemoryFigures:
     """Compare what was estimated at submission with what was measured."""
-    guess, found = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
+    estimate, measured = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
     timing = run.estimate.get("timing", {})
-    took = run_progress.measure(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
+    seconds = run_progress.measure(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
     return MemoryFigures(
-        estimated=formatting.estimated_size(guess["total"], memory.measured_peak(run))
-        if guess
+        estimated=formatting.estimated_size(estimate["total"], memory.measured_peak(run))
+        if estimate
         else "",
-        lengths=_length_note(guess["length"], run) if guess else "",
-        seconds=formatting.estimated_duration(timing.get("seconds"), took),
-        measured=formatting.memory_measure_sentence(run.resolved) if found else "",
+        lengths=_length_note(estimate["length"], run) if estimate else "",
+        seconds=formatting.estimated_duration(timing.get("seconds"), seconds),
+        measured=formatting.memory_measure_sentence(run.resolved) if measured else "",
     )
 
 
 def _length_note(expected: int, run: Run) -> str:
     """Return a note if the longest example was not as long as estimated."""
-    found = run.resolved.get("longest_example", expected)
-    if found == expected:
+    longest = run.resolved.get("longest_example", expected)
+    if longest == expected:
         return ""
     return (
-        f"The estimate assumed examples of {expected:,} tokens; the longest one here has {found:,}."
+        f"The estimate assumed examples of {expected:,} tokens; the longest one here has "
+        f"{longest:,}."
     )
 
 
-def _plots(told: Sequence[str]) -> list[Plot]:
+def _plots(reported: Sequence[str]) -> list[Plot]:
     """Return the default charts, then the optional ones, then one for each other metric."""
-    hidden = [_hide_unreported(plot, told) for plot in OPTIONAL_PLOTS]
-    named = {
+    hidden = [_hide_unreported(plot, reported) for plot in OPTIONAL_PLOTS]
+    plotted = {
         key for plot in (*DEFAULT_PLOTS, *OPTIONAL_PLOTS) for key in plot.keys
     } | health_signals.COUNT_SIGNALS
-    others = [
+    other_plots = [
         Plot(title=formatting.metric_title(key), keys=(key,), hue=6)
-        for key in told
-        if key not in named
+        for key in reported
+        if key not in plotted
     ]
-    return [*DEFAULT_PLOTS, *hidden, *others]
+    return [*DEFAULT_PLOTS, *hidden, *other_plots]
 
 
-def _hide_unreported(plot: Plot, told: Sequence[str]) -> Plot:
-    absent = not set(plot.keys) & set(told)
+def _hide_unreported(plot: Plot, reported: Sequence[str]) -> Plot:
+    absent = not set(plot.keys) & set(reported)
     return Plot(title=plot.title, keys=plot.keys, hue=plot.hue, is_hidden=absent)

@@ -49,8 +49,8 @@ class TableQuery(BaseModel):
 
     @property
     def to_view(self) -> TableView:
-        named = [one.strip() for some in [*self.cols, self.add] for one in some.split(",")]
-        chosen = tuple(dict.fromkeys(filter(None, named)))
+        names = [name.strip() for text in [*self.cols, self.add] for name in text.split(",")]
+        chosen = tuple(dict.fromkeys(filter(None, names)))
         if self.add and not self.cols:
             chosen = tuple(dict.fromkeys((*DEFAULT_COLUMNS, *chosen)))
         return TableView(
@@ -64,14 +64,14 @@ class TableQuery(BaseModel):
 
 def table_url(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- any query value
     """Return the URL of a view, without values that are at their defaults."""
-    told = {
+    params = {
         "q": view.query,
         "sort": "" if view.sort == NEWEST_FIRST else view.sort,
         "cols": "" if view.columns == DEFAULT_COLUMNS else ",".join(view.columns),
         "group": view.group,
         "base": view.base,
     }
-    pairs = {name: one for name, one in (told | more).items() if one not in ("", None, [])}
+    pairs = {name: value for name, value in (params | more).items() if value not in ("", None, [])}
     return path + ("?" + urlencode(pairs, doseq=True, safe=",:<>=./#") if pairs else "")
 
 
@@ -116,52 +116,58 @@ class Row:
 
 
 def column_heads(view: TableView, columns: Sequence[query_fields.Field]) -> list[ColumnHead]:
-    return [_column_head(view, columns, place) for place in range(len(columns))]
+    return [_column_head(view, columns, index) for index in range(len(columns))]
 
 
-def _column_head(view: TableView, columns: Sequence[query_fields.Field], place: int) -> ColumnHead:
-    names, one = [column.name for column in columns], columns[place]
-    falls = view.sort == f"-{one.name}"
-    risen = view.sort == one.name
+def _column_head(view: TableView, columns: Sequence[query_fields.Field], index: int) -> ColumnHead:
+    names, field = [column.name for column in columns], columns[index]
+    is_descending = view.sort == f"-{field.name}"
+    is_ascending = view.sort == field.name
     # Start with what users look for: the lowest loss, the newest run, alphabetical order.
-    first = (
-        one.name
-        if one.kind in {"words", "choice"} or query_fields.metric_direction(one.key) < 0
+    first_sort = (
+        field.name
+        if field.kind in {"words", "choice"} or query_fields.metric_direction(field.key) < 0
         else ""
     )
-    following = one.name if falls else f"-{one.name}" if risen else first or f"-{one.name}"
-    moved = [*names]
-    if place > 1:
-        moved[place - 1 : place + 1] = [names[place], names[place - 1]]
-    rest = tuple(name for name in names if name != one.name)
+    next_sort = (
+        field.name
+        if is_descending
+        else f"-{field.name}"
+        if is_ascending
+        else first_sort or f"-{field.name}"
+    )
+    reordered = [*names]
+    if index > 1:
+        reordered[index - 1 : index + 1] = [names[index], names[index - 1]]
+    other_names = tuple(name for name in names if name != field.name)
     return ColumnHead(
-        name=one.name,
-        title=column_title(one),
-        numeric=is_numeric(one),
-        sort="" if one.kind in {"curve", "tags"} else table_url(replace(view, sort=following)),
-        sorted="descending" if falls else "ascending" if risen else "",
-        left=table_url(replace(view, columns=tuple(moved))) if place > 1 else "",
-        without=table_url(replace(view, columns=rest)) if place else "",
+        name=field.name,
+        title=column_title(field),
+        numeric=is_numeric(field),
+        sort="" if field.kind in {"curve", "tags"} else table_url(replace(view, sort=next_sort)),
+        sorted="descending" if is_descending else "ascending" if is_ascending else "",
+        left=table_url(replace(view, columns=tuple(reordered))) if index > 1 else "",
+        without=table_url(replace(view, columns=other_names)) if index else "",
     )
 
 
 def table_row(line: TableRow, columns: Sequence[query_fields.Field], base: TableRow | None) -> Row:
-    return Row(run=line.run, cells=[_cell(line, one, base) for one in columns])
+    return Row(run=line.run, cells=[_cell(line, column, base) for column in columns])
 
 
 def _cell(line: TableRow, field: query_fields.Field, base: TableRow | None) -> Cell:
     value = line.value(field)
-    plain = Cell(field=field, value=value, text=format_value(field, value))
+    cell = Cell(field=field, value=value, text=format_value(field, value))
     if base is None or base.run.id == line.run.id or field.kind == "curve":
-        return plain
-    against = base.value(field)
+        return cell
+    baseline_value = base.value(field)
     if not field.key:
         return replace(
-            plain, differs=field.name in query_fields.setting_names() and value != against
+            cell, differs=field.name in query_fields.setting_names() and value != baseline_value
         )
-    if value is None or against is None or value == against:
-        return plain
-    return replace(plain, delta=formatting.change(value - against, field.key))
+    if value is None or baseline_value is None or value == baseline_value:
+        return cell
+    return replace(cell, delta=formatting.change(value - baseline_value, field.key))
 
 
 def column_title(field: query_fields.Field) -> str:
@@ -199,11 +205,11 @@ def format_spread(field: query_fields.Field, one: GroupStats | None) -> str:
         return formatting.NO_VALUE
     if field.kind == "span":
         return formatting.duration(one.mean)
-    write = formatting.metric_value(one.mean, field.key)
+    mean_text = formatting.metric_value(one.mean, field.key)
     return (
-        write
+        mean_text
         if one.deviation is None
-        else f"{write} ± {formatting.metric_value(one.deviation, field.key)}"
+        else f"{mean_text} ± {formatting.metric_value(one.deviation, field.key)}"
     )
 
 
@@ -233,25 +239,25 @@ class GroupRow:
 def group_rows(
     view: TableView, grouped: GroupedRuns, opened: Iterable[str], rows: Mapping[str, Sequence[Row]]
 ) -> list[GroupRow]:
-    shown = [one for one in opened if one]
+    expanded = [item for item in opened if item]
     return [
         GroupRow(
-            group=one,
-            title=format_value(grouped.field, one.value),
+            group=item,
+            title=format_value(grouped.field, item.value),
             cells=[
-                format_spread(column, one.spreads.get(column.name)) if column.is_number else ""
+                format_spread(column, item.spreads.get(column.name)) if column.is_number else ""
                 for column in grouped.columns[1:]
             ],
-            toggle=table_url(view, open=_toggle_group(shown, one.term)),
-            alone=table_url(replace(view, group="", query=f"{view.query} {one.term}".strip())),
-            rows=rows.get(one.term),
+            toggle=table_url(view, open=_toggle_group(expanded, item.term)),
+            alone=table_url(replace(view, group="", query=f"{view.query} {item.term}".strip())),
+            rows=rows.get(item.term),
         )
-        for one in grouped.groups
+        for item in grouped.groups
     ]
 
 
 def _toggle_group(opened: list[str], term: str) -> list[str]:
-    return [one for one in opened if one != term] if term in opened else [*opened, term]
+    return [other for other in opened if other != term] if term in opened else [*opened, term]
 
 
 _FORMATTERS: Mapping[str, Callable[[Any], str]] = {

@@ -68,10 +68,10 @@ def export(form: str, db: DB, asked: TableParams) -> Response:
     """Download the table as it is shown, with all its pages."""
     if form not in table_export.FORMATS:
         raise NotFoundError(f"There is no format named {form}.", hint="Use csv, json, md or tex.")
-    write, kind = table_export.FORMATS[form]
+    writer, media_type = table_export.FORMATS[form]
     headers = {"Content-Disposition": f'attachment; filename="runs.{form}"'}
     return Response(
-        write(table_export.load_table(db, asked.to_view)), media_type=kind, headers=headers
+        writer(table_export.load_table(db, asked.to_view)), media_type=media_type, headers=headers
     )
 
 
@@ -85,17 +85,19 @@ def apply_bulk_action(
     """Apply an action to the selected runs, or to all that match, and offer to undo it."""
     chosen = _selected_runs(db, asked)
     if asked.act == "compare":
-        compared = (str(one.id) for one in compare.load_runs(db, chosen))
-        return redirect(request, "/compare?runs=" + ",".join(compared))
+        run_ids = (str(item.id) for item in compare.load_runs(db, chosen))
+        return redirect(request, "/compare?runs=" + ",".join(run_ids))
     if asked.act == "base":
         return redirect(request, _url_with_baseline(request, chosen[0]))
-    what: BulkAction | None = next((one for one in get_args(BulkAction) if one == asked.act), None)
-    if what is None:
+    action: BulkAction | None = next(
+        (item for item in get_args(BulkAction) if item == asked.act), None
+    )
+    if action is None:
         raise InvalidError("Choose an action for the runs.", param="act")
-    changed = bulk_actions.apply_action(db, what, chosen, asked.tag.strip(), config.runs)
+    changed = bulk_actions.apply_action(db, action, chosen, asked.tag.strip(), config.runs)
     if not wants_fragment(request):
         return redirect(request, _referring_page(request))
-    return _toast(request, what, changed, asked.tag.strip())
+    return _toast(request, action, changed, asked.tag.strip())
 
 
 @router.get("/runs/{run_id}/line")
@@ -107,8 +109,8 @@ def row_block(request: Request, run_id: int, db: DB, asked: TableParams) -> Resp
 @router.get("/runs/{run_id}/words")
 def edit_row(request: Request, run_id: int, db: DB, asked: TableParams) -> Response:
     run = runs.get(db, run_id)
-    written = RowEdit(name=run.name, tags=", ".join(run.tags), notes=run.notes)
-    return _editor(request, run, asked, (written, tags_notes.known_tags(db), None))
+    edit = RowEdit(name=run.name, tags=", ".join(run.tags), notes=run.notes)
+    return _editor(request, run, asked, (edit, tags_notes.known_tags(db), None))
 
 
 @router.post("/runs/{run_id}/words")
@@ -123,8 +125,8 @@ def save_row(
     except InvalidError as error:
         if not wants_fragment(request):
             raise
-        told = (written, tags_notes.known_tags(db), error)
-        return _editor(request, runs.get(db, run_id), asked, told)
+        state = (written, tags_notes.known_tags(db), error)
+        return _editor(request, runs.get(db, run_id), asked, state)
     if not wants_fragment(request):
         return redirect(request, f"/runs/{run_id}")
     return _row_response(request, db, run, asked)
@@ -142,33 +144,33 @@ def delete_view(request: Request, view_id: int, db: DB) -> Response:
     return redirect(request, _referring_page(request))
 
 
-def _selected_runs(db: Session, asked: BulkRequest) -> list[int]:
+def _selected_runs(db: Session, bulk: BulkRequest) -> list[int]:
     """Return the ids of the runs to change, each once."""
-    if asked.matching is None:
-        numbers = [int(one) for some in asked.run for one in some.split(",")]
+    if bulk.matching is None:
+        numbers = [int(number) for ids_text in bulk.run for number in ids_text.split(",")]
         if not numbers:
             raise InvalidError("No runs selected.", hint="Select runs in the table first.")
         return list(dict.fromkeys(numbers))
-    found = run_table.find_run_ids(db, asked.q)
-    if len(found) != asked.matching:
-        message = f"{format_count(len(found), 'run')} match the query now, not {asked.matching:,}."
+    matches = run_table.find_run_ids(db, bulk.q)
+    if len(matches) != bulk.matching:
+        message = f"{format_count(len(matches), 'run')} match the query now, not {bulk.matching:,}."
         raise ConflictError(message, hint="Check the table again before you change them all.")
-    if len(found) > bulk_actions.MAX_RUNS:
+    if len(matches) > bulk_actions.MAX_RUNS:
         message = f"You can change at most {bulk_actions.MAX_RUNS:,} runs at once."
         raise InvalidError(message, hint="Narrow your search.", param="matching")
-    return found
+    return matches
 
 
-def _row_response(request: Request, db: DB, run: Run, asked: TableQuery) -> Response:
-    view = asked.to_view
+def _row_response(request: Request, db: DB, run: Run, query: TableQuery) -> Response:
+    view = query.to_view
     columns = run_table.resolve_columns(view, metric_summaries.list_keys(db))
-    found = run_table.load_rows(db, [run.id or 0], columns)[0]
+    line = run_table.load_rows(db, [run.id or 0], columns)[0]
     return block(
         request,
         "runs/table_row.html",
         "row",
-        row=shown.table_row(found, columns, load_baseline(db, view, columns)),
-        line_of=_table_query(asked),
+        row=shown.table_row(line, columns, load_baseline(db, view, columns)),
+        line_of=_table_query(query),
         progress_of=run_progress.measure,
     )
 
@@ -176,51 +178,51 @@ def _row_response(request: Request, db: DB, run: Run, asked: TableQuery) -> Resp
 def _editor(
     request: Request,
     run: Run,
-    asked: TableQuery,
-    told: tuple[RowEdit, list[str], StudioError | None],
+    query: TableQuery,
+    state: tuple[RowEdit, list[str], StudioError | None],
 ) -> Response:
-    written, known, error = told
+    edit, known_tags, error = state
     return block(
         request,
         "runs/table_row.html",
         "editor",
         status=422 if error else 200,
         run=run,
-        written=written,
-        known=known,
+        written=edit,
+        known=known_tags,
         error=error,
-        span=len(asked.to_view.columns) + 2,
-        line_of=_table_query(asked),
+        span=len(query.to_view.columns) + 2,
+        line_of=_table_query(query),
     )
 
 
-def _table_query(asked: TableQuery) -> str:
+def _table_query(query: TableQuery) -> str:
     """Return the query string for a row's URL, so that the row has the table's columns."""
-    return table_url(asked.to_view, "").removeprefix("?")
+    return table_url(query.to_view, "").removeprefix("?")
 
 
-def _toast(request: Request, what: BulkAction, changed: list[int], tag: str) -> Response:
-    told = gettext("%(runs)s %(done)s.") % {
+def _toast(request: Request, action: BulkAction, changed: list[int], tag: str) -> Response:
+    message = gettext("%(runs)s %(done)s.") % {
         "runs": format_count(len(changed), "run"),
-        "done": gettext(ACTION_LABELS[what]),
+        "done": gettext(ACTION_LABELS[action]),
     }
-    words = told if changed else "Nothing to change."
-    undo = bulk_actions.UNDO.get(what, "") if changed else ""
-    answer = block(
-        request, "runs/table_row.html", "toast", words=words, undo=undo, changed=changed, tag=tag
+    text = message if changed else "Nothing to change."
+    undo = bulk_actions.UNDO.get(action, "") if changed else ""
+    response = block(
+        request, "runs/table_row.html", "toast", words=text, undo=undo, changed=changed, tag=tag
     )
-    answer.headers["HX-Trigger"] = "table-changed"
-    return answer
+    response.headers["HX-Trigger"] = "table-changed"
+    return response
 
 
 def _url_with_baseline(request: Request, run_id: int) -> str:
     """Return the URL of the table the request came from, with a run as its baseline."""
-    came = urlsplit(request.headers.get("referer", "")).query
-    kept = [pair for pair in parse_qsl(came) if pair[0] not in {"base", "after"}]
-    return "/?" + urlencode([*kept, ("base", run_id)], safe=",:<>=./#")
+    referring_query = urlsplit(request.headers.get("referer", "")).query
+    params = [pair for pair in parse_qsl(referring_query) if pair[0] not in {"base", "after"}]
+    return "/?" + urlencode([*params, ("base", run_id)], safe=",:<>=./#")
 
 
 def _referring_page(request: Request) -> str:
     """Return the page the request came from, as a path of this studio."""
-    came = urlsplit(request.headers.get("referer", ""))
-    return "/" + came.path.lstrip("/") + (f"?{came.query}" if came.query else "")
+    referer = urlsplit(request.headers.get("referer", ""))
+    return "/" + referer.path.lstrip("/") + (f"?{referer.query}" if referer.query else "")

@@ -49,12 +49,12 @@ def load_table(db: Session, view: TableView) -> TableData:
 
 
 def _run_table(db: Session, view: TableView) -> TableData:
-    found = run_table.load_page(db, view, limit=MAX_EXPORTED)
-    columns = found.columns
-    values = [[line.value(one) for one in columns] for line in found.lines]
-    ids = [line.run.id for line in found.lines]
+    table_page = run_table.load_page(db, view, limit=MAX_EXPORTED)
+    columns = table_page.columns
+    values = [[line.value(column) for column in columns] for line in table_page.lines]
+    ids = [line.run.id for line in table_page.lines]
     return TableData(
-        names=["id", *(one.name for one in columns)],
+        names=["id", *(column.name for column in columns)],
         titles=["Run", *map(shown.column_title, columns)],
         numeric=[True, *map(shown.is_numeric, columns)],
         values=[
@@ -68,30 +68,30 @@ def _run_table(db: Session, view: TableView) -> TableData:
 
 
 def _group_table(grouped: table_groups.GroupedRuns) -> TableData:
-    numbers = [one for one in grouped.columns if one.is_number]
-    spread = [f"{one.name}{part}" for one in numbers for part in ("", "_sd", "_n")]
+    numbers = [item for item in grouped.columns if item.is_number]
+    spread = [f"{item.name}{part}" for item in numbers for part in ("", "_sd", "_n")]
     return TableData(
         names=[grouped.field.name, "runs", *spread],
         titles=[shown.column_title(grouped.field), "Runs", *map(shown.column_title, numbers)],
         numeric=[False, True, *(True for _ in numbers)],
-        values=[[one.value, one.count, *_spread_parts(one, numbers)] for one in grouped.groups],
+        values=[[item.value, item.count, *_spread_parts(item, numbers)] for item in grouped.groups],
         formatted=[
             [
-                shown.format_value(grouped.field, one.value),
-                str(one.count),
-                *(shown.format_spread(column, one.spreads.get(column.name)) for column in numbers),
+                shown.format_value(grouped.field, item.value),
+                str(item.count),
+                *(shown.format_spread(column, item.spreads.get(column.name)) for column in numbers),
             ]
-            for one in grouped.groups
+            for item in grouped.groups
         ],
     )
 
 
 def _spread_parts(group: table_groups.RunGroup, numbers: Sequence[Field]) -> list[Any]:
-    found = (group.spreads.get(one.name) for one in numbers)
+    spreads = (group.spreads.get(item.name) for item in numbers)
     return [
-        part
-        for one in found
-        for part in ((one.mean, one.deviation, one.n) if one else (None, None, 0))
+        value
+        for item in spreads
+        for value in ((item.mean, item.deviation, item.n) if item else (None, None, 0))
     ]
 
 
@@ -109,20 +109,20 @@ def to_json(made: TableData) -> str:
 
 
 def to_markdown(made: TableData) -> str:
-    rule = ["---:" if numeric else "---" for numeric in made.numeric]
+    alignment = ["---:" if numeric else "---" for numeric in made.numeric]
     rows = [[_escape_markdown(cell) for cell in row] for row in (made.titles, *made.formatted)]
-    rows.insert(1, rule)
+    rows.insert(1, alignment)
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
 def to_latex(made: TableData) -> str:
     """Write a booktabs table, without sparklines: LaTeX fonts lack their characters."""
-    kept = [i for i, name in enumerate(made.names) if not name.endswith(".curve")]
-    form = "".join("r" if made.numeric[i] else "l" for i in kept)
-    rows = [[_escape_latex(row[i]) for i in kept] for row in (made.titles, *made.formatted)]
+    columns = [i for i, name in enumerate(made.names) if not name.endswith(".curve")]
+    form = "".join("r" if made.numeric[i] else "l" for i in columns)
+    rows = [[_escape_latex(row[i]) for i in columns] for row in (made.titles, *made.formatted)]
     head, *body = (" & ".join(row) + r" \\" for row in rows)
-    inside = (r"\toprule", head, r"\midrule", *body, r"\bottomrule")
-    return "\n".join((rf"\begin{{tabular}}{{{form}}}", *inside, r"\end{tabular}", ""))
+    lines = (r"\toprule", head, r"\midrule", *body, r"\bottomrule")
+    return "\n".join((rf"\begin{{tabular}}{{{form}}}", *lines, r"\end{tabular}", ""))
 
 
 FORMATS: dict[str, tuple[Callable[[TableData], str], str]] = {
@@ -140,7 +140,7 @@ _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n", "\N{FULLWIDTH EQUALS 
 def _csv_cell(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
     """Return a value for one cell. Text that a spreadsheet would run as a formula is escaped."""
     if isinstance(value, list):
-        return _csv_cell(" ".join(f"{one}" for one in value))
+        return _csv_cell(" ".join(f"{item}" for item in value))
     if isinstance(value, str) and value.startswith(_FORMULA_PREFIXES):
         return f"'{value}"
     return value

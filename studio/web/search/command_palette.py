@@ -62,26 +62,29 @@ _SEARCH_KINDS: dict[global_search.HitKind, tuple[str, str]] = {
 def find_items(db: Session, query: str) -> list[PaletteGroup]:
     """Return what matches the query, in groups; empty groups are left out."""
     words = query.casefold().split()
-    made: dict[str, list[PaletteItem]] = {}
-    for found in global_search.search(db, query.strip(), limit=MAX_PER_GROUP):
-        title, home = _SEARCH_KINDS[found.kind]
-        about = ", ".join(filter(None, (found.about, translate(found.status))))
-        offer = PaletteItem(label=found.name, about=about, href=f"{home}{found.id}")
-        made.setdefault(title, []).append(offer)
-    pages = [PaletteItem(label=one.label, href=one.href, about=f"g {one.key}") for one in NAV_ITEMS]
+    by_title: dict[str, list[PaletteItem]] = {}
+    for result in global_search.search(db, query.strip(), limit=MAX_PER_GROUP):
+        title, url_prefix = _SEARCH_KINDS[result.kind]
+        details = ", ".join(filter(None, (result.about, translate(result.status))))
+        item = PaletteItem(label=result.name, about=details, href=f"{url_prefix}{result.id}")
+        by_title.setdefault(title, []).append(item)
+    pages = [
+        PaletteItem(label=nav_item.label, href=nav_item.href, about=f"g {nav_item.key}")
+        for nav_item in NAV_ITEMS
+    ]
     groups = (
         ("Actions", _matching_items(_ACTIONS, words)),
         ("Go to", _matching_items(pages, words)),
-        *made.items(),
+        *by_title.items(),
         ("Recipe settings", list(_recipe_field_items(words))[:MAX_PER_GROUP]),
     )
-    return [PaletteGroup(title, found) for title, found in groups if found]
+    return [PaletteGroup(title, result) for title, result in groups if result]
 
 
 def _matching_items(
-    offered: tuple[PaletteItem, ...] | list[PaletteItem], words: list[str]
+    items: tuple[PaletteItem, ...] | list[PaletteItem], words: list[str]
 ) -> list[PaletteItem]:
-    return [one for one in offered if one.is_allowed and _label_matches(one.label, words)]
+    return [item for item in items if item.is_allowed and _label_matches(item.label, words)]
 
 
 def _label_matches(label: str, words: list[str]) -> bool:

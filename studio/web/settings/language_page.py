@@ -21,16 +21,16 @@ def choose_language(request: Request, language: Annotated[str, Form()]) -> Respo
             "This language is not available.",
             hint=f"Choose one of {', '.join(LANGUAGES)}.",
         )
-    answer = RedirectResponse(_referring_page(request), status_code=303)
-    answer.set_cookie(
+    response = RedirectResponse(_referring_page(request), status_code=303)
+    response.set_cookie(
         LANGUAGE_COOKIE, language, max_age=_COOKIE_SECONDS, httponly=True, samesite="lax"
     )
-    return answer
+    return response
 
 
 def _referring_page(request: Request) -> str:
     """Return the page that sent the form, if it is one of ours."""
-    came = urlsplit(request.headers.get("referer", ""))
-    is_ours = came.netloc == request.headers.get("host")
-    path = "/" + came.path.lstrip("/") if is_ours else "/"
-    return f"{path}?{came.query}" if is_ours and came.query else path
+    referrer = urlsplit(request.headers.get("referer", ""))
+    is_ours = referrer.netloc == request.headers.get("host")
+    path = "/" + referrer.path.lstrip("/") if is_ours else "/"
+    return f"{path}?{referrer.query}" if is_ours and referrer.query else path

@@ -50,10 +50,15 @@ def _page(
     request: Request,
     db: Session,
     config: Settings,
-    refused: str = "",
+    refused_name: str = "",
     problem: StudioError | None = None,
 ) -> Response:
     status = status_for(problem) if problem else 200
-    known = secrets.list_secrets(db, config)
-    about = {"known": known, "refused": refused, "problem": problem, "longest": secrets.MAX_LENGTH}
-    return page(request, "settings/secrets.html", status=status, **about)
+    states = secrets.list_secrets(db, config)
+    context = {
+        "known": states,
+        "refused": refused_name,
+        "problem": problem,
+        "longest": secrets.MAX_LENGTH,
+    }
+    return page(request, "settings/secrets.html", status=status, **context)

@@ -58,15 +58,15 @@ def send_test(
 
 def _notification_context(db: DB, config: Settings) -> dict[str, Any]:
     """Collect the notification channels, and the last messages with their delivery attempts."""
-    last = deliveries.newest(db, limit=RECENT_MESSAGES)
+    recent = deliveries.newest(db, limit=RECENT_MESSAGES)
     has_worker = bool(workers.list_alive(db))
-    waiting = (one for one in last if one.status == DeliveryStatus.WAITING)
+    waiting = (delivery for delivery in recent if delivery.status == DeliveryStatus.WAITING)
     return {
         "ways": channels.list_channels(config),
         "links": config.public_url,
-        "last": last,
-        "tries": deliveries.list_attempts(db, last),
-        "is_waiting": has_worker and any(one.event == deliveries.TEST for one in waiting),
+        "last": recent,
+        "tries": deliveries.list_attempts(db, recent),
+        "is_waiting": has_worker and any(delivery.event == deliveries.TEST for delivery in waiting),
         "has_worker": has_worker,
     }
 
@@ -93,12 +93,12 @@ def _format_gpu(gpu: Gpu) -> str:
 
 
 def _format_hub(config: Settings) -> str:
-    told = (
+    template = (
         gettext("%(address)s, a token is set")
         if config.hub_token
         else gettext("%(address)s, no token")
     )
-    return told % {"address": config.hub_endpoint}
+    return template % {"address": config.hub_endpoint}
 
 
 def _storage_facts(config: Settings) -> list[tuple[str, str]]:

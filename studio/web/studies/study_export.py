@@ -82,12 +82,12 @@ def finding_row(one: PrecisionResult) -> list[str]:
 
 
 def format_runs(one: PrecisionResult) -> str:
-    told = [
+    counts = [
         f"{one.states[key]} {gettext(word)}"
         for key, word in STATE_LABELS.items()
         if one.states.get(key)
     ]
-    return ", ".join(told)
+    return ", ".join(counts)
 
 
 def format_loss(found: SampleStats | None) -> str:
@@ -106,11 +106,11 @@ def format_gap(found: SampleStats | None) -> str:
 
 def format_versus(one: PrecisionResult) -> str:
     spread = one.noise.spread if one.noise else None
-    told = gettext(VERSUS_LABELS[one.versus])
+    verdict = gettext(VERSUS_LABELS[one.versus])
     return (
-        told
+        verdict
         if spread is None or one.versus == "nothing"
-        else f"{told} (±{format_difference(spread)})"
+        else f"{verdict} (±{format_difference(spread)})"
     )
 
 
@@ -141,22 +141,24 @@ def format_memory_estimate(one: PrecisionResult) -> str:
 
 def incident_row(one: Incident) -> list[str]:
     """Format an incident as the cells under `INCIDENT_HEADINGS`."""
-    place = str(one.first) if one.first == one.last else f"{one.first} to {one.last}"
-    told = one.text or f"{format_count(one.count, 'step')} {gettext(INCIDENT_LABELS[one.kind])}"
-    return [place, one.precision, str(one.seed), told]
+    steps = str(one.first) if one.first == one.last else f"{one.first} to {one.last}"
+    description = (
+        one.text or f"{format_count(one.count, 'step')} {gettext(INCIDENT_LABELS[one.kind])}"
+    )
+    return [steps, one.precision, str(one.seed), description]
 
 
 def to_markdown(report: StudyReport) -> str:
     """Write the report as a Markdown document."""
     study = report.study
-    about = f"Seeds {', '.join(map(str, study.seeds))}; " + (
+    intro = f"Seeds {', '.join(map(str, study.seeds))}; " + (
         f"{study.max_steps} steps." if study.max_steps else "number of steps as in the recipe."
     )
-    parts = [f"# Precision study: {_escape_markdown(study.name)}", about]
+    parts = [f"# Precision study: {_escape_markdown(study.name)}", intro]
     parts.append(
         "\n".join(f"* {_escape_markdown(sentence)}" for sentence in draw_conclusions(report))
     )
-    parts.append(_markdown_table(HEADINGS, [finding_row(one) for one in report.findings]))
+    parts.append(_markdown_table(HEADINGS, [finding_row(item) for item in report.findings]))
     if report.answers and report.answers.by_mode:
         differing = report.answers.by_mode.items()
         rows = [[mode, f"{count} of {report.answers.prompts}"] for mode, count in differing]
@@ -164,7 +166,7 @@ def to_markdown(report: StudyReport) -> str:
     if report.timeline.incidents:
         parts.append(
             _markdown_table(
-                INCIDENT_HEADINGS, [incident_row(one) for one in report.timeline.incidents]
+                INCIDENT_HEADINGS, [incident_row(item) for item in report.timeline.incidents]
             )
         )
     return "\n\n".join(parts) + "\n"
@@ -175,7 +177,7 @@ def to_csv(report: StudyReport) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow(_CSV_COLUMNS)
-    writer.writerows(_csv_row(one) for one in report.findings)
+    writer.writerows(_csv_row(result) for result in report.findings)
     return file.getvalue()
 
 
@@ -206,32 +208,32 @@ _CSV_COLUMNS = (
 )
 
 
-def _csv_row(one: PrecisionResult) -> list[object]:
+def _csv_row(result: PrecisionResult) -> list[object]:
     return [
-        one.precision,
-        one.runs,
-        one.failed,
-        one.cancelled,
-        one.step,
-        *_estimate_parts(one.loss),
-        *_estimate_parts(one.gap),
-        one.noise.spread if one.noise else None,
-        one.versus,
-        one.lost,
-        one.speed.mean if one.speed else None,
-        one.speed_ratio.mean if one.speed_ratio else None,
-        one.speed_ratio.spread if one.speed_ratio else None,
-        one.memory,
-        one.memory_ratio,
-        one.memory_estimate,
-        one.skipped_steps,
-        one.broken_steps,
-        one.alarms,
+        result.precision,
+        result.runs,
+        result.failed,
+        result.cancelled,
+        result.step,
+        *_estimate_parts(result.loss),
+        *_estimate_parts(result.gap),
+        result.noise.spread if result.noise else None,
+        result.versus,
+        result.lost,
+        result.speed.mean if result.speed else None,
+        result.speed_ratio.mean if result.speed_ratio else None,
+        result.speed_ratio.spread if result.speed_ratio else None,
+        result.memory,
+        result.memory_ratio,
+        result.memory_estimate,
+        result.skipped_steps,
+        result.broken_steps,
+        result.alarms,
     ]
 
 
-def _estimate_parts(found: SampleStats | None) -> Sequence[float | None]:
-    return (found.mean, found.spread, found.n) if found else (None, None, None)
+def _estimate_parts(stats: SampleStats | None) -> Sequence[float | None]:
+    return (stats.mean, stats.spread, stats.n) if stats else (None, None, None)
 
 
 def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

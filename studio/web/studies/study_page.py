@@ -96,8 +96,8 @@ def create(
             seeds=_parse_count(draft.seeds, "seeds"),
             max_steps=_parse_count(draft.max_steps, "max_steps") if draft.max_steps else None,
         )
-        own = experiments.own_or_copy(db, experiment, parent=source)
-        study = studies.create(db, own, plan, recipe)
+        own_experiment = experiments.own_or_copy(db, experiment, parent=source)
+        study = studies.create(db, own_experiment, plan, recipe)
     except InvalidError as error:
         return _form(request, db, draft, error)
     return redirect(request, f"/reports/precision/{study.id}")
@@ -114,7 +114,7 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         return _attachment(study_export.to_markdown(report), "md", study_id)
     if shape == "csv":
         return _attachment(study_export.to_csv(report), "csv", study_id)
-    lines = [_precision_line(one.precision) for one in report.findings]
+    lines = [_precision_line(item.precision) for item in report.findings]
     return page(
         request,
         "studies/show.html",
@@ -123,8 +123,8 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         verdict=draw_conclusions(report),
         heads=study_export.HEADINGS,
         memory=_memory_chart(report, lines),
-        incidents=[study_export.incident_row(one) for one in report.timeline.incidents],
-        rows=[(one, study_export.finding_row(one)) for one in report.findings],
+        incidents=[study_export.incident_row(item) for item in report.timeline.incidents],
+        rows=[(item, study_export.finding_row(item)) for item in report.findings],
         lines=lines,
         drawn=json.dumps([asdict(line) for line in lines]),
         reference=REFERENCE,
@@ -151,7 +151,9 @@ def _form(
         )
         for mode in PRECISIONS.values()
     ]
-    told = {_form_field(problem): f"{problem.message} {problem.hint}".strip()} if problem else {}
+    problems = (
+        {_form_field(problem): f"{problem.message} {problem.hint}".strip()} if problem else {}
+    )
     return page(
         request,
         "studies/new.html",
@@ -159,7 +161,7 @@ def _form(
         experiment=experiment,
         recipe=recipe,
         draft=draft,
-        problems=told,
+        problems=problems,
         options=options,
         chosen=_preselected(options) if draft.modes is None else set(draft.modes),
         reference=REFERENCE,
@@ -173,10 +175,10 @@ def _preselected(options: Sequence[choices.PrecisionOption]) -> set[str]:
     On a CPU that only emulates bfloat16, that one is bf16: its results are accurate, only slow.
 
     """
-    sound: set[str] = {
+    without_warning: set[str] = {
         option.mode.name for option in options if not option.caution and not option.refusal
     }
-    return sound if sound - {REFERENCE} else {REFERENCE, DEFAULT_PRECISION}
+    return without_warning if without_warning - {REFERENCE} else {REFERENCE, DEFAULT_PRECISION}
 
 
 def _form_field(problem: InvalidError) -> str:
@@ -197,27 +199,29 @@ def _parse_count(text: str, param: str) -> int:
 
 
 def _precision_line(mode: str) -> PrecisionLine:
-    place = [*map(str, PRECISIONS)].index(mode)
-    return PrecisionLine(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
+    position = [*map(str, PRECISIONS)].index(mode)
+    return PrecisionLine(key=mode, label=mode, hue=position % HUES, dash=position // HUES)
 
 
 def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLine]) -> MemoryChart:
     """Return the estimated and the measured memory of each mode."""
-    sizes = [(one.memory_estimate, one.memory) for one in report.findings]
+    sizes = [(result.memory_estimate, result.memory) for result in report.findings]
     rows = [
         (
             line,
             *pair,
             (
-                f"{study_export.format_peak_memory(one)}; "
-                f"estimated {study_export.format_memory_estimate(one)}"
+                f"{study_export.format_peak_memory(result)}; "
+                f"estimated {study_export.format_memory_estimate(result)}"
             ),
         )
-        for line, pair, one in zip(lines, sizes, report.findings, strict=True)
+        for line, pair, result in zip(lines, sizes, report.findings, strict=True)
     ]
-    told = {formatting.memory_measure_sentence(run.resolved) for run in report.runs if run.resolved}
-    most = max((size for pair in sizes for size in pair if size is not None), default=1)
-    return MemoryChart(rows=rows, most=most, measured=sorted(told))
+    methods = {
+        formatting.memory_measure_sentence(run.resolved) for run in report.runs if run.resolved
+    }
+    largest = max((size for pair in sizes for size in pair if size is not None), default=1)
+    return MemoryChart(rows=rows, most=largest, measured=sorted(methods))
 
 
 def _attachment(text: str, ending: str, study_id: int) -> Response:

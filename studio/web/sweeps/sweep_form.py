@@ -66,7 +66,9 @@ class FieldRow:
         """Options to select, as value and label; empty if the values are typed."""
         if self.input.widget == "checkbox":
             return (("true", "on"), ("false", "off"))
-        return [(one, self.input.knob.titles.get(one, one)) for one in self.input.choices]
+        return [
+            (choice, self.input.knob.titles.get(choice, choice)) for choice in self.input.choices
+        ]
 
     @property
     def chosen(self) -> Sequence[str]:
@@ -97,21 +99,21 @@ class FormSection:
 async def _parse_draft(request: Request) -> SweepDraft:
     async with request.form(max_fields=MAX_FORM_FIELDS, max_files=0) as form:
         pairs = [(name, str(value).strip()) for name, value in form.multi_items()]
-    told = {name: value for name, value in pairs if not name.startswith(PREFIX)}
+    fields = {name: value for name, value in pairs if not name.startswith(PREFIX)}
     typed: dict[str, list[str]] = {}
     for name, value in pairs:
         if name.startswith(PREFIX) and value:
             typed.setdefault(name.removeprefix(PREFIX), []).append(value[:2000])
-    others = {
-        name: told[name][:100]
+    own_values = {
+        name: fields[name][:100]
         for name in ("strategy", "count", "metric", "seed", "parallel")
-        if name in told
+        if name in fields
     }
     return SweepDraft(
-        source=told.get("from", "")[:50],
+        source=fields.get("from", "")[:50],
         space={name: ", ".join(values) for name, values in typed.items()},
-        is_pruning=told.get("is_pruning") == "true" and told.get("strategy") == "tpe",
-        **others,
+        is_pruning=fields.get("is_pruning") == "true" and fields.get("strategy") == "tpe",
+        **own_values,
     )
 
 
@@ -146,7 +148,7 @@ def form_sections(
 ) -> list[FormSection]:
     """Return the settings of a recipe by section, with what is typed for each."""
     return [
-        FormSection(title=title, rows=[_field_row(one, draft, problems) for one in inputs])
+        FormSection(title=title, rows=[_field_row(control, draft, problems) for control in inputs])
         for title, inputs in _recipe_sections(recipe)
         if inputs
     ]
@@ -156,75 +158,77 @@ def list_problems(
     sections: Sequence[FormSection], problems: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
     """Return each problem with its field's id and label."""
-    known = {name: (name, label) for name, label in _OWN_FIELDS.items()} | {
-        row.input.name: (row.id, row.input.knob.label) for part in sections for row in part.rows
+    fields = {name: (name, label) for name, label in _OWN_FIELDS.items()} | {
+        row.input.name: (row.id, row.input.knob.label)
+        for section in sections
+        for row in section.rows
     }
-    return [(*known.get(name, ("", "")), message) for name, message in problems.items()]
+    return [(*fields.get(name, ("", "")), message) for name, message in problems.items()]
 
 
 def field_labels(recipe: AnyRecipe, names: Sequence[str]) -> dict[str, str]:
     """Return the labels of settings."""
-    known = {
-        one.name: _field_label(title, one)
+    labels = {
+        control.name: _field_label(title, control)
         for title, inputs in _recipe_sections(recipe)
-        for one in inputs
+        for control in inputs
     }
-    return {name: known.get(name, name) for name in names}
+    return {name: labels.get(name, name) for name in names}
 
 
-def _field_label(section: str, one: Input) -> str:
+def _field_label(section: str, control: Input) -> str:
     """Return the label of a setting for a place that does not show its section."""
-    return section if one.name.endswith(".kind") else one.knob.label
+    return section if control.name.endswith(".kind") else control.knob.label
 
 
 def metric_choices() -> list[tuple[str, str]]:
-    how = {True: "higher is better", False: "lower is better"}
+    goals = {True: "higher is better", False: "lower is better"}
     return [
-        (name, f"{formatting.metric_title(name)}, {gettext(how[name in MAXIMIZED_METRICS])}")
+        (name, f"{formatting.metric_title(name)}, {gettext(goals[name in MAXIMIZED_METRICS])}")
         for name in METRIC_NAMES
     ]
 
 
 def _parse_space(draft: SweepDraft) -> SearchSpace:
-    made: SearchSpace = {}
+    space: SearchSpace = {}
     for name, text in draft.space.items():
         try:
-            made[name] = search_space.parse(text)
+            space[name] = search_space.parse(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise InvalidError(first["msg"].removeprefix("Value error, "), param=name) from error
-    return made
+    return space
 
 
 def _sections(
-    part: Fieldset, switches: Mapping[str, Sequence[str]]
+    section: Fieldset, discriminators: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, Sequence[Input]]]:
     """Yield the sections; of variants all of them, after the choice between them."""
-    yield part.title if part.name else "What to train", part.inputs
-    for inner in part.inner:
-        if not inner.kinds:
-            yield from _sections(inner, switches)
+    yield section.title if section.name else "What to train", section.inputs
+    for subsection in section.inner:
+        if not subsection.kinds:
+            yield from _sections(subsection, discriminators)
             continue
-        name = next(one for one in switches if one.rpartition(".")[0] == inner.name)
-        yield inner.title, [_variant_input(inner, name)]
-        seen: set[str] = set()
-        for kind in inner.kinds:
-            yield kind.title, [one for one in kind.inputs if one.name not in seen]
-            seen |= {one.name for one in kind.inputs}
+        name = next(item for item in discriminators if item.rpartition(".")[0] == subsection.name)
+        yield subsection.title, [_variant_input(subsection, name)]
+        seen_names: set[str] = set()
+        for kind in subsection.kinds:
+            yield kind.title, [item for item in kind.inputs if item.name not in seen_names]
+            seen_names |= {item.name for item in kind.inputs}
 
 
-def _variant_input(part: Fieldset, name: str) -> Input:
+def _variant_input(section: Fieldset, name: str) -> Input:
     """Return the choice between the variants of a section as an ordinary setting."""
-    titles = {kind.kind: kind.title for kind in part.kinds}
+    titles = {kind.kind: kind.title for kind in section.kinds}
     return Input(
         name=name,
         widget="select",
         knob=FieldSpec("Kind", titles=titles),
-        help=part.intro,
-        value=part.kind,
+        help=section.intro,
+        value=section.kind,
         problem="",
-        base=part.kind,
-        default=part.kind,
+        base=section.kind,
+        default=section.kind,
         choices=tuple(titles),
     )
 
@@ -234,9 +238,11 @@ def _recipe_sections(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]
     return _sections(fieldset(section, recipe.model_dump()), variants.discriminators(section))
 
 
-def _field_row(one: Input, draft: SweepDraft, problems: Mapping[str, str]) -> FieldRow:
+def _field_row(control: Input, draft: SweepDraft, problems: Mapping[str, str]) -> FieldRow:
     return FieldRow(
-        input=one, typed=draft.space.get(one.name, ""), problem=problems.get(one.name, "")
+        input=control,
+        typed=draft.space.get(control.name, ""),
+        problem=problems.get(control.name, ""),
     )
 
 

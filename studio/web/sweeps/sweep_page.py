@@ -41,12 +41,12 @@ def create(request: Request, draft: PostedSweepDraft, seen: ReadDB, db: DB) -> R
     try:
         plan = sweep_form.build_plan(draft)
         # Checking hundreds of settings takes a while: the database is locked only after it.
-        prospect = sweep_preview.preview(seen, recipe, plan)
+        preview = sweep_preview.preview(seen, recipe, plan)
     except InvalidError as error:
         return _form(request, seen, draft, error)
-    theirs, _recipe = studies.resolve_source(db, draft.source)
-    experiment = experiments.own_or_copy(db, theirs, parent=draft.source)
-    sweep = sweeps.create(db, experiment, plan, recipe, prospect)
+    source_experiment, _recipe = studies.resolve_source(db, draft.source)
+    experiment = experiments.own_or_copy(db, source_experiment, parent=draft.source)
+    sweep = sweeps.create(db, experiment, plan, recipe, preview)
     return redirect(request, f"/sweeps/{sweep.id}")
 
 
@@ -54,45 +54,45 @@ def create(request: Request, draft: PostedSweepDraft, seen: ReadDB, db: DB) -> R
 def preview_sweep(request: Request, draft: PostedSweepDraft, db: ReadDB) -> Response:
     """Preview the sweep that the form describes; nothing is written."""
     _experiment, recipe = studies.resolve_source(db, draft.source)
-    told: dict[str, Any] = {"prospect": None, "problem": None}
+    context: dict[str, Any] = {"prospect": None, "problem": None}
     try:
-        told["prospect"] = sweep_preview.preview(db, recipe, sweep_form.build_plan(draft))
+        context["prospect"] = sweep_preview.preview(db, recipe, sweep_form.build_plan(draft))
     except InvalidError as error:
-        told["problem"] = error
-    return block(request, "sweeps/new.html", "prospect", strategy=draft.strategy, **told)
+        context["problem"] = error
+    return block(request, "sweeps/new.html", "prospect", strategy=draft.strategy, **context)
 
 
 @router.get("/{sweep_id}")
 def show(request: Request, sweep_id: int, db: DB) -> Response:
     sweep = sweeps.get(db, sweep_id)
-    made = trials.list_trials(db, sweep)
-    best = trials.best(sweep, made)
+    all_trials = trials.list_trials(db, sweep)
+    best = trials.best(sweep, all_trials)
     return page(
         request,
         "sweeps/show.html",
         sweep=sweep,
-        trials=made,
+        trials=all_trials,
         best=best,
-        ended=sum(one.run.status.is_final for one in made),
-        done=sum(one.state == "done" for one in made),
+        ended=sum(trial.run.status.is_final for trial in all_trials),
+        done=sum(trial.state == "done" for trial in all_trials),
         enough=trials.MIN_TRIALS,
         labels=sweep_form.field_labels(sweep.recipe, list(sweep.space)),
-        plots=sweep_scatter.build_plots(sweep, made, best),
-        left=_seconds_left(sweep, made),
+        plots=sweep_scatter.build_plots(sweep, all_trials, best),
+        left=_seconds_left(sweep, all_trials),
         progress_of=run_progress.measure,
     )
 
 
 @router.post("/{sweep_id}/{verb}")
 def control_sweep(request: Request, sweep_id: int, verb: str, db: DB) -> Response:
-    acts = {"pause": sweeps.pause, "resume": sweeps.resume, "stop": sweeps.stop}
+    actions = {"pause": sweeps.pause, "resume": sweeps.resume, "stop": sweeps.stop}
     if verb == "delete":
         experiment_id = sweeps.get(db, sweep_id).experiment_id
         sweeps.delete(db, sweep_id)
         return redirect(request, f"/experiments/{experiment_id}")
-    if verb not in acts:
+    if verb not in actions:
         raise InvalidError(f"A sweep cannot {verb}.")
-    acts[verb](db, sweep_id)
+    actions[verb](db, sweep_id)
     return redirect(request, f"/sweeps/{sweep_id}")
 
 
@@ -100,8 +100,8 @@ def _form(
     request: Request, db: Session, draft: SweepDraft, problem: InvalidError | None = None
 ) -> Response:
     experiment, recipe = studies.resolve_source(db, draft.source)
-    told = {problem.param: f"{problem.message} {problem.hint}".strip()} if problem else {}
-    sections = sweep_form.form_sections(recipe, draft, told)
+    problems = {problem.param: f"{problem.message} {problem.hint}".strip()} if problem else {}
+    sections = sweep_form.form_sections(recipe, draft, problems)
     return page(
         request,
         "sweeps/new.html",
@@ -109,8 +109,8 @@ def _form(
         experiment=experiment,
         draft=draft,
         parts=sections,
-        problems=told,
-        listed=sweep_form.list_problems(sections, told),
+        problems=problems,
+        listed=sweep_form.list_problems(sections, problems),
         metrics=sweep_form.metric_choices(),
         most=sweep_preview.MAX_RUNS,
         prospect=None,
@@ -119,14 +119,16 @@ def _form(
     )
 
 
-def _seconds_left(sweep: Sweep, made: list[Trial]) -> float | None:
+def _seconds_left(sweep: Sweep, all_trials: list[Trial]) -> float | None:
     """Estimate how many seconds a sweep still takes, from the runs that are done."""
-    took = [
+    durations = [
         seconds
-        for one in made
-        if one.state == "done" and (seconds := run_progress.measure(one.run).total_seconds)
+        for trial in all_trials
+        if trial.state == "done" and (seconds := run_progress.measure(trial.run).total_seconds)
     ]
-    if not took or sweep.status.is_final:
+    if not durations or sweep.status.is_final:
         return None
-    ended = sum(one.run.status.is_final for one in made) + sweep.submitted - len(made)
-    return (sweep.count - ended) * sum(took) / len(took) / sweep.parallel
+    ended = (
+        sum(trial.run.status.is_final for trial in all_trials) + sweep.submitted - len(all_trials)
+    )
+    return (sweep.count - ended) * sum(durations) / len(durations) / sweep.parallel

@@ -41,66 +41,68 @@ class Plot:
 
 def build_plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]:
     """Plot each setting that varies; empty with fewer than two results."""
-    told = [one for one in made if one.value is not None and one.state != "failed"]
-    if len(told) < 2:  # noqa: PLR2004 -- one point shows nothing
+    with_value = [trial for trial in made if trial.value is not None and trial.state != "failed"]
+    if len(with_value) < 2:  # noqa: PLR2004 -- one point shows nothing
         return []
-    values = [one.value for one in told if one.value is not None]
-    least, most = min(values), max(values)
-    found = []
+    values = [trial.value for trial in with_value if trial.value is not None]
+    low, high = min(values), max(values)
+    plots = []
     for name in sweep.space:
-        having = [one for one in told if name in one.settings]
-        places, ticks = _x_positions(sweep, name, [one.settings[name] for one in having])
+        varied = [trial for trial in with_value if name in trial.settings]
+        places, ticks = _x_positions(sweep, name, [trial.settings[name] for trial in varied])
         if len(ticks) < 2:  # noqa: PLR2004 -- it does not vary
             continue
         marks = [
             Mark(
                 x=x,
-                y=_y_position(one.value or 0, least, most),
-                kind=_mark_kind(one, best),
-                title=_mark_title(one),
+                y=_y_position(trial.value or 0, low, high),
+                kind=_mark_kind(trial, best),
+                title=_mark_title(trial),
             )
-            for x, one in zip(places, having, strict=True)
+            for x, trial in zip(places, varied, strict=True)
         ]
-        ends = {"least": formatting.number(least), "most": formatting.number(most)}
+        ends = {"least": formatting.number(low), "most": formatting.number(high)}
         # Draw the best mark last, on top of the others.
         marks.sort(key=lambda mark: mark.kind == "best")
         is_range = isinstance(sweep.space[name], Range)
-        found.append(Plot(name=name, marks=marks, ticks=ticks, is_range=is_range, **ends))
-    return found
+        plots.append(Plot(name=name, marks=marks, ticks=ticks, is_range=is_range, **ends))
+    return plots
 
 
 def _x_positions(
     sweep: Sweep, name: str, values: Sequence[Scalar]
 ) -> tuple[list[float], list[str]]:
     space = sweep.space[name]
-    room = WIDTH - 2 * MARGIN
+    width = WIDTH - 2 * MARGIN
     if not isinstance(space, Range):
         # Listed values get columns of equal width.
-        columns = {value_text(one): place for place, one in enumerate(space.values)}
-        wide = room / len(columns)
-        at = {word: round(MARGIN + (place + 0.5) * wide, 1) for word, place in columns.items()}
-        return [at[value_text(one)] for one in values], list(at)
+        columns = {value_text(item): index for index, item in enumerate(space.values)}
+        column_width = width / len(columns)
+        column_x = {
+            word: round(MARGIN + (index + 0.5) * column_width, 1) for word, index in columns.items()
+        }
+        return [column_x[value_text(item)] for item in values], list(column_x)
     scale = math.log if space.log else float
     low, high = scale(space.low), scale(space.high)
 
     def across(value: float) -> float:
-        return round(MARGIN + room * (scale(value) - low) / (high - low), 1)
+        return round(MARGIN + width * (scale(value) - low) / (high - low), 1)
 
     middle = math.sqrt(space.low * space.high) if space.log else (space.low + space.high) / 2
     ends = (space.low, space.rounded(middle), space.high)
-    places = [across(one) for one in values if isinstance(one, int | float)]
-    return places, [formatting.setting(one) for one in ends]
+    places = [across(item) for item in values if isinstance(item, int | float)]
+    return places, [formatting.setting(item) for item in ends]
 
 
-def _y_position(value: float, least: float, most: float) -> float:
-    share = (value - least) / (most - least) if most > least else 0.5
+def _y_position(value: float, low: float, high: float) -> float:
+    share = (value - low) / (high - low) if high > low else 0.5
     return round(HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN), 1)
 
 
-def _mark_kind(one: Trial, best: Trial | None) -> str:
-    return "best" if best is not None and one.number == best.number else one.state
+def _mark_kind(trial: Trial, best: Trial | None) -> str:
+    return "best" if best is not None and trial.number == best.number else trial.state
 
 
-def _mark_title(one: Trial) -> str:
-    settings = ", ".join(f"{name}: {value_text(value)}" for name, value in one.settings.items())
-    return f"Run {one.run.id}: {formatting.number(one.value)} ({settings})"
+def _mark_title(trial: Trial) -> str:
+    settings = ", ".join(f"{name}: {value_text(value)}" for name, value in trial.settings.items())
+    return f"Run {trial.run.id}: {formatting.number(trial.value)} ({settings})"

@@ -30,9 +30,9 @@ SENTENCES = {
 def send(delivery: Delivery, settings: Settings) -> DeliveryResult:
     """Send the mail once. Return the result with the server's response as text."""
     try:
-        where = _parse_url(settings.smtp_url.get_secret_value())
-        message = build_message(delivery, settings, where)
-        with _connect(where) as server:
+        server_url = _parse_url(settings.smtp_url.get_secret_value())
+        message = build_message(delivery, settings, server_url)
+        with _connect(server_url) as server:
             refused = server.send_message(message)
     except StudioError as error:
         return DeliveryResult(is_ok=False, words=f"{error.message} {error.hint}".strip())
@@ -52,15 +52,15 @@ def send(delivery: Delivery, settings: Settings) -> DeliveryResult:
         )
     except (OSError, smtplib.SMTPException) as error:
         return DeliveryResult(is_ok=False, words=_connection_error(error))
-    but = f", except for {', '.join(refused)}" if refused else ""
-    return DeliveryResult(is_ok=True, words=f"The server accepted the mail{but}.")
+    exceptions = f", except for {', '.join(refused)}" if refused else ""
+    return DeliveryResult(is_ok=True, words=f"The server accepted the mail{exceptions}.")
 
 
-def build_message(delivery: Delivery, settings: Settings, where: SplitResult) -> EmailMessage:
+def build_message(delivery: Delivery, settings: Settings, server_url: SplitResult) -> EmailMessage:
     """Build the mail. Its Message-ID is the same on every try."""
     recipients = [name.strip() for name in settings.notify_email.split(",")]
     sentence = SENTENCES[delivery.event].format(**delivery.data)
-    user = unquote(where.username or "")
+    user = unquote(server_url.username or "")
     sender = user if "@" in user else recipients[0]
     message = EmailMessage()
     # A run's name may contain a line break, a header may not.
@@ -69,28 +69,28 @@ def build_message(delivery: Delivery, settings: Settings, where: SplitResult) ->
     message["Date"] = format_datetime(delivery.created_at)
     message["Message-ID"] = f"<{delivery.key}@{sender.rpartition('@')[2]}>"
     error = delivery.data.get("error") or {}
-    why = " ".join(filter(None, (error.get("message"), error.get("hint"))))
-    parts = (sentence, why, run_url(delivery, settings))
+    explanation = " ".join(filter(None, (error.get("message"), error.get("hint"))))
+    parts = (sentence, explanation, run_url(delivery, settings))
     message.set_content("\n\n".join(filter(None, parts)) + "\n")
     return message
 
 
 def _parse_url(url: str) -> SplitResult:
-    where = urlsplit(url)
-    if where.scheme not in DEFAULT_PORTS or not where.hostname:
+    server_url = urlsplit(url)
+    if server_url.scheme not in DEFAULT_PORTS or not server_url.hostname:
         raise InvalidError(
             "STUDIO_SMTP_URL is not a mail server's URL.",
             hint="Use the form smtp://name:password@host:587",
         )
-    return where
+    return server_url
 
 
 @contextmanager
-def _connect(where: SplitResult) -> Iterator[smtplib.SMTP]:
+def _connect(server_url: SplitResult) -> Iterator[smtplib.SMTP]:
     """Connect, encrypt if the server can, and sign in; never send a password unencrypted."""
-    host, port = where.hostname or "", where.port or DEFAULT_PORTS[where.scheme]
+    host, port = server_url.hostname or "", server_url.port or DEFAULT_PORTS[server_url.scheme]
     context = ssl.create_default_context()
-    is_encrypted = where.scheme == "smtps"
+    is_encrypted = server_url.scheme == "smtps"
     if is_encrypted:
         server: smtplib.SMTP = smtplib.SMTP_SSL(
             host, port, timeout=TIMEOUT_SECONDS, context=context
@@ -102,12 +102,12 @@ def _connect(where: SplitResult) -> Iterator[smtplib.SMTP]:
         if not is_encrypted and server.has_extn("starttls"):
             server.starttls(context=context)
             is_encrypted = True
-        if where.username:
+        if server_url.username:
             if not is_encrypted and not _is_loopback(host):
                 raise InvalidError(
                     f"{host} would receive the password unencrypted.", hint="Use smtps://"
                 )
-            server.login(unquote(where.username), unquote(where.password or ""))
+            server.login(unquote(server_url.username), unquote(server_url.password or ""))
         yield server
         # The mail has been accepted; errors while disconnecting do not change that.
         with suppress(OSError, smtplib.SMTPException):
@@ -131,5 +131,5 @@ def _connection_error(error: OSError | smtplib.SMTPException) -> str:
 
 
 def _server_reply(error: smtplib.SMTPResponseException) -> str:
-    said = error.smtp_error
-    return (said.decode(errors="replace") if isinstance(said, bytes) else said).rstrip(".")
+    reply = error.smtp_error
+    return (reply.decode(errors="replace") if isinstance(reply, bytes) else reply).rstrip(".")

@@ -66,7 +66,7 @@ class NotificationSender:
 
 
 def send_next(
-    engine: Engine, settings: Settings, now: datetime, wanted: tuple[Channel, ...]
+    engine: Engine, settings: Settings, now: datetime, enabled: tuple[Channel, ...]
 ) -> bool:
     """Send the notification that has been due the longest. Return whether there was one."""
     with read_session(engine) as db:
@@ -74,18 +74,19 @@ def send_next(
     if next_id is None:
         return False
     with unit_of_work(engine) as db:
-        deliveries.drop_disabled_channels(db, wanted)
-        taken = deliveries.begin_attempt(db, next_id, now)
-    if taken is None:
+        deliveries.drop_disabled_channels(db, enabled)
+        started = deliveries.begin_attempt(db, next_id, now)
+    if started is None:
         return True
-    delivery, tried = taken
-    answer = _send_safely(delivery, settings, now)
+    delivery, attempt = started
+    result = _send_safely(delivery, settings, now)
     with unit_of_work(engine) as db:
-        settled = deliveries.record_result(db, tried, answer, now)
-    facts = {"key": delivery.key, "channel": delivery.channel, "run_id": delivery.run_id}
+        recorded = deliveries.record_result(db, attempt, result, now)
+    log_fields = {"key": delivery.key, "channel": delivery.channel, "run_id": delivery.run_id}
     log.info(
         "message_tried",
-        extra=facts | {"status": settled.status, "number": tried.number, "answer": answer.words},
+        extra=log_fields
+        | {"status": recorded.status, "number": attempt.number, "answer": result.words},
     )
     return True
 

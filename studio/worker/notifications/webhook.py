@@ -43,13 +43,13 @@ def sign(secret: str, key: str, timestamp: int, content: bytes) -> str:
 
     """
     try:
-        known = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        secret_bytes = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as error:
         raise InvalidError(
             "STUDIO_WEBHOOK_SECRET is not base64.", hint="Create one: openssl rand -base64 32"
         ) from error
-    signed = hmac.digest(known, f"{key}.{timestamp}.".encode() + content, hashlib.sha256)
-    return f"v1,{base64.b64encode(signed).decode()}"
+    signature = hmac.digest(secret_bytes, f"{key}.{timestamp}.".encode() + content, hashlib.sha256)
+    return f"v1,{base64.b64encode(signature).decode()}"
 
 
 def _payload(delivery: Delivery, settings: Settings) -> dict[str, Any]:
@@ -83,13 +83,13 @@ def _headers(key: str, content: bytes, settings: Settings, now: datetime) -> dic
 
 
 def _describe_status(status: int) -> DeliveryResult:
-    words = f"The server responded with {status}{_phrase(status)}"
+    text = f"The server responded with {status}{_phrase(status)}"
     if status // 100 == 2:  # noqa: PLR2004 -- HTTP's success class
-        return DeliveryResult(is_ok=True, words=f"{words}.")
+        return DeliveryResult(is_ok=True, words=f"{text}.")
     if status // 100 == 3:  # noqa: PLR2004 -- HTTP's redirect class
-        return DeliveryResult(is_ok=False, words=f"{words}; redirects are not followed.")
+        return DeliveryResult(is_ok=False, words=f"{text}; redirects are not followed.")
     is_gone = status == HTTPStatus.GONE
-    return DeliveryResult(is_ok=False, words=f"{words}.", is_final=is_gone)
+    return DeliveryResult(is_ok=False, words=f"{text}.", is_final=is_gone)
 
 
 def _phrase(status: int) -> str:

@@ -115,26 +115,28 @@ def _candidates() -> Iterator[tuple[Path, _Layout]]:
     """Yield this process's group in each hierarchy with a memory controller."""
     if not (_MOUNTS.exists() and _OWN_CGROUP.exists()):
         return
-    own = dict(line.split(":", 2)[1:] for line in _OWN_CGROUP.read_text().splitlines())
+    own_groups = dict(line.split(":", 2)[1:] for line in _OWN_CGROUP.read_text().splitlines())
     for line in _MOUNTS.read_text().splitlines():
-        _device, place, kind, options, *_rest = line.split()
-        if kind == "cgroup2" and "" in own:
-            yield Path(place) / own[""].lstrip("/"), _V2
-        elif kind == "cgroup" and "memory" in options.split(",") and "memory" in own:
-            yield Path(place) / own["memory"].lstrip("/"), _V1
+        _device, mount_point, kind, options, *_rest = line.split()
+        if kind == "cgroup2" and "" in own_groups:
+            yield Path(mount_point) / own_groups[""].lstrip("/"), _V2
+        elif kind == "cgroup" and "memory" in options.split(",") and "memory" in own_groups:
+            yield Path(mount_point) / own_groups["memory"].lstrip("/"), _V1
 
 
 def _can_divide(groups: CgroupParent) -> bool:
     """Whether a group created here counts and limits memory."""
-    trial = Cgroup(groups.root / f"mantissa-trial-{os.getpid()}", groups.layout)
+    trial_group = Cgroup(groups.root / f"mantissa-trial-{os.getpid()}", groups.layout)
     try:
-        trial.path.mkdir()
+        trial_group.path.mkdir()
     except OSError:
         return False
     try:
-        return all((trial.path / name).exists() for name in (groups.layout.counter, "cgroup.procs"))
+        return all(
+            (trial_group.path / name).exists() for name in (groups.layout.counter, "cgroup.procs")
+        )
     finally:
-        trial.remove()
+        trial_group.remove()
 
 
 def _write(path: Path, text: str) -> None:

@@ -74,13 +74,13 @@ class LocalLauncher:
         return handle
 
     def poll(self, handle: str) -> ProcessExit | None:
-        pid, began, boot = _parse_handle(handle)
+        pid, start_time, boot = _parse_handle(handle)
         if boot not in ("", self.boot):
             return ProcessExit(rebooted=True)
         if handle in self._ends:
             return self._ends[handle]
-        ours = self._children.get(handle)
-        if (ours or process.find_process(pid, began) or _NO_PROCESS).is_alive:
+        child = self._children.get(handle)
+        if (child or process.find_process(pid, start_time) or _NO_PROCESS).is_alive:
             return None
         return self._ends.setdefault(handle, self._end(handle, pid))
 
@@ -97,8 +97,8 @@ class LocalLauncher:
         self._process(handle).dump_stacks()
 
     def adopt(self, spec: LaunchSpec, handle: str) -> str:
-        left = None if handle else process.find_training_process(spec.folder)
-        handle = self._handle(left) if left else handle
+        running = None if handle else process.find_training_process(spec.folder)
+        handle = self._handle(running) if running else handle
         self._folders[handle] = spec.folder
         return handle
 
@@ -117,9 +117,9 @@ class LocalLauncher:
 
     def _end(self, handle: str, pid: int) -> ProcessExit:
         """Return how a process ended, and clean up after it. Called once per attempt."""
-        ours = self._children.get(handle)
+        child = self._children.get(handle)
         folder = self._folders.get(handle)
-        code = ours.exit_code if ours else folder.read_exit_code(pid) if folder else None
+        code = child.exit_code if child else folder.read_exit_code(pid) if folder else None
         kills = count_oom_kills() - self._kills.get(handle, count_oom_kills())
         group = self.cgroups.group_of(pid) if self.cgroups else None
         if group and group.path.exists():
@@ -128,13 +128,13 @@ class LocalLauncher:
             group.remove()
         return ProcessExit(exit_code=code, out_of_memory=kills > 0 and code in (None, -9))
 
-    def _handle(self, made: Process) -> str:
-        return f"{made.pid}@{made.started!r}@{self.boot}"
+    def _handle(self, started: Process) -> str:
+        return f"{started.pid}@{started.started!r}@{self.boot}"
 
     def _process(self, handle: str) -> Process:
-        pid, began, boot = _parse_handle(handle)
-        here = process.find_process(pid, began) if boot in ("", self.boot) else None
-        return self._children.get(handle) or here or _NO_PROCESS
+        pid, start_time, boot = _parse_handle(handle)
+        running = process.find_process(pid, start_time) if boot in ("", self.boot) else None
+        return self._children.get(handle) or running or _NO_PROCESS
 
 
 def count_oom_kills() -> int:
@@ -152,5 +152,5 @@ _NO_PROCESS = Process(pid=0, started=0.0)
 
 
 def _parse_handle(handle: str) -> tuple[int, float, str]:
-    pid, began, boot = handle.split("@", 2)
-    return int(pid), float(began), boot
+    pid, start_time, boot = handle.split("@", 2)
+    return int(pid), float(start_time), boot

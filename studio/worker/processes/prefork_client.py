@@ -70,15 +70,15 @@ class PreforkConnection:
         self.socket.settimeout(self.reply_seconds)
         go, started = os.pipe()
         try:
-            with folder.log.open("ab") as printed:
+            with folder.log.open("ab") as log_file:
                 message = json.dumps({"root": str(folder.root), "env": env}).encode()
-                socket.send_fds(self.socket, [message], [printed.fileno(), go])
-            made = _to_process(self.receive()["pid"], folder)
+                socket.send_fds(self.socket, [message], [log_file.fileno(), go])
+            forked = _to_process(self.receive()["pid"], folder)
             os.write(started, b"1")
         finally:
             os.close(go)
             os.close(started)
-        return made
+        return forked
 
     def receive(self) -> dict[str, Any]:
         """Return the next message from the server.
@@ -93,10 +93,10 @@ class PreforkConnection:
             raise ConnectionResetError(
                 "The process ended without a message; its log is launcher.log."
             )
-        told: dict[str, Any] = json.loads(message)
-        if told["why"]:
-            raise OSError(told["why"])
-        return told
+        reply: dict[str, Any] = json.loads(message)
+        if reply["why"]:
+            raise OSError(reply["why"])
+        return reply
 
 
 @dataclass(slots=True)
@@ -115,8 +115,8 @@ class PreforkClient:
 
     def open(self) -> None:
         """Load the training packages in the background, if forking is possible here."""
-        can = sys.platform == "linux" and bool(detect().torch)
-        self._is_enabled = self.settings.warm_launcher and can
+        can_fork = sys.platform == "linux" and bool(detect().torch)
+        self._is_enabled = self.settings.warm_launcher and can_fork
         self._write_status("off")
         self.tick()
 
@@ -137,12 +137,12 @@ class PreforkClient:
             and tuple(command) == process.RUNNER
         ):
             try:
-                made = self.connection.fork_run(folder, process.environment(gpu) | dict(besides))
+                forked = self.connection.fork_run(folder, process.environment(gpu) | dict(besides))
             except OSError as error:
                 self._back_off(error)
             else:
                 self.failures = 0
-                return made
+                return forked
         return process.start(folder, gpu=gpu, command=command, besides=besides)
 
     def tick(self) -> None:
@@ -163,23 +163,23 @@ class PreforkClient:
         self._write_status("off")
 
     def _start_server(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs, (self.settings.home / "launcher.log").open("wb") as printed:
+            with server_end, (self.settings.home / "launcher.log").open("wb") as log_file:
                 child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
                     [sys.executable, "-m", process.PREFORK_SERVER, str(self.settings.runs)],
-                    stdin=theirs.fileno(),
-                    stdout=printed,
-                    stderr=printed,
+                    stdin=server_end.fileno(),
+                    stdout=log_file,
+                    stderr=log_file,
                     # The hub's client reads the hub's URL once, when it is imported.
                     env=process.environment(None) | process.hub_environment(self.settings),
                     start_new_session=True,
                 )
         except OSError as error:
-            ours.close()
+            client_end.close()
             self._back_off(error)
             return
-        self.connection = PreforkConnection(child, ours, _install_stamp())
+        self.connection = PreforkConnection(child, client_end, _install_stamp())
         self._write_status("loading")
 
     def _receive(self) -> None:
@@ -210,14 +210,14 @@ class PreforkClient:
             self._disconnect()
             self._start_server()
 
-    def _back_off(self, why: OSError) -> None:
+    def _back_off(self, error: OSError) -> None:
         """Do without the server for a while, longer after each failure."""
-        patience = RETRY_SECONDS[min(self.failures, len(RETRY_SECONDS) - 1)]
+        delay = RETRY_SECONDS[min(self.failures, len(RETRY_SECONDS) - 1)]
         self.failures += 1
-        self._next_at = time.monotonic() + patience
-        log.warning("launcher_lost", extra={"why": str(why), "again_in_seconds": patience})
+        self._next_at = time.monotonic() + delay
+        log.warning("launcher_lost", extra={"why": str(error), "again_in_seconds": delay})
         self._disconnect()
-        self._write_status("broken", str(why))
+        self._write_status("broken", str(error))
 
     def _disconnect(self) -> None:
         if self.connection is not None:
@@ -228,12 +228,12 @@ class PreforkClient:
             self.connection = None
 
     def _write_status(self, state: board.State, why: str = "") -> None:
-        told = board.LauncherStatus(state=state, why=why)
+        status = board.LauncherStatus(state=state, why=why)
         with suppress(OSError, psutil.NoSuchProcess):  # Only pages and `studio doctor` read it.
             if self.connection is not None:
                 pid = self.connection.child.pid
-                told = told.model_copy(update={"pid": pid, "started": process_start_time(pid)})
-            board.write(self.settings, told)
+                status = status.model_copy(update={"pid": pid, "started": process_start_time(pid)})
+            board.write(self.settings, status)
 
 
 def _to_process(pid: int, folder: RunDir) -> Process:
@@ -245,6 +245,6 @@ def _to_process(pid: int, folder: RunDir) -> Process:
 
 def _install_stamp() -> InstallStamp:
     """Return a value that changes when packages are installed or the studio's code is edited."""
-    places = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
+    package_folders = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
     sources = sorted(Path(studio.__file__).parent.rglob("*.py"))
-    return tuple(path.stat().st_mtime for path in (*places, *sources))
+    return tuple(path.stat().st_mtime for path in (*package_folders, *sources))

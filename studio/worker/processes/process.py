@@ -106,12 +106,12 @@ def start(
 
 def environment(gpu: int | None) -> dict[str, str]:
     """Return the environment of a training process, without the studio's secrets."""
-    kept = without_secrets(os.environ)
-    clean = {name: value for name, value in kept.items() if name not in LEAKING_VARIABLES}
+    public = without_secrets(os.environ)
+    clean = {name: value for name, value in public.items() if name not in LEAKING_VARIABLES}
     if gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
-    ours = OPENMP_ENVIRONMENT | allocator.ENVIRONMENT
-    return ours | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
+    defaults = OPENMP_ENVIRONMENT | allocator.ENVIRONMENT
+    return defaults | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
 
 
 def hub_environment(settings: Settings) -> dict[str, str]:
@@ -144,8 +144,8 @@ def kill_leftovers(folder: RunDir) -> None:
     if holder is None:
         return
     pid, _started = holder
-    if left := find_process(*holder, folder):
-        left.kill()
+    if leftover := find_process(*holder, folder):
+        leftover.kill()
     elif not psutil.pid_exists(pid):
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
@@ -158,11 +158,11 @@ def _holder(folder: RunDir) -> tuple[int, float] | None:
     """
     try:
         with folder.lock.open("r+", encoding="ascii") as lock:
-            words = lock.read().split()
+            fields = lock.read().split()
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         # The process that has just locked it may not have written its record yet.
-        return (int(words[0]), float(words[1])) if len(words) == _HOLDER_FIELDS else None
+        return (int(fields[0]), float(fields[1])) if len(fields) == _HOLDER_FIELDS else None
     except (OSError, ValueError):
         return None
     return None

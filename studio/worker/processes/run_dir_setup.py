@@ -85,11 +85,11 @@ def _dataset_version(db: Session, run: Run) -> DatasetVersion:
         InvalidError: its rows have been deleted.
 
     """
-    found = versions.find_for_run(db, run)
-    if found is None:
+    version = versions.find_for_run(db, run)
+    if version is None:
         raise InvalidError(
             f"The rows of {run.recipe.dataset} that this run trains on have been deleted.",
             hint="Start a new run with an existing dataset.",
             param="dataset",
         )
-    return found
+    return version

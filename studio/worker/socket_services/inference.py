@@ -19,14 +19,14 @@ from studio.worker.socket_services.loaded_model_status import LoadedModelStatus
 from studio.worker.socket_services.socket_activation import SocketService
 
 
-def no_slot_failure(obstacle: Blocker | None) -> ServiceFailure:
+def no_slot_failure(blocker: Blocker | None) -> ServiceFailure:
     """Return the failure for a refused request: what occupies the slot, and for how long."""
-    reason = obstacle.reason if obstacle else "waiting for a run to end"
-    minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
-    about = f", in about {minutes} min" if minutes else ""
+    reason = blocker.reason if blocker else "waiting for a run to end"
+    minutes = math.ceil((blocker.seconds or 0) / 60) if blocker else 0
+    duration = f", in about {minutes} min" if minutes else ""
     return ServiceFailure(
         code="no_free_slot",
-        message=f"No slot is free for inference: {reason}{about}.",
+        message=f"No slot is free for inference: {reason}{duration}.",
         hint="Try again later, or start the studio with more slots: STUDIO_SLOTS.",
     )
 

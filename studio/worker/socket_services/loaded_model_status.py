@@ -56,13 +56,13 @@ class LoadedModelStatus:
         *lines, self._unread = (self._unread + self.service.read_updates()).split(b"\n")
         for line in lines:
             try:
-                doing = InferenceStatus.model_validate_json(line)
+                update = InferenceStatus.model_validate_json(line)
             except ValidationError:
                 continue  # A partial line, because the whole one could not be written.
-            if doing.name != self._model:
+            if update.name != self._model:
                 self._computed_in = ""
-            self._model, self._computed_in = doing.name, doing.computed_in or self._computed_in
-            self._leaves_at = None if doing.is_answering else datetime.now(UTC) + self.idle
+            self._model, self._computed_in = update.name, update.computed_in or self._computed_in
+            self._leaves_at = None if update.is_answering else datetime.now(UTC) + self.idle
 
     def _write(self, engine: Engine, worker: str) -> None:
         state = (self._model, self._computed_in, self._leaves_at, self.service.is_leaving)

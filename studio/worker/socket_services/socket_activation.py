@@ -85,15 +85,15 @@ class SocketService:
         assert self._listener is not None  # noqa: S101 -- a client has connected
         self._next_at = time.monotonic() + MIN_RESTART_SECONDS
         self.request_exit()
-        self._lifeline, theirs = socket.socketpair()
-        files = (self._listener.fileno(), theirs.fileno())
+        self._lifeline, service_end = socket.socketpair()
+        files = (self._listener.fileno(), service_end.fileno())
         try:
-            with self.socket_path.with_suffix(".log").open("wb") as printed:
+            with self.socket_path.with_suffix(".log").open("wb") as log_file:
                 self.child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
                     [sys.executable, "-m", self.module, *map(str, files), *self.args],
                     stdin=subprocess.DEVNULL,
-                    stdout=printed,
-                    stderr=printed,
+                    stdout=log_file,
+                    stderr=log_file,
                     env=process.environment(self.gpu),
                     pass_fds=files,
                     start_new_session=True,
@@ -103,18 +103,18 @@ class SocketService:
         else:
             log.info("post_staffed", extra={"post": self.name, "pid": self.child.pid})
         finally:
-            theirs.close()
+            service_end.close()
 
     def reject(self, answer: bytes) -> None:
         """Send a waiting client an answer instead of starting the process."""
         assert self._listener is not None  # noqa: S101 -- a client has connected
-        line, _ = self._listener.accept()
-        with line, suppress(OSError):  # The client has gone.
-            line.settimeout(REFUSAL_SECONDS)
-            line.sendall(answer)
+        connection, _ = self._listener.accept()
+        with connection, suppress(OSError):  # The client has gone.
+            connection.settimeout(REFUSAL_SECONDS)
+            connection.sendall(answer)
             # Read the whole request: closing earlier would reset the connection.
-            line.shutdown(socket.SHUT_WR)
-            unix_sockets.receive_all(line, MAX_REFUSED_BYTES)
+            connection.shutdown(socket.SHUT_WR)
+            unix_sockets.receive_all(connection, MAX_REFUSED_BYTES)
 
     def read_updates(self) -> bytes:
         """Return updates from the process since the last call; never blocks."""
@@ -166,8 +166,8 @@ class SocketService:
                 return  # Another worker listens there.
             self.socket_path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
-            with unix_sockets.socket_address(self.socket_path) as where:
-                listener.bind(where)
+            with unix_sockets.socket_address(self.socket_path) as address:
+                listener.bind(address)
             self.socket_path.chmod(0o600)
             listener.listen(BACKLOG)
             self._listener, self._socket_id = listener, _file_id(self.socket_path)
@@ -176,5 +176,5 @@ class SocketService:
 
 
 def _file_id(path: Path) -> tuple[int, int]:
-    about = path.stat()
-    return about.st_dev, about.st_ino
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino

@@ -41,8 +41,8 @@ class ExportKind:
 
     def spec(self, export: Export) -> ExportSpec:
         run = RunDir(self.settings.runs / str(export.run_id))
-        about = {"run": run.root, "kind": export.kind, "dtype": export.dtype}
-        return ExportSpec.model_validate(about)
+        fields = {"run": run.root, "kind": export.kind, "dtype": export.dtype}
+        return ExportSpec.model_validate(fields)
 
     def takes_slot(self, db: Session, export: Export) -> bool:
         return concurrent_exports.takes_slot(db, export, self.hardware)
@@ -71,34 +71,34 @@ class BackgroundTaskKind:
     table: type[Task] = Task
     niceness: int = 0
 
-    def display_name(self, chore: Task) -> str:
-        return chore.kind
+    def display_name(self, task: Task) -> str:
+        return task.kind
 
-    def folder(self, chore: Task) -> TaskDir:
-        return tasks.task_dir(self.settings.tasks, chore)
+    def folder(self, task: Task) -> TaskDir:
+        return tasks.task_dir(self.settings.tasks, task)
 
-    def spec(self, chore: Task) -> TaskSpec:
-        return TaskSpec(kind=chore.kind, params=chore.params)
+    def spec(self, task: Task) -> TaskSpec:
+        return TaskSpec(kind=task.kind, params=task.params)
 
-    def takes_slot(self, _db: Session, chore: Task) -> bool:
-        return tasks.needs_device(chore)
+    def takes_slot(self, _db: Session, task: Task) -> bool:
+        return tasks.needs_device(task)
 
-    def may_start(self, _db: Session, chore: Task, *, on_device: bool) -> bool:
-        return tasks.needs_device(chore) is on_device
+    def may_start(self, _db: Session, task: Task, *, on_device: bool) -> bool:
+        return tasks.needs_device(task) is on_device
 
-    def secrets(self, db: Session, chore: Task) -> dict[str, str]:
-        names = TASK_DEFINITIONS[chore.kind].required_secrets(chore.params)
+    def secrets(self, db: Session, task: Task) -> dict[str, str]:
+        names = TASK_DEFINITIONS[task.kind].required_secrets(task.params)
         return (
             secrets.settings_with_required(db, self.settings, names).secret_environment(names)
             if names
             else {}
         )
 
-    def follow(self, _db: Session, chore: Task, events: list[Event], offset: int) -> None:
-        tasks.apply_events(chore, events, offset, self.folder(chore))
+    def follow(self, _db: Session, task: Task, events: list[Event], offset: int) -> None:
+        tasks.apply_events(task, events, offset, self.folder(task))
 
-    def notify_end(self, db: Session, chore: Task) -> AbstractContextManager[None]:
-        return task_results.notify_on_end(db, chore)
+    def notify_end(self, db: Session, task: Task) -> AbstractContextManager[None]:
+        return task_results.notify_on_end(db, task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ class TaskScheduler:
         hardware: Hardware,
     ) -> None:
         self.isolation = isolation
-        about = (engine, settings)
-        exporting = ExportKind(settings, hardware)
-        self.exports = TaskProcesses(*about, exporting, isolation, commands.export)
+        shared = (engine, settings)
+        export_kind = ExportKind(settings, hardware)
+        self.exports = TaskProcesses(*shared, export_kind, isolation, commands.export)
         self.tasks = TaskProcesses(
-            *about, BackgroundTaskKind(settings), isolation, commands.task, (FILES_DIR,)
+            *shared, BackgroundTaskKind(settings), isolation, commands.task, (FILES_DIR,)
         )
 
     @property
@@ -139,7 +139,12 @@ class TaskScheduler:
 
     def wanted(self, db: Session) -> int:
         """Return how many slots the next waiting export or task needs that a run could use."""
-        return int(any(shop.has_waiting(db, on_device=True) for shop in (self.exports, self.tasks)))
+        return int(
+            any(
+                processes.has_waiting(db, on_device=True)
+                for processes in (self.exports, self.tasks)
+            )
+        )
 
     def adopt(self) -> None:
         """Take over from an earlier worker, and clean up: this one is alone on its folder."""
@@ -155,9 +160,9 @@ class TaskScheduler:
 
     def start_waiting(self, has_slot: Callable[[], int], gpu: Callable[[], int | None]) -> None:
         """Start what there is room for. Runs come first: only what no run waits for is used."""
-        for shop in (self.exports, self.tasks):
-            with self.isolation.step("start", f"{shop.noun}s on a device"):
-                while has_slot() and shop.take_next(gpu(), on_device=True):
+        for processes in (self.exports, self.tasks):
+            with self.isolation.step("start", f"{processes.noun}s on a device"):
+                while has_slot() and processes.take_next(gpu(), on_device=True):
                     pass
         with self.isolation.step("start", "exports beside training"):
             while (

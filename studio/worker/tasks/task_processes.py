@@ -104,49 +104,49 @@ class TaskProcesses(Generic[W]):
 
     @property
     def gpus(self) -> set[int | None]:
-        return {one.gpu for one in self.monitored.values()}
+        return {monitored_task.gpu for monitored_task in self.monitored.values()}
 
     @property
     def slots(self) -> int:
         """How many slots are occupied that a run could use."""
-        return sum(one.on_device for one in self.monitored.values())
+        return sum(monitored_task.on_device for monitored_task in self.monitored.values())
 
     def adopt(self) -> None:
         """Take over an earlier worker's tasks, whether their processes are alive or gone."""
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
-                left = [_id(one) for one in task_lifecycle.list_live(db, self.kind.table)]
-            for work_id in left:
+                live_ids = [_id(row) for row in task_lifecycle.list_live(db, self.kind.table)]
+            for work_id in live_ids:
                 with self.isolation.step("adopt", self._subject(work_id)):
                     self._adopt(work_id)
 
     def _adopt(self, work_id: int) -> None:
         with unit_of_work(self.engine) as db:
-            one = db.get_one(self.kind.table, work_id)
-            if alive := process.find_process(one.pid, one.pid_started):
-                self._watch(one, alive, on_device=self.kind.takes_slot(db, one))
+            row = db.get_one(self.kind.table, work_id)
+            if running := process.find_process(row.pid, row.pid_started):
+                self._watch(row, running, on_device=self.kind.takes_slot(db, row))
                 return
             try:
-                self._apply_events(db, one, ProcessExit())
+                self._apply_events(db, row, ProcessExit())
             except (StudioError, OSError) as error:
                 if is_shortage(error):
                     raise
                 self._fail(
-                    db, one, exit_diagnosis.monitoring_failure(error, self.kind.display_name(one))
+                    db, row, exit_diagnosis.monitoring_failure(error, self.kind.display_name(row))
                 )
 
     def follow(self) -> None:
         """Update tasks; end those that were deleted or cancelled, or that cannot be followed."""
-        for work_id, followed in list(self.monitored.items()):
+        for work_id, task in list(self.monitored.items()):
             subject = self._subject(work_id)
-            if followed.failure is None:
+            if task.failure is None:
                 with self.isolation.step("follow", subject):
-                    self._follow(work_id, followed)
+                    self._follow(work_id, task)
                 if error := self.isolation.final_error("follow", subject):
-                    followed.failure = exit_diagnosis.monitoring_failure(error, self.noun)
-            if followed.failure is not None:
+                    task.failure = exit_diagnosis.monitoring_failure(error, self.noun)
+            if task.failure is not None:
                 with self.isolation.step("end", subject):
-                    self._kill_and_fail(work_id, followed, followed.failure)
+                    self._kill_and_fail(work_id, task, task.failure)
             if work_id not in self.monitored:
                 self.isolation.forget(subject)
 
@@ -157,35 +157,35 @@ class TaskProcesses(Generic[W]):
     def _subject(self, work_id: int) -> str:
         return f"{self.noun} {work_id}"
 
-    def _follow(self, work_id: int, followed: MonitoredTask) -> None:
+    def _follow(self, work_id: int, task: MonitoredTask) -> None:
         # Check before reading: a process writes its last event before it exits.
-        alive = followed.process.is_alive
+        alive = task.process.is_alive
         with read_session(self.engine) as db:
-            one = db.get(self.kind.table, work_id)
-        if one is None or one.status is TaskStatus.CANCELLED:
-            self._end_and_remove(work_id, followed)
-        elif has_new_events(followed.folder, one.events_offset) or not alive:
-            self._update(work_id, followed, alive=alive)
+            row = db.get(self.kind.table, work_id)
+        if row is None or row.status is TaskStatus.CANCELLED:
+            self._end_and_remove(work_id, task)
+        elif has_new_events(task.folder, row.events_offset) or not alive:
+            self._update(work_id, task, alive=alive)
 
-    def _kill_and_fail(self, work_id: int, followed: MonitoredTask, why: Failed) -> None:
+    def _kill_and_fail(self, work_id: int, task: MonitoredTask, failure: Failed) -> None:
         """Kill work that cannot be followed, then mark it as failed."""
-        followed.kills += 1
-        if followed.process.is_alive and followed.kills < MAX_KILL_TICKS:
-            followed.process.kill()
+        task.kills += 1
+        if task.process.is_alive and task.kills < MAX_KILL_TICKS:
+            task.process.kill()
             return
         with unit_of_work(self.engine) as db:
-            if one := db.get(self.kind.table, work_id):
+            if row := db.get(self.kind.table, work_id):
                 # A failing notification must not keep the slot occupied.
                 is_stuck = self.isolation.error("end", self._subject(work_id)) is not None
-                self._fail(db, one, why, tells=not is_stuck)
+                self._fail(db, row, failure, tells=not is_stuck)
         del self.monitored[work_id]
 
-    def _fail(self, db: Session, one: W, why: Failed, *, tells: bool = True) -> None:
-        log.error("work_ended_by_worker", extra=self._log_facts(one) | {"reason": why.message})
-        with self.kind.notify_end(db, one) if tells else nullcontext():
-            one.pid = one.pid_started = None
-            if not one.status.is_final:
-                task_lifecycle.fail(one, why)
+    def _fail(self, db: Session, row: W, failure: Failed, *, tells: bool = True) -> None:
+        log.error("work_ended_by_worker", extra=self._log_facts(row) | {"reason": failure.message})
+        with self.kind.notify_end(db, row) if tells else nullcontext():
+            row.pid = row.pid_started = None
+            if not row.status.is_final:
+                task_lifecycle.fail(row, failure)
 
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
         """Start the next work that waits for a device, or for none. Return whether it did."""
@@ -193,11 +193,11 @@ class TaskProcesses(Generic[W]):
             if not self.has_waiting(db, on_device=on_device):
                 return False
         with unit_of_work(self.engine) as db:
-            one = self._next(db, on_device=on_device)
-            if one is not None:
-                task_lifecycle.start(one)
-                self._launch(db, one, gpu, on_device=on_device)
-        return one is not None
+            row = self._next(db, on_device=on_device)
+            if row is not None:
+                task_lifecycle.start(row)
+                self._launch(db, row, gpu, on_device=on_device)
+        return row is not None
 
     def has_waiting(self, db: Session, *, on_device: bool) -> bool:
         """Whether work is waiting for a device, or for none."""
@@ -206,15 +206,15 @@ class TaskProcesses(Generic[W]):
     def _next(self, db: Session, *, on_device: bool) -> W | None:
         waiting = task_lifecycle.list_waiting(db, self.kind.table)
         # Cancelled work that is queued again waits until its first process has exited.
-        free = (one for one in waiting if _id(one) not in self.monitored)
+        free = (row for row in waiting if _id(row) not in self.monitored)
         may_start = self.kind.may_start
-        return next((one for one in free if may_start(db, one, on_device=on_device)), None)
+        return next((row for row in free if may_start(db, row, on_device=on_device)), None)
 
-    def _launch(self, db: Session, one: W, gpu: int | None, *, on_device: bool) -> None:
+    def _launch(self, db: Session, row: W, gpu: int | None, *, on_device: bool) -> None:
         with catch_errors() as errors:
-            secrets = self.kind.secrets(db, one)
+            secrets = self.kind.secrets(db, row)
             started = process.start(
-                self._prepare(one),
+                self._prepare(row),
                 gpu=gpu,
                 command=self.command,
                 besides=self.settings.environment
@@ -223,26 +223,26 @@ class TaskProcesses(Generic[W]):
             )
             if not on_device:
                 started.set_niceness(self.kind.niceness)
-            one.pid, one.pid_started, one.gpu = started.pid, started.started, gpu
-            self._watch(one, started, on_device=on_device)
+            row.pid, row.pid_started, row.gpu = started.pid, started.started, gpu
+            self._watch(row, started, on_device=on_device)
         for error in errors:
             if isinstance(error.__cause__, DatabaseError):
                 raise error
-            log.error("work_not_launched", extra=self._log_facts(one), exc_info=error)
-            told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
-            why = Failed(code=told.code, message=told.message, hint=told.hint)
-            with self.kind.notify_end(db, one):
-                task_lifecycle.fail(one, why)
+            log.error("work_not_launched", extra=self._log_facts(row), exc_info=error)
+            explained = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
+            failure = Failed(code=explained.code, message=explained.message, hint=explained.hint)
+            with self.kind.notify_end(db, row):
+                task_lifecycle.fail(row, failure)
         db.flush()
 
-    def _watch(self, one: W, started: Process, *, on_device: bool) -> None:
-        self.monitored[_id(one)] = MonitoredTask(started, self.kind.folder(one), one.gpu, on_device)
+    def _watch(self, row: W, started: Process, *, on_device: bool) -> None:
+        self.monitored[_id(row)] = MonitoredTask(started, self.kind.folder(row), row.gpu, on_device)
 
-    def _prepare(self, one: W) -> WorkDir:
+    def _prepare(self, row: W) -> WorkDir:
         """Prepare the folder; of an earlier try, only the kept files remain."""
-        folder = self.kind.folder(one)
+        folder = self.kind.folder(row)
         with atomic_dirs.explain_disk_full(), atomic_dirs.staging_dir(folder.root.parent) as stage:
-            spec = self.kind.spec(one).model_dump_json(indent=2)
+            spec = self.kind.spec(row).model_dump_json(indent=2)
             (stage / folder.job.name).write_text(spec, encoding="utf-8")
             for name in self.kept_files:
                 if (folder.root / name).exists():
@@ -250,43 +250,43 @@ class TaskProcesses(Generic[W]):
             atomic_dirs.move_into_place(stage, folder.root)
         return folder
 
-    def _update(self, work_id: int, followed: MonitoredTask, *, alive: bool) -> None:
+    def _update(self, work_id: int, task: MonitoredTask, *, alive: bool) -> None:
         with unit_of_work(self.engine) as db:
-            one = db.get(self.kind.table, work_id)
-            if one is None:
+            row = db.get(self.kind.table, work_id)
+            if row is None:
                 return
-            end = None if alive else ProcessExit(exit_code=followed.process.exit_code)
-            self._apply_events(db, one, end)
+            end = None if alive else ProcessExit(exit_code=task.process.exit_code)
+            self._apply_events(db, row, end)
         if not alive:
             del self.monitored[work_id]
-            log.info("work_ended", extra=self._log_facts(one))
+            log.info("work_ended", extra=self._log_facts(row))
 
-    def _apply_events(self, db: Session, one: W, end: ProcessExit | None) -> None:
-        folder = self.kind.folder(one)
-        with self.kind.notify_end(db, one):
-            self.kind.follow(db, one, *folder.events.read(one.events_offset))
+    def _apply_events(self, db: Session, row: W, end: ProcessExit | None) -> None:
+        folder = self.kind.folder(row)
+        with self.kind.notify_end(db, row):
+            self.kind.follow(db, row, *folder.events.read(row.events_offset))
             if end is not None:
                 task_lifecycle.close_exited(
-                    one, add_exit_evidence(folder, end), self.kind.display_name(one)
+                    row, add_exit_evidence(folder, end), self.kind.display_name(row)
                 )
 
-    def _end_and_remove(self, work_id: int, followed: MonitoredTask) -> None:
+    def _end_and_remove(self, work_id: int, task: MonitoredTask) -> None:
         """Kill the process of deleted or cancelled work, and remove what it has written since."""
-        if followed.process.is_alive:
-            followed.process.kill()
+        if task.process.is_alive:
+            task.process.kill()
             return
         with unit_of_work(self.engine) as db:
-            if one := db.get(self.kind.table, work_id):
-                task_lifecycle.close_exited(one, ProcessExit(), self.kind.display_name(one))
-            kept = {str(one_id) for one_id in db.exec(select(self.kind.table.id))}
+            if row := db.get(self.kind.table, work_id):
+                task_lifecycle.close_exited(row, ProcessExit(), self.kind.display_name(row))
+            known_ids = {str(one_id) for one_id in db.exec(select(self.kind.table.id))}
         del self.monitored[work_id]
-        shutil.rmtree(followed.folder.root, ignore_errors=True)
-        atomic_dirs.remove_orphans(followed.folder.root.parent, kept)
+        shutil.rmtree(task.folder.root, ignore_errors=True)
+        atomic_dirs.remove_orphans(task.folder.root.parent, known_ids)
 
-    def _log_facts(self, one: W) -> dict[str, object]:
-        return {"work": self.kind.display_name(one), "id": one.id, "status": one.status.value}
+    def _log_facts(self, row: W) -> dict[str, object]:
+        return {"work": self.kind.display_name(row), "id": row.id, "status": row.status.value}
 
 
-def _id(one: TaskBase) -> int:
-    assert one.id is not None  # noqa: S101 -- an unflushed row is a bug
-    return one.id
+def _id(row: TaskBase) -> int:
+    assert row.id is not None  # noqa: S101 -- an unflushed row is a bug
+    return row.id

@@ -89,15 +89,15 @@ def test_a_moved_queue_takes_new_runs_at_its_end(db: Session) -> None:
 
 def test_a_held_run_waits_and_holds_nobody_up(db: Session) -> None:
     held, free = make_run(db, "a"), make_run(db, "b")
-    queue.hold(db, held.id or 0, held=True)
+    queue.hold(db, held.id or 0, is_held=True)
 
     assert [queue.claim(db, "w", slots=2), queue.claim(db, "w", slots=2)] == [free, None]
 
 
 def test_a_run_let_go_is_next_again(db: Session) -> None:
     run = make_run(db)
-    queue.hold(db, run.id or 0, held=True)
-    queue.hold(db, run.id or 0, held=False)
+    queue.hold(db, run.id or 0, is_held=True)
+    queue.hold(db, run.id or 0, is_held=False)
 
     assert queue.claim(db, "w", slots=1) is run
 

@@ -87,7 +87,7 @@ def test_the_queue_is_told(client: TestClient, engine: Engine) -> None:
         workers.heartbeat(db, Worker(name="one", pid=1, slots=2))
         make_running(db)
         make_run(db)
-        queue.hold(db, make_run(db).id or 0, held=True)
+        queue.hold(db, make_run(db).id or 0, is_held=True)
     told = scrape(client)
 
     assert [

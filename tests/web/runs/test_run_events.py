@@ -44,8 +44,8 @@ def lived_through(db: Session) -> Run:
     """Make a run that all befell that can befall a run."""
     run = make_run(db)
     number = run.id or 0
-    queue.hold(db, number, held=True)
-    queue.hold(db, number, held=False)
+    queue.hold(db, number, is_held=True)
+    queue.hold(db, number, is_held=False)
     queue.set_priority(db, number, 5)
     queue.move(db, number, 1)
     taken(db, run)

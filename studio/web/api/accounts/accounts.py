@@ -43,7 +43,9 @@ class AccountsOut(Out):
 @router.get("")
 def listing(db: DB) -> AccountsOut:
     """List the accounts by name."""
-    return AccountsOut(data=[AccountOut.model_validate(one) for one in accounts.list_all(db)])
+    return AccountsOut(
+        data=[AccountOut.model_validate(account) for account in accounts.list_all(db)]
+    )
 
 
 @router.post("", status_code=201, openapi_extra=NEVER_STORED)
@@ -73,5 +75,5 @@ def remove(account_id: Id, db: DB) -> None:
 
 
 def _invited(request: Request, db: DB, account: Account) -> InvitedAccountOut:
-    shown = AccountOut.model_validate(account).model_dump()
-    return InvitedAccountOut(**shown, link=password_links.create_link(request, db, account))
+    fields = AccountOut.model_validate(account).model_dump()
+    return InvitedAccountOut(**fields, link=password_links.create_link(request, db, account))

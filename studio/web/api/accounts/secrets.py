@@ -50,8 +50,8 @@ class SecretsOut(Out):
 @router.get("/secrets")
 def listing(db: DB, config: Config) -> SecretsOut:
     """List which secrets are set. Their values are never returned."""
-    known = secrets.list_secrets(db, config)
-    return SecretsOut(data=[SecretOut.model_validate(one) for one in known])
+    states = secrets.list_secrets(db, config)
+    return SecretsOut(data=[SecretOut.model_validate(state) for state in states])
 
 
 @router.put("/secrets/{name}", status_code=204)

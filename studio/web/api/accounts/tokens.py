@@ -48,16 +48,16 @@ class TokensOut(Out):
 @router.get("/tokens")
 def listing(db: DB, who: CurrentIdentity) -> TokensOut:
     """List your tokens, newest first."""
-    mine = api_tokens.list_tokens(db, who.account_id)
-    return TokensOut(data=[TokenOut.model_validate(one) for one in mine])
+    tokens = api_tokens.list_tokens(db, who.account_id)
+    return TokensOut(data=[TokenOut.model_validate(token) for token in tokens])
 
 
 @router.post("/tokens", status_code=201, openapi_extra=NEVER_STORED)
 def make(body: NewToken, db: DB, who: CurrentIdentity) -> NewTokenOut:
     """Create a token. It cannot have more permissions than you have."""
-    wish = api_tokens.TokenRequest(body.name, Scope(body.scope), body.days)
-    made, secret = api_tokens.create(db, wish, who.account_id, who.level)
-    return NewTokenOut(**TokenOut.model_validate(made).model_dump(), token=secret)
+    token_request = api_tokens.TokenRequest(body.name, Scope(body.scope), body.days)
+    token, secret = api_tokens.create(db, token_request, who.account_id, who.level)
+    return NewTokenOut(**TokenOut.model_validate(token).model_dump(), token=secret)
 
 
 @router.delete("/tokens/{number}", status_code=204)

@@ -107,16 +107,16 @@ def show(
     keys: MetricKeys = "loss,eval_loss",
     x: AxisName = "step",
 ) -> ComparisonOut:
-    made = compare.compare(db, runs, base)
-    found = load_curves(db, made.runs, keys.split(","), CurveAxis(x=x))
+    comparison = compare.compare(db, runs, base)
+    curve_set = load_curves(db, comparison.runs, keys.split(","), CurveAxis(x=x))
     return ComparisonOut.model_validate(
         {
-            "runs": [run.id or 0 for run in made.runs],
-            "base": made.base.id,
-            "differing": {key: made.settings[key] for key in made.differing},
-            "metrics": made.metrics,
-            "x": found.curves.x,
-            "curves": _series_by_metric(found),
+            "runs": [run.id or 0 for run in comparison.runs],
+            "base": comparison.base.id,
+            "differing": {key: comparison.settings[key] for key in comparison.differing},
+            "metrics": comparison.metrics,
+            "x": curve_set.curves.x,
+            "curves": _series_by_metric(curve_set),
         }
     )
 
@@ -132,15 +132,15 @@ def curves(
     cut: CurveWindowParams,
 ) -> CurveSetOut:
     """Return curves only, in buckets shared by all runs, for all or part of the axis."""
-    along = CurveAxis(x=x, group=group, part=cut.x_range)
-    found = load_curves(db, compare.load_runs(db, runs), keys.split(","), along, cut.buckets)
+    axis = CurveAxis(x=x, group=group, part=cut.x_range)
+    curve_set = load_curves(db, compare.load_runs(db, runs), keys.split(","), axis, cut.buckets)
     return CurveSetOut.model_validate(
         {
-            "x": found.curves.x,
-            "lines": list(found.styles.values()),
-            "curves": _series_by_metric(found),
-            "last_id": found.curves.last_id,
-            "offsets": found.curves.offsets,
+            "x": curve_set.curves.x,
+            "lines": list(curve_set.styles.values()),
+            "curves": _series_by_metric(curve_set),
+            "last_id": curve_set.curves.last_id,
+            "offsets": curve_set.curves.offsets,
         }
     )
 
@@ -163,19 +163,21 @@ async def stream(
     started = last_event_id or after
     last, briefs = int(started) if started.isdecimal() else 0, ""
     while not state.hub.is_closing:
-        seen = state.hub.version
-        rows, told, is_over = await run_in_threadpool(_read_news, state.engine, runs, last)
-        last = max((row.last_id for one in rows.values() for row in one), default=last)
+        version = state.hub.version
+        rows, latest_briefs, is_over = await run_in_threadpool(_read_news, state.engine, runs, last)
+        last = max(
+            (row.last_id for metric_rows in rows.values() for row in metric_rows), default=last
+        )
         if rows:
             data = _METRIC_ROWS.dump_json(rows).decode()
             yield ServerSentEvent(event="metrics", raw_data=data, id=str(last))
-        if told != briefs:
-            yield ServerSentEvent(event="runs", raw_data=told)
-        briefs = told
+        if latest_briefs != briefs:
+            yield ServerSentEvent(event="runs", raw_data=latest_briefs)
+        briefs = latest_briefs
         if is_over and not rows:
             yield ServerSentEvent(event="end", data={}, id=str(last))
             return
-        if not rows and await state.hub.wait(seen) == seen:
+        if not rows and await state.hub.wait(version) == version:
             yield HEARTBEAT
 
 
@@ -183,22 +185,22 @@ def _read_news(
     engine: Engine, ids: list[int], last: int
 ) -> tuple[dict[int, list[metrics.MetricRow]], str, bool]:
     with read_session(engine) as db:
-        found: list[Run] = compare.load_runs(db, ids)
-        told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": TRANSIENT_FIELDS})
-        is_over = all(run.status.is_final for run in found)
-        return metrics.load_rows_by_run(db, ids, last), told.decode(), is_over
+        runs: list[Run] = compare.load_runs(db, ids)
+        briefs = _BRIEFS.dump_json(_briefs(db, runs), exclude={"__all__": TRANSIENT_FIELDS})
+        is_over = all(run.status.is_final for run in runs)
+        return metrics.load_rows_by_run(db, ids, last), briefs.decode(), is_over
 
 
-def _briefs(db: Session, found: list[Run]) -> list[RunBrief]:
-    return [run_brief(db, run) for run in found]
+def _briefs(db: Session, runs: list[Run]) -> list[RunBrief]:
+    return [run_brief(db, run) for run in runs]
 
 
-def _series_by_metric(found: CurveSet) -> dict[str, dict[int, SeriesOut]]:
+def _series_by_metric(curve_set: CurveSet) -> dict[str, dict[int, SeriesOut]]:
     return {
         key: {
-            number: SeriesOut.model_validate(one, from_attributes=True)
-            for number, one in lines.items()
+            line_id: SeriesOut.model_validate(series, from_attributes=True)
+            for line_id, series in lines.items()
         }
-        for key, lines in found.series.items()
+        for key, lines in curve_set.series.items()
         if lines
     }

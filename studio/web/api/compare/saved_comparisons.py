@@ -55,20 +55,20 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedCompa
 
 @router.get("/{number}")
 def show(number: Id, db: DB, etag: EtagResponse) -> SavedComparisonOut:
-    found = comparisons.get(db, number)
-    etag.set_header(found.name, found.text, found.query)
-    return SavedComparisonOut.model_validate(found)
+    comparison = comparisons.get(db, number)
+    etag.set_header(comparison.name, comparison.text, comparison.query)
+    return SavedComparisonOut.model_validate(comparison)
 
 
 @router.patch("/{number}")
 def change(
     number: Id, changed: ChangedComparison, db: DB, etag: EtagPrecondition
 ) -> SavedComparisonOut:
-    found = comparisons.get(db, number)
-    etag.check(found.name, found.text, found.query)
-    found = comparisons.update(db, number, **changed.model_dump(exclude_unset=True))
-    etag.set_header(found.name, found.text, found.query)
-    return SavedComparisonOut.model_validate(found)
+    comparison = comparisons.get(db, number)
+    etag.check(comparison.name, comparison.text, comparison.query)
+    comparison = comparisons.update(db, number, **changed.model_dump(exclude_unset=True))
+    etag.set_header(comparison.name, comparison.text, comparison.query)
+    return SavedComparisonOut.model_validate(comparison)
 
 
 @router.delete("/{number}", status_code=status.HTTP_204_NO_CONTENT)

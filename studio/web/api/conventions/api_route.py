@@ -29,10 +29,13 @@ class ApiRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        known = {one.alias: accepts_list(one.field_info) for one in get_flat_params(self.dependant)}
+        parameters = {
+            parameter.alias: accepts_list(parameter.field_info)
+            for parameter in get_flat_params(self.dependant)
+        }
 
         async def answer(request: Request) -> Response:
-            _check_query(request, known)
+            _check_query(request, parameters)
             if self.creates_resource:
                 return await idempotency.respond_once(request, handle)
             return await handle(request)
@@ -40,20 +43,20 @@ class ApiRoute(APIRoute):
         return answer
 
 
-def _check_query(request: Request, known: Mapping[str, bool]) -> None:
+def _check_query(request: Request, parameters: Mapping[str, bool]) -> None:
     """Reject unknown and repeated query parameters: a script would get wrong rows unnoticed.
 
     `known` maps each parameter to whether it may be repeated.
     """
     counts = Counter(name for name, _value in request.query_params.multi_items())
-    unknown = [_query_error("extra_forbidden", name) for name in counts if name not in known]
-    twice = [
+    unknown = [_query_error("extra_forbidden", name) for name in counts if name not in parameters]
+    repeated = [
         _query_error("given_twice", name)
         for name, count in counts.items()
-        if count > 1 and not known.get(name, True)
+        if count > 1 and not parameters.get(name, True)
     ]
-    if unknown or twice:
-        raise RequestValidationError(unknown + twice)
+    if unknown or repeated:
+        raise RequestValidationError(unknown + repeated)
 
 
 def _query_error(kind: str, name: str) -> dict[str, Any]:

@@ -39,8 +39,8 @@ class EtagCondition(Etag):
         if self._if_match is None or self._if_match.strip() == "*":
             return
         # A proxy that compresses the response may have made the ETag weak.
-        known = {one.strip().removeprefix("W/") for one in self._if_match.split(",")}
-        if _hash_facts(facts) not in known:
+        etags = {etag.strip().removeprefix("W/") for etag in self._if_match.split(",")}
+        if _hash_facts(facts) not in etags:
             raise StaleError(
                 "Someone else has changed this since you read it.",
                 hint="Read it again, then apply your change to the current version.",

@@ -177,9 +177,9 @@ def waiting_out(wait: Wait | None) -> WaitingOut | None:
 
 def make_page(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]:
     """Make a page of at most `limit` rows; one extra row signals that there are more."""
-    more = len(rows) > limit
-    last = rows[limit - 1].id if more else None
-    return Listing(data=list(shown[:limit]), has_more=more, next_after=last)
+    has_more = len(rows) > limit
+    next_after = rows[limit - 1].id if has_more else None
+    return Listing(data=list(shown[:limit]), has_more=has_more, next_after=next_after)
 
 
 def run_brief(db: Session, run: Run) -> RunBrief:
@@ -187,7 +187,7 @@ def run_brief(db: Session, run: Run) -> RunBrief:
 
 
 def run_out(db: Session, run: Run) -> RunOut:
-    whole = {
+    details = {
         "experiment_id": run.experiment_id,
         "sweep_id": run.sweep_id,
         "recipe": run.recipe,
@@ -202,7 +202,7 @@ def run_out(db: Session, run: Run) -> RunOut:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
     }
-    return RunOut.model_validate(_brief_fields(db, run) | whole)
+    return RunOut.model_validate(_brief_fields(db, run) | details)
 
 
 def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
@@ -214,24 +214,24 @@ def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
 
 
 def failed_run_out(db: Session, run: Run, folder: RunDir) -> RunDetailOut:
-    why = failure_report.explain(db, run)
-    told = run_out(db, run).model_dump()
-    told["waiting"] = waiting_out(queue_eta.estimate_wait(db, run))
-    if why is not None:
-        told["error"] |= {
+    failure = failure_report.explain(db, run)
+    fields = run_out(db, run).model_dump()
+    fields["waiting"] = waiting_out(queue_eta.estimate_wait(db, run))
+    if failure is not None:
+        fields["error"] |= {
             "log": failure_report.log_tail(folder),
-            "repairs": [asdict(repair) for repair in failure_report.list_fixes(db, run, why)],
+            "repairs": [asdict(repair) for repair in failure_report.list_fixes(db, run, failure)],
         }
-    return RunDetailOut.model_validate(told)
+    return RunDetailOut.model_validate(fields)
 
 
 def _error_fields(db: Session, run: Run) -> dict[str, Any] | None:
-    why = failure_report.explain(db, run)
-    return asdict(why) | {"code": why.kind.code} if why else None
+    failure = failure_report.explain(db, run)
+    return asdict(failure) | {"code": failure.kind.code} if failure else None
 
 
 def _brief_fields(db: Session, run: Run) -> dict[str, Any]:
-    made = run_progress.measure(run)
+    progress = run_progress.measure(run)
     return {
         "id": run.id,
         "name": run.name,
@@ -244,9 +244,9 @@ def _brief_fields(db: Session, run: Run) -> dict[str, Any]:
         "total_steps": run.total_steps,
         "epoch": run.epoch,
         "tokens": run.tokens,
-        "progress": made.share,
-        "eta_seconds": made.eta_seconds,
-        "total_seconds": made.total_seconds,
+        "progress": progress.share,
+        "eta_seconds": progress.eta_seconds,
+        "total_seconds": progress.total_seconds,
         "queue_position": queue.position(db, run),
         "priority": run.priority,
         "is_held": run.is_held,

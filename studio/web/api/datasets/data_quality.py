@@ -47,9 +47,11 @@ class RowExclusion(Body):
 def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
     """List the rows that were excluded and why, and the findings in the remaining rows."""
     version = versions.current(db, datasets.get(db, dataset_id))
-    left_out = [ProblemOut.model_validate(one) for one in version.problems] if version else []
-    shown = [*left_out, *(findings_out(version) or [])]
-    return Listing(data=shown, has_more=False, next_after=None)
+    left_out = (
+        [ProblemOut.model_validate(problem) for problem in version.problems] if version else []
+    )
+    listed = [*left_out, *(findings_out(version) or [])]
+    return Listing(data=listed, has_more=False, next_after=None)
 
 
 @router.post("/look", status_code=202)
@@ -75,10 +77,10 @@ def exclude(
     Excludes at most 10,000 rows of a finding at once. Returns 201 with a new version, 200 with an
     existing version that has the same rows, or 202 with the task that reads a large file.
     """
-    where = (request.app.state.engine, config.datasets, dataset_id)
+    target = (request.app.state.engine, config.datasets, dataset_id)
     if wanted.finding is None:
-        made = data_quality.exclude_rows(*where, wanted.rows, read_limits(config))
+        result = data_quality.exclude_rows(*target, wanted.rows, read_limits(config))
     else:
-        asked = FindingRef(code=wanted.finding, part=wanted.split)
-        made = data_quality.exclude_finding(*where, asked, read_limits(config))
-    return built_out(made, response, versions.count_runs(db, dataset_id))
+        finding = FindingRef(code=wanted.finding, part=wanted.split)
+        result = data_quality.exclude_finding(*target, finding, read_limits(config))
+    return built_out(result, response, versions.count_runs(db, dataset_id))

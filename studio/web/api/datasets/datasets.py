@@ -103,8 +103,8 @@ def add(brought: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- 
     """
     if isinstance(brought, Upload):
         return _dataset_out(db, dataset_builds.import_file(db, config.datasets, brought))
-    chore = tasks.task_out(import_sources.enqueue_import(db, config, brought.source, brought.name))
-    return Response(chore.model_dump_json(), 202, media_type="application/json")
+    task = tasks.task_out(import_sources.enqueue_import(db, config, brought.source, brought.name))
+    return Response(task.model_dump_json(), 202, media_type="application/json")
 
 
 @router.get("")
@@ -139,8 +139,11 @@ def delete(dataset_id: Id, db: DB, config: Config) -> None:
 
 
 def _datasets_out(db: Session, rows: Sequence[Dataset]) -> list[DatasetOut]:
-    found = versions.current_by_dataset(db, rows)
-    return [_version_of_dataset_out(db, one, found.get(one.id or 0)) for one in rows]
+    current_versions = versions.current_by_dataset(db, rows)
+    return [
+        _version_of_dataset_out(db, dataset, current_versions.get(dataset.id or 0))
+        for dataset in rows
+    ]
 
 
 def _dataset_out(db: Session, dataset: Dataset) -> DatasetOut:
@@ -150,8 +153,8 @@ def _dataset_out(db: Session, dataset: Dataset) -> DatasetOut:
 def _version_of_dataset_out(
     db: Session, dataset: Dataset, version: DatasetVersion | None
 ) -> DatasetOut:
-    may_have = dataset_builds.is_large(dataset.bytes, dataset.filename) or version is None
-    chore = dataset_builds.latest_task(db, dataset.id or 0) if may_have else None
+    may_have_task = dataset_builds.is_large(dataset.bytes, dataset.filename) or version is None
+    task = dataset_builds.latest_task(db, dataset.id or 0) if may_have_task else None
     rows = {
         "kind": version.kind if version else None,
         "shape": version.mapping["shape"] if version else None,
@@ -161,7 +164,7 @@ def _version_of_dataset_out(
         "problems": version.problems if version else [],
         "findings": findings_out(version),
         "removed": version.removed if version else {},
-        "chore": chore.id if chore else None,
+        "chore": task.id if task else None,
     }
     return DatasetOut.model_validate(dataset.model_dump() | rows)
 
@@ -171,6 +174,6 @@ def findings_out(version: DatasetVersion | None) -> list[ProblemOut] | None:
     if version is None or version.findings is None:
         return None
     return [
-        ProblemOut.model_validate(one | {"kind": "finding", "split": one["part"]})
-        for one in version.findings
+        ProblemOut.model_validate(finding | {"kind": "finding", "split": finding["part"]})
+        for finding in version.findings
     ]

@@ -83,13 +83,13 @@ async def _parse_request(request: Request, config: Config) -> AsyncIterator[Uplo
         yield upload
 
 
-def _parse_import(sent: bytes) -> NewImport:
+def _parse_import(body: bytes) -> NewImport:
     try:
-        return NewImport.model_validate_json(sent)
+        return NewImport.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
+        details = error.errors(include_url=False, include_input=False)
         raise RequestValidationError(
-            [one | {"loc": ("body", *one["loc"])} for one in found]
+            [detail | {"loc": ("body", *detail["loc"])} for detail in details]
         ) from error
 
 

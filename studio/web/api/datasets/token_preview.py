@@ -63,12 +63,16 @@ def preview(
     """Show a row as training sees it: its tokens, which are trained on, which are truncated."""
     with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
-        place = token_preview.exact_row(db, dataset, wanted.split, wanted.row, wanted.version)
-        asked = _preview_request(db, wanted, token_preview.read_row(config.datasets, place))
+        exact_row = token_preview.exact_row(db, dataset, wanted.split, wanted.row, wanted.version)
+        tokenizer_request = _preview_request(
+            db, wanted, token_preview.read_row(config.datasets, exact_row)
+        )
     if wanted.packing:
-        drawn = wanted.validation_share, wanted.seed
-        asked = token_preview.with_packing_window(asked, config.datasets, place, *drawn)
-    return tokenizer_client.tokenize_row(config, asked)
+        split_options = wanted.validation_share, wanted.seed
+        tokenizer_request = token_preview.with_packing_window(
+            tokenizer_request, config.datasets, exact_row, *split_options
+        )
+    return tokenizer_client.tokenize_row(config, tokenizer_request)
 
 
 @router.post("")
@@ -78,11 +82,17 @@ def preview_unsaved(
     """Show an unsaved row as training would see it."""
     with read_session(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
-        asked = _preview_request(db, wanted, wanted.row)
-    return tokenizer_client.tokenize_row(config, asked)
+        tokenizer_request = _preview_request(db, wanted, wanted.row)
+    return tokenizer_client.tokenize_row(config, tokenizer_request)
 
 
-def _preview_request(db: Session, wanted: PreviewSettings, row: dict[str, Any]) -> TokenizerRequest:
+def _preview_request(
+    db: Session, settings: PreviewSettings, row: dict[str, Any]
+) -> TokenizerRequest:
     return token_preview.tokens_request(
-        db, wanted.model, row, max_length=wanted.max_length, chat_template=wanted.chat_template
+        db,
+        settings.model,
+        row,
+        max_length=settings.max_length,
+        chat_template=settings.chat_template,
     )

@@ -110,15 +110,15 @@ def show(
     response: Response, dataset_id: Id, db: DB, wanted: Annotated[TokenStatsRequest, Query()]
 ) -> TokenStatsAnswer:
     """Return the token statistics: 202 while counting; 404 if counting was never requested."""
-    chore = token_stats.latest_task(
+    task = token_stats.latest_task(
         db, shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
     )
-    if chore is None:
+    if task is None:
         raise NotFoundError(
             "The tokens of this dataset have not been counted for this model and chat template.",
             hint="POST the same fields to this URL to count them.",
         )
-    return _stats_response(response, chore, wanted.max_length)
+    return _stats_response(response, task, wanted.max_length)
 
 
 @router.post("", status_code=202)
@@ -126,45 +126,45 @@ def count(
     response: Response, dataset_id: Id, db: DB, config: Config, wanted: TokenStatsRequest
 ) -> TokenStatsAnswer:
     """Start a task that counts tokens; returns 200 with the statistics if already counted."""
-    which = shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
-    chore = token_stats.enqueue(db, config, which)
-    return _stats_response(response, chore, wanted.max_length)
+    selection = shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
+    task = token_stats.enqueue(db, config, selection)
+    return _stats_response(response, task, wanted.max_length)
 
 
-def _stats_response(response: Response, chore: Task, at: int) -> TokenStatsAnswer:
-    found = token_stats.parse_result(chore)
-    response.status_code = 200 if found else 202
-    if found is None:
-        return TokenStatsAnswer(chore=chore_out(chore))
-    return TokenStatsAnswer(stats=_stats_out(shown.build_figures(found, at)))
+def _stats_response(response: Response, task: Task, max_length: int) -> TokenStatsAnswer:
+    stats = token_stats.parse_result(task)
+    response.status_code = 200 if stats else 202
+    if stats is None:
+        return TokenStatsAnswer(chore=chore_out(task))
+    return TokenStatsAnswer(stats=_stats_out(shown.build_figures(stats, max_length)))
 
 
 def _stats_out(figures: shown.StatsFigures) -> StatsOut:
-    sides = {side.part: _part_out(side) for side in figures.sides}
+    parts = {part.part: _part_out(part) for part in figures.sides}
     return StatsOut(
-        sentence=figures.sentence, train=sides["train"], validation=sides.get("validation")
+        sentence=figures.sentence, train=parts["train"], validation=parts.get("validation")
     )
 
 
-def _part_out(side: shown.PartView) -> PartOut:
-    tally = side.tally
+def _part_out(part: shown.PartView) -> PartOut:
+    counts = part.tally
     return PartOut(
-        rows=tally.rows,
-        tokens=tally.tokens,
-        learnt=tally.learnt,
-        unlearnt=tally.unlearnt,
-        left_out=tally.left_out,
+        rows=counts.rows,
+        tokens=counts.tokens,
+        learnt=counts.learnt,
+        unlearnt=counts.unlearnt,
+        left_out=counts.left_out,
         roles={
-            name: RoleOut(tokens=tokens, learnt=tally.learnt_roles[name])
-            for name, tokens in tally.roles.items()
+            name: RoleOut(tokens=tokens, learnt=counts.learnt_roles[name])
+            for name, tokens in counts.roles.items()
         },
-        lengths=dict(side.lengths),
-        cut=TruncationOut.model_validate(side.lost),
-        histogram=[BarOut.model_validate(one) for one in side.bars],
-        longest=[RowLengthOut.model_validate(one) for one in tally.longest],
-        shortest=[RowLengthOut.model_validate(one) for one in tally.shortest],
+        lengths=dict(part.lengths),
+        cut=TruncationOut.model_validate(part.lost),
+        histogram=[BarOut.model_validate(item) for item in part.bars],
+        longest=[RowLengthOut.model_validate(item) for item in counts.longest],
+        shortest=[RowLengthOut.model_validate(item) for item in counts.shortest],
         refused=[
             RefusedRowsOut(reason=reason, rows=rows.rows, numbers=rows.numbers)
-            for reason, rows in tally.refused.items()
+            for reason, rows in counts.refused.items()
         ],
     )

@@ -36,9 +36,9 @@ class UploadOut(Out):
 @router.post("", status_code=201)
 def begin(new: NewUpload, config: Config, response: Response) -> UploadOut:
     """Start an upload. It is deleted if it is not complete within a day."""
-    made = uploads.create(config.uploads, new.filename, new.size, config.upload_limit_bytes)
-    response.headers["Location"] = f"/api/v1/uploads/{made.id}"
-    return UploadOut.model_validate(made)
+    upload = uploads.create(config.uploads, new.filename, new.size, config.upload_limit_bytes)
+    response.headers["Location"] = f"/api/v1/uploads/{upload.id}"
+    return UploadOut.model_validate(upload)
 
 
 @router.head("/{upload}", status_code=204)
@@ -69,16 +69,16 @@ def show(upload: str, config: Config) -> UploadOut:
 async def send(request: Request, upload: str, upload_offset: Offset, config: Config) -> Response:
     """Send the next bytes, starting at `Upload-Offset`. Bytes before a disconnect are saved."""
     with uploads.open_writer(config.uploads, upload, upload_offset) as writer:
-        waiting = bytearray()
+        buffer = bytearray()
         try:
             async for chunk in request.stream():
-                waiting += chunk
-                if len(waiting) >= _CHUNK_BYTES:
-                    await run_in_threadpool(writer.write, bytes(waiting))
-                    waiting.clear()
+                buffer += chunk
+                if len(buffer) >= _CHUNK_BYTES:
+                    await run_in_threadpool(writer.write, bytes(buffer))
+                    buffer.clear()
         except ClientDisconnect:
             pass  # The client cannot get a response; it asks for the offset when it resumes.
-        await run_in_threadpool(writer.write, bytes(waiting))
+        await run_in_threadpool(writer.write, bytes(buffer))
     return _offset_response(await run_in_threadpool(uploads.get, config.uploads, upload))
 
 

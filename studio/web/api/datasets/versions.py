@@ -196,19 +196,22 @@ def preview(
         mapping = versions.current_mapping(db, dataset_id)
     if mapping is None:
         mapping = pending_datasets.load_detection(config.datasets, dataset, limits).mapping
-    found = previewed(
+    mapped_rows = previewed(
         pending_datasets.original_source(config.datasets, dataset), mapping, limits, wanted.rows
     )
-    shown = [MappedRowOut.model_validate(one) for one in found]
-    return Listing(data=shown, has_more=len(found) == wanted.rows, next_after=None)
+    page_rows = [MappedRowOut.model_validate(row) for row in mapped_rows]
+    return Listing(data=page_rows, has_more=len(mapped_rows) == wanted.rows, next_after=None)
 
 
 @router.get("/versions")
 def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
     """List the versions of the dataset, newest first."""
-    current, uses = datasets.get(db, dataset_id).version, versions.count_runs(db, dataset_id)
-    shown = [_version_out(one, current, uses) for one in versions.list_versions(db, dataset_id)]
-    return Listing(data=shown, has_more=False, next_after=None)
+    current, run_counts = datasets.get(db, dataset_id).version, versions.count_runs(db, dataset_id)
+    items = [
+        _version_out(version, current, run_counts)
+        for version in versions.list_versions(db, dataset_id)
+    ]
+    return Listing(data=items, has_more=False, next_after=None)
 
 
 @router.post("/versions", status_code=201)
@@ -225,14 +228,14 @@ def build(
     Returns 201 with a new version, 200 with an existing version that has the same rows, or 202 with
     the task that reads a large file.
     """
-    made = dataset_builds.rebuild(
+    result = dataset_builds.rebuild(
         request.app.state.engine,
         config.datasets,
         dataset_id,
         wanted.mapping,
         read_limits(config),
     )
-    return built_out(made, response, versions.count_runs(db, dataset_id))
+    return built_out(result, response, versions.count_runs(db, dataset_id))
 
 
 @router.get("/versions/{number}")
@@ -261,38 +264,42 @@ def rows(
     if number is None:
         return Listing(data=[], has_more=False, next_after=None)
     version = versions.get(db, dataset_id, number)
-    which = RowQuery(
+    row_query = RowQuery(
         part=asked.split, after=asked.after, words=asked.q.strip(), finding=asked.finding
     )
     if asked.finding:
         data_quality.get(version, asked.finding, asked.split)
-    found = versions.load_rows(config.datasets, version, which, limit=asked.limit)
-    spots = data_quality.locate_spans(config.datasets, version, which, found)
-    shown = [_row_out(one, spots.get(one.number)) for one in found.rows]
-    return Listing(data=shown, has_more=found.has_more, next_after=found.next_after)
+    page = versions.load_rows(config.datasets, version, row_query, limit=asked.limit)
+    spans = data_quality.locate_spans(config.datasets, version, row_query, page)
+    page_rows = [_row_out(row, spans.get(row.number)) for row in page.rows]
+    return Listing(data=page_rows, has_more=page.has_more, next_after=page.next_after)
 
 
 def built_out(made: BuildResult, response: Response, uses: dict[int, int]) -> BuiltOut:
     """Return the result of a build, and set the matching status code."""
     response.status_code = 202 if made.chore else 201 if made.is_new else 200
     version = made.version
-    shown = _version_out(version, version.number, uses) if version else None
-    return BuiltOut(version=shown, is_new=made.is_new, chore=made.chore.id if made.chore else None)
+    version_fields = _version_out(version, version.number, uses) if version else None
+    return BuiltOut(
+        version=version_fields, is_new=made.is_new, chore=made.chore.id if made.chore else None
+    )
 
 
-def _row_out(one: NumberedRow, spotted: FindingInRow | None = None) -> RowOut:
-    more: dict[str, Any] = {} if one.source is None else {"source": one.source}
-    if spotted is not None:
-        more |= {"why": spotted.why, "twin": spotted.twin}
-    return RowOut.model_validate({"number": one.number} | more | one.row)
+def _row_out(numbered: NumberedRow, finding: FindingInRow | None = None) -> RowOut:
+    extra: dict[str, Any] = {} if numbered.source is None else {"source": numbered.source}
+    if finding is not None:
+        extra |= {"why": finding.why, "twin": finding.twin}
+    return RowOut.model_validate({"number": numbered.number} | extra | numbered.row)
 
 
-def _version_out(version: DatasetVersion, current: int | None, uses: dict[int, int]) -> VersionOut:
+def _version_out(
+    version: DatasetVersion, current: int | None, run_counts: dict[int, int]
+) -> VersionOut:
     mapping = Mapping.model_validate(version.mapping)
-    more = {
+    extra = {
         "is_current": version.number == current,
-        "runs": uses.get(version.number, 0),
+        "runs": run_counts.get(version.number, 0),
         "findings": findings_out(version),
         "not_learnt": mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
     }
-    return VersionOut.model_validate(version.model_dump() | more)
+    return VersionOut.model_validate(version.model_dump() | extra)

@@ -92,20 +92,20 @@ def create(new: NewExperiment, db: DB) -> ExperimentOut:
 
 @router.get("/{experiment_id}")
 def show(experiment_id: Id, db: DB, etag: EtagResponse) -> ExperimentOut:
-    found = experiments.get(db, experiment_id)
-    etag.set_header(found.name, found.notes, found.tags)
-    return _experiment_out(found)
+    experiment = experiments.get(db, experiment_id)
+    etag.set_header(experiment.name, experiment.notes, experiment.tags)
+    return _experiment_out(experiment)
 
 
 @router.patch("/{experiment_id}")
 def change(
     experiment_id: Id, changed: ChangedExperiment, db: DB, etag: EtagPrecondition
 ) -> ExperimentOut:
-    found = experiments.get(db, experiment_id)
-    etag.check(found.name, found.notes, found.tags)
+    experiment = experiments.get(db, experiment_id)
+    etag.check(experiment.name, experiment.notes, experiment.tags)
     experiments.update(db, experiment_id, experiments.ExperimentChanges(**changed.model_dump()))
-    etag.set_header(found.name, found.notes, found.tags)
-    return _experiment_out(found)
+    etag.set_header(experiment.name, experiment.notes, experiment.tags)
+    return _experiment_out(experiment)
 
 
 @router.delete("/{experiment_id}", status_code=204)
@@ -118,13 +118,13 @@ def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
     """Queue one run, or one per combination of the sweep's values."""
     experiment = experiments.get(db, experiment_id)
     base = new.overrides if new.seed is None else merge(new.overrides, _seed_override(new.seed))
-    made = [
+    submitted = [
         runs.submit(db, experiment, merge(base, nest(zip(new.sweep, values, strict=True))))
         for values in product(*new.sweep.values())
     ]
-    for run in made:
+    for run in submitted:
         queue.set_priority(db, run.id or 0, new.priority)
-    return Listing(data=[run_out(db, run) for run in made], has_more=False, next_after=None)
+    return Listing(data=[run_out(db, run) for run in submitted], has_more=False, next_after=None)
 
 
 def _experiment_out(row: Experiment) -> ExperimentOut:

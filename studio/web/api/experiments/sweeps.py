@@ -177,20 +177,23 @@ def _build_plan(new: NewSweep) -> SweepPlan:
 
 
 def _sweep_with_trials(db: Session, sweep: Sweep) -> SweepWithTrialsOut:
-    made = trials.list_trials(db, sweep)
-    best = trials.best(sweep, made)
-    about = SweepOut.model_validate(sweep).model_dump()
-    about["recipe"], about["space"] = sweep.recipe, sweep.space
-    told = {"trials": [_trial_out(one) for one in made], "best": _trial_out(best) if best else None}
-    return SweepWithTrialsOut.model_validate(about | told)
+    listed = trials.list_trials(db, sweep)
+    best = trials.best(sweep, listed)
+    fields = SweepOut.model_validate(sweep).model_dump()
+    fields["recipe"], fields["space"] = sweep.recipe, sweep.space
+    results = {
+        "trials": [_trial_out(trial) for trial in listed],
+        "best": _trial_out(best) if best else None,
+    }
+    return SweepWithTrialsOut.model_validate(fields | results)
 
 
-def _trial_out(one: Trial) -> TrialOut:
+def _trial_out(trial: Trial) -> TrialOut:
     return TrialOut(
-        number=one.number,
-        run_id=one.run.id or 0,
-        status=one.run.status,
-        state=one.state,
-        settings=dict(one.settings),
-        value=one.value,
+        number=trial.number,
+        run_id=trial.run.id or 0,
+        status=trial.run.status,
+        state=trial.state,
+        settings=dict(trial.settings),
+        value=trial.value,
     )

@@ -70,7 +70,9 @@ class PrecisionOut(Out):
 @router.get("/methods")
 def methods() -> Listing[TrainingMethodOut]:
     return Listing(
-        data=[_method_out(one) for one in METHODS.values()], has_more=False, next_after=None
+        data=[_method_out(method_spec) for method_spec in METHODS.values()],
+        has_more=False,
+        next_after=None,
     )
 
 
@@ -85,9 +87,9 @@ def precisions(
 ) -> Listing[PrecisionOut]:
     """List the precision modes; with a model, also their effects on it."""
     facts = recommendation.load_model_facts(db, model) if model else ModelFacts()
-    hardware, known = workers.training_hardware(db), _get_method(method)
+    hardware, method_spec = workers.training_hardware(db), _get_method(method)
     modes = [
-        _precision_out(_example_recipe(known, model, mode), facts, hardware)
+        _precision_out(_example_recipe(method_spec, model, mode), facts, hardware)
         for mode in PRECISIONS.values()
     ]
     if not model:
@@ -95,13 +97,13 @@ def precisions(
     return Listing(data=modes, has_more=False, next_after=None)
 
 
-def _method_out(one: Method) -> TrainingMethodOut:
+def _method_out(spec: Method) -> TrainingMethodOut:
     return TrainingMethodOut(
-        name=one.name,
-        title=one.title,
-        summary=one.summary,
-        presets={preset.name: dict(preset.values) for preset in one.presets},
-        recipe_schema=one.recipe.model_json_schema(),
+        name=spec.name,
+        title=spec.title,
+        summary=spec.summary,
+        presets={preset.name: dict(preset.values) for preset in spec.presets},
+        recipe_schema=spec.recipe.model_json_schema(),
     )
 
 
@@ -111,25 +113,25 @@ def _get_method(name: str) -> Method:
     return METHODS[name]
 
 
-def _example_recipe(one: Method, model: str, mode: Precision) -> AnyRecipe:
+def _example_recipe(spec: Method, model: str, mode: Precision) -> AnyRecipe:
     """Return a minimal recipe in a mode: full fine-tuning if the mode requires it."""
     adapter = {"adapter": {"kind": "full"}} if mode.is_for_all_weights else {}
     names = {"base_model": model or "any", "dataset": "any", "precision": mode.name}
-    return RECIPE_ADAPTER.validate_python({"method": one.name} | names | adapter)
+    return RECIPE_ADAPTER.validate_python({"method": spec.name} | names | adapter)
 
 
 def _precision_out(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
     mode = PRECISIONS[recipe.precision]
-    advised = recommendation.recommend(recipe, facts, hardware)
+    recommended = recommendation.recommend(recipe, facts, hardware)
     reasons = [mode.unsupported_reason(hardware)]
-    reasons += [one.message for one in incompatibilities.check(recipe, facts, hardware)]
+    reasons += [problem.message for problem in incompatibilities.check(recipe, facts, hardware)]
     reason = next(filter(None, reasons), "")
-    told = {
+    computed = {
         "available": not reason,
         "reason": reason,
         "caution": mode.warning(hardware),
-        "recommended": advised.mode == mode,
-        "warnings": list(advised.warnings),
+        "recommended": recommended.mode == mode,
+        "warnings": list(recommended.warnings),
     }
-    table = {name: getattr(mode, name) for name in PrecisionOut.model_fields.keys() - told}
-    return PrecisionOut.model_validate(table | told)
+    table = {name: getattr(mode, name) for name in PrecisionOut.model_fields.keys() - computed}
+    return PrecisionOut.model_validate(table | computed)

@@ -115,11 +115,11 @@ def add(new: NewModel, request: Request, config: ConfigWithSecrets) -> Any:  # n
         with unit_of_work(engine) as db:
             return model_out(models.add_folder(db, new.source.path, new.name or ""))
     # The hub may be slow: hold no database session while asking it.
-    found = downloads.inspect_repo(config, new.source.id, new.source.revision)
+    repo = downloads.inspect_repo(config, new.source.id, new.source.revision)
     with unit_of_work(engine) as db:
-        chore = downloads.enqueue(db, found, new.name or "")
-    answer = tasks.task_out(chore).model_dump_json()
-    return Response(answer, 202, media_type="application/json")
+        task = downloads.enqueue(db, repo, new.name or "")
+    body = tasks.task_out(task).model_dump_json()
+    return Response(body, 202, media_type="application/json")
 
 
 @router.get("/search")
@@ -129,10 +129,10 @@ def search(
     q: Annotated[str, Query(min_length=2, max_length=200)],
 ) -> HubSearchOut:
     """Search the hub for text generation models, most downloaded first."""
-    found = downloads.search_hub(config, q)
+    results = downloads.search_hub(config, q)
     with read_session(request.app.state.engine) as db:
         return HubSearchOut(
-            data=[_hub_model_out(one) for one in downloads.describe_models(db, found)]
+            data=[_hub_model_out(offer) for offer in downloads.describe_models(db, results)]
         )
 
 
@@ -173,34 +173,34 @@ def model_out(model: Model) -> ModelOut:
 
 def _find_model(db: DB, name: str) -> Model:
     """Return a model by its id, or by the name in recipes, which may contain a slash."""
-    named = models.find_by_name(db, name)
-    if named is None and name.isdecimal() and len(name) < _MAX_ID_DIGITS:
+    model = models.find_by_name(db, name)
+    if model is None and name.isdecimal() and len(name) < _MAX_ID_DIGITS:
         return models.get(db, int(name))
-    if named is None:
+    if model is None:
         raise NotFoundError(f"There is no model {name}.", hint="It may have been removed.")
-    return named
+    return model
 
 
 def _code_out(model: Model) -> CodeOut | None:
-    wanted, _why = remote_code_trust.try_inspect_code(model)
-    if wanted is None or not wanted.wanted:
+    code, _why = remote_code_trust.try_inspect_code(model)
+    if code is None or not code.wanted:
         return None
     return CodeOut(
-        revision=model.revision or wanted.sha256,
-        wanted=list(wanted.wanted),
-        files=list(wanted.files),
+        revision=model.revision or code.sha256,
+        wanted=list(code.wanted),
+        files=list(code.files),
         consent=model.consent,
     )
 
 
 def _hub_model_out(offer: downloads.DownloadOffer) -> HubModelOut:
-    found = offer.found
+    hub_model = offer.found
     return HubModelOut(
-        id=found.id,
-        downloads=found.downloads,
-        likes=found.likes,
-        licence=found.licence,
-        gated=found.gated,
+        id=hub_model.id,
+        downloads=hub_model.downloads,
+        likes=hub_model.likes,
+        licence=hub_model.licence,
+        gated=hub_model.gated,
         parameters=offer.parameters,
         bytes=offer.bytes,
         has_safetensors=not offer.refusal,

@@ -45,75 +45,77 @@ async def complete(sent: CompletionRequest, request: Request) -> Response:
     return await _respond(request, sent.to_request(), ResponseBuilder(sent.model, is_chat=False))
 
 
-async def _respond(request: Request, wish: GenerationOptions, reply: ResponseBuilder) -> Response:
-    asked = await _build_request(request, wish)
-    line = await _until_disconnect(
-        request, inference_client.open_stream(request.app.state.settings, asked)
+async def _respond(
+    request: Request, options: GenerationOptions, builder: ResponseBuilder
+) -> Response:
+    generation_request = await _build_request(request, options)
+    stream = await _until_disconnect(
+        request, inference_client.open_stream(request.app.state.settings, generation_request)
     )
-    if wish.is_streamed:
-        parts = _stream_events(line, reply, len(asked.ids), wish)
+    if options.is_streamed:
+        parts = _stream_events(stream, builder, len(generation_request.ids), options)
         return StreamingResponse(parts, media_type="text/event-stream")
-    text, end = await _until_disconnect(request, _collect_answer(line))
-    return JSONResponse(reply.full_response(text, end, len(asked.ids)))
+    text, end = await _until_disconnect(request, _collect_answer(stream))
+    return JSONResponse(builder.full_response(text, end, len(generation_request.ids)))
 
 
-async def _build_request(request: Request, wish: GenerationOptions) -> GenerationRequest:
+async def _build_request(request: Request, options: GenerationOptions) -> GenerationRequest:
     """Look up the model; the tokenizer service renders the prompt: templates are untrusted."""
     state, settings = request.app.state, request.app.state.settings
 
     def found() -> model_names.ServedModel:
         with read_session(state.engine) as db:
-            return model_names.resolve_served_model(db, settings.runs, wish.model)
+            return model_names.resolve_served_model(db, settings.runs, options.model)
 
     async with state.seats.readers:
-        voice = await run_in_threadpool(found)
-    row = Row(kind="prompt", model=voice.folder, row=wish.row)
+        served_model = await run_in_threadpool(found)
+    row = Row(kind="prompt", model=served_model.folder, row=options.row)
     prompt = await run_in_threadpool(tokenizer_client.render_prompt, settings, row)
-    return wish.options.model_copy(
+    return options.options.model_copy(
         update={
-            "model": voice.model,
-            "name": wish.model,
-            "adapter": voice.adapter,
-            "weights": voice.weights,
-            "code": voice.code,
-            "precision": voice.precision,
-            "base_dtype": voice.base_dtype,
+            "model": served_model.model,
+            "name": options.model,
+            "adapter": served_model.adapter,
+            "weights": served_model.weights,
+            "code": served_model.code,
+            "precision": served_model.precision,
+            "base_dtype": served_model.base_dtype,
             "ids": prompt.ids,
             "stops": prompt.stops,
         }
     )
 
 
-async def _collect_answer(line: ResponseStream) -> tuple[str, GenerationEnd]:
+async def _collect_answer(stream: ResponseStream) -> tuple[str, GenerationEnd]:
     try:
-        said = [one async for one in line.chunks()]
+        chunks = [chunk async for chunk in stream.chunks()]
     finally:
-        await line.close()
-    *parts, end = said
+        await stream.close()
+    *parts, end = chunks
     assert isinstance(end, GenerationEnd)  # noqa: S101 -- the last chunk is always the end
     return "".join(map(str, parts)), end
 
 
 async def _stream_events(
-    line: ResponseStream, reply: ResponseBuilder, prompt: int, wish: GenerationOptions
+    stream: ResponseStream, builder: ResponseBuilder, prompt: int, options: GenerationOptions
 ) -> AsyncIterator[str]:
     """Yield an answer as events. An error at this point can only be sent as one of them."""
-    usage = {"usage": None} if wish.wants_usage else {}
+    usage = {"usage": None} if options.wants_usage else {}
     try:
-        yield _format_event(reply.first_chunk() | usage)
-        async for one in line.chunks():
-            if isinstance(one, GenerationEnd):
-                yield _format_event(reply.last_chunk(one) | usage)
-                if wish.wants_usage:
-                    yield _format_event(reply.usage_chunk(one, prompt))
-            elif one:
-                yield _format_event(reply.text_chunk(one) | usage)
+        yield _format_event(builder.first_chunk() | usage)
+        async for chunk in stream.chunks():
+            if isinstance(chunk, GenerationEnd):
+                yield _format_event(builder.last_chunk(chunk) | usage)
+                if options.wants_usage:
+                    yield _format_event(builder.usage_chunk(chunk, prompt))
+            elif chunk:
+                yield _format_event(builder.text_chunk(chunk) | usage)
         yield "data: [DONE]\n\n"
     except StudioError as error:
-        told = openai_errors.openai_error_response(error, status_for(error)).body
-        yield f"data: {bytes(told).decode()}\n\n"
+        payload = openai_errors.openai_error_response(error, status_for(error)).body
+        yield f"data: {bytes(payload).decode()}\n\n"
     finally:
-        await line.close()
+        await stream.close()
 
 
 def _format_event(data: dict[str, Any]) -> str:
@@ -122,14 +124,17 @@ def _format_event(data: dict[str, Any]) -> str:
 
 async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await `work`, and cancel it if the client disconnects."""
-    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
+    task, disconnect = (
+        asyncio.ensure_future(work),
+        asyncio.ensure_future(_wait_for_disconnect(request)),
+    )
     try:
-        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return doing.result()
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
     finally:
-        gone.cancel()
-        doing.cancel()
+        disconnect.cancel()
+        task.cancel()
     raise UnavailableError("The client has disconnected.")
 
 

@@ -111,18 +111,18 @@ class _GenerationBody(Body):
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
 
     def _to_request(
-        self, row: dict[str, Any], most: int | None, *, is_turn: bool
+        self, row: dict[str, Any], max_tokens: int | None, *, is_turn: bool
     ) -> GenerationOptions:
         check_fields(self, IGNORED_FIELDS, NEUTRAL_VALUES)
         options = self.stream_options or StreamOptions()
         check_fields(options, (), {})
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        asked = GenerationRequest(
+        generation_request = GenerationRequest(
             model=self.model,
             ids=[],
             stops=[],
             stop=stop,
-            most=most,
+            most=max_tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             # 0 would leave no token to sample; the smallest share keeps the likeliest one.
             top_p=1.0 if self.top_p is None else max(self.top_p, 1e-6),
@@ -132,7 +132,7 @@ class _GenerationBody(Body):
         return GenerationOptions(
             model=self.model,
             row=row,
-            options=asked,
+            options=generation_request,
             is_streamed=bool(self.stream),
             wants_usage=options.include_usage,
         )
@@ -151,8 +151,8 @@ class ChatCompletionRequest(_GenerationBody):
 
         """
         row = {"messages": [turn.to_message() for turn in self.messages]}
-        most = self.max_completion_tokens or self.max_tokens
-        return self._to_request(row, most, is_turn=True)
+        max_tokens = self.max_completion_tokens or self.max_tokens
+        return self._to_request(row, max_tokens, is_turn=True)
 
 
 class CompletionRequest(_GenerationBody):
@@ -184,8 +184,8 @@ class ResponseBuilder:
 
     def full_response(self, text: str, end: GenerationEnd, prompt: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
-        said: dict[str, Any] = {"message": message} if self.is_chat else {"text": text}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": end.reason}
+        content: dict[str, Any] = {"message": message} if self.is_chat else {"text": text}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": end.reason}
         kind = "chat.completion" if self.is_chat else "text_completion"
         return (
             self._response(kind, [choice])
@@ -209,15 +209,15 @@ class ResponseBuilder:
     def _chunk_kind(self) -> str:
         return "chat.completion.chunk" if self.is_chat else "text_completion"
 
-    def _chunk(self, said: dict[str, str] | str, reason: str | None = None) -> dict[str, Any]:
+    def _chunk(self, content: dict[str, str] | str, reason: str | None = None) -> dict[str, Any]:
         key = "delta" if self.is_chat else "text"
-        choice = {"index": 0, key: said, "logprobs": None, "finish_reason": reason}
+        choice = {"index": 0, key: content, "logprobs": None, "finish_reason": reason}
         return self._response(self._chunk_kind, [choice])
 
     def _response(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         name = f"chatcmpl-{self.id}" if self.is_chat else f"cmpl-{self.id}"
-        about = {"id": name, "object": kind, "created": self.created, "model": self.model}
-        return about | {"choices": choices, "system_fingerprint": None}
+        fields = {"id": name, "object": kind, "created": self.created, "model": self.model}
+        return fields | {"choices": choices, "system_fingerprint": None}
 
 
 def _computed_in(end: GenerationEnd) -> dict[str, Any]:

@@ -111,15 +111,15 @@ def newest(
         ids = [f"file-results-{run.id}" for run in rows]
     else:
         rows = list(datasets.newest(db, limit=100_000)) if purpose in {None, PURPOSE} else []
-        ids = [f"file-{one.id}" for one in rows]
+        ids = [f"file-{dataset.id}" for dataset in rows]
     if order == "asc":
         rows, ids = rows[::-1], ids[::-1]
     if after is not None and after not in ids:
         raise InvalidError(f"File {after[:100]} not found.", param="after")
     start = ids.index(after) + 1 if after is not None else 0
     ids = ids[start : start + limit + 1]
-    shown = [_file_out(db, row) for row in rows[start : start + limit]]
-    return make_page(shown, ids, limit)
+    page_files = [_file_out(db, row) for row in rows[start : start + limit]]
+    return make_page(page_files, ids, limit)
 
 
 @router.get("/{file_id}")

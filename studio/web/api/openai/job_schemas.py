@@ -162,9 +162,9 @@ def get_hyperparameters(new: NewJob) -> Hyperparameters:
         )
         error.code = "unsupported_method"
         raise error
-    told = new.method.supervised if new.method else None
-    chosen = told.hyperparameters if told else new.hyperparameters or Hyperparameters()
-    for part in (new.method, told, chosen):
+    supervised = new.method.supervised if new.method else None
+    chosen = supervised.hyperparameters if supervised else new.hyperparameters or Hyperparameters()
+    for part in (new.method, supervised, chosen):
         if part is not None:
             check_fields(part, (), {})
     return chosen
@@ -256,25 +256,30 @@ def _job_status(run: Run, job: OpenAIJob) -> str:
 
 
 def _resolved_hyperparameters(run: Run, recommended: float) -> ResolvedOut:
-    knobs = run.recipe.optimisation
-    epochs = knobs.num_train_epochs
+    optimisation = run.recipe.optimisation
+    epochs = optimisation.num_train_epochs
     return ResolvedOut(
         n_epochs=int(epochs) if epochs == int(epochs) else epochs,
-        batch_size=knobs.per_device_train_batch_size * knobs.gradient_accumulation_steps,
-        learning_rate_multiplier=round(knobs.learning_rate / recommended, 6),
+        batch_size=optimisation.per_device_train_batch_size
+        * optimisation.gradient_accumulation_steps,
+        learning_rate_multiplier=round(optimisation.learning_rate / recommended, 6),
     )
 
 
 def _estimated_finish(run: Run) -> int | None:
-    left = run_progress.measure(run).eta_seconds
-    return None if left is None else unix_seconds(datetime.now(UTC) + timedelta(seconds=left))
+    eta_seconds = run_progress.measure(run).eta_seconds
+    return (
+        None
+        if eta_seconds is None
+        else unix_seconds(datetime.now(UTC) + timedelta(seconds=eta_seconds))
+    )
 
 
 def _job_error(db: Session, run: Run, job: OpenAIJob) -> JobErrorOut | None:
-    why = failure_report.explain(db, run)
-    if why is None:
+    failure = failure_report.explain(db, run)
+    if failure is None:
         return None
-    message = f"{why.message} {why.hint}".strip()
+    message = f"{failure.message} {failure.hint}".strip()
     if job.is_validating:
         return JobErrorOut(code="invalid_training_file", message=message, param="training_file")
-    return JobErrorOut(code=why.kind.code, message=message)
+    return JobErrorOut(code=failure.kind.code, message=message)

@@ -50,23 +50,23 @@ def create(
     A retry is recognised by its `Idempotency-Key`, or by the retry count that OpenAI's clients
     send.
     """
-    sent = new.model_dump_json().encode()
+    body = new.model_dump_json().encode()
     account_id = require_identity(request).account_id
     key = (
         idempotency_keys.scoped_key(idempotency_key, account_id)
         if idempotency_key
-        else _retry_key(request, sent)
+        else _retry_key(request, body)
     )
     if not idempotency_key and not retries:
         idempotency_keys.discard(db, key)
-    sha256 = hashlib.sha256(sent).hexdigest()
-    known = idempotency_keys.find_answer(db, key, sha256)
-    if known is not None:
-        return job_out(db, runs.get(db, int(known.body)))
+    sha256 = hashlib.sha256(body).hexdigest()
+    stored = idempotency_keys.find_answer(db, key, sha256)
+    if stored is not None:
+        return job_out(db, runs.get(db, int(stored.body)))
     run = fine_tuning_jobs.create(db, config.datasets, _job_request(new), read_limits(config))
-    told = str(run.id).encode()
+    run_id = str(run.id).encode()
     idempotency_keys.store_answer(
-        db, IdempotencyKey(key=key, sha256=sha256, status=HTTPStatus.OK, body=told)
+        db, IdempotencyKey(key=key, sha256=sha256, status=HTTPStatus.OK, body=run_id)
     )
     return job_out(db, run)
 
@@ -76,15 +76,15 @@ def newest(
     request: Request, db: DB, after: str | None = None, limit: Limit = 20
 ) -> OpenAIListing[JobOut]:
     """List the jobs, newest first; `metadata[name]=value` filters by metadata."""
-    before = None if after is None else fine_tuning_jobs.get(db, after).id
+    before_id = None if after is None else fine_tuning_jobs.get(db, after).id
     pairs = {
         name.removeprefix(_METADATA_PREFIX).removesuffix("]"): value
         for name, value in request.query_params.multi_items()
         if name.startswith(_METADATA_PREFIX)
     }
-    rows = fine_tuning_jobs.list_jobs(db, limit=limit + 1, before=before, pairs=pairs)
-    shown = [job_out(db, run) for run in rows[:limit]]
-    return make_page(shown, [f"ftjob-{run.id}" for run in rows], limit)
+    rows = fine_tuning_jobs.list_jobs(db, limit=limit + 1, before=before_id, pairs=pairs)
+    page_jobs = [job_out(db, run) for run in rows[:limit]]
+    return make_page(page_jobs, [f"ftjob-{run.id}" for run in rows], limit)
 
 
 @router.get("/{job_id}")
@@ -113,7 +113,9 @@ def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> OpenAILis
     """List the events and metrics of a job, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
     rows = job_events.list_events(db, run, limit=limit + 1, after=after)
-    return make_page([event_out(one) for one in rows[:limit]], [one.id for one in rows], limit)
+    return make_page(
+        [event_out(event) for event in rows[:limit]], [event.id for event in rows], limit
+    )
 
 
 @router.get("/{job_id}/checkpoints")
@@ -123,10 +125,12 @@ def checkpoints(
     """List the saved checkpoints and the final model of a job, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
     rows = job_events.list_checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
-    ids = [one.id for one in rows]
+    ids = [checkpoint.id for checkpoint in rows]
     start = ids.index(after) + 1 if after in ids else 0
     rows, ids = rows[start : start + limit + 1], ids[start : start + limit + 1]
-    return make_page([checkpoint_out(db, run, one) for one in rows[:limit]], ids, limit)
+    return make_page(
+        [checkpoint_out(db, run, checkpoint) for checkpoint in rows[:limit]], ids, limit
+    )
 
 
 def _owned_run_id(db: Session, job_id: str) -> int:
@@ -136,10 +140,10 @@ def _owned_run_id(db: Session, job_id: str) -> int:
     return run_id
 
 
-def _retry_key(request: Request, sent: bytes) -> str:
+def _retry_key(request: Request, body: bytes) -> str:
     """Return a key that retries of a request share: a hash of the sender and the body."""
-    who = request.headers.get("authorization", "").encode()
-    return f"openai:{hashlib.sha256(who + b'|' + sent).hexdigest()}"
+    authorization = request.headers.get("authorization", "").encode()
+    return f"openai:{hashlib.sha256(authorization + b'|' + body).hexdigest()}"
 
 
 def _job_request(new: NewJob) -> JobRequest:

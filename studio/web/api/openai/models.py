@@ -22,8 +22,8 @@ class OpenAIModelOut(Out):
 @router.get("")
 def newest(db: DB) -> OpenAIListing[OpenAIModelOut]:
     """List the models: fine-tuned models, then base models, each newest first."""
-    shown = [_model_out(one) for one in model_names.list_models(db)]
-    return make_page(shown, [one.id for one in shown], len(shown))
+    listed = [_model_out(model) for model in model_names.list_models(db)]
+    return make_page(listed, [model.id for model in listed], len(listed))
 
 
 # Names contain slashes and colons, and clients do not escape them.
@@ -39,7 +39,7 @@ def delete(name: str, db: DB, config: Config) -> Deleted:
     return Deleted(id=name, object="model")
 
 
-def _model_out(known: ModelInfo) -> OpenAIModelOut:
+def _model_out(model: ModelInfo) -> OpenAIModelOut:
     return OpenAIModelOut(
-        id=known.name, created=unix_seconds(known.created_at), owned_by=model_names.ORGANISATION
+        id=model.name, created=unix_seconds(model.created_at), owned_by=model_names.ORGANISATION
     )

@@ -44,11 +44,11 @@ class Deleted(Out):
 
 def make_page(shown: Sequence[T], ids: Sequence[str], limit: int) -> OpenAIListing[T]:
     """Make a page of at most `limit` items; one extra id signals that there are more."""
-    kept = ids[:limit]
+    page_ids = ids[:limit]
     return OpenAIListing(
         data=list(shown[:limit]),
-        first_id=kept[0] if kept else None,
-        last_id=kept[-1] if kept else None,
+        first_id=page_ids[0] if page_ids else None,
+        last_id=page_ids[-1] if page_ids else None,
         has_more=len(ids) > limit,
     )
 
@@ -77,8 +77,11 @@ def check_fields(
             raise _unsupported("unsupported_parameter", message, name)
 
 
-def _is_neutral(value: Any, known: Collection[object]) -> bool:  # noqa: ANN401 -- any JSON
-    return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in known)
+def _is_neutral(value: Any, neutral_values: Collection[object]) -> bool:  # noqa: ANN401 -- any JSON
+    return any(
+        value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
+        for neutral in neutral_values
+    )
 
 
 def _unsupported(code: str, message: str, param: str) -> InvalidError:

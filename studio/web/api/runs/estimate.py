@@ -142,41 +142,45 @@ def estimate_for(db: Session, recipe: AnyRecipe) -> Estimate:
         InvalidError: The model or dataset does not exist.
 
     """
-    known = estimates.load_inputs(db)
-    made = estimates.estimate_recipe(db, recipe, known)
-    ways = fit_suggestions.suggest(db, recipe, known)
+    inputs = estimates.load_inputs(db)
+    estimate = estimates.estimate_recipe(db, recipe, inputs)
+    suggestions = fit_suggestions.suggest(db, recipe, inputs)
     return Estimate(
-        memory=_memory_out(made.memory),
-        measured_bytes=made.measured,
-        time=TimeOut.model_validate(made.timing),
-        smallest_change=_change_out(ways.smallest),
-        largest_batch=_change_out(ways.largest),
+        memory=_memory_out(estimate.memory),
+        measured_bytes=estimate.measured,
+        time=TimeOut.model_validate(estimate.timing),
+        smallest_change=_change_out(suggestions.smallest),
+        largest_batch=_change_out(suggestions.largest),
     )
 
 
-def _memory_out(needed: MemoryEstimate | None) -> MemoryOut | None:
-    if needed is None:
+def _memory_out(estimate: MemoryEstimate | None) -> MemoryOut | None:
+    if estimate is None:
         return None
     return MemoryOut(
-        total=needed.total,
-        moment=needed.estimate.moment,
-        parts=needed.estimate.parts,
-        length=needed.estimate.length,
-        knows_lengths=needed.knows_lengths,
-        is_exact=needed.is_exact,
-        closed_total=needed.closed,
-        assumed=needed.assumed,
-        factor=needed.learnt.factor,
-        factor_runs=needed.learnt.runs,
-        beside=needed.beside,
-        room=needed.room,
-        host=None if needed.host is None else _host_out(needed.host),
-        verdict=needed.verdict,
+        total=estimate.total,
+        moment=estimate.estimate.moment,
+        parts=estimate.estimate.parts,
+        length=estimate.estimate.length,
+        knows_lengths=estimate.knows_lengths,
+        is_exact=estimate.is_exact,
+        closed_total=estimate.closed,
+        assumed=estimate.assumed,
+        factor=estimate.learnt.factor,
+        factor_runs=estimate.learnt.runs,
+        beside=estimate.beside,
+        room=estimate.room,
+        host=None if estimate.host is None else _host_out(estimate.host),
+        verdict=estimate.verdict,
     )
 
 
-def _change_out(way: RecipeChange | None) -> SuggestedChangeOut | None:
-    return SuggestedChangeOut(title=way.title, change=dict(way.change)) if way else None
+def _change_out(suggestion: RecipeChange | None) -> SuggestedChangeOut | None:
+    return (
+        SuggestedChangeOut(title=suggestion.title, change=dict(suggestion.change))
+        if suggestion
+        else None
+    )
 
 
 def _host_out(host: HostMemory) -> HostOut:

@@ -77,16 +77,16 @@ async def of_run(
     state = request.app.state
     viewer = StreamState(run_id, parse_position(last_event_id or after))
     while not state.hub.is_closing:
-        seen = state.hub.version
-        what = partial(read_news, state.engine, state.settings, viewer)
-        viewer, events = await state.hub.read_shared(viewer, what)
+        version = state.hub.version
+        read = partial(read_news, state.engine, state.settings, viewer)
+        viewer, events = await state.hub.read_shared(viewer, read)
         for event in events:
             yield event
         if viewer.is_finished:
             yield ServerSentEvent(event="end", data={}, id=str(viewer.position))
             return
         # If there was something new there may be more already; if not, wait for the next commit.
-        if not events and await state.hub.wait(seen) == seen:
+        if not events and await state.hub.wait(version) == version:
             yield HEARTBEAT
 
 
@@ -94,28 +94,28 @@ async def of_run(
 async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     """Stream the recent runs that have changed since the last message; at first, all of them."""
     state = request.app.state
-    known: dict[int, str] = {}
-    known_live: list[int] = []
+    sent_keys: dict[int, str] = {}
+    live_ids: list[int] = []
     while not state.hub.is_closing:
-        seen = state.hub.version
-        followed = frozenset(known_live)
+        version = state.hub.version
+        followed = frozenset(live_ids)
         read = partial(read_recent_runs, state.engine, followed)
         briefs = await state.hub.read_shared(("recent", followed), read)
-        known_live = [brief.id for brief in briefs if brief.status.is_live]
-        changed = [brief for brief in briefs if known.get(brief.id) != _news_key(brief)]
-        known = {brief.id: _news_key(brief) for brief in briefs}
+        live_ids = [brief.id for brief in briefs if brief.status.is_live]
+        changed = [brief for brief in briefs if sent_keys.get(brief.id) != _news_key(brief)]
+        sent_keys = {brief.id: _news_key(brief) for brief in briefs}
         if changed:
             yield ServerSentEvent(event="runs", raw_data=_BRIEFS.dump_json(changed).decode())
-        if await state.hub.wait(seen) == seen:
+        if await state.hub.wait(version) == version:
             yield HEARTBEAT
 
 
 def parse_position(text: str) -> StreamPosition:
-    metric, log, happening = (*text.split("."), "", "", "")[:3]
+    metric, log, event = (*text.split("."), "", "", "")[:3]
     return StreamPosition(
         metric=int(metric) if metric.isdecimal() else 0,
         log=int(log) if log.isdecimal() else None,
-        event=int(happening) if happening.isdecimal() else 0,
+        event=int(event) if event.isdecimal() else 0,
     )
 
 
@@ -123,8 +123,8 @@ def read_recent_runs(engine: Engine, followed: frozenset[int]) -> list[RunBrief]
     """Read the newest runs, live runs, and runs that were live: their outcome must be sent."""
     with read_session(engine) as db:
         newest = runs.newest(db, runs.RunFilter(), limit=RECENT_RUNS)
-        known = {run.id for run in newest}
-        older = [run for run in runs.list_with_live(db, followed) if run.id not in known]
+        newest_ids = {run.id for run in newest}
+        older = [run for run in runs.list_with_live(db, followed) if run.id not in newest_ids]
         return [run_brief(db, run) for run in (*newest, *older)]
 
 
@@ -142,35 +142,41 @@ def read_news(
         brief = run_brief(db, run)
         answers = len(compare.list_samples(db, [viewer.run_id]))
         rows = metrics.load_rows_after(db, viewer.run_id, viewer.position.metric)
-        befell = runs.list_events(db, viewer.run_id, after=viewer.position.event)
+        event_rows = runs.list_events(db, viewer.run_id, after=viewer.position.event)
     log = RunDir(settings.runs / str(viewer.run_id)).log
     part = artifacts.read_log(log, viewer.position.log, LOG_LINES)
     # The connection may break between any two events, so an id covers only what precedes it.
-    told = replace(viewer.position, metric=rows[-1].last_id) if rows else viewer.position
-    read = replace(told, log=part.next_offset)
-    place = replace(read, event=befell[-1].id or 0) if befell else read
+    after_metrics = replace(viewer.position, metric=rows[-1].last_id) if rows else viewer.position
+    after_log = replace(after_metrics, log=part.next_offset)
+    after_events = replace(after_log, event=event_rows[-1].id or 0) if event_rows else after_log
     events = [
-        ("metrics", told, _METRIC_ROWS.dump_json(rows).decode() if rows else ""),
-        ("log", read, json.dumps({"lines": part.lines}) if part.lines else ""),
+        ("metrics", after_metrics, _METRIC_ROWS.dump_json(rows).decode() if rows else ""),
+        ("log", after_log, json.dumps({"lines": part.lines}) if part.lines else ""),
         (
             "event",
-            place,
-            _EVENTS.dump_json([*map(run_events.to_event, befell)]).decode() if befell else "",
+            after_events,
+            _EVENTS.dump_json([*map(run_events.to_event, event_rows)]).decode()
+            if event_rows
+            else "",
         ),
-        ("sample", place, f"{answers}" if answers != viewer.answers else ""),
-        ("status", place, brief.model_dump_json() if _news_key(brief) != viewer.status else ""),
+        ("sample", after_events, f"{answers}" if answers != viewer.answers else ""),
+        (
+            "status",
+            after_events,
+            brief.model_dump_json() if _news_key(brief) != viewer.status else "",
+        ),
     ]
     return (
         StreamState(
             run_id=viewer.run_id,
-            position=place,
+            position=after_events,
             status=_news_key(brief),
             answers=answers,
-            is_finished=run.status.is_final and not (rows or part.lines or befell),
+            is_finished=run.status.is_final and not (rows or part.lines or event_rows),
         ),
         [
-            ServerSentEvent(event=name, raw_data=data, id=str(known))
-            for name, known, data in events
+            ServerSentEvent(event=name, raw_data=data, id=str(position))
+            for name, position, data in events
             if data
         ],
     )

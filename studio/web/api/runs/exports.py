@@ -73,8 +73,8 @@ def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
 @router.get("")
 def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
     runs.get(db, run_id)
-    shown = [_export_out(db, one, config) for one in exports.list_for_run(db, run_id)]
-    return Listing(data=shown, has_more=False, next_after=None)
+    items = [_export_out(db, export, config) for export in exports.list_for_run(db, run_id)]
+    return Listing(data=items, has_more=False, next_after=None)
 
 
 @router.get("/{export_id}")
@@ -125,19 +125,19 @@ def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingRespons
 
 
 def _export_out(db: DB, export: Export, config: Config) -> ExportOut:
-    listed = artifacts.list_files(_export_folder(export, config).files)
+    files = artifacts.list_files(_export_folder(export, config).files)
     error = {
         "code": export.error_code,
         "message": export.error_message,
         "hint": export.error_hint,
     }
-    told = export.model_dump() | {
+    fields = export.model_dump() | {
         "progress": export.share,
-        "files": [ArtifactOut(name=one.name, bytes=one.bytes) for one in listed],
+        "files": [ArtifactOut(name=file_info.name, bytes=file_info.bytes) for file_info in files],
         "error": error if export.error_code else None,
         "waiting": waiting_out(wait_reasons.explain_work_wait(db, export)),
     }
-    return ExportOut.model_validate(told)
+    return ExportOut.model_validate(fields)
 
 
 def _export_folder(export: Export, config: Config) -> ExportDir:

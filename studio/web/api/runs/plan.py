@@ -106,16 +106,20 @@ def show(asked: PlanRequest, request: Request) -> PlanAnswer:
     """Plan a recipe. Starts nothing and saves nothing."""
     with read_session(request.app.state.engine) as db:
         facts = recommendation.load_model_facts(db, asked.recipe.base_model)
-        advised = recommendation.recommend_for_machine(db, asked.recipe, facts)
+        recommended = recommendation.recommend_for_machine(db, asked.recipe, facts)
         recipe = recommendation.resolve_precision(db, asked.recipe).recipe
-        refused = start_checks.check(db, recipe, facts)
-        noted = data_quality.build_notice(db, recipe)
-        lost = list(token_stats.list_warnings(db, recipe))
-        needed = estimate.estimate_for(db, recipe)
+        refusals = start_checks.check(db, recipe, facts)
+        notice = data_quality.build_notice(db, recipe)
+        token_warnings = list(token_stats.list_warnings(db, recipe))
+        needs = estimate.estimate_for(db, recipe)
     return PlanAnswer(
         plan=PlanOut.model_validate(number_formats.plan_dtypes(recipe, facts)),
-        **needed.model_dump(),
-        refusals=[RefusalOut.model_validate(one) for one in refused],
-        warnings=[*lost, *advised.warnings, *([f"{noted.sentence}."] if noted else [])],
-        advice=AdviceOut(precision=advised.mode.name, sentence=advised.sentence),
+        **needs.model_dump(),
+        refusals=[RefusalOut.model_validate(refusal) for refusal in refusals],
+        warnings=[
+            *token_warnings,
+            *recommended.warnings,
+            *([f"{notice.sentence}."] if notice else []),
+        ],
+        advice=AdviceOut(precision=recommended.mode.name, sentence=recommended.sentence),
     )

@@ -63,13 +63,13 @@ def _wait_out(db: DB, wait: queue_eta.RunWait) -> WaitingRunOut:
 
 @router.get("")
 def show(db: DB) -> QueueOut:
-    live, told = runs.list_live(db), loaded_model.current(db)
+    live, loaded = runs.list_live(db), loaded_model.current(db)
     return QueueOut(
         slots=workers.count_slots(db),
         used=background_overview.count_used_slots(db),
         live=[run_brief(db, run) for run in live],
-        loaded=None if told is None else _loaded_out(told),
-        waiting=[_wait_out(db, one) for one in queue_eta.estimate_waits(db)],
+        loaded=None if loaded is None else _loaded_out(loaded),
+        waiting=[_wait_out(db, wait) for wait in queue_eta.estimate_waits(db)],
     )
 
 
@@ -80,12 +80,12 @@ def stop(db: DB) -> LoadedOut:
 
 
 def _loaded_out(row: LoadedModel) -> LoadedOut:
-    left = loaded_model.time_left(row)
+    remaining = loaded_model.time_left(row)
     return LoadedOut(
         model=row.model,
         computed_in=row.computed_in,
         since=row.since,
-        leaves_in_seconds=None if left is None else left.total_seconds(),
+        leaves_in_seconds=None if remaining is None else remaining.total_seconds(),
         is_leaving=row.is_leaving,
         slots=loaded_model.SLOTS_USED,
     )

@@ -92,13 +92,15 @@ def curves(
 ) -> CurvesOut:
     """Return the curves of a run in buckets; `from` and `to` select part of the x axis."""
     runs.get(db, run_id)
-    wanted = keys.split(",") if keys else metrics.list_keys(db, [run_id])
-    found = metrics.load_curves(db, [run_id], wanted, x=x, buckets=cut.buckets, part=cut.x_range)
+    metric_keys = keys.split(",") if keys else metrics.list_keys(db, [run_id])
+    curve_data = metrics.load_curves(
+        db, [run_id], metric_keys, x=x, buckets=cut.buckets, part=cut.x_range
+    )
     series = {
-        key: SeriesOut.model_validate(one, from_attributes=True)
-        for (_run, key), one in found.series.items()
+        key: SeriesOut.model_validate(metric_series, from_attributes=True)
+        for (_run, key), metric_series in curve_data.series.items()
     }
-    return CurvesOut(x=found.x, series=series, last_id=found.last_id)
+    return CurvesOut(x=curve_data.x, series=series, last_id=curve_data.last_id)
 
 
 @router.get("/{run_id}/log")
@@ -112,27 +114,30 @@ def log(run_id: Id, db: DB, config: Config, after: After = None, limit: Limit = 
 def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
     """List the checkpoints of the run, newest first. Their files cannot be downloaded."""
     run = runs.get(db, run_id)
-    shown = [
+    items = [
         CheckpointOut(
-            name=one.name, step=one.step, bytes=one.bytes, is_next=one.step == run.checkpoint_step
+            name=checkpoint.name,
+            step=checkpoint.step,
+            bytes=checkpoint.bytes,
+            is_next=checkpoint.step == run.checkpoint_step,
         )
-        for one in artifacts.list_checkpoints(run_folder(db, config, run_id).checkpoints)
+        for checkpoint in artifacts.list_checkpoints(run_folder(db, config, run_id).checkpoints)
     ]
-    return Listing(data=shown, has_more=False, next_after=None)
+    return Listing(data=items, has_more=False, next_after=None)
 
 
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
 def manifest(run_id: Id, db: DB, config: Config) -> Response:
     """Return everything needed to reproduce and verify the run; partial while it trains."""
-    told = manifests.read_json(db, runs.get(db, run_id), run_folder(db, config, run_id))
-    return Response(told, media_type="application/json")
+    content = manifests.read_json(db, runs.get(db, run_id), run_folder(db, config, run_id))
+    return Response(content, media_type="application/json")
 
 
 @router.get("/{run_id}/artifacts")
 def listing(run_id: Id, db: DB, config: Config) -> Listing[ArtifactOut]:
-    found = artifacts.list_files(run_folder(db, config, run_id).artifacts)
-    shown = [ArtifactOut(name=one.name, bytes=one.bytes) for one in found]
-    return Listing(data=shown, has_more=False, next_after=None)
+    files = artifacts.list_files(run_folder(db, config, run_id).artifacts)
+    items = [ArtifactOut(name=file.name, bytes=file.bytes) for file in files]
+    return Listing(data=items, has_more=False, next_after=None)
 
 
 @router.get("/{run_id}/artifacts/{name:path}")

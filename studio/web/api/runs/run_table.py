@@ -52,12 +52,14 @@ class ViewOut(Out):
 @router.get("/fields")
 def listing(db: DB) -> Listing[FieldOut]:
     """List the fields by which runs can be searched, sorted and displayed."""
-    told = metric_summaries.list_keys(db)
-    found = [
-        one for name in query_fields.list_names(told) if (one := query_fields.find(name, told))
+    metric_keys = metric_summaries.list_keys(db)
+    fields = [
+        field
+        for name in query_fields.list_names(metric_keys)
+        if (field := query_fields.find(name, metric_keys))
     ]
     return Listing(
-        data=[FieldOut.model_validate(one) for one in found], has_more=False, next_after=None
+        data=[FieldOut.model_validate(field) for field in fields], has_more=False, next_after=None
     )
 
 
@@ -70,8 +72,8 @@ def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
 
 @router.get("/views")
 def saved(db: DB) -> Listing[ViewOut]:
-    found = [ViewOut.model_validate(one) for one in saved_views.list_all(db)]
-    return Listing(data=found, has_more=False, next_after=None)
+    views = [ViewOut.model_validate(view) for view in saved_views.list_all(db)]
+    return Listing(data=views, has_more=False, next_after=None)
 
 
 @router.post("/views", status_code=201)

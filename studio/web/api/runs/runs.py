@@ -69,8 +69,8 @@ class RunQuery(BaseModel):
     @property
     def query(self) -> str:
         """The filters combined into one query."""
-        named = {name: str(getattr(self, name) or "") for name in _FILTERS}
-        parts = [f"{name}:{query_parser.quote(value)}" for name, value in named.items() if value]
+        filters = {name: str(getattr(self, name) or "") for name in _FILTERS}
+        parts = [f"{name}:{query_parser.quote(value)}" for name, value in filters.items() if value]
         words = [query_parser.quote(self.search)] if self.search else []
         return " ".join(filter(None, (self.q, *parts, *words)))
 
@@ -134,8 +134,8 @@ class RunEventsOut(Listing[AnyEvent]):
 @router.post("", status_code=201)
 def submit(new: NewRun, db: DB) -> RunOut:
     """Create an experiment with the recipe, and queue its first run."""
-    about = {"notes": new.notes, "parent": new.parent}
-    experiment = experiments.create(db, new.name, new.recipe, **about)
+    details = {"notes": new.notes, "parent": new.parent}
+    experiment = experiments.create(db, new.name, new.recipe, **details)
     return run_out(db, runs.submit(db, experiment))
 
 
@@ -164,7 +164,7 @@ def change(run_id: Id, changed: ChangedRun, db: DB, etag: EtagPrecondition) -> R
     if changed.place is not None:
         queue.move(db, run_id, changed.place)
     if changed.is_held is not None:
-        queue.hold(db, run_id, held=changed.is_held)
+        queue.hold(db, run_id, is_held=changed.is_held)
     if changed.is_archived is not None:
         (trash.archive if changed.is_archived else trash.unarchive)(db, [run_id])
     if changed.is_trashed is not None:
@@ -212,8 +212,8 @@ def resume(run_id: Id, db: DB) -> RunOut:
 @router.post("/{run_id}/retry")
 def retry(run_id: Id, db: DB, how: Retry | None = None) -> RunOut:
     """Queue a failed or cancelled run to resume from its newest checkpoint, or to restart."""
-    again = run_commands.restart if how and how.place == "start" else run_commands.retry
-    return run_out(db, again(db, run_id))
+    command = run_commands.restart if how and how.place == "start" else run_commands.retry
+    return run_out(db, command(db, run_id))
 
 
 @router.post("/{run_id}/move")
@@ -226,8 +226,8 @@ def move(run_id: Id, moved: NewPlace, db: DB) -> RunOut:
 def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
     """List the attempts of the run, oldest first."""
     runs.get(db, run_id)
-    found = [AttemptOut.model_validate(one) for one in attempts.list_attempts(db, run_id)]
-    return Listing(data=found, has_more=False, next_after=None)
+    items = [AttemptOut.model_validate(attempt) for attempt in attempts.list_attempts(db, run_id)]
+    return Listing(data=items, has_more=False, next_after=None)
 
 
 @router.get("/{run_id}/events")

@@ -48,10 +48,11 @@ def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
     """List the run's sample answers, in the order in which they were generated."""
     runs.get(db, run_id)
     scores = sample_ratings.load_scores(db, [run_id])
-    found = [
-        _sample_out(one, scores.get(one.id or 0)) for one in compare.list_samples(db, [run_id])
+    items = [
+        _sample_out(sample, scores.get(sample.id or 0))
+        for sample in compare.list_samples(db, [run_id])
     ]
-    return Listing(data=found, has_more=False, next_after=None)
+    return Listing(data=items, has_more=False, next_after=None)
 
 
 @router.put("/{run_id}/samples/{position}/rating")

@@ -56,8 +56,10 @@ class NewTest(Body):
 @router.get("/notifications")
 def ways(config: ConfigWithSecrets) -> Listing[NotificationChannelOut]:
     """List the notification channels as the operator has configured them."""
-    found = [NotificationChannelOut.model_validate(way) for way in channels.list_channels(config)]
-    return Listing(data=found, has_more=False, next_after=None)
+    items = [
+        NotificationChannelOut.model_validate(channel) for channel in channels.list_channels(config)
+    ]
+    return Listing(data=items, has_more=False, next_after=None)
 
 
 @router.get("/deliveries")
@@ -65,14 +67,14 @@ def newest(
     db: DB, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> Listing[DeliveryOut]:
     rows = deliveries.newest(db, limit=limit + 1, before=after)
-    made = deliveries.list_attempts(db, rows)
-    return make_page(rows, limit, [_delivery_out(row, made[row.id or 0]) for row in rows])
+    attempts = deliveries.list_attempts(db, rows)
+    return make_page(rows, limit, [_delivery_out(row, attempts[row.id or 0]) for row in rows])
 
 
 @router.get("/deliveries/{delivery_id}")
 def show(delivery_id: Id, db: DB) -> DeliveryOut:
-    found = deliveries.get(db, delivery_id)
-    return _delivery_out(found, deliveries.list_attempts(db, [found])[delivery_id])
+    delivery = deliveries.get(db, delivery_id)
+    return _delivery_out(delivery, deliveries.list_attempts(db, [delivery])[delivery_id])
 
 
 @router.post("/deliveries/test", status_code=202)

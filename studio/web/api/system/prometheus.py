@@ -37,19 +37,19 @@ def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
     return PlainTextResponse(render_text(families), media_type=CONTENT_TYPE)
 
 
-def _studio_metrics(found: StudioMetrics) -> Iterator[Family]:
-    by_status = {status.value: count for status, count in found.runs.items()}
+def _studio_metrics(collected: StudioMetrics) -> Iterator[Family]:
+    by_status = {status.value: count for status, count in collected.runs.items()}
     yield labelled_metric("studio_runs", "gauge", "Runs by status.", "status", by_status)
-    waiting = by_status["queued"] - found.held
+    waiting = by_status["queued"] - collected.held
     yield gauge("studio_queue_length", "Runs waiting for a slot.", waiting)
-    yield gauge("studio_queue_held", "Runs on hold until they are released.", found.held)
+    yield gauge("studio_queue_held", "Runs on hold until they are released.", collected.held)
     yield gauge(
-        "studio_queue_oldest_seconds", "Longest wait for a slot.", found.oldest_wait_seconds
+        "studio_queue_oldest_seconds", "Longest wait for a slot.", collected.oldest_wait_seconds
     )
-    yield gauge("studio_slots", "Slots of all known workers.", found.slots)
-    yield gauge("studio_slots_used", "Slots in use.", found.slots_used)
-    if found.worker_silence_seconds is not None:
-        silence = found.worker_silence_seconds
+    yield gauge("studio_slots", "Slots of all known workers.", collected.slots)
+    yield gauge("studio_slots_used", "Slots in use.", collected.slots_used)
+    if collected.worker_silence_seconds is not None:
+        silence = collected.worker_silence_seconds
         yield gauge(
             "studio_worker_heartbeat_age_seconds",
             "Seconds since the last heartbeat of a worker.",
@@ -58,26 +58,28 @@ def _studio_metrics(found: StudioMetrics) -> Iterator[Family]:
     yield gauge(
         "studio_worker_failing_steps",
         "Steps of the worker loop that are failing now.",
-        found.worker_failing,
+        collected.worker_failing,
     )
     yield gauge(
         "studio_worker_step_failures",
         "Failed steps of the worker loop since the worker started.",
-        found.worker_failures,
+        collected.worker_failures,
     )
-    took = histogram_samples(
+    samples = histogram_samples(
         prometheus_metrics.DURATION_BUCKETS,
-        found.durations,
-        found.duration_count,
-        found.duration_seconds,
+        collected.durations,
+        collected.duration_count,
+        collected.duration_seconds,
     )
-    about = "Seconds from claim to end of existing runs; deleting a run removes it."
-    yield Family("studio_run_duration_seconds", "histogram", about, [*took])
-    yield gauge("studio_tokens", "Tokens trained on, over existing runs.", found.tokens)
+    help_text = "Seconds from claim to end of existing runs; deleting a run removes it."
+    yield Family("studio_run_duration_seconds", "histogram", help_text, [*samples])
+    yield gauge("studio_tokens", "Tokens trained on, over existing runs.", collected.tokens)
     yield labelled_metric(
-        "studio_alarms", "gauge", "Alarms of existing runs.", "code", found.alarms
+        "studio_alarms", "gauge", "Alarms of existing runs.", "code", collected.alarms
     )
-    yield gauge("studio_messages_waiting", "Notifications not yet sent.", found.messages_waiting)
+    yield gauge(
+        "studio_messages_waiting", "Notifications not yet sent.", collected.messages_waiting
+    )
 
 
 def _database_bytes(database: Path) -> int:

@@ -63,10 +63,10 @@ def health(db: DB) -> Health:
 @router.get("/hardware")
 def hardware(db: DB) -> HardwareOut:
     """Describe the machine that trains: the worker's, or this one if no worker is connected."""
-    found: Any = workers.training_hardware(db)
+    machine: Any = workers.training_hardware(db)
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
-    told = {name: getattr(found, name) for name in fields}
-    refusals = {mode.name: mode.unsupported_reason(found) for mode in PRECISIONS.values()}
+    facts = {name: getattr(machine, name) for name in fields}
+    refusals = {mode.name: mode.unsupported_reason(machine) for mode in PRECISIONS.values()}
     return HardwareOut.model_validate(
-        told | {"packages": package_versions(), "precisions": refusals}
+        facts | {"packages": package_versions(), "precisions": refusals}
     )

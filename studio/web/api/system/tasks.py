@@ -50,9 +50,9 @@ class TaskOut(Out):
 
 @router.get("/{chore_id}")
 def show(chore_id: Id, db: DB) -> TaskOut:
-    chore = tasks.get(db, chore_id)
-    return task_out(chore).model_copy(
-        update={"waiting": waiting_out(wait_reasons.explain_work_wait(db, chore))}
+    task = tasks.get(db, chore_id)
+    return task_out(task).model_copy(
+        update={"waiting": waiting_out(wait_reasons.explain_work_wait(db, task))}
     )
 
 
@@ -65,9 +65,9 @@ def cancel(chore_id: Id, db: DB) -> TaskOut:
 @router.post("/{chore_id}/again")
 def again(chore_id: Id, db: DB) -> TaskOut:
     """Retry a failed task. What it has already downloaded is not downloaded again."""
-    chore = tasks.get(db, chore_id)
-    tasks.retry(chore)
-    return task_out(chore)
+    task = tasks.get(db, chore_id)
+    tasks.retry(task)
+    return task_out(task)
 
 
 @router.get("/{chore_id}/log", response_class=PlainTextResponse)
@@ -83,9 +83,9 @@ def task_out(chore: Task) -> TaskOut:
         "message": chore.error_message,
         "hint": chore.error_hint,
     }
-    told = chore.model_dump() | {
+    values = chore.model_dump() | {
         "title": tasks.title(chore),
         "progress": chore.share,
         "error": error if chore.error_code else None,
     }
-    return TaskOut.model_validate(told)
+    return TaskOut.model_validate(values)

@@ -29,7 +29,7 @@ def made(settings: Settings, name: str = "b.zip", **choice: bool) -> Path:
 
 def brought_back(backup: Path, into: Path, *, force: bool = False) -> Settings:
     with backup_format.open_backup(backup) as source:
-        restores.restore(source, into, force=force, watch=quiet)
+        restores.restore(source, into, force=force, on_progress=quiet)
     return Settings(home=into)
 
 
