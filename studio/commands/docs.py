@@ -80,7 +80,7 @@ def _precision_row(mode: Precision) -> str:
         mode.title,
         f"`{mode.name}`",
         mode.weights,
-        f"{mode.products}, {mode.compute}",
+        f"{mode.matmul_text}, {mode.compute}",
         f"{mode.optimizer}, {mode.optimizer_states}",
         f"{mode.bytes_per_parameter}",
         mode.param_dtype,
@@ -94,7 +94,7 @@ def _field_row(entry: FieldReference) -> str:
         entry.label,
         f"`{entry.name}`",
         "required" if entry.required else f"`{entry.default}`",
-        ", ".join(f"`{choice}`" for choice in entry.choices) or entry.legal,
+        ", ".join(f"`{choice}`" for choice in entry.choices) or entry.allowed_values,
         f"`{entry.upstream}`" if entry.upstream else "",
         entry.help,
     )

@@ -42,7 +42,8 @@ class Lora(Section, title="LoRA adapter"):
             "Frozen model format",
             is_studio_own=True,
             related=("precision",),
-            titles={"native": "As saved"} | {name: row.title for name, row in QUANTISED.items()},
+            choice_titles={"native": "As saved"}
+            | {name: row.title for name, row in QUANTISED.items()},
         ),
     ] = "native"
     """As saved keeps each weight in the format of its file. Modes that compute in float32 widen

@@ -33,7 +33,9 @@ class Recipe(Section):
 
     precision: Annotated[
         PrecisionChoice,
-        FieldSpec("Precision", related=("adapter.base_dtype",), titles={AUTO: "Recommended"}),
+        FieldSpec(
+            "Precision", related=("adapter.base_dtype",), choice_titles={AUTO: "Recommended"}
+        ),
     ] = AUTO
     """The number format the model computes in; `auto` uses the recommendation for the model and the
     machine that trains it."""

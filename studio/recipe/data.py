@@ -35,7 +35,7 @@ class Data(Section):
         FieldSpec(
             "Chat template",
             advanced=True,
-            titles={"model": "From the model", "chatml": "ChatML", "plain": "Plain text"},
+            choice_titles={"model": "From the model", "chatml": "ChatML", "plain": "Plain text"},
         ),
     ] = "model"
     """How turns are formatted for the model. Base models have no template: choose one."""

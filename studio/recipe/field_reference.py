@@ -37,7 +37,7 @@ class FieldReference:
     required: bool
     default: object
     """The default value; None if a value is required."""
-    legal: str
+    allowed_values: str
     """The allowed values, for display."""
     choices: Mapping[str, str]
     """The choices with their titles; empty if it is not a choice."""
@@ -90,7 +90,7 @@ def _field_reference(
         help=field_descriptions(section).get(name.rpartition(".")[2], ""),
         required=info.is_required(),
         default=None if info.is_required() else info.default,
-        legal=_allowed_values(info),
+        allowed_values=_allowed_values(info),
         choices={choice: _choice_title(spec, choice) for choice in _choices(info.annotation)},
         upstream=f"{section.upstream}.{name.rpartition('.')[2]}" if is_upstreams else "",
     )
@@ -125,4 +125,4 @@ def _choices(annotation: Any) -> tuple[str, ...]:  # noqa: ANN401 -- annotations
 
 def _choice_title(spec: FieldSpec, choice: str) -> str:
     titles: dict[str, str] = {mode.name: mode.title for mode in PRECISIONS.values()}
-    return (titles | dict(spec.titles)).get(choice, choice)
+    return (titles | dict(spec.choice_titles)).get(choice, choice)

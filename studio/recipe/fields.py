@@ -18,7 +18,7 @@ class FieldSpec:
     label: str
     unit: str = ""
     advanced: bool = False
-    titles: Mapping[str, str] = field(default_factory=dict, hash=False)
+    choice_titles: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Display titles of choices whose names are not clear enough."""
     is_studio_own: bool = False
     """Whether upstream does not have it, in a section that otherwise uses upstream names."""

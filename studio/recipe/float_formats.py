@@ -17,16 +17,16 @@ class FloatFormat:
     sign: int = 1
     exponent: int
     mantissa: int
-    largest: float
-    step: float
+    max: float
+    eps: float
     """Distance from 1 to the next number: the smallest relative change it can hold."""
 
 
 FLOAT_FORMATS: dict[MatmulDType, FloatFormat] = {
-    "float32": FloatFormat(exponent=8, mantissa=23, largest=3.4028235e38, step=2**-23),
-    "tf32": FloatFormat(exponent=8, mantissa=10, largest=3.4011621e38, step=2**-10),
-    "bfloat16": FloatFormat(exponent=8, mantissa=7, largest=3.3895314e38, step=2**-7),
-    "float16": FloatFormat(exponent=5, mantissa=10, largest=65504.0, step=2**-10),
-    "float8_e4m3fn": FloatFormat(exponent=4, mantissa=3, largest=448.0, step=2**-3),
-    "float8_e5m2": FloatFormat(exponent=5, mantissa=2, largest=57344.0, step=2**-2),
+    "float32": FloatFormat(exponent=8, mantissa=23, max=3.4028235e38, eps=2**-23),
+    "tf32": FloatFormat(exponent=8, mantissa=10, max=3.4011621e38, eps=2**-10),
+    "bfloat16": FloatFormat(exponent=8, mantissa=7, max=3.3895314e38, eps=2**-7),
+    "float16": FloatFormat(exponent=5, mantissa=10, max=65504.0, eps=2**-10),
+    "float8_e4m3fn": FloatFormat(exponent=4, mantissa=3, max=448.0, eps=2**-3),
+    "float8_e5m2": FloatFormat(exponent=5, mantissa=2, max=57344.0, eps=2**-2),
 }

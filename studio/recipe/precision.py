@@ -99,7 +99,7 @@ class Precision:
         return self.compute if self.compute != self.weights else None
 
     @property
-    def products(self) -> str:
+    def matmul_text(self) -> str:
         """The input formats of a matrix product, for display."""
         back = self.matmul_of_gradients
         return f"{self.matmul} ({back} of gradients)" if back else self.matmul

@@ -20,7 +20,7 @@ _REPO_SEPARATOR = "--"
 class ModelCode:
     """The code a model's files request to run."""
 
-    wanted: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     """Class references such as `modeling_own.OwnForCausalLM`; empty for known families."""
     files: tuple[str, ...] = ()
     """Python files beside the weights."""
@@ -28,16 +28,16 @@ class ModelCode:
     """Hash of all these files, so that a change to any of them changes it."""
 
     @property
-    def elsewhere(self) -> tuple[str, ...]:
+    def external(self) -> tuple[str, ...]:
         """References to other repositories, whose code is not hashed here."""
-        return tuple(reference for reference in self.wanted if _REPO_SEPARATOR in reference)
+        return tuple(reference for reference in self.requested if _REPO_SEPARATOR in reference)
 
     @property
-    def lacking(self) -> tuple[str, ...]:
+    def missing_files(self) -> tuple[str, ...]:
         """The requested files that are missing."""
         required = {
             f"{reference.partition('.')[0]}.py"
-            for reference in self.wanted
+            for reference in self.requested
             if _REPO_SEPARATOR not in reference
         }
         return tuple(sorted(required - set(self.files)))
@@ -59,7 +59,7 @@ def read(folder: Path) -> ModelCode:
         return ModelCode()
     files = sorted(path for path in folder.rglob("*.py") if path.is_file())
     names = tuple(path.relative_to(folder).as_posix() for path in files)
-    return ModelCode(wanted=references, files=names, sha256=_hash_files(folder, names))
+    return ModelCode(requested=references, files=names, sha256=_hash_files(folder, names))
 
 
 def _requested_classes(path: Path) -> Iterator[str]:

@@ -46,7 +46,7 @@ class ModelFacts:
     family: str = ""
     kind: ModelKind | None = None
     """The kind that a method must support to train it; None if only loading shows it."""
-    declared: str = ""
+    declared_dtype: str = ""
     """The dtype its config names."""
     quantised: str = ""
     """Its quantisation method, if its config names one."""
@@ -79,7 +79,7 @@ class ModelFacts:
     shape: ModelShape | None = None
     """None if the config does not give it, or gives impossible values."""
     stats: WeightStats = field(default_factory=WeightStats)
-    broken: WeightDefects = field(default_factory=WeightDefects)
+    defects: WeightDefects = field(default_factory=WeightDefects)
     quantisation_errors: Mapping[str, float] = field(default_factory=dict)
     """Relative error of the linear layers in each quantised format."""
 
@@ -88,14 +88,14 @@ class ModelFacts:
         return self.parameters > 0
 
     @property
-    def native(self) -> str:
+    def main_dtype(self) -> str:
         """The dtype of most parameters, or the config's if there are no weights."""
-        return max(self.stored, key=lambda name: self.stored[name], default=self.declared)
+        return max(self.stored, key=lambda name: self.stored[name], default=self.declared_dtype)
 
     @property
-    def disagrees(self) -> bool:
+    def has_dtype_mismatch(self) -> bool:
         """Whether config and weights have different dtypes; the weights are right."""
-        return bool(self.declared and self.stored) and self.declared != self.native
+        return bool(self.declared_dtype and self.stored) and self.declared_dtype != self.main_dtype
 
     @property
     def mixed_float64(self) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def read(folder: Path) -> ModelFacts:
         linear_rows=sum(tensor.shape[0] for tensor in linear),
         expert_parameters=sum(tensor.size for tensor in weights if ".experts." in tensor.name),
         stats=weight_samples.collect_stats(weights),
-        broken=weight_defects.scan(weights),
+        defects=weight_defects.scan(weights),
         quantisation_errors=quantisation_error.measure_errors(linear),
     )
 
@@ -205,7 +205,7 @@ def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(
         family=_family(config),
         kind=architectures.kind_of(config),
-        declared=_declared_dtype(config),
+        declared_dtype=_declared_dtype(config),
         quantised=_quantisation_method(config),
         shape=model_shape.read(config),
     )

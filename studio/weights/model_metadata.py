@@ -27,9 +27,9 @@ class ModelMetadata:
     """Metadata of a model beside its weights."""
 
     licence: str = ""
-    context: int | None = None
+    context_length: int | None = None
     """Context length in tokens; None if its config does not give it."""
-    template: str = ""
+    template_file: str = ""
     """The file with its chat template, or ""."""
     bytes: int = 0
     """Total size of the files in its folder."""
@@ -44,8 +44,8 @@ def read(folder: Path) -> ModelMetadata:
     """
     return ModelMetadata(
         licence=_read_licence(folder / download_filter.MODEL_CARD_FILE),
-        context=_context_length(read_small_json(folder / download_filter.CONFIG_FILE)),
-        template=_template_file(folder),
+        context_length=_context_length(read_small_json(folder / download_filter.CONFIG_FILE)),
+        template_file=_template_file(folder),
         bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
     )
 

@@ -24,7 +24,7 @@ class WeightDefects:
 
     not_finite: Mapping[str, int] = field(default_factory=dict)
     """Weights that are NaN or infinite, by tensor."""
-    blank: tuple[str, ...] = ()
+    all_zero: tuple[str, ...] = ()
     """Matrices that are all zeros, as in a file that was not completely written."""
     is_complete: bool = True
     """Whether every weight was read."""
@@ -43,7 +43,7 @@ def scan(tensors: Sequence[TensorInfo], limit: int = MAX_SCANNED_BYTES) -> Weigh
             not_finite[tensor.name] = count
         if is_blank and len(tensor.shape) >= _MATRIX_DIMENSIONS:
             blank.append(tensor.name)
-    return WeightDefects(not_finite=not_finite, blank=tuple(blank), is_complete=share == 1)
+    return WeightDefects(not_finite=not_finite, all_zero=tuple(blank), is_complete=share == 1)
 
 
 def _scan_tensor(tensor: TensorInfo, share: float) -> tuple[int, bool]:

@@ -88,7 +88,7 @@ def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> Non
     )
     with locks.single_process(studio.home, "worker", "a test", patience_seconds=60):
         assert lock.exists()
-        wait_until(lambda: "exit code 1" in str(health(studio)[1]))
+        wait_until(lambda: "exited with code 1" in str(health(studio)[1]))
         page = httpx2.get(f"{studio.url}/", trust_env=False).text
         assert "The worker exited with code 1." in page
         assert f"Another studio is already using {studio.home}" in page

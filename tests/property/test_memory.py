@@ -51,7 +51,7 @@ def model(layers: int, hidden: int, family: str) -> ModelFacts:
     linear = layers * 12 * hidden * hidden
     return ModelFacts(
         family=family,
-        declared="float32",
+        declared_dtype="float32",
         parameters=linear + 2000 * hidden,
         stored={"float32": 1.0},
         linear_features=layers * 18 * hidden,

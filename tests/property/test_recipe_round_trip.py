@@ -62,7 +62,7 @@ recipes = st.builds(
 
 def _sent(form: Fieldset) -> list[tuple[str, str]]:
     """Return what a browser sends: every control, those of alternatives not chosen as well."""
-    kinds = [(f"{part.name}.kind", part.kind) for part in form.inner if part.kinds]
+    kinds = [(f"{part.name}.kind", part.variant) for part in form.sections if part.variants]
     return [*kinds, *((item.name, item.value) for item in form.all_inputs())]
 
 

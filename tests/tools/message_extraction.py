@@ -203,10 +203,10 @@ def _of_knob(entry: FieldReference) -> Iterator[str]:
         entry.knob.label,
         entry.knob.unit,
         entry.help,
-        entry.legal,
+        entry.allowed_values,
         help_index.section_title(entry),
     )
-    yield from (title for title in entry.knob.titles.values() if title.isascii())
+    yield from (title for title in entry.knob.choice_titles.values() if title.isascii())
     yield from (choice for choice in entry.choices if choice in CHOICES)
 
 

@@ -39,8 +39,8 @@ _TWIN_MESSAGES = {
 @dataclass(frozen=True, slots=True)
 class TextPiece:
     text: str
-    is_found: bool = False
-    is_ours: bool = False
+    is_match: bool = False
+    is_note: bool = False
     """Whether this is our note on omitted text, and not part of the text."""
 
 
@@ -48,7 +48,7 @@ class TextPiece:
 class FindingInRow:
     """A row, with a finding located in it."""
 
-    why: str
+    reason: str
     """A sentence; empty if the finding's message says it all."""
     twin: int | None
     """The row it repeats; for an overlap, a row of the training part."""
@@ -67,7 +67,7 @@ def locate_finding(code: str, row: Row, twin: int | None = None) -> FindingInRow
         for text, text_spans in zip(row_texts(row), spans, strict=True)
     ]
     return FindingInRow(
-        why=_reason(code, row, twin), twin=twin, texts=pieces, turns=_found_turns(code, row)
+        reason=_reason(code, row, twin), twin=twin, texts=pieces, turns=_found_turns(code, row)
     )
 
 
@@ -99,9 +99,9 @@ def _split_text(code: str, text: str, spans: list[Span]) -> list[TextPiece]:
     end = min(len(text), start + window)
     pieces = list(_mark_spans(code, text, spans, (start, end)))
     if start:
-        pieces.insert(0, TextPiece(f"({start:,} characters before) ", is_ours=True))
+        pieces.insert(0, TextPiece(f"({start:,} characters before) ", is_note=True))
     if end < len(text):
-        pieces.append(TextPiece(f" (and {len(text) - end:,} more)", is_ours=True))
+        pieces.append(TextPiece(f" (and {len(text) - end:,} more)", is_note=True))
     return pieces
 
 
@@ -113,7 +113,7 @@ def _mark_spans(code: str, text: str, spans: Iterable[Span], window: Span) -> It
         if first > place:
             yield TextPiece(text[place:first])
         place = min(last, end)
-        yield TextPiece(_show_invisible(code, text[first:place]), is_found=True)
+        yield TextPiece(_show_invisible(code, text[first:place]), is_match=True)
     if place < end:
         yield TextPiece(text[place:end])
 

@@ -33,14 +33,14 @@ class NumberedRow:
 class Page:
     rows: list[NumberedRow]
     has_more: bool
-    looked_to: int | None = None
+    searched_to: int | None = None
     """The last row searched, if time ran out or the page was full."""
 
     @property
     def next_after(self) -> int | None:
         if not self.has_more:
             return None
-        return self.rows[-1].number if self.looked_to is None else self.looked_to
+        return self.rows[-1].number if self.searched_to is None else self.searched_to
 
 
 def read_page(path: Path, *, after: int, limit: int) -> Page:
@@ -67,7 +67,7 @@ def search_rows(path: Path, words: str, *, after: int, limit: int) -> Page:
     deadline = time.monotonic() + SEARCH_SECONDS
     for number, line in islice(_numbered_lines(path), after, None):
         if len(matches) == limit or time.monotonic() > deadline:
-            return Page(rows=matches, has_more=True, looked_to=number - 1)
+            return Page(rows=matches, has_more=True, searched_to=number - 1)
         matches += _matching_rows(path, number, line, words)
     return Page(rows=matches, has_more=False)
 
@@ -82,7 +82,7 @@ def search_rows_backward(path: Path, words: str, *, before: int) -> Page:
     first = before
     while first > 1:
         if time.monotonic() > deadline:
-            return Page(rows=[], has_more=True, looked_to=first)
+            return Page(rows=[], has_more=True, searched_to=first)
         last, first = first - 1, max(1, first - size)
         size *= 2
         matches: list[NumberedRow] = []

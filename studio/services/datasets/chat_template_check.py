@@ -41,6 +41,6 @@ def _lacks_template(db: Session, name: str) -> bool:
             or not (folder / download_filter.TOKENIZER_CONFIG_FILE).is_file()
         ):
             return False
-        return not model_metadata.read(folder).template
+        return not model_metadata.read(folder).template_file
     except (InvalidError, OSError):
         return False

@@ -63,30 +63,30 @@ class MemoryEstimate:
     """Memory by part, corrected from earlier runs, and compared with what is available."""
 
     estimate: MemoryBreakdown
-    learnt: Correction
+    correction: Correction
     room: int
     """Bytes available on the GPU or the host."""
-    beside: int
+    overhead_bytes: int
     knows_lengths: bool
     """Whether example lengths are known; otherwise every example counts as the longest allowed."""
     is_exact: bool = False
     """Whether a dry run counted it; otherwise it comes from the formula."""
-    closed: int | None = None
+    formula_total: int | None = None
     """The formula's result if a dry run replaces it; None if the formula does not cover the
     model."""
     host: HostMemory | None = None
     """Host memory that a run on a GPU needs; None if the host is the device."""
-    assumed: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     """The assumptions behind it, one sentence each."""
 
     @property
     def total(self) -> int:
-        return round(self.estimate.total * self.learnt.factor)
+        return round(self.estimate.total * self.correction.factor)
 
     @property
     def device(self) -> Verdict:
         """Return the verdict for the device alone."""
-        return memory_fit.judge_fit(self.total + self.beside, self.room)
+        return memory_fit.judge_fit(self.total + self.overhead_bytes, self.room)
 
     @property
     def verdict(self) -> Verdict:
@@ -212,12 +212,12 @@ def dry_run_estimate(
     closed = formula_estimate(recipe, facts, inputs)
     return MemoryEstimate(
         estimate=estimate,
-        learnt=Correction(),
+        correction=Correction(),
         room=detect().usable_memory_bytes,
-        beside=_overhead_bytes(),
+        overhead_bytes=_overhead_bytes(),
         knows_lengths=True,
         is_exact=True,
-        closed=closed.total if closed else None,
+        formula_total=closed.total if closed else None,
         host=memory_fit.estimate_host(
             recipe, facts, _batch_shape(recipe, inputs.lengths(recipe)), detect()
         ),
@@ -251,12 +251,12 @@ def formula_estimate(
         return None
     return MemoryEstimate(
         estimate=estimate,
-        learnt=correction or inputs.correction_for(recipe),
+        correction=correction or inputs.correction_for(recipe),
         room=hardware.usable_memory_bytes,
-        beside=_overhead_bytes(),
+        overhead_bytes=_overhead_bytes(),
         knows_lengths=lengths is not None,
         host=memory_fit.estimate_host(recipe, facts, batch, hardware),
-        assumed=tuple(memory_assumptions.list_assumptions(recipe, facts, on_gpu=on_gpu)),
+        assumptions=tuple(memory_assumptions.list_assumptions(recipe, facts, on_gpu=on_gpu)),
     )
 
 
@@ -269,7 +269,7 @@ def estimate_record(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
             "total": estimate.memory.total,
             "parts": estimate.memory.estimate.parts,
             "length": estimate.memory.estimate.length,
-            "factor": estimate.memory.learnt.factor,
+            "factor": estimate.memory.correction.factor,
             "verdict": estimate.memory.verdict,
         }
     return record

@@ -93,18 +93,20 @@ def describe_cost(dtype: DType, stored: str) -> str:
     if dtype in {stored, "float32"}:
         return "No weight changes."
     float_format = FLOAT_FORMATS[dtype]
-    change = f"A weight changes by up to {100 * float_format.step / 2:.2g} %"
+    change = f"A weight changes by up to {100 * float_format.eps / 2:.2g} %"
     if dtype == "float16":
         return (
             f"{change}, or more if it is smaller than {_SMALLEST_NORMAL_FLOAT16:.5f}; "
-            f"weights above {float_format.largest:,.0f} become infinite."
+            f"weights above {float_format.max:,.0f} become infinite."
         )
     return f"{change}; none overflows, because the range equals float32's."
 
 
 def _stored_dtype(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
     """Return the dtype the weights are in now; merging an adapter makes them float32."""
-    return (facts.native or str(run.resolved.get("weights", ""))) if kind == "full" else "float32"
+    return (
+        (facts.main_dtype or str(run.resolved.get("weights", ""))) if kind == "full" else "float32"
+    )
 
 
 def _family_warning(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:

@@ -36,7 +36,7 @@ class DownloadOffer:
     refusal: str
     """Why it cannot be used; empty if it can."""
     hint: str
-    here: Model | None
+    local_model: Model | None
     """The local model, if it was downloaded before."""
 
 
@@ -127,7 +127,7 @@ def enqueue(db: Session, hub_model: HubModel, name: str = "") -> Task:
 
 def enqueue_code(db: Session, model: Model) -> Task | None:
     """Queue the download of a model's trusted code, if it is not here."""
-    if not model.repo or not remote_code_trust.inspect_code(model).lacking:
+    if not model.repo or not remote_code_trust.inspect_code(model).missing_files:
         return None
     return _enqueue_download(db, model.repo, model.revision, model.name, code=True)
 
@@ -218,5 +218,5 @@ def _describe_model(hub_model: HubModel, local_model: Model | None) -> DownloadO
         parameters=sum(hub_model.parameters.values()) if dtype_counts else None,
         refusal=refusal,
         hint=hint,
-        here=local_model,
+        local_model=local_model,
     )

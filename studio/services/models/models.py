@@ -266,11 +266,11 @@ def _weight_facts(folder: Path) -> dict[str, Any]:
         sizes[tensor.dtype] += tensor.size if tensor.is_float else 0
     return {
         "parameters": sizes.total(),
-        "native": max(sizes, key=lambda one: sizes[one], default=config.declared),
+        "native": max(sizes, key=lambda one: sizes[one], default=config.declared_dtype),
         "bytes": card.bytes,
-        "context": card.context,
+        "context": card.context_length,
         "licence": card.licence,
-        "template": bool(card.template),
+        "template": bool(card.template_file),
     }
 
 

@@ -51,7 +51,7 @@ def grant(db: Session, model: Model, agreed: str) -> None:
 
     """
     code = inspect_code(model)
-    if not code.wanted:
+    if not code.requested:
         raise ConflictError(f"{model.name} has no custom code.", hint="You can use it as is.")
     _refuse_external_code(model.name, code)
     if agreed != consent_revision(model):
@@ -108,12 +108,12 @@ def require_consent(model: Model) -> None:
 
     """
     code = inspect_code(model)
-    if not code.wanted:
+    if not code.requested:
         return
     _refuse_external_code(model.name, code)
     if model.consent is None:
         raise _code_refused_error(model.name, code, "Review and allow it on the model's page.")
-    if code.lacking:
+    if code.missing_files:
         raise InvalidError(
             f"The code of {model.name} is allowed but not downloaded yet.",
             hint="The model's page shows the download's progress.",
@@ -135,7 +135,7 @@ def require_no_code(folder: Path) -> None:
 
     """
     code = model_code.read(folder)
-    if code.wanted:
+    if code.requested:
         raise _code_refused_error(
             str(folder), code, "Add it on the Models page, and allow its code there."
         )
@@ -143,16 +143,16 @@ def require_no_code(folder: Path) -> None:
 
 def _code_refused_error(name: str, code: ModelCode, hint: str) -> InvalidError:
     return InvalidError(
-        f"{name} needs to run custom code ({code.wanted[0][:100]}) that has not been allowed.",
+        f"{name} needs to run custom code ({code.requested[0][:100]}) that has not been allowed.",
         hint=hint,
         param="base_model",
     )
 
 
 def _refuse_external_code(name: str, code: ModelCode) -> None:
-    if code.elsewhere:
+    if code.external:
         raise InvalidError(
-            f"{name} needs code from another repository ({code.elsewhere[0][:100]}).",
+            f"{name} needs code from another repository ({code.external[0][:100]}).",
             hint="Only code in the model's own repository can be reviewed and allowed: use a model "
             "that includes its code.",
             param="base_model",
@@ -160,4 +160,4 @@ def _refuse_external_code(name: str, code: ModelCode) -> None:
 
 
 def _code_hash(code: ModelCode) -> str:
-    return "" if code.lacking else code.sha256
+    return "" if code.missing_files else code.sha256

@@ -96,7 +96,7 @@ def weight_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
         return mode.weights
     if recipe_keeps_saved_dtypes(recipe):
         # Without the weights, the config is the only source.
-        most_common = next(iter(facts.load_dtypes), facts.native)
+        most_common = next(iter(facts.load_dtypes), facts.main_dtype)
         return next((dtype for dtype in DTYPE_BYTES if dtype == most_common), mode.weights)
     requested = recipe.adapter.base_dtype
     return next((dtype for dtype in DTYPE_BYTES if dtype == requested), mode.weights)

@@ -32,10 +32,11 @@ def _weights_unavailable(_recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 
 def _config_disagrees(_recipe: AnyRecipe, facts: ModelFacts) -> str:
-    if not facts.disagrees:
+    if not facts.has_dtype_mismatch:
         return ""
     return (
-        f"The config says {facts.declared}, but the weights are {facts.native}: trust the weights."
+        f"The config says {facts.declared_dtype}, but the weights are {facts.main_dtype}: "
+        "trust the weights."
     )
 
 
@@ -64,7 +65,7 @@ def _rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 
 def _non_finite_weights(_recipe: AnyRecipe, facts: ModelFacts) -> str:
-    layers = facts.broken.not_finite
+    layers = facts.defects.not_finite
     if not layers:
         return ""
     count = sum(layers.values())
@@ -75,7 +76,7 @@ def _non_finite_weights(_recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 
 def _zero_weights(_recipe: AnyRecipe, facts: ModelFacts) -> str:
-    layers = facts.broken.blank
+    layers = facts.defects.all_zero
     if not layers:
         return ""
     return (
@@ -91,7 +92,7 @@ def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
     overflow = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if overflow is not None and not overflow.is_certain:
         return f"{facts.family} is risky in float16: {overflow.reason} ({overflow.source})."
-    if facts.native == "bfloat16":
+    if facts.main_dtype == "bfloat16":
         return (
             "Most models stored in bfloat16 were trained in it and often overflow float16: "
             "watch for skipped steps."
@@ -112,7 +113,11 @@ def _quantisation_error(recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 def _float16_underflow(recipe: AnyRecipe, facts: ModelFacts) -> str:
     share = facts.stats.below_float16
-    if weight_dtype(recipe, facts) != "float16" or facts.native == "float16" or share < MIN_SHARE:
+    if (
+        weight_dtype(recipe, facts) != "float16"
+        or facts.main_dtype == "float16"
+        or share < MIN_SHARE
+    ):
         return ""
     return f"{_percent(share)} of the weights are too small for float16 and become zero."
 
@@ -134,7 +139,7 @@ def _stalled_updates(recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 
 def _lost_mantissa_bits(recipe: AnyRecipe, facts: ModelFacts) -> str:
-    if facts.native != "float16" or PRECISIONS[recipe.precision].compute != "bfloat16":
+    if facts.main_dtype != "float16" or PRECISIONS[recipe.precision].compute != "bfloat16":
         return ""
     return (
         "The weights are float16: computing in bfloat16 is safe but drops three bits of precision."

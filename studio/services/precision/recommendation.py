@@ -49,7 +49,7 @@ class Rule:
     def applies(self, recipe: AnyRecipe, facts: ModelFacts, fast: frozenset[DType]) -> bool:
         return (
             self.fast == fast
-            and self.saved in (None, facts.native)
+            and self.saved in (None, facts.main_dtype)
             and self.adapter in (None, recipe.adapter.kind)
         )
 
@@ -280,4 +280,4 @@ def _weights_evidence(facts: ModelFacts) -> str:
     largest = facts.stats.largest
     if not facts.has_weights or largest is None:
         return ""
-    return f" (weights are {facts.native}, the largest sampled is {largest:.3g})"
+    return f" (weights are {facts.main_dtype}, the largest sampled is {largest:.3g})"

@@ -25,7 +25,7 @@ class LogLine:
     number: int
     """Counted from 1."""
     text: str
-    is_it: bool
+    is_match: bool
     """Whether the step wrote this line."""
 
 
@@ -34,7 +34,7 @@ class NonFiniteStep:
     """A step at which a metric was not finite."""
 
     step: int
-    numbers: dict[str, str]
+    values: dict[str, str]
     """The non-finite metrics: `nan`, `inf` or `-inf`, by key."""
     steps: Sequence[int]
     """The first steps of the run with a non-finite metric, in order."""
@@ -54,7 +54,7 @@ def inspect_step(db: Session, run_id: int, step: int, log: Path) -> NonFiniteSte
     alarms = runs.list_alarms(db, run_id)
     return NonFiniteStep(
         step=step,
-        numbers=dict(db.exec(metrics.order_by(col(Metric.key))).all()),
+        values=dict(db.exec(metrics.order_by(col(Metric.key))).all()),
         steps=db.exec(steps.limit(MAX_STEPS)).all(),
         alarms=[alarm for alarm in alarms if alarm.data["module"] or alarm.data["step"] == step],
         lines=_read_excerpt(log, step),
@@ -88,4 +88,4 @@ def _extract_excerpt(lines: Iterable[tuple[int, bytes]], step: int) -> list[LogL
 
 
 def _log_line(number: int, line: bytes, *, is_match: bool = False) -> LogLine:
-    return LogLine(number=number, text=artifacts.clean_line(line.rstrip(b"\n")), is_it=is_match)
+    return LogLine(number=number, text=artifacts.clean_line(line.rstrip(b"\n")), is_match=is_match)

@@ -25,9 +25,9 @@ def is_allowed(name: str, code: str) -> bool:
         model_code = brought.read(folder)
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
-    if not model_code.wanted:
+    if not model_code.requested:
         return False
-    if model_code.sha256 != code or model_code.elsewhere or model_code.lacking:
+    if model_code.sha256 != code or model_code.external or model_code.missing_files:
         raise TrainingError(
             "needs_remote_code",
             "This model's code has changed since it was allowed to run.",

@@ -310,7 +310,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 hint="In float16, choose bfloat16 or float32; otherwise lower the learning rate.",
                 module=health.module,
             )
-        elif peak * MIN_HEADROOM > FLOAT_FORMATS["float16"].largest:
+        elif peak * MIN_HEADROOM > FLOAT_FORMATS["float16"].max:
             yield _Alarm(
                 code="little_headroom",
                 message=f"The outputs of {name} reach {peak:,.0f}; the limit of float16 is 65,504.",

@@ -40,7 +40,7 @@ def create_token(
     """Create a token and show it once."""
     try:
         token_request = api_tokens.TokenRequest(name, scope, parse_days(days))
-        token, secret = api_tokens.create(db, token_request, who.account_id, who.level)
+        token, secret = api_tokens.create(db, token_request, who.account_id, who.max_scope)
     except StudioError as error:
         return _page(request, db, who, problem=error, name=name)
     return _page(request, db, who, made=token, secret=secret)
@@ -54,7 +54,7 @@ def revoke_token(request: Request, number: RowId, db: DB, who: CurrentIdentity) 
 
 @router.post("/browsers")
 def end_other_sessions(request: Request, db: DB, who: CurrentIdentity) -> Response:
-    login_sessions.end_others(db, who.account_id, except_session=who.sign_in_id)
+    login_sessions.end_others(db, who.account_id, except_session=who.session_id)
     return redirect(request, PAGE_URL + "#browsers")
 
 
@@ -85,7 +85,7 @@ def change_password(
             return _page(request, db, who, refused=error)
     with unit_of_work(engine) as db:
         own_account = accounts.get(db, who.account_id or 0)
-        accounts.set_password(db, own_account, hashed, except_session=who.sign_in_id)
+        accounts.set_password(db, own_account, hashed, except_session=who.session_id)
     return redirect(request, PAGE_URL + "#password")
 
 
@@ -117,7 +117,7 @@ def _page(request: Request, db: Session, caller: Identity, **context: Any) -> Re
             "mode": request.app.state.settings.sign_in,
             "tokens": api_tokens.list_tokens(db, account_id),
             "browsers": login_sessions.list_sessions(db, account_id),
-            "scopes": [scope for scope in Scope if caller.level.includes(scope)],
+            "scopes": [scope for scope in Scope if caller.max_scope.includes(scope)],
             "shortest": passwords.MIN_LENGTH,
         },
     )

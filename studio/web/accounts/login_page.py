@@ -87,8 +87,8 @@ def choose_password(
 
 @router.post("/logout")
 def sign_out(request: Request, db: DB, visitor: OptionalIdentity) -> Response:
-    if visitor is not None and visitor.sign_in_id is not None:
-        login_sessions.end(db, visitor.sign_in_id, visitor.account_id)
+    if visitor is not None and visitor.session_id is not None:
+        login_sessions.end(db, visitor.session_id, visitor.account_id)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(identity.cookie_name(request.scope), path="/")
     return response

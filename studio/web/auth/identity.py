@@ -28,11 +28,11 @@ class Identity:
     """An authenticated caller."""
 
     name: str
-    level: Scope
+    max_scope: Scope
     """The widest scope they have."""
     role: Role = Role.ADMINISTRATOR
     account_id: int | None = None
-    sign_in_id: int | None = None
+    session_id: int | None = None
     """The browser session."""
     token_id: int | None = None
     """The token that was sent."""
@@ -43,8 +43,8 @@ class Identity:
         if asks == Permission.OPEN:
             return True
         if asks == Permission.OWN:
-            return self.token_id is None or self.level is Scope.ADMIN
-        return self.level.includes(Scope(asks))
+            return self.token_id is None or self.max_scope is Scope.ADMIN
+        return self.max_scope.includes(Scope(asks))
 
     @property
     def actor(self) -> Actor:
@@ -55,7 +55,7 @@ class Identity:
         )
 
 
-LOCAL_IDENTITY = Identity(name=Actor().name, level=Scope.ADMIN)
+LOCAL_IDENTITY = Identity(name=Actor().name, max_scope=Scope.ADMIN)
 """The user of a studio without accounts, who may do everything."""
 
 
@@ -83,8 +83,8 @@ def record_seen(engine: Engine, who: Identity) -> None:
     with unit_of_work(engine) as db:
         if who.token_id is not None:
             api_tokens.touch(db, who.token_id)
-        if who.sign_in_id is not None:
-            login_sessions.touch(db, who.sign_in_id)
+        if who.session_id is not None:
+            login_sessions.touch(db, who.session_id)
 
 
 def _by_token(db: Session, settings: Settings, authorization: str) -> Identity | None:
@@ -93,10 +93,10 @@ def _by_token(db: Session, settings: Settings, authorization: str) -> Identity |
     owner = _account_identity(db, settings, token.account_id) if token else None
     if token is None or owner is None:
         return None
-    level = token.scope if owner.level.includes(token.scope) else owner.level
+    level = token.scope if owner.max_scope.includes(token.scope) else owner.max_scope
     is_due = token.used_at is None or token.used_at < now() - login_sessions.TOUCH_INTERVAL
     name = f"{owner.name}, by the token “{token.name}”"
-    return replace(owner, name=name, level=level, token_id=token.id, should_record_seen=is_due)
+    return replace(owner, name=name, max_scope=level, token_id=token.id, should_record_seen=is_due)
 
 
 def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
@@ -106,7 +106,7 @@ def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
         return None
     return replace(
         owner,
-        sign_in_id=session.id,
+        session_id=session.id,
         should_record_seen=session.seen_at < now() - login_sessions.TOUCH_INTERVAL,
     )
 
@@ -134,7 +134,7 @@ def _account_identity(db: Session, settings: Settings, account_id: int | None) -
 
 def identity_of_account(account: Account) -> Identity:
     level = accounts.ROLE_SCOPES[account.role]
-    return Identity(name=account.name, level=level, role=account.role, account_id=account.id)
+    return Identity(name=account.name, max_scope=level, role=account.role, account_id=account.id)
 
 
 def cookie_name(asked: AsgiScope) -> str:

@@ -26,8 +26,8 @@ class Cell:
     run_id: int = 0
     sample_id: int = 0
     """0 if there is no answer."""
-    shown: list[DiffPiece] = field(default_factory=list)
-    rest: list[DiffPiece] = field(default_factory=list)
+    excerpt: list[DiffPiece] = field(default_factory=list)
+    remainder: list[DiffPiece] = field(default_factory=list)
     """The rest of a long answer."""
     is_right: bool | None = None
     """Whether it is the expected answer; None if none is expected, or the page is blind."""
@@ -43,15 +43,15 @@ class Cell:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     prompt: str
-    wanted: str
+    expected: str
     cells: list[Cell]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    heads: list[str]
+    headings: list[str]
     rows: list[Row]
-    found: int
+    matching: int
     """How many prompts pass the filter; fewer may be shown."""
     total: int
     tallies: list[AnswerScore]
@@ -90,7 +90,7 @@ def table_across_runs(
         heads = [f"Answer {_column_letter(index)}" for index in range(len(runs))]
         rows = [_shuffled(row, wanted.blind) for row in rows]
         tallies = []
-    return Table(heads=heads, rows=rows, found=len(matches), total=len(last), tallies=tallies)
+    return Table(headings=heads, rows=rows, matching=len(matches), total=len(last), tallies=tallies)
 
 
 def table_across_steps(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
@@ -107,7 +107,7 @@ def table_across_steps(samples: Sequence[Sample], scores: Mapping[int, int]) -> 
         _count_correct(answers.get(stage_step) for answers in answers_by_position.values())
         for stage_step in stage_steps
     ]
-    return Table(heads=heads, rows=rows, found=len(rows), total=len(rows), tallies=tallies)
+    return Table(headings=heads, rows=rows, matching=len(rows), total=len(rows), tallies=tallies)
 
 
 def _count_correct(samples: Iterable[Sample | None]) -> AnswerScore:
@@ -121,7 +121,7 @@ def _run_row(
 ) -> Row:
     base = answers.get(runs[0].id or 0)
     cells = [_cell(answers.get(run.id or 0), base, scores, run.id or 0) for run in runs]
-    return Row(prompt=prompt[0], wanted=prompt[1], cells=cells)
+    return Row(prompt=prompt[0], expected=prompt[1], cells=cells)
 
 
 def _step_row(
@@ -135,7 +135,7 @@ def _step_row(
         cells.append(_cell(answers.get(stage_step), previous, scores))
         previous = answers.get(stage_step, previous)
     first = next(iter(answers.values()))
-    return Row(prompt=first.prompt, wanted=first.reference, cells=cells)
+    return Row(prompt=first.prompt, expected=first.reference, cells=cells)
 
 
 def _cell(
@@ -155,8 +155,8 @@ def _cell(
     return Cell(
         run_id=sample.run_id,
         sample_id=sample.id or 0,
-        shown=excerpt,
-        rest=rest,
+        excerpt=excerpt,
+        remainder=rest,
         is_right=sample_diff.is_correct(sample.answer, sample.reference),
         is_same=has_other and all(piece.kind == "same" for piece in pieces),
         is_rewritten=is_rewritten,
@@ -178,19 +178,19 @@ def _shuffled(row: Row, seed: int) -> Row:
     """Shuffle a row's answers, without marks that would reveal the baseline."""
     cells = [_without_marks(cell) for cell in row.cells]
     random.Random(f"{seed} {row.prompt}").shuffle(cells)  # noqa: S311 -- an order, not a secret
-    return Row(prompt=row.prompt, wanted=row.wanted, cells=cells)
+    return Row(prompt=row.prompt, expected=row.expected, cells=cells)
 
 
 def _without_marks(cell: Cell) -> Cell:
-    text = "".join(piece.text for piece in (*cell.shown, *cell.rest) if piece.kind != "gone")
+    text = "".join(piece.text for piece in (*cell.excerpt, *cell.remainder) if piece.kind != "gone")
     excerpt, rest = sample_diff.split_pieces(
         [DiffPiece("same", text)] if text else [], EXCERPT_CHARS
     )
     return Cell(
         run_id=cell.run_id,
         sample_id=cell.sample_id,
-        shown=excerpt,
-        rest=rest,
+        excerpt=excerpt,
+        remainder=rest,
         can_be_rated=cell.can_be_rated,
         score=cell.score,
     )

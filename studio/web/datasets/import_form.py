@@ -19,20 +19,20 @@ UPLOAD = "upload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportForm:
-    offers: list[SourceOption]
-    way: str
+    options: list[SourceOption]
+    kind: str
     """Kind of the chosen source."""
-    at: str
+    folder: str
     """Folder that is listed."""
-    above: str
+    parent_folder: str
     entries: list[FolderEntry]
-    fetching: Sequence[Task]
+    pending_tasks: Sequence[Task]
     values: Mapping[str, str] = field(default_factory=dict)
     """The posted values, if they were invalid."""
 
     @property
-    def offer(self) -> SourceOption:
-        return next(option for option in self.offers if option.kind == self.way)
+    def selected(self) -> SourceOption:
+        return next(option for option in self.options if option.kind == self.kind)
 
     def value(self, name: str) -> str:
         return self.values.get(name, "")
@@ -50,12 +50,12 @@ def build_form(
     selected = way if way in {option.kind for option in options} else UPLOAD
     is_folder_source = selected == "path" and bool(config.import_folders)
     return ImportForm(
-        offers=options,
-        way=selected,
-        at=at if is_folder_source else "",
-        above=import_sources.parent_folder(config, at) if is_folder_source and at else "",
+        options=options,
+        kind=selected,
+        folder=at if is_folder_source else "",
+        parent_folder=import_sources.parent_folder(config, at) if is_folder_source and at else "",
         entries=import_sources.list_folder(config, at) if is_folder_source else [],
-        fetching=import_sources.list_unfinished(db),
+        pending_tasks=import_sources.list_unfinished(db),
         values=values or {},
     )
 

@@ -77,7 +77,7 @@ class MappingForm:
     """How the file itself is read; empty options are detected."""
 
     @property
-    def choices(self) -> tuple[ColumnRole, ...]:
+    def role_choices(self) -> tuple[ColumnRole, ...]:
         """Roles that a column can have in the chosen shape."""
         return next((roles_for_shape(shape) for shape in KIND_BY_SHAPE if shape == self.shape), ())
 
@@ -193,7 +193,7 @@ def parse_form(sent: Values[str, Any]) -> MappingForm:
 
 def convert_roles(form: MappingForm) -> MappingForm:
     """Keep each column's role if the chosen shape has it, else use a similar one."""
-    role_names = [role.name for role in form.choices]
+    role_names = [role.name for role in form.role_choices]
     return replace(
         form, roles={column: _similar_role(role, role_names) for column, role in form.roles.items()}
     )
@@ -206,7 +206,7 @@ def apply_action(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
     if removed := _text_value(sent, "remove"):
         remaining = [row_filter for i, row_filter in enumerate(form.keep) if str(i) != removed]
         return replace(form, keep=remaining)
-    role_names = {role.name for role in form.choices}
+    role_names = {role.name for role in form.role_choices}
     fits = all(role in role_names for role in form.roles.values() if role)
     return form if fits else convert_roles(form)
 

@@ -18,31 +18,31 @@ SHOWN_ROWS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingPreview:
-    looked_at: int = 0
+    sampled: int = 0
     usable: int = 0
-    is_whole: bool = False
+    is_whole_file: bool = False
     rows: list[PreviewedRow] = field(default_factory=list)
     """The first usable rows."""
     dropped: list[PreviewedRow] = field(default_factory=list)
     """The first rows left out."""
     reasons: Values[str, list[str]] = field(default_factory=dict)
     """Why rows are left out, with their positions; the most frequent reason first."""
-    lesson: str = ""
+    training_target: str = ""
     """What training uses of such rows."""
-    not_learnt: str = ""
+    unused_parts: str = ""
     """What training ignores in such rows."""
-    judged_bad: int = 0
+    rejected: int = 0
     """How many usable rows teach nothing, because they are rated bad."""
-    refused: StudioError | None = None
+    error: StudioError | None = None
     """Why there is no preview, if there is none."""
 
     @property
-    def learnt(self) -> int:
-        return self.usable - self.judged_bad
+    def trained_on(self) -> int:
+        return self.usable - self.rejected
 
     @property
-    def left_out(self) -> int:
-        return self.looked_at - self.usable
+    def dropped_count(self) -> int:
+        return self.sampled - self.usable
 
 
 def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> MappingPreview:
@@ -50,22 +50,22 @@ def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Map
     try:
         previewed = preview_rows(source, mapping, limits, rows=SAMPLE_ROWS)
     except InvalidError as error:
-        return MappingPreview(refused=error)
+        return MappingPreview(error=error)
     usable_rows = [row for row in previewed if row.row is not None]
     dropped = [row for row in previewed if row.row is None]
     reasons: dict[str, list[str]] = {}
     for row in dropped:
         reasons.setdefault(row.problem or "", []).append(row.place)
     return MappingPreview(
-        looked_at=len(previewed),
+        sampled=len(previewed),
         usable=len(usable_rows),
-        is_whole=len(previewed) < SAMPLE_ROWS,
+        is_whole_file=len(previewed) < SAMPLE_ROWS,
         rows=usable_rows[:SHOWN_ROWS],
         dropped=dropped[:SHOWN_ROWS],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
-        lesson=mapping_text.TRAINED_ON[mapping.kind],
-        not_learnt=mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
-        judged_bad=sum(
+        training_target=mapping_text.TRAINED_ON[mapping.kind],
+        unused_parts=mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
+        rejected=sum(
             row.row is not None and to_sft_example(row.row) is None for row in usable_rows
         ),
     )

@@ -94,7 +94,7 @@ class MappingView:
         try:
             mapping = form.to_mapping()
         except ValidationError as error:
-            return MappingPreview(refused=_invalid_mapping(error))
+            return MappingPreview(error=_invalid_mapping(error))
         return mapping_preview.preview_mapping(self.source, mapping, self.limits)
 
     def _context(
@@ -123,7 +123,7 @@ class MappingView:
             "first": [_preview_row(row) for row in preview.rows[:PREVIEW_ROWS]],
             "problems": _problems(error),
             "is_open": _is_open,
-            "outcome": MappingPreview(refused=error)
+            "outcome": MappingPreview(error=error)
             if isinstance(error, InvalidError)
             else self.preview(form),
             "others": self._validation_options(),

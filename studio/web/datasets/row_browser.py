@@ -31,14 +31,14 @@ class RowStep(BaseModel):
 class RowView:
     version: DatasetVersion
     part: Part
-    words: str
+    search_text: str
     total: int
     """Number of rows in the part."""
-    number: int
+    row_number: int
     """Number of the current row."""
     row: NumberedRow | None = None
     notice: str = ""
-    further: Direction = ""
+    continue_direction: Direction = ""
     """Direction to continue a search that ran out of time; empty if it did not."""
 
 
@@ -55,36 +55,40 @@ def find_row(folder: Path, version: DatasetVersion, asked: RowStep) -> RowView:
     total = version.train_rows if asked.split == "train" else version.validation_rows
     row_number = min(asked.row, max(1, total))
     view = RowView(
-        version=version, part=asked.split, words=asked.q.strip(), total=total, number=row_number
+        version=version,
+        part=asked.split,
+        search_text=asked.q.strip(),
+        total=total,
+        row_number=row_number,
     )
-    if not view.words:
+    if not view.search_text:
         row_number = min(
             max(1, row_number + {"back": -1, "on": 1}.get(asked.step, 0)), max(1, total)
         )
-        return replace(view, number=row_number, row=_read_row(folder, view, row_number))
+        return replace(view, row_number=row_number, row=_read_row(folder, view, row_number))
     page = _search_rows(folder, view, asked.step)
     if page.rows:
-        return replace(view, number=page.rows[0].number, row=page.rows[0])
-    if page.looked_to is not None:
-        return _unfinished_search(view, page.looked_to, asked.step)
+        return replace(view, row_number=page.rows[0].number, row=page.rows[0])
+    if page.searched_to is not None:
+        return _unfinished_search(view, page.searched_to, asked.step)
     if asked.step in {"back", "on"}:
         notice = (
-            f"No row before row {row_number:,} has “{view.words}”."
+            f"No row before row {row_number:,} has “{view.search_text}”."
             if asked.step == "back"
-            else f"No row after row {row_number:,} has “{view.words}”."
+            else f"No row after row {row_number:,} has “{view.search_text}”."
         )
         return replace(view, row=_read_row(folder, view, row_number), notice=notice)
-    notice = f"No row from row {row_number:,} onward has “{view.words}”."
+    notice = f"No row from row {row_number:,} onward has “{view.search_text}”."
     if asked.step == "first" or row_number == 1:
-        notice = f"No row has “{view.words}”."
+        notice = f"No row has “{view.search_text}”."
     return replace(view, notice=notice)
 
 
 def _unfinished_search(view: RowView, looked_to: int, step: Direction) -> RowView:
     further: Direction = "back" if step == "back" else "on"
     progress = f"back to row {looked_to:,}" if step == "back" else f"up to row {looked_to:,}"
-    notice = f"No row with “{view.words}” {progress} so far."
-    return replace(view, number=max(1, looked_to), notice=notice, further=further)
+    notice = f"No row with “{view.search_text}” {progress} so far."
+    return replace(view, row_number=max(1, looked_to), notice=notice, continue_direction=further)
 
 
 def _read_row(folder: Path, view: RowView, number: int) -> NumberedRow | None:
@@ -93,11 +97,11 @@ def _read_row(folder: Path, view: RowView, number: int) -> NumberedRow | None:
 
 
 def _search_rows(folder: Path, view: RowView, step: Direction) -> Page:
-    row_query = RowQuery(part=view.part, words=view.words)
+    row_query = RowQuery(part=view.part, words=view.search_text)
     if step == "back":
-        row_query = replace(row_query, before=view.number)
+        row_query = replace(row_query, before=view.row_number)
     else:
         row_query = replace(
-            row_query, after={"first": 0, "on": view.number}.get(step, view.number - 1)
+            row_query, after={"first": 0, "on": view.row_number}.get(step, view.row_number - 1)
         )
     return versions.load_rows(folder, view.version, row_query, limit=1)

@@ -56,9 +56,9 @@ class PreviewQuery(BaseModel):
 class TokenSpan:
     """Consecutive tokens that are all trained on or not, and all truncated or not."""
 
-    learnt: bool
-    cut: bool
-    begins_cut: bool
+    is_trained_on: bool
+    is_truncated: bool
+    starts_truncation: bool
     """Whether truncation starts right before it."""
     tokens: list[Token]
 
@@ -66,7 +66,7 @@ class TokenSpan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTurn:
     role: str
-    stretches: list[TokenSpan]
+    spans: list[TokenSpan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class TokenPanel:
     tokens: TokenPreview | None = None
     turns: list[TokenTurn] = field(default_factory=list)
     problem: StudioError | None = None
-    templates: TemplatePreviews | None = None
+    template_choices: TemplatePreviews | None = None
     """Templates to choose from if the model has none."""
 
     @property
-    def counted(self) -> str:
+    def token_summary(self) -> str:
         """Summarise the row's tokens in one line: total, trained on, truncated."""
         assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
         tokens = self.tokens
@@ -91,7 +91,7 @@ class TokenPanel:
         }
 
     @property
-    def packed(self) -> str:
+    def packing_summary(self) -> str:
         """Summarise the row's pack in one line: which rows share it, and how full it is."""
         assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
         assert self.place is not None  # noqa: S101 -- tokens have a row
@@ -117,12 +117,12 @@ class TokenPanel:
         return message % {"rows": rows, "full": full}
 
     @property
-    def before(self) -> list[PackedRow]:
+    def packed_before(self) -> list[PackedRow]:
         """Return the previous row of the pack, if there is one."""
         return self._around(lambda one, own: one < own)[-1:]
 
     @property
-    def behind(self) -> list[PackedRow]:
+    def packed_after(self) -> list[PackedRow]:
         return self._around(lambda one, own: one > own)
 
     def _around(self, predicate: Callable[[int, int], bool]) -> list[PackedRow]:
@@ -181,7 +181,9 @@ def _tokenize_row(
         if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
             raise
         return TokenPanel(
-            place=position, problem=error, templates=_template_choices(settings, tokenizer_request)
+            place=position,
+            problem=error,
+            template_choices=_template_choices(settings, tokenizer_request),
         )
     return TokenPanel(place=position, tokens=preview, turns=_token_turns(preview))
 
@@ -211,8 +213,13 @@ def _token_turns(preview: TokenPreview) -> list[TokenTurn]:
         ):
             begins_cut, was_cut = cut and not was_cut, cut
             spans.append(
-                TokenSpan(learnt=learnt, cut=cut, begins_cut=begins_cut, tokens=list(span_tokens))
+                TokenSpan(
+                    is_trained_on=learnt,
+                    is_truncated=cut,
+                    starts_truncation=begins_cut,
+                    tokens=list(span_tokens),
+                )
             )
         role = preview.roles[number] if number < len(preview.roles) else "text"
-        turns.append(TokenTurn(role=role, stretches=spans))
+        turns.append(TokenTurn(role=role, spans=spans))
     return turns

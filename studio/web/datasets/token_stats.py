@@ -50,27 +50,27 @@ class PartView:
 
     part: str
     label: str
-    tally: PartStats
-    lost: Truncation
+    counts: PartStats
+    truncation: Truncation
     bars: list[HistogramBar]
     lengths: Mapping[str, int]
     """Shortest, median, mean and so on; empty without rows."""
-    cut_rows: list[int]
+    truncated_rows: list[int]
     """Numbers of the longest truncated rows."""
 
     @property
-    def most(self) -> int:
+    def max_rows(self) -> int:
         """Rows in the tallest bar."""
         return max((bar.rows for bar in self.bars), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsFigures:
-    sides: list[PartView]
-    lost: Truncation
+    parts: list[PartView]
+    truncation: Truncation
     """Truncation over all parts."""
-    sentence: str
-    place: float
+    summary: str
+    cut_position: float
     """Position of the truncation line, as a share of the width of all bars."""
     roles: Mapping[str, str]
     """Roles that have tokens, with their titles."""
@@ -78,8 +78,8 @@ class StatsFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsView:
-    wanted: StatsQuery | None = None
-    chore: Task | None = None
+    query: StatsQuery | None = None
+    task: Task | None = None
     """The counting task, if it is unfinished or has failed."""
     figures: StatsFigures | None = None
     problem: StudioError | None = None
@@ -94,7 +94,7 @@ def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> Stats
         return StatsView(problem=error)
     stats = token_stats.parse_result(task) if task else None
     figures = build_figures(stats, query.max_length) if stats else None
-    return StatsView(wanted=query, chore=None if stats else task, figures=figures)
+    return StatsView(query=query, task=None if stats else task, figures=figures)
 
 
 def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
@@ -152,13 +152,13 @@ def build_figures(found: TokenStats, at: int) -> StatsFigures:
         counts.build_bars(list(parts.values()), at),
     )
     return StatsFigures(
-        sides=[
+        parts=[
             _part_stats(name, part_stats, part_bars, at)
             for (name, part_stats), part_bars in zip(parts.items(), bars, strict=True)
         ],
-        lost=truncation,
-        sentence=token_stats.describe_truncation(truncation),
-        place=_cut_position(bars[0], at),
+        truncation=truncation,
+        summary=token_stats.describe_truncation(truncation),
+        cut_position=_cut_position(bars[0], at),
         roles={
             name: title
             for name, title in ROLE_TITLES.items()
@@ -173,11 +173,11 @@ def _part_stats(
     return PartView(
         part=name,
         label=token_stats.PART_NAMES[name].capitalize(),
-        tally=part_stats,
-        lost=counts.measure_truncation([part_stats], max_length),
+        counts=part_stats,
+        truncation=counts.measure_truncation([part_stats], max_length),
         bars=bars,
         lengths=_length_summary(part_stats),
-        cut_rows=[row.number for row in part_stats.longest if row.tokens > max_length],
+        truncated_rows=[row.number for row in part_stats.longest if row.tokens > max_length],
     )
 
 

@@ -61,11 +61,11 @@ def _page_context(
     base, reason = ("", "") if values["model"] else choices.default_base_model(db, dataset.name)
     values["model"] = values["model"] or base
     view = shown.load_stats(db, dataset, values)
-    number = view.wanted.version if view.wanted else None
+    number = view.query.version if view.query else None
     row = row_browser.find_row(
         config.datasets, shown.find_version(db, dataset, number), row_browser.parse_query(values)
     )
-    values |= {"split": row.part, "row": str(row.number), "q": row.words}
+    values |= {"split": row.part, "row": str(row.row_number), "q": row.search_text}
     values.pop("step", None)
     return {
         "dataset": dataset,

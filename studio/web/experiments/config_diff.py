@@ -17,8 +17,8 @@ class Change:
     """Dotted name of the setting."""
     id: str
     label: str
-    before: str
-    after: str
+    old_text: str
+    new_text: str
     values: str
     """The fields that revert it, by their dotted names, as JSON."""
 
@@ -47,19 +47,22 @@ def _iter_changes(form: Fieldset) -> Iterator[Change]:
                 name=item.name,
                 id=item.id,
                 label=item.knob.label,
-                before=item.titled(item.base),
-                after=item.titled(item.value),
-                values=json.dumps({item.name: item.base}),
+                old_text=item.display_text(item.initial),
+                new_text=item.display_text(item.value),
+                values=json.dumps({item.name: item.initial}),
             )
-    if form.kind != form.base_kind:
-        titles = {item.kind: item.title for item in form.kinds}
+    if form.variant != form.initial_variant:
+        titles = {item.variant: item.title for item in form.variants}
         yield Change(
             name=f"{form.name}.kind",
             id=f"{form.name}-kind".replace(".", "-"),
             label=form.title,
-            before=titles[form.base_kind],
-            after=titles[form.kind],
-            values=json.dumps({f"{form.name}.kind": form.base_kind}),
+            old_text=titles[form.initial_variant],
+            new_text=titles[form.variant],
+            values=json.dumps({f"{form.name}.kind": form.initial_variant}),
         )
-    for section in (*form.inner, *(item for item in form.kinds if item.kind == form.kind)):
+    for section in (
+        *form.sections,
+        *(item for item in form.variants if item.variant == form.variant),
+    ):
         yield from _iter_changes(section)

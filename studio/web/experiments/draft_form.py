@@ -43,7 +43,7 @@ class ExperimentDraft:
     """The text of a recipe to paste into the form."""
     values: Mapping[str, Any]
     """The recipe's values, as typed or as another recipe has them."""
-    base: Mapping[str, Any]
+    initial_values: Mapping[str, Any]
     """The values it started with."""
 
     @property
@@ -75,7 +75,9 @@ def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDra
     number = (last.id or 0) + 1 if last else 1
     values = {"precision": AUTO, **start.values}
     name = f"{start.name}-{number}"
-    return ExperimentDraft(method=method, preset=start.name, name=name, values=values, base=values)
+    return ExperimentDraft(
+        method=method, preset=start.name, name=name, values=values, initial_values=values
+    )
 
 
 def draft_from_source(db: Session, source: str) -> ExperimentDraft:
@@ -89,12 +91,16 @@ def draft_from_source(db: Session, source: str) -> ExperimentDraft:
     if kind == "dataset" and number.isdecimal():
         draft = draft_from_preset(db, get_method(DEFAULT_METHOD), "")
         values = {**draft.values, "dataset": datasets.get(db, int(number)).name}
-        return replace(draft, source=source, values=values, base=values)
+        return replace(draft, source=source, values=values, initial_values=values)
     parent = recipe_parents.find(db, source)
     values = parent.recipe.model_dump()
     method = METHODS[parent.recipe.method]
     return ExperimentDraft(
-        method=method, source=source, name=_copy_name(parent.name), values=values, base=values
+        method=method,
+        source=source,
+        name=_copy_name(parent.name),
+        values=values,
+        initial_values=values,
     )
 
 
@@ -102,7 +108,7 @@ def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentD
     """Set values of a draft by their dotted names; unknown names are ignored."""
     form = fieldset(draft.method.recipe, draft.values)
     names = {item.name for item in form.all_inputs()}
-    names |= {f"{item.name}.kind" for item in form.all_sections() if item.kinds}
+    names |= {f"{item.name}.kind" for item in form.all_sections() if item.variants}
     changes = nest((name, value) for name, value in flat.items() if name in names)
     return replace(draft, values=merge(draft.values, changes))
 
@@ -114,14 +120,16 @@ def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
     own_fields["view"] = own_fields["view"] if own_fields["view"] in VIEWS else VIEWS[0]
     try:
         base = (
-            draft_from_source(db, source).base
+            draft_from_source(db, source).initial_values
             if source
-            else draft_from_preset(db, method, own_fields["preset"]).base
+            else draft_from_preset(db, method, own_fields["preset"]).initial_values
         )
     except NotFoundError:
-        base, source = draft_from_preset(db, method, own_fields["preset"]).base, ""
+        base, source = draft_from_preset(db, method, own_fields["preset"]).initial_values, ""
     values = {name: value for name, value in sent.items() if name not in _NON_RECIPE_FIELDS}
-    return ExperimentDraft(method=method, source=source, values=values, base=base, **own_fields)
+    return ExperimentDraft(
+        method=method, source=source, values=values, initial_values=base, **own_fields
+    )
 
 
 def apply_action(
@@ -179,13 +187,14 @@ def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> Experiment
 def _reset_values(draft: ExperimentDraft, name: str) -> ExperimentDraft:
     """Reset one setting to the value it started with; without a name, all settings."""
     if not name:
-        return replace(draft, values=draft.base)
+        return replace(draft, values=draft.initial_values)
     group, _dot, leaf = name.rpartition(".")
     if leaf == "kind":
-        return replace(draft, values={**draft.values, group: draft.base.get(group, {})})
-    form = fieldset(draft.method.recipe, draft.values, base=draft.base)
+        return replace(draft, values={**draft.values, group: draft.initial_values.get(group, {})})
+    form = fieldset(draft.method.recipe, draft.values, base=draft.initial_values)
     return apply_values(
-        draft, {control.name: control.base for control in form.all_inputs() if control.name == name}
+        draft,
+        {control.name: control.initial for control in form.all_inputs() if control.name == name},
     )
 
 

@@ -86,7 +86,7 @@ def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Resp
     with read_session(request.app.state.engine) as db:
         draft = draft_form.parse_draft(db, posted)
         preview = recipe_preview.build_preview(db, draft.method, draft.values)
-        form = fieldset(draft.method.recipe, draft.values, base=draft.base)
+        form = fieldset(draft.method.recipe, draft.values, base=draft.initial_values)
         summary = submission_summary.summarize(db, config, draft, form, str(request.base_url))
     return page(request, "experiments/preview.html", preview=preview, outline=summary)
 
@@ -175,7 +175,7 @@ def _form_page(
 ) -> Response:
     if problems and draft.view not in ("simple", "all"):
         draft = replace(draft, view="all")
-    form = fieldset(draft.method.recipe, draft.values, problems, draft.base)
+    form = fieldset(draft.method.recipe, draft.values, problems, draft.initial_values)
     settings, address = request.app.state.settings, str(request.base_url)
     return page(
         request,

@@ -41,24 +41,24 @@ class FormFix:
 class RecipePreview:
     mode: str = ""
     """The recommended precision; empty while the form is invalid."""
-    sentence: str
+    summary: str
     """The recommendation with its reason, or why there is none yet."""
     warnings: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    noted: DataNotice | None = None
+    data_findings: DataNotice | None = None
     """What to check in the data."""
-    repair: FormFix | None = None
+    fix: FormFix | None = None
     plan: DTypePlan | None = None
-    needed: RunEstimate | None = None
-    smallest: FormFix | None = None
+    estimate: RunEstimate | None = None
+    fit_fix: FormFix | None = None
     """The change that would make it fit."""
-    largest: FormFix | None = None
+    largest_batch_fix: FormFix | None = None
     """The change to the largest batch that fits."""
-    unfollowed: str = ""
+    dry_run_problem: str = ""
     """Why a dry run cannot measure the memory; empty if it can."""
-    uncounted: CountSuggestion = ""
+    missing_token_count: CountSuggestion = ""
     """Whether to count its tokens first, to improve the estimate."""
-    rows: str = ""
+    count_element_id: str = ""
     """Id in the page of what would be counted."""
     parts: Mapping[str, str] = field(default_factory=lambda: formatting.MEMORY_PART_TITLES)
 
@@ -69,9 +69,9 @@ def build_preview(db: Session, method: Method, values: Mapping[str, Any]) -> Rec
         recipe = RECIPE_ADAPTER.validate_python(parse_posted(method.recipe, values), strict=False)
         return _build_preview(db, recipe)
     except ValidationError:
-        return RecipePreview(sentence="Recommendations appear once every field is valid.")
+        return RecipePreview(summary="Recommendations appear once every field is valid.")
     except InvalidError as error:
-        return RecipePreview(sentence=f"{error.message} {error.hint}".strip())
+        return RecipePreview(summary=f"{error.message} {error.hint}".strip())
 
 
 def _build_preview(db: Session, requested: AnyRecipe) -> RecipePreview:
@@ -83,11 +83,11 @@ def _build_preview(db: Session, requested: AnyRecipe) -> RecipePreview:
     refusals = start_checks.check(db, recipe, facts)
     return RecipePreview(
         mode=advice.mode.title,
-        sentence=advice.sentence,
+        summary=advice.sentence,
         warnings=(*token_stats.list_warnings(db, recipe), *advice.warnings),
         refusals=tuple(refusals),
-        noted=data_quality.build_notice(db, recipe),
-        repair=_refusal_fix(recipe, refusals[0]) if refusals else _precision_fix(recipe, advice),
+        data_findings=data_quality.build_notice(db, recipe),
+        fix=_refusal_fix(recipe, refusals[0]) if refusals else _precision_fix(recipe, advice),
         plan=None if refusals else number_formats.plan_dtypes(recipe, facts),
         **({} if refusals else _estimate(db, recipe)),
     )
@@ -102,19 +102,19 @@ def _estimate(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     )
     is_guessed = inputs.lengths(recipe) is None
     return {
-        "needed": estimate,
+        "estimate": estimate,
         **(_token_count_state(db, recipe) if is_guessed else {}),
-        "unfollowed": dry_runs.explain_unsupported(recipe),
-        "smallest": _suggestion_fix(suggestions.smallest),
-        "largest": _suggestion_fix(suggestions.largest),
+        "dry_run_problem": dry_runs.explain_unsupported(recipe),
+        "fit_fix": _suggestion_fix(suggestions.smallest),
+        "largest_batch_fix": _suggestion_fix(suggestions.largest),
     }
 
 
 def _token_count_state(db: Session, recipe: AnyRecipe) -> dict[str, str]:
     key = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
     return {
-        "uncounted": token_lengths.suggest_count(db, recipe),
-        "rows": f"rows-{crc32(key.encode()):x}",
+        "missing_token_count": token_lengths.suggest_count(db, recipe),
+        "count_element_id": f"rows-{crc32(key.encode()):x}",
     }
 
 

@@ -36,20 +36,20 @@ class FormProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionSummary:
-    sentence: str
+    summary: str
     """What will run; empty while the form is invalid."""
     parent: RecipeParent | None
-    began: str
+    based_on: str
     """What it started from, in words."""
     changes: list[Change]
-    taken_back: str
+    revert_values: str
     """The fields that revert all changes, by their dotted names, as JSON."""
-    lacks: list[FormProblem]
-    button: str
+    problems: list[FormProblem]
+    button_label: str
     """The label of the Start button: it names what is missing, if anything."""
-    row: Mapping[str, Any] | None
+    first_row: Mapping[str, Any] | None
     """The first row it will train on."""
-    unusual: int
+    non_default_count: int
     """Number of settings that are not at their defaults."""
     submission: Submission | None
     """None while the form cannot be submitted."""
@@ -65,15 +65,17 @@ def summarize(
     )
     changes, parent = config_diff.form_changes(form), recipe_parents.find_or_none(db, draft.parent)
     return SubmissionSummary(
-        sentence=_summary_sentence(db, recipe) if recipe else "",
+        summary=_summary_sentence(db, recipe) if recipe else "",
         parent=parent,
-        began=parent.title if parent else _preset_title(draft),
+        based_on=parent.title if parent else _preset_title(draft),
         changes=changes,
-        taken_back=config_diff.revert_values(changes),
-        lacks=form_problems,
-        button=_button_label(draft, form_problems),
-        row=_first_row(db, settings, form.input("dataset").value),
-        unusual=sum(not control.is_default for control in form.active_inputs() if control.default),
+        revert_values=config_diff.revert_values(changes),
+        problems=form_problems,
+        button_label=_button_label(draft, form_problems),
+        first_row=_first_row(db, settings, form.input("dataset").value),
+        non_default_count=sum(
+            not control.is_default for control in form.active_inputs() if control.default
+        ),
         submission=_submission(db, settings, draft, recipe, address)
         if recipe and not form_problems
         else None,

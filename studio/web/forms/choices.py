@@ -22,16 +22,18 @@ class PrecisionOption:
     """A precision, and how it works on this machine."""
 
     mode: Precision
-    refusal: str
+    unavailable_reason: str
     """Why it cannot be chosen here, or empty."""
-    caution: str
+    warning: str
     """What to know before choosing it here, or empty."""
 
 
 def precision_options(hardware: Hardware) -> list[PrecisionOption]:
     return [
         PrecisionOption(
-            mode=mode, refusal=mode.unsupported_reason(hardware), caution=mode.warning(hardware)
+            mode=mode,
+            unavailable_reason=mode.unsupported_reason(hardware),
+            warning=mode.warning(hardware),
         )
         for mode in PRECISIONS.values()
     ]

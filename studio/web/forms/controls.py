@@ -20,7 +20,7 @@ class Input:
     value: str
     """The text in the control; typed text is kept as it is."""
     problem: str
-    base: str
+    initial: str
     """The text the form started with."""
     default: str
     """The text of the default; empty if a value is required."""
@@ -32,17 +32,17 @@ class Input:
 
     @property
     def is_changed(self) -> bool:
-        return not is_same_value(self.value, self.base)
+        return not is_same_value(self.value, self.initial)
 
     @property
     def is_default(self) -> bool:
         return is_same_value(self.value, self.default)
 
-    def titled(self, value: str) -> str:
+    def display_text(self, value: str) -> str:
         """Return the label of a value."""
         if self.widget == "checkbox":
             return "on" if value == "true" else "off"
-        return self.knob.titles.get(value, value) or "empty"
+        return self.knob.choice_titles.get(value, value) or "empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,37 +53,37 @@ class Fieldset:
     title: str
     intro: str
     inputs: tuple[Input, ...] = ()
-    inner: tuple["Fieldset", ...] = ()
-    kind: str = ""
+    sections: tuple["Fieldset", ...] = ()
+    variant: str = ""
     """The chosen variant; in a variant, its own name."""
-    kinds: tuple["Fieldset", ...] = ()
+    variants: tuple["Fieldset", ...] = ()
     """The variants, if there are any; then `inputs` and `inner` are empty."""
-    base_kind: str = ""
+    initial_variant: str = ""
     """The variant the form started with."""
 
     @property
     def is_advanced(self) -> bool:
         """Whether all its settings are advanced."""
-        return not self.kinds and all(item.knob.advanced for item in self.inputs)
+        return not self.variants and all(item.knob.advanced for item in self.inputs)
 
     def all_inputs(self) -> Iterator[Input]:
         yield from self.inputs
-        for section in (*self.inner, *self.kinds):
+        for section in (*self.sections, *self.variants):
             yield from section.all_inputs()
 
     def active_inputs(self) -> Iterator[Input]:
         """Yield the inputs that count: of variants only those of the chosen one."""
         yield from self.inputs
         for section in (
-            *self.inner,
-            *(variant for variant in self.kinds if variant.kind == self.kind),
+            *self.sections,
+            *(variant for variant in self.variants if variant.variant == self.variant),
         ):
             yield from section.active_inputs()
 
     def all_sections(self) -> Iterator["Fieldset"]:
         """Yield this section and all sections inside it."""
         yield self
-        for section in self.inner:
+        for section in self.sections:
             yield from section.all_sections()
 
     def input(self, name: str) -> Input:

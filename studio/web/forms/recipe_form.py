@@ -55,7 +55,7 @@ def _fieldset(section: type[BaseModel], state: _FormState, prefix: str) -> Field
         title=section.model_config.get("title") or _title_from_name(prefix.rstrip(".")),
         intro=_intro(section),
         inputs=tuple(_inputs(section, state, prefix)),
-        inner=tuple(
+        sections=tuple(
             _subsection(
                 info,
                 field_descriptions(section).get(name, ""),
@@ -112,9 +112,9 @@ def _subsection(info: FieldInfo, intro: str, state: _FormState, prefix: str) -> 
         name=prefix.rstrip("."),
         title=_title_from_name(prefix.rstrip(".")),
         intro=intro,
-        kind=_variant_name(_chosen_variant(sections, info, state.values), info),
-        kinds=tuple(_variant(section, info, state, prefix) for section in sections),
-        base_kind=_variant_name(_chosen_variant(sections, info, state.initial), info),
+        variant=_variant_name(_chosen_variant(sections, info, state.values), info),
+        variants=tuple(_variant(section, info, state, prefix) for section in sections),
+        initial_variant=_variant_name(_chosen_variant(sections, info, state.initial), info),
     )
 
 
@@ -125,8 +125,8 @@ def _variant(section: type[BaseModel], info: FieldInfo, state: _FormState, prefi
         title=section.model_config.get("title") or _title_from_name(kind),
         intro=_intro(section),
         inputs=tuple(_inputs(section, state, prefix)),
-        kind=kind,
-        base_kind=kind,
+        variant=kind,
+        initial_variant=kind,
     )
 
 
@@ -158,7 +158,7 @@ def _inputs(section: type[BaseModel], state: _FormState, prefix: str) -> Iterato
             help=field_descriptions(section).get(name, ""),
             value=format_value(state.values.get(name, default)),
             problem=state.problems.get(prefix + name, ""),
-            base=format_value(state.initial.get(name, default)),
+            initial=format_value(state.initial.get(name, default)),
             default=format_value(default),
             choices=_choices(info.annotation),
         )

@@ -14,18 +14,18 @@ Document = Mapping[str, Any]
 class ValueType:
     """The type of a value, in words, and the schema that they name, if any."""
 
-    words: str
-    shape: str = ""
+    text: str
+    schema: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiField:
     name: str
-    place: str
+    location: str
     """path, query, header, form or body; empty in a schema."""
-    kind: ValueType
+    type: ValueType
     is_required: bool
-    about: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class Endpoint:
     method: str
     path: str
     title: str
-    about: str
-    takes: tuple[ApiField, ...]
-    answers: tuple[tuple[str, ValueType], ...]
+    description: str
+    parameters: tuple[ApiField, ...]
+    responses: tuple[tuple[str, ValueType], ...]
     """Successful responses, by status."""
 
     @property
@@ -46,15 +46,15 @@ class Endpoint:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     name: str
-    about: str
+    description: str
     fields: tuple[ApiField, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReference:
-    groups: Mapping[str, tuple[Endpoint, ...]]
+    endpoints_by_tag: Mapping[str, tuple[Endpoint, ...]]
     """Endpoints by tag."""
-    shapes: tuple[Schema, ...]
+    schemas: tuple[Schema, ...]
 
 
 _ANCHOR_CHARS = str.maketrans({"/": "-", "{": "", "}": "", ":": "-"})
@@ -69,8 +69,8 @@ def parse_document(document: Document) -> ApiReference:
             by_group.setdefault(group, []).append(_endpoint(document, method, path, operation))
     shapes = document["components"]["schemas"]
     return ApiReference(
-        groups={group: tuple(endpoints) for group, endpoints in by_group.items()},
-        shapes=tuple(_schema(name, shapes[name]) for name in sorted(shapes)),
+        endpoints_by_tag={group: tuple(endpoints) for group, endpoints in by_group.items()},
+        schemas=tuple(_schema(name, shapes[name]) for name in sorted(shapes)),
     )
 
 
@@ -79,9 +79,9 @@ def _endpoint(document: Document, method: str, path: str, operation: Mapping[str
         method=method.upper(),
         path=path,
         title=operation.get("summary", ""),
-        about=operation.get("description", ""),
-        takes=(*_parameters(document, operation), *_body(document, operation)),
-        answers=tuple(
+        description=operation.get("description", ""),
+        parameters=(*_parameters(document, operation), *_body(document, operation)),
+        responses=tuple(
             (status, _response_type(response))
             for status, response in operation["responses"].items()
             if status.startswith("2")
@@ -95,10 +95,10 @@ def _parameters(document: Document, operation: Mapping[str, Any]) -> Iterator[Ap
         parameter = document["components"]["parameters"][name] if name else entry
         yield ApiField(
             name=parameter["name"],
-            place=parameter["in"],
-            kind=_value_type(parameter["schema"]),
+            location=parameter["in"],
+            type=_value_type(parameter["schema"]),
             is_required=parameter.get("required", False),
-            about=parameter.get("description", ""),
+            description=parameter.get("description", ""),
         )
 
 
@@ -111,7 +111,9 @@ def _body(document: Document, operation: Mapping[str, Any]) -> Iterator[ApiField
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> Schema:
-    return Schema(name=name, about=schema.get("description", ""), fields=tuple(_fields(schema, "")))
+    return Schema(
+        name=name, description=schema.get("description", ""), fields=tuple(_fields(schema, ""))
+    )
 
 
 def _fields(schema: Mapping[str, Any], place: str) -> Iterator[ApiField]:
@@ -119,10 +121,10 @@ def _fields(schema: Mapping[str, Any], place: str) -> Iterator[ApiField]:
     for name, field_schema in schema.get("properties", {}).items():
         yield ApiField(
             name=name,
-            place=place,
-            kind=_value_type(field_schema),
+            location=place,
+            type=_value_type(field_schema),
             is_required=name in required,
-            about=field_schema.get("description", ""),
+            description=field_schema.get("description", ""),
         )
 
 
@@ -130,26 +132,24 @@ def _response_type(response: Mapping[str, Any]) -> ValueType:
     for media, content in response.get("content", {}).items():
         if media == "application/json":
             return _value_type(content.get("schema", {}))
-        return ValueType(words=media)
-    return ValueType(words="nothing")
+        return ValueType(text=media)
+    return ValueType(text="nothing")
 
 
 def _value_type(schema: Mapping[str, Any]) -> ValueType:
     """Describe a schema in a few words; a named schema by its name."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(_SCHEMAS)
-        return ValueType(words=name, shape=name)
+        return ValueType(text=name, schema=name)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         kinds = [_value_type(choice) for choice in choices]
-        shape = next((kind.shape for kind in kinds if kind.shape), "")
-        return ValueType(
-            words=" or ".join(dict.fromkeys(kind.words for kind in kinds)), shape=shape
-        )
+        shape = next((kind.schema for kind in kinds if kind.schema), "")
+        return ValueType(text=" or ".join(dict.fromkeys(kind.text for kind in kinds)), schema=shape)
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
-        return ValueType(words=", ".join(map(str, values)))
+        return ValueType(text=", ".join(map(str, values)))
     if schema.get("type") == "array":
         item_type = _value_type(schema.get("items", {}))
-        return ValueType(words=f"list of {item_type.words}", shape=item_type.shape)
-    return ValueType(words=str(schema.get("format") or schema.get("type", "anything")))
+        return ValueType(text=f"list of {item_type.text}", schema=item_type.schema)
+    return ValueType(text=str(schema.get("format") or schema.get("type", "anything")))

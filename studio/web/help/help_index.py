@@ -19,7 +19,7 @@ class Chapter:
     """The settings of one section."""
 
     title: str
-    intro: str
+    description: str
     entries: Sequence[FieldReference]
 
 
@@ -27,13 +27,13 @@ class Chapter:
 class HelpMatches:
     """The help entries that match a query; all of them for an empty one."""
 
-    chapters: Sequence[Chapter]
+    sections: Sequence[Chapter]
     precisions: Sequence[Precision]
     failures: Sequence[Failure]
 
     @property
     def count(self) -> int:
-        knobs_found = sum(len(chapter.entries) for chapter in self.chapters)
+        knobs_found = sum(len(chapter.entries) for chapter in self.sections)
         return knobs_found + len(self.precisions) + len(self.failures)
 
 
@@ -47,7 +47,7 @@ def recipe_fields() -> dict[str, FieldReference]:
 def search_help(query: str) -> HelpMatches:
     words = query.casefold().split()
     return HelpMatches(
-        chapters=_group_by_section(
+        sections=_group_by_section(
             entry
             for entry in recipe_fields().values()
             if entry.matches(words) or _contains_all(words, entry.label, entry.help)
@@ -102,7 +102,7 @@ def _group_by_section(entries: Iterable[FieldReference]) -> list[Chapter]:
     return [
         Chapter(
             title=title,
-            intro=_intro(section_entries[0]) if section_entries[0].group else "",
+            description=_intro(section_entries[0]) if section_entries[0].group else "",
             entries=section_entries,
         )
         for title, section_entries in by_title.items()

@@ -52,7 +52,7 @@ def _sample_form() -> Fieldset:
     problems = {"optimisation.learning_rate": "This is not a number."}
     values = {"optimisation": {"learning_rate": "fast"}}
     form = recipe_form.fieldset(SFTRecipe, values, problems)
-    return next(section for section in form.inner if section.name == "optimisation")
+    return next(section for section in form.sections if section.name == "optimisation")
 
 
 def _sample_curves() -> dict[str, Any]:

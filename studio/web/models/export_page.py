@@ -36,7 +36,7 @@ class ExportRow:
 
     export: Export
     files: list[ArtifactFile]
-    base: str
+    model_name: str
     """Its name among the base models, if it is one."""
     wait: Wait | None
     """Why it waits, if it does."""
@@ -85,7 +85,7 @@ def list_exports(db: Session, run: Run, run_folders: Path) -> list[ExportRow]:
         ExportRow(
             export=export,
             files=artifacts.list_files(folder.export(export.id or 0).files),
-            base=bases.get(str(folder.export(export.id or 0).files), ""),
+            model_name=bases.get(str(folder.export(export.id or 0).files), ""),
             wait=wait_reasons.explain_work_wait(db, export),
         )
         for export in exports.list_for_run(db, run.id or 0)

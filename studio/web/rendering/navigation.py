@@ -15,7 +15,7 @@ class NavItem:
     child_paths: tuple[str, ...] = ()
     """Path prefixes of the pages below it."""
 
-    def holds(self, path: str) -> bool:
+    def is_active_for(self, path: str) -> bool:
         return path == self.href or path.startswith(self.child_paths)
 
 
@@ -52,7 +52,7 @@ NAV_ITEMS = (
 @dataclass(frozen=True, slots=True)
 class Shortcut:
     keys: tuple[str, ...]
-    does: str
+    description: str
 
 
 SHORTCUTS = (

@@ -12,14 +12,14 @@ from studio.services.workers.worker_process import WorkerExit
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    death: WorkerExit | None
+    exit: WorkerExit | None
     """How the worker exited, if none is running."""
-    failing: list[str]
+    problems: list[str]
     """What the worker cannot do at present, in sentences."""
 
     @property
-    def is_well(self) -> bool:
-        return self.death is None and not self.failing
+    def is_healthy(self) -> bool:
+        return self.exit is None and not self.problems
 
 
 def worker_status(request: Request) -> WorkerStatus:

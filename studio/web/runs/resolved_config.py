@@ -24,8 +24,8 @@ class Fact:
     """A requested value beside the actual one."""
 
     name: str
-    asked: str
-    ran: str
+    requested: str
+    actual: str
     differs: bool
 
 
@@ -49,8 +49,8 @@ def _fact(name: str, requested: dict[str, Any], actual: object) -> Fact:
     requested_value = requested.get(name)
     return Fact(
         name=name.rpartition(".")[2] if "." in name else formatting.metric_title(name),
-        asked=formatting.setting(requested_value),
-        ran=formatting.size(actual)
+        requested=formatting.setting(requested_value),
+        actual=formatting.size(actual)
         if isinstance(actual, int) and name.endswith("_bytes")
         else formatting.setting(actual),
         differs=name in requested and requested_value != actual,

@@ -22,8 +22,8 @@ class EventLine:
 
     at: datetime
     kind: str
-    words: str
-    times: int = 1
+    text: str
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,26 +32,26 @@ class AttemptRow:
 
     attempt: Attempt
     seconds: float | None
-    ended: str
+    end_reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHistory:
-    lines: list[EventLine]
+    events: list[EventLine]
     last_id: int
     """Id of the newest event shown; the event stream continues after it."""
-    is_cut: bool
-    goes: list[AttemptRow]
+    is_truncated: bool
+    attempts: list[AttemptRow]
 
 
 def load_history(db: Session, run: Run) -> RunHistory:
     run_id = run.id or 0
     events = runs.list_newest_events(db, run_id, limit=MAX_EVENTS)
     return RunHistory(
-        lines=_event_lines(events),
+        events=_event_lines(events),
         last_id=(events[0].id or 0) if events else 0,
-        is_cut=len(events) == MAX_EVENTS,
-        goes=[_attempt_row(run, attempt) for attempt in attempts.list_attempts(db, run_id)],
+        is_truncated=len(events) == MAX_EVENTS,
+        attempts=[_attempt_row(run, attempt) for attempt in attempts.list_attempts(db, run_id)],
     )
 
 
@@ -61,9 +61,9 @@ def _event_lines(events: Sequence[RunEvent]) -> list[EventLine]:
     for row in events:
         previous = lines[-1] if lines else None
         if previous and previous.kind == row.kind == "checkpointed":
-            lines[-1] = replace(previous, times=previous.times + 1)
+            lines[-1] = replace(previous, count=previous.count + 1)
         else:
-            lines.append(EventLine(at=row.at, kind=row.kind, words=run_events.to_event(row).words))
+            lines.append(EventLine(at=row.at, kind=row.kind, text=run_events.to_event(row).words))
     return lines
 
 
@@ -71,7 +71,7 @@ def _attempt_row(run: Run, attempt: Attempt) -> AttemptRow:
     end = attempt.ended_at
     seconds = run_progress.elapsed_seconds(attempt.began_at, end) if end else None
     ended = _end_reason(attempt) if end else _unfinished_state(run, attempt)
-    return AttemptRow(attempt=attempt, seconds=seconds, ended=ended)
+    return AttemptRow(attempt=attempt, seconds=seconds, end_reason=ended)
 
 
 def _unfinished_state(run: Run, attempt: Attempt) -> str:

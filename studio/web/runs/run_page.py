@@ -48,7 +48,7 @@ class Plot:
     title: str
     keys: tuple[str, ...]
     hue: int
-    noisy: str = ""
+    smoothed_key: str = ""
     """Metric whose curve is smoothed."""
     is_hidden: bool = False
 
@@ -57,14 +57,14 @@ class Plot:
 class MemoryFigures:
     """Memory and time of a run, as text; empty if unknown."""
 
-    estimated: str
-    lengths: str
-    seconds: str
-    measured: str
+    memory_estimate: str
+    length_note: str
+    duration_estimate: str
+    measurement_note: str
 
 
 DEFAULT_PLOTS = (
-    Plot(title="Loss", keys=("loss", "eval_loss"), hue=0, noisy="loss"),
+    Plot(title="Loss", keys=("loss", "eval_loss"), hue=0, smoothed_key="loss"),
     Plot(title="Learning rate", keys=("learning_rate",), hue=2),
     Plot(title="Gradient norm", keys=("grad_norm",), hue=5),
     Plot(title="Tokens per second", keys=("tokens_per_second",), hue=4),
@@ -220,12 +220,12 @@ def _memory_figures(run: Run) -> MemoryFigures:
     timing = run.estimate.get("timing", {})
     seconds = run_progress.measure(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
     return MemoryFigures(
-        estimated=formatting.estimated_size(estimate["total"], memory.measured_peak(run))
+        memory_estimate=formatting.estimated_size(estimate["total"], memory.measured_peak(run))
         if estimate
         else "",
-        lengths=_length_note(estimate["length"], run) if estimate else "",
-        seconds=formatting.estimated_duration(timing.get("seconds"), seconds),
-        measured=formatting.memory_measure_sentence(run.resolved) if measured else "",
+        length_note=_length_note(estimate["length"], run) if estimate else "",
+        duration_estimate=formatting.estimated_duration(timing.get("seconds"), seconds),
+        measurement_note=formatting.memory_measure_sentence(run.resolved) if measured else "",
     )
 
 

@@ -80,13 +80,13 @@ class ColumnHead:
     name: str
     title: str
     numeric: bool
-    sort: str = ""
+    sort_url: str = ""
     """URL that sorts by this column; empty if it cannot be sorted."""
-    sorted: str = ""
+    sort_direction: str = ""
     """`ascending`, `descending` or empty."""
-    left: str = ""
+    move_left_url: str = ""
     """URL that moves the column one place to the left."""
-    without: str = ""
+    remove_url: str = ""
     """URL that hides the column; empty for the name."""
 
 
@@ -102,7 +102,7 @@ class Cell:
     """Whether it is a setting that differs from the baseline."""
 
     @property
-    def figure(self) -> str:
+    def live_figure(self) -> str:
         """The name under which the event stream updates the value; empty if it does not."""
         if self.field.key:
             return self.field.key if self.field.form == "last" else ""
@@ -144,10 +144,12 @@ def _column_head(view: TableView, columns: Sequence[query_fields.Field], index: 
         name=field.name,
         title=column_title(field),
         numeric=is_numeric(field),
-        sort="" if field.kind in {"curve", "tags"} else table_url(replace(view, sort=next_sort)),
-        sorted="descending" if is_descending else "ascending" if is_ascending else "",
-        left=table_url(replace(view, columns=tuple(reordered))) if index > 1 else "",
-        without=table_url(replace(view, columns=other_names)) if index else "",
+        sort_url=""
+        if field.kind in {"curve", "tags"}
+        else table_url(replace(view, sort=next_sort)),
+        sort_direction="descending" if is_descending else "ascending" if is_ascending else "",
+        move_left_url=table_url(replace(view, columns=tuple(reordered))) if index > 1 else "",
+        remove_url=table_url(replace(view, columns=other_names)) if index else "",
     )
 
 
@@ -230,8 +232,8 @@ class GroupRow:
     group: RunGroup
     title: str
     cells: Sequence[str]
-    toggle: str
-    alone: str
+    toggle_url: str
+    filter_url: str
     """URL of the table with only its runs."""
     rows: Sequence[Row] | None
 
@@ -248,8 +250,10 @@ def group_rows(
                 format_spread(column, item.spreads.get(column.name)) if column.is_number else ""
                 for column in grouped.columns[1:]
             ],
-            toggle=table_url(view, open=_toggle_group(expanded, item.term)),
-            alone=table_url(replace(view, group="", query=f"{view.query} {item.term}".strip())),
+            toggle_url=table_url(view, open=_toggle_group(expanded, item.term)),
+            filter_url=table_url(
+                replace(view, group="", query=f"{view.query} {item.term}".strip())
+            ),
             rows=rows.get(item.term),
         )
         for item in grouped.groups

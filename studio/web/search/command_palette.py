@@ -20,10 +20,10 @@ class PaletteItem:
     """One line of the palette."""
 
     label: str
-    about: str = ""
+    description: str = ""
     href: str = ""
     """The URL it opens; empty for an action of a script in the page."""
-    does: str = ""
+    action: str = ""
     """The data attribute that triggers a script."""
     required_route: str = ""
     """The route whose permission it needs, if that is not a GET of `href`."""
@@ -37,17 +37,19 @@ class PaletteItem:
 @dataclass(frozen=True, slots=True)
 class PaletteGroup:
     title: str
-    offers: list[PaletteItem]
+    entries: list[PaletteItem]
 
 
 _ACTIONS = (
     PaletteItem(label="New experiment", href="/new"),
-    PaletteItem(label="Quick start", href="/new?preset=quick", about="the starter model and data"),
+    PaletteItem(
+        label="Quick start", href="/new?preset=quick", description="the starter model and data"
+    ),
     PaletteItem(label="Add a dataset", href="/datasets", required_route="POST /datasets"),
     PaletteItem(label="Compare runs", href="/compare"),
-    PaletteItem(label="Change theme", does="theme-toggle", about="light or dark"),
-    PaletteItem(label="Show keyboard shortcuts", does="shortcuts", about="?"),
-    PaletteItem(label="Take the tour", does="tour-start"),
+    PaletteItem(label="Change theme", action="theme-toggle", description="light or dark"),
+    PaletteItem(label="Show keyboard shortcuts", action="shortcuts", description="?"),
+    PaletteItem(label="Take the tour", action="tour-start"),
 )
 
 _SEARCH_KINDS: dict[global_search.HitKind, tuple[str, str]] = {
@@ -66,10 +68,10 @@ def find_items(db: Session, query: str) -> list[PaletteGroup]:
     for result in global_search.search(db, query.strip(), limit=MAX_PER_GROUP):
         title, url_prefix = _SEARCH_KINDS[result.kind]
         details = ", ".join(filter(None, (result.about, translate(result.status))))
-        item = PaletteItem(label=result.name, about=details, href=f"{url_prefix}{result.id}")
+        item = PaletteItem(label=result.name, description=details, href=f"{url_prefix}{result.id}")
         by_title.setdefault(title, []).append(item)
     pages = [
-        PaletteItem(label=nav_item.label, href=nav_item.href, about=f"g {nav_item.key}")
+        PaletteItem(label=nav_item.label, href=nav_item.href, description=f"g {nav_item.key}")
         for nav_item in NAV_ITEMS
     ]
     groups = (
@@ -96,4 +98,4 @@ def _recipe_field_items(words: list[str]) -> Iterator[PaletteItem]:
     for entry in help_index.recipe_fields().values() if words else ():
         if entry.matches(words) or _label_matches(entry.label, words):
             href = f"/help/knobs/{entry.name}"
-            yield PaletteItem(label=entry.label, about=entry.name, href=href)
+            yield PaletteItem(label=entry.label, description=entry.name, href=href)

@@ -64,8 +64,8 @@ class MemoryChart:
 
     rows: Sequence[tuple[PrecisionLine, float | None, float | None, str]]
     """Line, estimated bytes, measured bytes, and both as text."""
-    most: float
-    measured: Sequence[str]
+    max_bytes: float
+    measurement_notes: Sequence[str]
     """How memory was measured; this may differ between the runs of a study."""
 
 
@@ -146,8 +146,8 @@ def _form(
     options = [
         choices.PrecisionOption(
             mode=mode,
-            refusal=studies.explain_refusal(db, recipe, mode.name),
-            caution=mode.warning(hardware),
+            unavailable_reason=studies.explain_refusal(db, recipe, mode.name),
+            warning=mode.warning(hardware),
         )
         for mode in PRECISIONS.values()
     ]
@@ -176,7 +176,9 @@ def _preselected(options: Sequence[choices.PrecisionOption]) -> set[str]:
 
     """
     without_warning: set[str] = {
-        option.mode.name for option in options if not option.caution and not option.refusal
+        option.mode.name
+        for option in options
+        if not option.warning and not option.unavailable_reason
     }
     return without_warning if without_warning - {REFERENCE} else {REFERENCE, DEFAULT_PRECISION}
 
@@ -221,7 +223,7 @@ def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLi
         formatting.memory_measure_sentence(run.resolved) for run in report.runs if run.resolved
     }
     largest = max((size for pair in sizes for size in pair if size is not None), default=1)
-    return MemoryChart(rows=rows, most=largest, measured=sorted(methods))
+    return MemoryChart(rows=rows, max_bytes=largest, measurement_notes=sorted(methods))
 
 
 def _attachment(text: str, ending: str, study_id: int) -> Response:

@@ -54,7 +54,7 @@ class FieldRow:
     """One setting in the form."""
 
     input: Input
-    typed: str
+    text: str
     problem: str
 
     @property
@@ -67,12 +67,13 @@ class FieldRow:
         if self.input.widget == "checkbox":
             return (("true", "on"), ("false", "off"))
         return [
-            (choice, self.input.knob.titles.get(choice, choice)) for choice in self.input.choices
+            (choice, self.input.knob.choice_titles.get(choice, choice))
+            for choice in self.input.choices
         ]
 
     @property
-    def chosen(self) -> Sequence[str]:
-        return self.typed.split(", ")
+    def selected(self) -> Sequence[str]:
+        return self.text.split(", ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class FormSection:
     @property
     def is_open(self) -> bool:
         """Whether an advanced setting is set or invalid."""
-        return any(row.typed or row.problem for row in self.advanced)
+        return any(row.text or row.problem for row in self.advanced)
 
 
 async def _parse_draft(request: Request) -> SweepDraft:
@@ -205,30 +206,30 @@ def _sections(
 ) -> Iterator[tuple[str, Sequence[Input]]]:
     """Yield the sections; of variants all of them, after the choice between them."""
     yield section.title if section.name else "What to train", section.inputs
-    for subsection in section.inner:
-        if not subsection.kinds:
+    for subsection in section.sections:
+        if not subsection.variants:
             yield from _sections(subsection, discriminators)
             continue
         name = next(item for item in discriminators if item.rpartition(".")[0] == subsection.name)
         yield subsection.title, [_variant_input(subsection, name)]
         seen_names: set[str] = set()
-        for kind in subsection.kinds:
+        for kind in subsection.variants:
             yield kind.title, [item for item in kind.inputs if item.name not in seen_names]
             seen_names |= {item.name for item in kind.inputs}
 
 
 def _variant_input(section: Fieldset, name: str) -> Input:
     """Return the choice between the variants of a section as an ordinary setting."""
-    titles = {kind.kind: kind.title for kind in section.kinds}
+    titles = {kind.variant: kind.title for kind in section.variants}
     return Input(
         name=name,
         widget="select",
-        knob=FieldSpec("Kind", titles=titles),
+        knob=FieldSpec("Kind", choice_titles=titles),
         help=section.intro,
-        value=section.kind,
+        value=section.variant,
         problem="",
-        base=section.kind,
-        default=section.kind,
+        initial=section.variant,
+        default=section.variant,
         choices=tuple(titles),
     )
 
@@ -241,7 +242,7 @@ def _recipe_sections(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]
 def _field_row(control: Input, draft: SweepDraft, problems: Mapping[str, str]) -> FieldRow:
     return FieldRow(
         input=control,
-        typed=draft.space.get(control.name, ""),
+        text=draft.space.get(control.name, ""),
         problem=problems.get(control.name, ""),
     )
 

@@ -34,8 +34,8 @@ class Plot:
     """Labels of the x axis, at equal distances."""
     is_range: bool
     """Whether the first and the last tick are at the ends of the axis."""
-    least: str
-    most: str
+    y_min: str
+    y_max: str
     """The ends of the y axis."""
 
 
@@ -61,7 +61,7 @@ def build_plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list
             )
             for x, trial in zip(places, varied, strict=True)
         ]
-        ends = {"least": formatting.number(low), "most": formatting.number(high)}
+        ends = {"y_min": formatting.number(low), "y_max": formatting.number(high)}
         # Draw the best mark last, on top of the others.
         marks.sort(key=lambda mark: mark.kind == "best")
         is_range = isinstance(sweep.space[name], Range)

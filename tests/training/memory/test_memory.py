@@ -116,7 +116,9 @@ def small(family: str, layers: int) -> PreTrainedConfig:
 def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: BatchShape) -> None:
     asked = recipe(*WAYS[way])
     told = small(family, 1)
-    known = ModelFacts(family=family, declared="float32", shape=model_shape.read(told.to_dict()))
+    known = ModelFacts(
+        family=family, declared_dtype="float32", shape=model_shape.read(told.to_dict())
+    )
     assert known.shape is not None
 
     one_more = kept(family, 3, asked, load) - kept(family, 2, asked, load)

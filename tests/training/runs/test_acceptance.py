@@ -271,7 +271,7 @@ def test_the_native_format_is_read_from_the_files(dtype: str, taught: Path, tmp_
 
     found = recommendation.read_model_facts(tmp_path)
 
-    assert (found.native, found.stored) == (dtype, {dtype: 1.0})
+    assert (found.main_dtype, found.stored) == (dtype, {dtype: 1.0})
 
 
 def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:

@@ -139,8 +139,8 @@ def test_eight_bits_are_emulated_on_a_processor_and_said_to_be() -> None:
 def test_a_product_of_eight_bits_has_its_own_format_and_its_gradients_another() -> None:
     mode = PRECISIONS["fp8"]
 
-    assert (mode.format.largest, mode.format.step) == (448.0, 2**-3)
-    assert mode.products == "float8_e4m3fn (float8_e5m2 of gradients)"
+    assert (mode.format.max, mode.format.eps) == (448.0, 2**-3)
+    assert mode.matmul_text == "float8_e4m3fn (float8_e5m2 of gradients)"
 
 
 @pytest.mark.parametrize("mode", PRECISIONS.values(), ids=lambda mode: mode.name)

@@ -16,12 +16,18 @@ T4 = Hardware(
 
 
 def test_a_precision_that_cannot_run_says_why() -> None:
-    refused = {one.mode.name: one.refusal for one in choices.precision_options(T4) if one.refusal}
+    refused = {
+        one.mode.name: one.unavailable_reason
+        for one in choices.precision_options(T4)
+        if one.unavailable_reason
+    }
 
     assert refused["bf16"] == (
         "needs compute capability 8.0 or newer; Tesla T4 has 7.5, which only emulates it"
     )
-    assert [one.mode.name for one in choices.precision_options(T4) if not one.refusal] == [
+    assert [
+        one.mode.name for one in choices.precision_options(T4) if not one.unavailable_reason
+    ] == [
         "fp16",
         "fp32",
         "fp32_bf16_matmul",

@@ -83,15 +83,15 @@ def test_help_is_the_line_under_the_field() -> None:
 
 
 def test_the_intro_leaves_out_what_is_for_programmers() -> None:
-    (extra,) = fieldset(Tea, {}).inner
+    (extra,) = fieldset(Tea, {}).sections
 
-    assert [one.intro for one in extra.kinds] == ["Sweet.", "White."]
+    assert [one.intro for one in extra.variants] == ["Sweet.", "White."]
 
 
 def test_alternatives_are_titled_by_their_section_or_their_kind() -> None:
-    (extra,) = fieldset(Tea, {}).inner
+    (extra,) = fieldset(Tea, {}).sections
 
-    assert [one.title for one in extra.kinds] == ["Sugar", "Milk, of any kind"]
+    assert [one.title for one in extra.variants] == ["Sugar", "Milk, of any kind"]
 
 
 def test_what_a_person_typed_stays_as_it_was() -> None:
@@ -111,9 +111,9 @@ def test_numbers_are_written_short() -> None:
 
 
 def test_the_chosen_alternative_is_the_one_in_force() -> None:
-    (extra,) = fieldset(Tea, {"extra": {"kind": "milk"}}).inner
+    (extra,) = fieldset(Tea, {"extra": {"kind": "milk"}}).sections
 
-    assert (extra.kind, [one.kind for one in extra.kinds]) == ("milk", ["sugar", "milk"])
+    assert (extra.variant, [one.variant for one in extra.variants]) == ("milk", ["sugar", "milk"])
 
 
 def test_a_text_where_a_group_belongs_is_passed_over() -> None:
@@ -150,7 +150,7 @@ def test_changes_are_told_with_what_takes_them_back() -> None:
     base = {"leaf": "mint", "extra": {"kind": "sugar", "spoons": 1}}
     form = fieldset(Tea, {"leaf": "", "extra": {"kind": "milk", "oat": "true"}}, base=base)
 
-    assert [(one.label, one.before, one.after, one.values) for one in form_changes(form)] == [
+    assert [(one.label, one.old_text, one.new_text, one.values) for one in form_changes(form)] == [
         ("Leaf", "mint", "empty", '{"leaf": "mint"}'),
         ("Extra", "Sugar", "Milk, of any kind", '{"extra.kind": "sugar"}'),
         ("Oat milk", "off", "on", '{"extra.oat": "false"}'),

@@ -21,7 +21,7 @@ def write(folder: Path, wanted: object, **files: str) -> Path:
 def test_code_is_wanted_where_a_config_names_it(tmp_path: Path) -> None:
     found = model_code.read(write(tmp_path, OWN, modeling_own="1"))
 
-    assert (found.wanted, found.files, found.lacking) == (
+    assert (found.requested, found.files, found.missing_files) == (
         ("configuration_own.OwnConfig", "modeling_own.Own"),
         ("modeling_own.py",),
         ("configuration_own.py",),
@@ -32,7 +32,7 @@ def test_a_tokenizer_may_want_it_alone(tmp_path: Path) -> None:
     asked = {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(asked))
 
-    assert model_code.read(tmp_path).wanted == ("tokenization_own.Own",)
+    assert model_code.read(tmp_path).requested == ("tokenization_own.Own",)
 
 
 def test_files_that_nobody_asks_for_are_no_code(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_any_change_of_any_file_changes_the_hash(tmp_path: Path) -> None:
 def test_code_of_other_repositories_is_told_apart(tmp_path: Path) -> None:
     found = model_code.read(write(tmp_path, {"AutoConfig": "evil/repo--modeling.Own"}))
 
-    assert (found.elsewhere, found.lacking) == (("evil/repo--modeling.Own",), ())
+    assert (found.external, found.missing_files) == (("evil/repo--modeling.Own",), ())
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "nonsense", "[]", " " * (17 * 2**20)])

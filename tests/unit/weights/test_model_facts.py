@@ -20,7 +20,13 @@ def test_weights_say_what_they_are(tmp_path: Path) -> None:
     }
     found = model_facts.read(safetensors_folders.write(tmp_path, values, dtype="bfloat16"))
 
-    assert (found.family, found.native, found.declared, found.parameters, found.stored) == (
+    assert (
+        found.family,
+        found.main_dtype,
+        found.declared_dtype,
+        found.parameters,
+        found.stored,
+    ) == (
         "llama",
         "bfloat16",
         "bfloat16",
@@ -45,7 +51,11 @@ def test_a_config_that_disagrees_is_noticed(
 ) -> None:
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])}, **config))
 
-    assert (found.declared, found.disagrees, found.native) == (declared, disagrees, "float32")
+    assert (found.declared_dtype, found.has_dtype_mismatch, found.main_dtype) == (
+        declared,
+        disagrees,
+        "float32",
+    )
 
 
 @pytest.mark.parametrize("name", ["llama\nimport os", "x" * 65, 7, ["llama"]])
@@ -187,7 +197,7 @@ def test_a_config_alone_says_little(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = model_facts.read(tmp_path)
 
-    assert (found.has_weights, found.native, found.stats.largest) == (False, "bfloat16", None)
+    assert (found.has_weights, found.main_dtype, found.stats.largest) == (False, "bfloat16", None)
     assert found == model_facts.from_config(tmp_path)
 
 

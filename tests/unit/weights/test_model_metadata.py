@@ -48,16 +48,16 @@ def test_a_licence_is_what_the_front_matter_says(tmp_path: Path, card: str, lice
 def test_the_longest_text_is_what_the_config_says(
     tmp_path: Path, config: dict[str, Any], context: int | None
 ) -> None:
-    assert model_metadata.read(write(tmp_path, **config)).context == context
+    assert model_metadata.read(write(tmp_path, **config)).context_length == context
 
 
 def test_a_template_is_found_where_transformers_looks(tmp_path: Path) -> None:
     write(tmp_path)
-    assert model_metadata.read(tmp_path).template == ""
+    assert model_metadata.read(tmp_path).template_file == ""
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
-    assert model_metadata.read(tmp_path).template == "tokenizer_config.json"
+    assert model_metadata.read(tmp_path).template_file == "tokenizer_config.json"
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
-    assert model_metadata.read(tmp_path).template == "chat_template.jinja"
+    assert model_metadata.read(tmp_path).template_file == "chat_template.jinja"
 
 
 def test_a_file_beside_the_weights_may_not_be_absurdly_large(tmp_path: Path) -> None:

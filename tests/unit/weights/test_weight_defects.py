@@ -29,7 +29,7 @@ def test_each_tensor_is_named_with_its_count(tmp_path: Path, code: str) -> None:
     }
     safetensors_folders.write(tmp_path, values)
 
-    assert scanned(tmp_path) == WeightDefects(not_finite={"nan": 1, "infinite": 2}, blank=())
+    assert scanned(tmp_path) == WeightDefects(not_finite={"nan": 1, "infinite": 2}, all_zero=())
 
 
 def test_the_largest_numbers_of_a_format_are_sound(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
     shapes = {"a.weight": ("F32", [4, 4]), "bias": ("F32", [4])}
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
 
-    assert found.broken.blank == ("a.weight",)
+    assert found.defects.all_zero == ("a.weight",)
     said = "All zeros: a.weight. The file may be incomplete; compare its size or checksum."
     assert said in precision_warnings.list_warnings(make_recipe(), found)
 

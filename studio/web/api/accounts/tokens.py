@@ -56,7 +56,7 @@ def listing(db: DB, who: CurrentIdentity) -> TokensOut:
 def make(body: NewToken, db: DB, who: CurrentIdentity) -> NewTokenOut:
     """Create a token. It cannot have more permissions than you have."""
     token_request = api_tokens.TokenRequest(body.name, Scope(body.scope), body.days)
-    token, secret = api_tokens.create(db, token_request, who.account_id, who.level)
+    token, secret = api_tokens.create(db, token_request, who.account_id, who.max_scope)
     return NewTokenOut(**TokenOut.model_validate(token).model_dump(), token=secret)
 
 

@@ -140,14 +140,14 @@ def _stats_response(response: Response, task: Task, max_length: int) -> TokenSta
 
 
 def _stats_out(figures: shown.StatsFigures) -> StatsOut:
-    parts = {part.part: _part_out(part) for part in figures.sides}
+    parts = {part.part: _part_out(part) for part in figures.parts}
     return StatsOut(
-        sentence=figures.sentence, train=parts["train"], validation=parts.get("validation")
+        sentence=figures.summary, train=parts["train"], validation=parts.get("validation")
     )
 
 
 def _part_out(part: shown.PartView) -> PartOut:
-    counts = part.tally
+    counts = part.counts
     return PartOut(
         rows=counts.rows,
         tokens=counts.tokens,
@@ -159,7 +159,7 @@ def _part_out(part: shown.PartView) -> PartOut:
             for name, tokens in counts.roles.items()
         },
         lengths=dict(part.lengths),
-        cut=TruncationOut.model_validate(part.lost),
+        cut=TruncationOut.model_validate(part.truncation),
         histogram=[BarOut.model_validate(item) for item in part.bars],
         longest=[RowLengthOut.model_validate(item) for item in counts.longest],
         shortest=[RowLengthOut.model_validate(item) for item in counts.shortest],

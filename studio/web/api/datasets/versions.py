@@ -288,7 +288,7 @@ def built_out(made: BuildResult, response: Response, uses: dict[int, int]) -> Bu
 def _row_out(numbered: NumberedRow, finding: FindingInRow | None = None) -> RowOut:
     extra: dict[str, Any] = {} if numbered.source is None else {"source": numbered.source}
     if finding is not None:
-        extra |= {"why": finding.why, "twin": finding.twin}
+        extra |= {"why": finding.reason, "twin": finding.twin}
     return RowOut.model_validate({"number": numbered.number} | extra | numbered.row)
 
 

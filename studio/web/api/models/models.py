@@ -183,11 +183,11 @@ def _find_model(db: DB, name: str) -> Model:
 
 def _code_out(model: Model) -> CodeOut | None:
     code, _why = remote_code_trust.try_inspect_code(model)
-    if code is None or not code.wanted:
+    if code is None or not code.requested:
         return None
     return CodeOut(
         revision=model.revision or code.sha256,
-        wanted=list(code.wanted),
+        wanted=list(code.requested),
         files=list(code.files),
         consent=model.consent,
     )
@@ -206,5 +206,5 @@ def _hub_model_out(offer: downloads.DownloadOffer) -> HubModelOut:
         has_safetensors=not offer.refusal,
         refusal=offer.refusal,
         hint=offer.hint,
-        model_id=offer.here.id if offer.here else None,
+        model_id=offer.local_model.id if offer.local_model else None,
     )

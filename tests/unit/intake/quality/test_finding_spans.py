@@ -18,7 +18,7 @@ def pair(question: str, answer: str) -> dict[str, Any]:
 
 def found(code: str, row: dict[str, Any]) -> list[list[str]]:
     """Return what is marked in each text of a row."""
-    return [[one.text for one in text if one.is_found] for text in locate_finding(code, row).texts]
+    return [[one.text for one in text if one.is_match] for text in locate_finding(code, row).texts]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def found(code: str, row: dict[str, Any]) -> list[list[str]]:
 def test_the_place_is_marked(
     code: str, row: dict[str, Any], marked: list[list[str]], why: str
 ) -> None:
-    assert (found(code, row), locate_finding(code, row).why) == (marked, why)
+    assert (found(code, row), locate_finding(code, row).reason) == (marked, why)
 
 
 def test_marked_or_not_all_of_a_text_is_shown() -> None:
@@ -74,7 +74,7 @@ def test_what_is_cut_off_of_a_long_row_is_marked() -> None:
     row = pair("é" * 48, "word " * (LONG_BYTES // 5) + "the end")
     question, answer = found("over_long", row)
     assert (question, answer[0].endswith("the end"), len(answer[0])) == ([], True, 96 + 7 - 1)
-    assert locate_finding("over_long", row).why == (
+    assert locate_finding("over_long", row).reason == (
         "About 1,049 tokens: the marked part is beyond the first 1,024."
     )
 
@@ -103,7 +103,7 @@ def test_turns_out_of_order_are_named_one_by_one(
     roles: tuple[str, ...], turns: tuple[int, ...], why: str
 ) -> None:
     seen = locate_finding("out_of_order", talk(*((role, role) for role in roles)))
-    assert (seen.turns, seen.why) == (turns, why)
+    assert (seen.turns, seen.reason) == (turns, why)
 
 
 def test_the_worse_answer_is_marked_too() -> None:
@@ -116,5 +116,5 @@ def test_the_worse_answer_is_marked_too() -> None:
 
 
 def test_a_row_that_repeats_another_says_which() -> None:
-    assert locate_finding("duplicates", pair("a", "b"), 12).why == "Identical to row 12."
-    assert locate_finding("overlap", pair("a", "b"), 3).why == "Asks the same as training row 3."
+    assert locate_finding("duplicates", pair("a", "b"), 12).reason == "Identical to row 12."
+    assert locate_finding("overlap", pair("a", "b"), 3).reason == "Asks the same as training row 3."

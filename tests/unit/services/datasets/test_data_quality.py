@@ -159,7 +159,7 @@ def test_the_rows_of_a_finding_are_shown_a_page_at_a_time(
 
     assert ([one.number for one in page.rows], page.next_after) == ([22, 23], 23)
     seen = data_quality.locate_spans(folder, version, which, page)
-    assert {number: one.why for number, one in seen.items()} == {
+    assert {number: one.reason for number, one in seen.items()} == {
         22: "Identical to row 2.",
         23: "Identical to row 3.",
     }

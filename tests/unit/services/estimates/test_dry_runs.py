@@ -82,7 +82,7 @@ def test_what_was_counted_takes_the_place_of_the_closed_form(
 
     assert before is None
     assert found is not None
-    assert (found.is_exact, found.closed, found.estimate.length) == (True, None, 90)
+    assert (found.is_exact, found.formula_total, found.estimate.length) == (True, None, 90)
     assert found.estimate.parts.items() >= PARTS.items()
 
 
@@ -100,7 +100,7 @@ def test_a_dry_run_shows_how_far_the_closed_form_misses(db: Session, settings: S
     assert closed is not None
     assert exact is not None
     assert again is not None
-    assert (exact.closed, again.total) == (closed.total, exact.total)
+    assert (exact.formula_total, again.total) == (closed.total, exact.total)
     assert closed.estimate.length == RESULT["longest_example"]
 
 

@@ -30,7 +30,7 @@ SHAPE = ModelShape(
 )
 FACTS = ModelFacts(
     family="llama",
-    declared="float32",
+    declared_dtype="float32",
     parameters=3_000_000,
     stored={"float32": 1.0},
     linear_features=20_000,
@@ -125,13 +125,13 @@ def test_an_estimate_says_what_it_assumes(
 def test_two_runs_teach_nothing() -> None:
     by = known(seen(RECIPE, 1.5), seen(RECIPE, 1.5))
 
-    assert need(by).learnt.factor == 1.0
+    assert need(by).correction.factor == 1.0
 
 
 def test_three_runs_correct_by_their_median() -> None:
     by = known(*(seen(RECIPE, ratio) for ratio in (1.1, 1.2, 1.9)))
 
-    assert need(by).learnt.factor == pytest.approx(1.2)
+    assert need(by).correction.factor == pytest.approx(1.2)
     assert need(by).total == pytest.approx(1.2 * need(by).estimate.total)
 
 
@@ -139,7 +139,7 @@ def test_runs_in_another_precision_correct_nothing() -> None:
     other = make_recipe(precision="bf16", adapter={"kind": "full"})
     by = known(*(seen(other, 1.5) for _ in range(3)))
 
-    assert need(by).learnt.runs == 0
+    assert need(by).correction.runs == 0
 
 
 def test_the_lengths_a_run_has_found_are_those_of_the_next() -> None:
@@ -161,7 +161,7 @@ def test_examples_that_were_cut_tell_nothing_of_a_longer_limit() -> None:
 )
 def test_a_need_is_judged_against_the_room(share: float, verdict: str) -> None:
     found = need(known())
-    room = round((found.total + found.beside) / share)
+    room = round((found.total + found.overhead_bytes) / share)
 
     assert replace(found, room=room).verdict == verdict
 

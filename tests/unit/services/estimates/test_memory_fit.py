@@ -28,7 +28,7 @@ MACHINE = Hardware(
 )
 SEVEN = ModelFacts(
     family="llama",
-    declared="bfloat16",
+    declared_dtype="bfloat16",
     parameters=7_000_000_000,
     stored={"bfloat16": 1.0},
     linear_features=1_000_000,
@@ -101,7 +101,7 @@ def test_the_worse_of_both_decides(device: float, host: float, verdict: Verdict)
     own = HostMemory(loading=10 * GIB, saving=GIB, examples=0, beside=CUDA_HOST_BYTES, room=1)
     both = replace(
         found,
-        room=round((found.total + found.beside) / device),
+        room=round((found.total + found.overhead_bytes) / device),
         host=replace(own, room=round((own.total + own.beside) / host)),
     )
 

@@ -20,7 +20,9 @@ PROCESSOR = Hardware(
     packages=frozenset(OPTIONAL_PACKAGES),
 )
 H100 = replace(PROCESSOR, gpus=(Gpu(index=0, name="H100", memory_bytes=2**36, capability=(9, 0)),))
-EVEN = ModelFacts(family="llama", declared="bfloat16", parameters=1000, stored={"bfloat16": 1.0})
+EVEN = ModelFacts(
+    family="llama", declared_dtype="bfloat16", parameters=1000, stored={"bfloat16": 1.0}
+)
 ODD = replace(EVEN, float8_unfit_layers=("a.weight", "b.weight", "c.weight", "d.weight"))
 
 

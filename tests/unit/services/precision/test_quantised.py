@@ -20,7 +20,7 @@ HERE = replace(BARE, packages=frozenset({"bitsandbytes"}))
 NATIVE = {"adapter": {"base_dtype": "native"}}
 MODEL = ModelFacts(
     family="llama",
-    declared="bfloat16",
+    declared_dtype="bfloat16",
     parameters=1_500_000,
     stored={"bfloat16": 1.0},
     linear_features=5000,

@@ -45,7 +45,7 @@ def model(
 ) -> ModelFacts:
     return ModelFacts(
         family=family,
-        declared=dtype,
+        declared_dtype=dtype,
         parameters=1000,
         stored={dtype: 1.0},
         linear_features=50,
@@ -385,11 +385,11 @@ def test_modes_that_repair_the_rounding_are_not_warned_of(precision: str) -> Non
             ),
         ),
         (
-            ModelFacts(parameters=1, declared="float16", stored={"float32": 1.0}),
+            ModelFacts(parameters=1, declared_dtype="float16", stored={"float32": 1.0}),
             "The config says float16, but the weights are float32: trust the weights.",
         ),
         (
-            ModelFacts(parameters=9, broken=WeightDefects(not_finite={"a": 1, "b": 1})),
+            ModelFacts(parameters=9, defects=WeightDefects(not_finite={"a": 1, "b": 1})),
             (
                 "2 weights of this model are NaN or infinite, in a, b: a run would fail before its "
                 "first step. Download it again or choose another."

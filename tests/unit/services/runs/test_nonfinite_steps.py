@@ -19,9 +19,9 @@ def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path
     log.write_text("".join(f"step {step}/9  loss 1\n" for step in range(1, 40)))
     found = nonfinite_steps.inspect_step(db, run.id or 0, 3, log)
 
-    assert (found.numbers, found.steps) == ({"loss": "inf"}, [2, 3])
+    assert (found.values, found.steps) == ({"loss": "inf"}, [2, 3])
     assert [one.data["module"] for one in found.alarms] == ["layers.3"]
-    assert [line.text for line in found.lines if line.is_it] == ["step 3/9  loss 1"]
+    assert [line.text for line in found.lines if line.is_match] == ["step 3/9  loss 1"]
     assert (found.lines[0].number, found.lines[-1].number) == (1, 15)
 
 
