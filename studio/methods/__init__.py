@@ -4,11 +4,21 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, TypeAdapter
 
+from studio import metrics
 from studio.methods.base import Method
 from studio.methods.sft import SFT, SFTRecipe
+from studio.metrics import Direction
 from studio.recipe.upgrade import upgrade
 
 METHODS: dict[str, Method] = {method.name: method for method in (SFT,)}
+METRICS = metrics.catalogue(method.metrics for method in METHODS.values())
+"""All metrics of all methods by key, in display order."""
+
+
+def direction(key: str) -> Direction:
+    """Return the better direction of a metric, or empty if it has none or is unknown."""
+    spec = METRICS.get(key)
+    return spec.better if spec else ""
 
 
 def _upgrade_values(values: Any) -> Any:  # noqa: ANN401 -- whatever was stored or sent

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from studio.metrics import MethodMetrics
 from studio.recipe.base import Recipe
 from studio.weights.model_kinds import ModelKind
 
@@ -28,5 +29,6 @@ class Method:
     recipe: type[Recipe]
     presets: tuple[Preset, ...]
     """A new form opens with the first one."""
+    metrics: MethodMetrics
     trainable_kinds: frozenset[ModelKind] = frozenset({"causal"})
     """The model kinds this method can train; others are refused when they are selected."""

@@ -34,7 +34,7 @@ SPEAKING = (
     *(
         f"studio/{name}.py"
         for name in (
-            *("data_sources", "failure_codes", "hardware", "network/hub_client"),
+            *("data_sources", "failure_codes", "hardware", "metrics", "network/hub_client"),
             *("network/safe_http", "protocols/tasks", "schemas/validation_errors"),
         )
     ),

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from studio import metrics
 from studio.methods.base import Method, Preset
 from studio.recipe.base import Recipe
 
@@ -17,6 +18,7 @@ SFT = Method(
     title="Supervised",
     summary="Train by example: provide prompts with the answers you want.",
     recipe=SFTRecipe,
+    metrics=metrics.NEXT_TOKEN,
     presets=(
         Preset(
             name="quick",

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.errors import InvalidError
+from studio.methods import METRICS, direction
 from studio.services.compare import compare, comparisons, curve_groups, recipe_differences
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import Comparison
@@ -52,7 +53,7 @@ def show(request: Request, db: DB, view: QueryParams) -> Response:
         finals={
             name: comparison.metrics[name] for name in sorted(comparison.metrics, key=_metric_order)
         },
-        directed=compare.LOWER_IS_BETTER,
+        directed={name for name in comparison.metrics if direction(name)},
         related=json.dumps(parallel_coordinates.build_axes(comparison)),
         **_chart_context(db, comparison, view),
         **_settings_context(comparison, view),
@@ -157,8 +158,8 @@ def _join_ids(ids: Sequence[int]) -> str:
 
 
 def _metric_order(key: str) -> tuple[int, str]:
-    """Order metrics as `METRIC_TITLES` lists them, unknown ones last."""
-    ordered_keys = list(formatting.METRIC_TITLES)
+    """Order metrics as the catalogue lists them, unknown ones last."""
+    ordered_keys = list(METRICS)
     return (ordered_keys.index(key) if key in ordered_keys else len(ordered_keys), key)
 
 

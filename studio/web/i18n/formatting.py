@@ -7,49 +7,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from studio.methods import METRICS
 from studio.services.tasks import tasks
 from studio.web.i18n import number_i18n
 from studio.web.i18n.locale import gettext
 from studio.web.i18n.translation import translate
-
-METRIC_TITLES: dict[str, str] = {
-    "loss": "Training loss",
-    "eval_loss": "Validation loss",
-    "best_eval_loss": "Best validation loss",
-    "mean_token_accuracy": "Token accuracy",
-    "eval_mean_token_accuracy": "Validation token accuracy",
-    "grad_norm": "Gradient norm",
-    "learning_rate": "Learning rate",
-    "tokens_per_second": "Tokens per second",
-    "tokens": "Tokens",
-    "step_seconds": "Seconds per step",
-    "train_seconds": "Training time",
-    "peak_memory_bytes": "Peak memory",
-    "loss_scale": "Loss scale",
-    "skipped_steps": "Skipped steps",
-    "rating": "Rating, 1 to 5",
-    "nonfinite_losses": "NaN or infinite losses",
-    "nonfinite_grads": "NaN or infinite gradients",
-    "grad_underflow_share": "Gradients rounded to zero",
-    "update_ratio": "Relative update size",
-    "lost_update_share": "Updates lost to rounding",
-    "activation_max": "Max activation",
-    "logit_max": "Max logit",
-    "rest": "Non-quantised weights",
-    "weight_bytes": "Weight memory",
-    "weights": "Weights",
-    "changed_weights": "Weights changed",
-    "kept_weights": "Weights kept in float32",
-    "overflowed_weights": "Became infinite",
-    "underflowed_weights": "Became zero",
-    "max_relative_change": "Max relative change",
-    "mean_relative_change": "Mean relative change",
-    "loss_before": "Loss as trained",
-    "loss_after": "Loss as exported",
-    "perplexity_before": "Perplexity before",
-    "perplexity_after": "Perplexity after",
-    "validation_tokens": "Tokens measured",
-}
 
 AXIS_TITLES: dict[str, str] = {
     "step": "Step",
@@ -110,7 +72,8 @@ _UNITS = (
 
 def metric_title(name: str) -> str:
     """Return the title of a metric."""
-    return gettext(METRIC_TITLES.get(name, name.replace("_", " ").capitalize()))
+    spec = METRICS.get(name)
+    return gettext(spec.title) if spec else name.replace("_", " ").capitalize()
 
 
 def axis_title(name: str) -> str:
