@@ -16,7 +16,7 @@ from transformers.utils import logging as upstream_logging
 
 from studio import __version__, hardware, run_manifest
 from studio.errors import TrainingError
-from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.events import (
     Event,
     Finished,
@@ -96,7 +96,9 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
     verifier = PrecisionVerifier(trainer, job.plan)
     trainer.guard = _build_guard(recipe, job, trainer)
     resolve = partial(_collect_resolved, trainer, verifier, job, recipe)
-    reporter = Reporter(emit, stop, trainer.guard, job.memory_probe, resolve)
+    reporter = Reporter(
+        emit, stop, trainer.guard, job.memory_probe, METHODS[recipe.method].metrics, resolve
+    )
     trainer.remove_callback(PrinterCallback)
     for callback in (verifier, trainer.guard, reporter):
         trainer.add_callback(callback)
@@ -124,7 +126,7 @@ def load_recipe(run: RunDir) -> AnyRecipe:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    recipe: Recipe
+    recipe: AnyRecipe
     job: TrainingJob
     trainer: Trainer
     reporter: Reporter
@@ -149,8 +151,8 @@ class TrainingRun:
             raise
         refuse_nonfinite_weights(self._model)
         self._refuse_mostly_skipped()
-        if (best_loss := self.trainer.saver.best_loss) is not None:
-            self.reporter.last["eval_loss"] = best_loss
+        if (best := self.trainer.saver.best_metric) is not None:
+            self.reporter.last[METHODS[self.recipe.method].metrics.objective.key] = best
 
     def _refuse_mostly_skipped(self) -> None:
         try:

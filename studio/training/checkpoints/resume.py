@@ -66,7 +66,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
     ) -> None:
         self.stateful_parts: dict[str, Stateful] = {}
         """Parts of the run with state, by name."""
-        self.best_loss: float | None = None
+        self.best_metric: float | None = None
         """Validation loss of the best weights, once they have been restored."""
         self._trainer = trainer
         self._store = store
@@ -141,7 +141,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
 
     def load_best(self) -> None:
         """Restore the best weights, if their checkpoint is intact."""
-        best_loss, step = self._best
+        best_metric, step = self._best
         if step is None:
             return
         try:
@@ -150,7 +150,7 @@ class CheckpointSaver(TrainerCallback):  # type: ignore[misc] # upstream is unty
             self._alarm("broken_checkpoint", f"The best weights are lost: {error}.", step)
             return
         trainer_state.load_weights(self._trainer.model, self._store.folder_for(step))
-        self.best_loss = best_loss
+        self.best_metric = best_metric
 
     def _is_due(self, step: int) -> bool:
         if self._stop.requested == "pause":

@@ -1,31 +1,33 @@
-"""Early stopping, and keeping the model with the lowest validation loss."""
+"""Early stopping, and keeping the best model."""
 
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
 
+from studio.metrics import MetricSpec
 from studio.recipe.base import Recipe
 
 
 def keeps_best_model(recipe: Recipe) -> bool:
-    """Whether the run ends with the weights of its lowest validation loss."""
+    """Whether the run ends with its best weights."""
     patience = recipe.early_stopping.early_stopping_patience
     return recipe.checkpoints.load_best_model_at_end or patience is not None
 
 
-def best_model_arguments(recipe: Recipe) -> dict[str, Any]:
+def best_model_arguments(recipe: Recipe, objective: MetricSpec) -> dict[str, Any]:
     """Return the arguments that make the trainer keep its best model and save nothing else."""
     if not keeps_best_model(recipe):
         return {"save_strategy": "no"}
     return {
         "save_strategy": "best",
         "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss",
+        "metric_for_best_model": objective.key,
+        "greater_is_better": objective.better == "higher",
     }
 
 
 class ResumableEarlyStopping(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
-    """Stops after `patience` validations without a lower loss; the count survives a resume."""
+    """Stops after `patience` validations without a better result; the count survives a resume."""
 
     SAVED_AS = "Patience"
     STATE_ATTRIBUTES = ("early_stopping_patience_counter",)

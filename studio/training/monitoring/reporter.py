@@ -8,13 +8,11 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from studio.metrics import MethodMetrics
 from studio.protocols.events import Event, MetricsLogged, Started
 from studio.training.memory.process_memory import MemoryProbe
 from studio.training.monitoring.divergence_guard import DivergenceGuard, LoggedStep
 from studio.training.stop_handler import StopHandler
-
-METRICS = ("loss", "mean_token_accuracy", "grad_norm", "learning_rate")
-EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
@@ -29,13 +27,16 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         stop: StopHandler,
         guard: DivergenceGuard,
         memory_probe: MemoryProbe,
+        metrics: MethodMetrics,
         resolve: Callable[[], dict[str, Any]],
     ) -> None:
         self.resolved: dict[str, Any] = {}
         self.tokens = 0
         self.last: dict[str, float] = {}
         """The latest value of every metric."""
-        self.best_eval_loss = math.inf
+        self.best: float | None = None
+        """The best value of the objective after training began."""
+        self._metrics = metrics
         self._emit = emit
         self._stop = stop
         self._guard = guard
@@ -91,7 +92,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         tokens = int(logs["tokens"])
         step_seconds, rate = self.throughput.lap(tokens)
         self.tokens += tokens
-        metrics = {name: float(logs[name]) for name in METRICS if name in logs}
+        metrics = {key: float(logs[key]) for key in self._metrics.keys("train") if key in logs}
         metrics |= {"tokens_per_second": rate, "step_seconds": step_seconds}
         metrics |= {
             "peak_memory_bytes": self._memory_probe.peak_bytes()
@@ -118,10 +119,12 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         **_rest: object,
     ) -> None:
         self.throughput.resume()
-        eval_metrics = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
-        # The untrained model's loss is the baseline, and its checkpoint is never the best.
+        eval_metrics = {
+            key: float(metrics[key]) for key in self._metrics.keys("eval") if key in metrics
+        }
+        # The untrained model is the baseline, and its checkpoint is never the best.
         if state.global_step:
-            self.best_eval_loss = min(self.best_eval_loss, eval_metrics["eval_loss"])
+            self.best = self._better_of(self.best, eval_metrics[self._metrics.objective.key])
         self._report(state, eval_metrics)
         if self._stop.requested == "keep" and not control.should_training_stop:
             self.stopped_early = control.should_training_stop = True
@@ -131,10 +134,11 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
     def results(self) -> dict[str, float]:
         """Return the final metrics of the run."""
+        objective = self._metrics.objective.key
         return {
             "loss": self.last["loss"],
-            "eval_loss": self.last["eval_loss"],
-            "best_eval_loss": self.best_eval_loss,
+            objective: self.last[objective],
+            f"best_{objective}": math.inf if self.best is None else self.best,
             "train_seconds": self.throughput.training_seconds,
             "tokens": self.tokens,
             "tokens_per_second": self.tokens / self.throughput.training_seconds,
@@ -144,6 +148,19 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             for name, value in self._loss_scale_metrics().items()
             if name == "skipped_steps"
         }
+
+    @property
+    def best_eval_loss(self) -> float | None:
+        """The best value of the objective, under its name in checkpoints."""
+        return self.best
+
+    @best_eval_loss.setter
+    def best_eval_loss(self, value: float | None) -> None:
+        self.best = value
+
+    def _better_of(self, best: float | None, value: float) -> float:
+        pick = max if self._metrics.objective.better == "higher" else min
+        return value if best is None else pick(best, value)
 
     def _loss_scale_metrics(self) -> dict[str, float]:
         skipped = self._guard.skipped_steps
