@@ -9,6 +9,7 @@ from sqlmodel import Session, col, select
 
 from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
+from studio.methods import METRICS, direction
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare import comparable_metrics, recipe_differences, seed_noise
 from studio.services.compare.comparable_metrics import MetricPair
@@ -19,25 +20,6 @@ from studio.services.runs import runs
 
 MAX_RUNS = 50
 
-LOWER_IS_BETTER = {
-    "loss": True,
-    "eval_loss": True,
-    "best_eval_loss": True,
-    "mean_token_accuracy": False,
-    "eval_mean_token_accuracy": False,
-    "tokens_per_second": False,
-    "step_seconds": True,
-    "train_seconds": True,
-    "peak_memory_bytes": True,
-    "skipped_steps": True,
-    "rating": False,
-}
-"""Metrics with a better direction. Others are neither better nor worse."""
-
-NOISELESS_METRICS = frozenset({"peak_memory_bytes", "skipped_steps"})
-"""Metrics that hardly vary between repeats: any difference counts."""
-PER_STEP_METRICS = frozenset({"step_seconds"})
-"""Metrics that are comparable only between runs with equal examples per step."""
 BATCH_SETTINGS = (
     "optimisation.per_device_train_batch_size",
     "optimisation.gradient_accumulation_steps",
@@ -160,8 +142,10 @@ def _metric_cell(
         return MetricCell(value=value, repeats=repeats)
     delta = reading.value - reading.baseline
     noise = seed_scatter.judge(run.id or 0, base.id or 0, name, delta)
-    is_told = noise == "beyond" or name in NOISELESS_METRICS
-    has_sense = name not in PER_STEP_METRICS or _batch_settings(run) == _batch_settings(base)
+    spec = METRICS.get(name)
+    is_told = noise == "beyond" or bool(spec and spec.is_noiseless)
+    is_per_step = bool(spec and spec.is_per_step)
+    has_sense = not is_per_step or _batch_settings(run) == _batch_settings(base)
     return MetricCell(
         value=value,
         delta=delta,
@@ -178,6 +162,7 @@ def _batch_settings(run: Run) -> list[Any]:
 
 
 def _verdict(name: str, delta: float) -> str:
-    if not delta or math.isnan(delta) or name not in LOWER_IS_BETTER:
+    better = direction(name)
+    if not delta or math.isnan(delta) or not better:
         return ""
-    return "better" if (delta < 0) == LOWER_IS_BETTER[name] else "worse"
+    return "better" if (delta < 0) == (better == "lower") else "worse"

@@ -16,24 +16,15 @@ from studio.db.openai import OpenAIFile
 from studio.db.states import DatasetStatus, RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Metric, Run
 from studio.errors import InvalidError, NotFoundError
+from studio.methods import METRICS
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload
 
-METRIC_NAMES = {
-    "loss": "train_loss",
-    "mean_token_accuracy": "train_mean_token_accuracy",
-    "eval_loss": "valid_loss",
-    "eval_mean_token_accuracy": "valid_mean_token_accuracy",
-}
+METRIC_NAMES = {key: spec.openai for key, spec in METRICS.items() if spec.openai}
 """OpenAI's names of our metrics."""
 
-_RESULT_COLUMNS = {
-    "loss": "train_loss",
-    "mean_token_accuracy": "train_accuracy",
-    "eval_loss": "valid_loss",
-    "eval_mean_token_accuracy": "valid_mean_token_accuracy",
-}
-"""OpenAI's names in the results file, where one differs."""
+_RESULT_COLUMNS = {key: METRICS[key].openai_column or name for key, name in METRIC_NAMES.items()}
+"""OpenAI's names in the results file."""
 
 _ID = re.compile(r"file-(\d{1,18})")
 _RESULTS = re.compile(r"file-results-(\d{1,18})")

@@ -17,9 +17,8 @@ from studio.db.duration_sql import seconds_between
 from studio.db.states import RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
-from studio.methods import METHODS
+from studio.methods import METHODS, METRICS, direction
 from studio.recipe.fields import Section, field_spec, section_types
-from studio.services.compare.compare import LOWER_IS_BETTER
 from studio.services.estimates import run_progress
 
 FieldKind = Literal["words", "choice", "number", "flag", "moment", "span", "tags", "curve"]
@@ -29,6 +28,7 @@ SummariesByMetric = Mapping[str, MetricSummary]
 FORMS = ("last", "best", "min", "max", "smoothed", "mean10", "mean100", "curve")
 """Forms in which a metric can be shown. `best` needs a metric whose better direction is known."""
 
+_DIRECTED_METRICS = frozenset(key for key in METRICS if direction(key))
 _SUMMARY_COLUMNS = {
     "last": "last",
     "min": "least",
@@ -73,7 +73,7 @@ def find(name: str, metric_keys: Collection[str]) -> Field | None:
 
 def list_names(metric_keys: Collection[str]) -> list[str]:
     """Return all names, the most useful first."""
-    metrics = sorted({*metric_keys, *LOWER_IS_BETTER})
+    metrics = sorted({*metric_keys, *_DIRECTED_METRICS})
     forms = (f"{key}.{form}" for key in metrics for form in _metric_forms(key))
     return [*_RUN_FIELDS, *metrics, *recipe_fields(), *forms]
 
@@ -99,14 +99,14 @@ def setting_names() -> frozenset[str]:
 
 def metric_direction(key: str) -> int:
     """Return -1 if lower is better, 1 if higher is better, 0 if unknown."""
-    return {True: -1, False: 1, None: 0}[LOWER_IS_BETTER.get(key)]
+    return {"lower": -1, "higher": 1, "": 0}[direction(key)]
 
 
 def _metric_field(name: str, metric_keys: Collection[str]) -> Field | None:
     key, dot, form = name.rpartition(".")
     if not dot or form not in FORMS:
         key, form = name, "last"
-    if key not in metric_keys and key not in LOWER_IS_BETTER:
+    if key not in metric_keys and key not in _DIRECTED_METRICS:
         return None
     if form == "best" and not metric_direction(key):
         return None

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.db.summaries import SavedComparison as Saved
+from studio.methods import METRICS
 from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import Comparison, MetricCell
@@ -19,9 +20,8 @@ from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs
 from studio.web.compare.curve_styles import CurveAxis, CurveSet
 from studio.web.i18n import formatting
 
-DEFAULT_METRICS = (
-    *("loss", "eval_loss", "mean_token_accuracy", "eval_mean_token_accuracy"),
-    *("grad_norm", "learning_rate", "tokens_per_second"),
+DEFAULT_METRICS = tuple(
+    key for key, spec in METRICS.items() if spec.source != "studio" or spec.is_always_drawn
 )
 """The metrics drawn if the view names none."""
 

@@ -8,10 +8,12 @@ value.
 
 from collections.abc import Callable, Mapping
 from math import floor
+from typing import Literal
 
 from markupsafe import Markup
 
 from studio.db.tables import Run
+from studio.methods import METHODS
 from studio.services.estimates import run_progress
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
@@ -20,11 +22,10 @@ from studio.web.i18n.translation import translate
 UNKNOWN_STEPS = "\N{HORIZONTAL ELLIPSIS}"
 """Shown instead of the total number of steps until the trainer knows it."""
 
-METRIC_TILES = ("loss", "eval_loss", "tokens_per_second", "peak_memory_bytes")
-"""Metrics that a run's page always shows, with a dash until there is a value."""
 
-RESULT_TILES = ("best_eval_loss", "rating", "train_seconds")
-"""Metrics that the page shows once there is a value: for most runs, at the end."""
+def tiles(run: Run, when: Literal["always", "result"]) -> list[str]:
+    """Return the metrics that a run's page shows as tiles: always, or once there is a value."""
+    return [spec.key for spec in METHODS[run.recipe.method].metrics.all if spec.tile == when]
 
 
 def figure(run: Run, name: str) -> Markup:

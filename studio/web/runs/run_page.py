@@ -10,6 +10,8 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
+from studio.methods import METHODS
+from studio.metrics import OTHER_HUE, MetricSpec
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
 from studio.services.compare import compare
@@ -50,6 +52,7 @@ class Plot:
     hue: int
     smoothed_key: str = ""
     """Metric whose curve is smoothed."""
+    is_default: bool = False
     is_hidden: bool = False
 
 
@@ -61,23 +64,6 @@ class MemoryFigures:
     length_note: str
     duration_estimate: str
     measurement_note: str
-
-
-DEFAULT_PLOTS = (
-    Plot(title="Loss", keys=("loss", "eval_loss"), hue=0, smoothed_key="loss"),
-    Plot(title="Learning rate", keys=("learning_rate",), hue=2),
-    Plot(title="Gradient norm", keys=("grad_norm",), hue=5),
-    Plot(title="Tokens per second", keys=("tokens_per_second",), hue=4),
-)
-OPTIONAL_PLOTS = (
-    Plot(title="Token accuracy", keys=("mean_token_accuracy", "eval_mean_token_accuracy"), hue=0),
-    Plot(title="Loss scale", keys=("loss_scale",), hue=3),
-    Plot(title="Skipped steps", keys=("skipped_steps",), hue=7),
-    *(
-        Plot(title=formatting.metric_title(key), keys=(key,), hue=1)
-        for key in health_signals.CHARTED_SIGNALS
-    ),
-)
 
 
 @router.get("/{run_id}")
@@ -98,7 +84,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         shrunk=oom_retry.list_shrinks(db, run_id),
         **_failure_context(db, run, folder),
         **_health_context(db, run),
-        plots=_plots(metrics.list_keys(db, [run_id])),
+        plots=_plots(run, metrics.list_keys(db, [run_id])),
         said=sample_table.table_across_steps(
             compare.list_samples(db, [run_id]), sample_ratings.load_scores(db, [run_id])
         ),
@@ -240,20 +226,33 @@ def _length_note(expected: int, run: Run) -> str:
     )
 
 
-def _plots(reported: Sequence[str]) -> list[Plot]:
-    """Return the default charts, then the optional ones, then one for each other metric."""
-    hidden = [_hide_unreported(plot, reported) for plot in OPTIONAL_PLOTS]
-    plotted = {
-        key for plot in (*DEFAULT_PLOTS, *OPTIONAL_PLOTS) for key in plot.keys
-    } | health_signals.COUNT_SIGNALS
-    other_plots = [
-        Plot(title=formatting.metric_title(key), keys=(key,), hue=6)
-        for key in reported
-        if key not in plotted
+def _plots(run: Run, reported: Sequence[str]) -> list[Plot]:
+    """Return the charts of the run's method, then one for each other metric it reported.
+
+    Charts that the run may not need stay hidden until it reports one of their metrics.
+    """
+    known = {spec.key: spec for spec in METHODS[run.recipe.method].metrics.all}
+    specs = [spec for spec in known.values() if spec.chart != "-"]
+    titles = dict.fromkeys(spec.chart or spec.title for spec in specs)
+    plots = [
+        _plot([spec for spec in specs if (spec.chart or spec.title) == title], title, reported)
+        for title in titles
     ]
-    return [*DEFAULT_PLOTS, *hidden, *other_plots]
+    others = [
+        Plot(title=formatting.metric_title(key), keys=(key,), hue=OTHER_HUE)
+        for key in reported
+        if key not in known
+    ]
+    return [*sorted(plots, key=lambda plot: not plot.is_default), *others]
 
 
-def _hide_unreported(plot: Plot, reported: Sequence[str]) -> Plot:
-    absent = not set(plot.keys) & set(reported)
-    return Plot(title=plot.title, keys=plot.keys, hue=plot.hue, is_hidden=absent)
+def _plot(specs: Sequence[MetricSpec], title: str, reported: Sequence[str]) -> Plot:
+    is_default = any(spec.is_always_drawn for spec in specs)
+    return Plot(
+        title=title,
+        keys=tuple(spec.key for spec in specs),
+        hue=specs[0].hue,
+        smoothed_key=next((spec.key for spec in specs if spec.is_smoothed), ""),
+        is_default=is_default,
+        is_hidden=not is_default and not {spec.key for spec in specs} & set(reported),
+    )

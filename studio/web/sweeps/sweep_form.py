@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
-from studio.methods import METHODS, AnyRecipe
+from studio.methods import METHODS, METRICS, AnyRecipe, direction
 from studio.recipe import search_space, variants
 from studio.recipe.fields import FieldSpec
 from studio.recipe.search_space import SearchSpace
@@ -21,10 +21,8 @@ from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 
 PREFIX = "space."
-METRIC_NAMES = ("eval_loss", "eval_mean_token_accuracy", "tokens_per_second", "peak_memory_bytes")
+METRIC_NAMES = tuple(key for key, spec in METRICS.items() if spec.is_objective)
 """The metrics that a sweep can optimise, the most common first."""
-MAXIMIZED_METRICS = frozenset({"eval_mean_token_accuracy", "tokens_per_second"})
-"""The metrics of which more is better."""
 
 _OWN_FIELDS = {
     "count": "Runs",
@@ -137,7 +135,7 @@ def build_plan(draft: SweepDraft) -> SweepPlan:
         strategy=draft.strategy,  # type: ignore[arg-type] # checked above
         count=None if draft.strategy == "grid" else _parse_integer(draft.count, "count"),
         metric=draft.metric,
-        direction="maximise" if draft.metric in MAXIMIZED_METRICS else "minimise",
+        direction="maximise" if direction(draft.metric) == "higher" else "minimise",
         seed=_parse_integer(draft.seed, "seed"),
         is_pruning=draft.is_pruning,
         parallel=_parse_integer(draft.parallel, "parallel"),
@@ -183,9 +181,9 @@ def _field_label(section: str, control: Input) -> str:
 
 
 def metric_choices() -> list[tuple[str, str]]:
-    goals = {True: "higher is better", False: "lower is better"}
+    goals = {"higher": "higher is better", "lower": "lower is better"}
     return [
-        (name, f"{formatting.metric_title(name)}, {gettext(goals[name in MAXIMIZED_METRICS])}")
+        (name, f"{formatting.metric_title(name)}, {gettext(goals[direction(name)])}")
         for name in METRIC_NAMES
     ]
 

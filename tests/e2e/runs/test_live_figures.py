@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from studio.methods.sft import SFT
 from studio.web.i18n import formatting
 from studio.web.i18n import locale as page_locale
-from studio.web.rendering import live_figures
 from tests.support.live_studio import Studio, get_run, submit_run
 from tests.support.waiting import wait_until
 
@@ -17,6 +17,8 @@ pytestmark = pytest.mark.e2e
 
 LONG = 100_000
 DASH = formatting.NO_VALUE
+TILES = [spec.key for spec in SFT.metrics.all if spec.tile == "always"]
+RESULT_TILES = [spec.key for spec in SFT.metrics.all if spec.tile == "result"]
 Figures = dict[str, str]
 
 READ = """places => places.map((place) => Object.fromEntries(
@@ -97,7 +99,7 @@ def test_tiles_stand_before_the_first_step_and_move_in_every_place(
     page = context.new_page()
     page.goto(f"/runs/{number}")
     first = page.locator("dl.figures").evaluate_all(READ)[0]
-    assert [*first][: len(live_figures.METRIC_TILES)] == [*live_figures.METRIC_TILES]
+    assert [*first][: len(TILES)] == TILES
     wait_until(lambda: step_shown(page) >= 3)
     tabs = [(page, "#head")]
     for path, place in places.items():
@@ -130,9 +132,7 @@ def test_tiles_of_a_run_that_waits_are_dashes(
         shown = tab.locator("dl.figures").evaluate_all(READ)[0]
         studio.api.post(f"/runs/{waiting}/cancel").raise_for_status()
 
-    assert [shown[name] for name in live_figures.METRIC_TILES] == [DASH] * len(
-        live_figures.METRIC_TILES
-    )
+    assert [shown[name] for name in TILES] == [DASH] * len(TILES)
 
 
 def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
@@ -151,7 +151,7 @@ def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
     context.new_page().goto(f"/runs/{number}")
 
     told: dict[str, Any] = get_run(studio, number)["metrics"]
-    names = [*live_figures.METRIC_TILES, *(one for one in live_figures.RESULT_TILES if one in told)]
+    names = [*TILES, *(one for one in RESULT_TILES if one in told)]
     for tab in context.pages:
         shown = read(tab)
         assert {name: shown[name] for name in names} == {
