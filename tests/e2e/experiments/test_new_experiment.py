@@ -50,7 +50,7 @@ def test_from_a_preset_to_a_run(page: Page, studio: Studio) -> None:
         "optimisation:\n  max_steps: 2\n  sped: 1\nsamples: {prompts: 0}\n"
     )
     page.get_by_role("button", name="Fill in the form").click()
-    expect(page.get_by_role("alert")).to_contain_text("no setting called optimisation.sped")
+    expect(page.get_by_role("alert")).to_contain_text("no setting named optimisation.sped")
     text = page.get_by_label("Recipe as YAML")
     text.fill(text.input_value().replace("  sped: 1\n", ""))
     page.get_by_role("button", name="Fill in the form").click()
