@@ -5,7 +5,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,21 +15,23 @@ from studio.methods import METHODS, RECIPE_ADAPTER
 from studio.recipe import yaml
 from studio.recipe.fields import Section, field_spec, section_types
 from studio.schemas.field_docs import field_descriptions
-
-ROOT = Path(__file__).parents[2]
-MODULES = sorted((ROOT / "studio").rglob("*.py"))
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
-TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
-SCRIPTS = sorted((ROOT / "static" / "js").rglob("*.js"))
+from tests.support.source_files import (
+    MODULES,
+    ROOT,
+    SCRIPTS,
+    TEMPLATES,
+    TESTS,
+    lines_of,
+    module,
+    name_of,
+    nodes,
+    text,
+)
 
 HEAVY = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "optuna", "argon2")
 NO_NOUNS = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
 REASONED = r"# (noqa: [A-Z0-9, ]+|type: ignore\[[a-z-]+\]) ?(--|#) \w|heavy import"
 LATE = ("heavy import", "optional dependency")
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def sections(kind: type[Section]) -> Iterator[type[Section]]:
@@ -40,7 +42,7 @@ def sections(kind: type[Section]) -> Iterator[type[Section]]:
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -49,23 +51,32 @@ def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or 0) - node.lineno + 1
 
 
-@pytest.mark.parametrize("path", [*MODULES, *TESTS, *SCRIPTS], ids=name_of)
-def test_no_file_holds_two_nouns(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-
-    assert lines <= 500, "Split it by noun, never into parts."
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=name_of)
-def test_no_template_outgrows_the_eye(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150, "Move widgets to macros."
+def longer_than(limit: int, paths: Iterable[Path]) -> dict[str, int]:
+    """Return the files that have more lines, with how many."""
+    lengths = {name_of(path): len(text(path).splitlines()) for path in paths}
+    return {name: lines for name, lines in lengths.items() if lines > limit}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_no_function_outgrows_the_eye(path: Path) -> None:
-    long = [f"{node.name}: {length(node)}" for node in functions(path) if length(node) > 50]
+# Each rule is one test of all files: as a test per file they took most of the time of a check.
+def test_no_file_holds_two_nouns() -> None:
+    long = longer_than(500, [*MODULES, *TESTS, *SCRIPTS])
 
-    assert long == [], "A function either decides or does: part it."
+    assert long == {}, "Split it by noun, never into parts."
+
+
+def test_no_template_outgrows_the_eye() -> None:
+    assert longer_than(150, TEMPLATES) == {}, "Move widgets to macros."
+
+
+def test_no_function_outgrows_the_eye() -> None:
+    long = {
+        f"{name_of(path)}: {node.name}": length(node)
+        for path in MODULES
+        for node in functions(path)
+        if length(node) > 50
+    }
+
+    assert long == {}, "A function either decides or does: part it."
 
 
 def test_most_functions_are_short() -> None:
@@ -75,21 +86,21 @@ def test_most_functions_are_short() -> None:
     assert lengths[int(len(lengths) * 0.9)] <= 25
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_module_says_what_lives_there(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_every_module_says_what_lives_there() -> None:
+    assert [name_of(path) for path in MODULES if not ast.get_docstring(module(path))] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_no_module_is_named_for_its_kind(path: Path) -> None:
-    assert set(path.stem.split("_")).isdisjoint(NO_NOUNS), "Find the noun."
+def test_no_module_is_named_for_its_kind() -> None:
+    named = [name_of(path) for path in MODULES if set(path.stem.split("_")) & NO_NOUNS]
+
+    assert named == [], "Find the noun."
 
 
 def test_only_three_places_catch_everything() -> None:
     broad = [
         f"{name_of(path)}:{node.lineno}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.ExceptHandler)
         and ast.unparse(node.type or ast.Name("")) == "Exception"
     ]
@@ -97,11 +108,10 @@ def test_only_three_places_catch_everything() -> None:
     assert len(broad) <= 3, "The runner, the speaker, the worker's isolation; no other."
 
 
-@pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=name_of)
-def test_every_exception_to_a_rule_has_a_reason(path: Path) -> None:
+def test_every_exception_to_a_rule_has_a_reason() -> None:
     bare = [
-        line.strip()
-        for line in path.read_text(encoding="utf-8").splitlines()
+        (place, line)
+        for place, line in lines_of([*MODULES, *TESTS])
         if re.search(r"#\s*(noqa|type: ignore)", line)
         and not re.search(REASONED, line)
         and "re.search" not in line
@@ -110,17 +120,16 @@ def test_every_exception_to_a_rule_has_a_reason(path: Path) -> None:
     assert bare == [], "Write `# noqa: CODE -- why`."
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_late_import_says_why(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
+def test_a_late_import_says_why() -> None:
     late = [
-        lines[node.lineno - 1]
+        (name_of(path), text(path).splitlines()[node.lineno - 1])
+        for path in MODULES
         for function in functions(path)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
 
-    assert [line for line in late if not line.endswith(LATE)] == []
+    assert [(name, line) for name, line in late if not line.endswith(LATE)] == []
 
 
 def test_the_web_and_the_worker_start_without_what_is_heavy() -> None:
@@ -169,8 +178,11 @@ def test_the_written_reference_is_fresh(name: str, made: object) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == made(), "Run `make docs`."
 
 
-@pytest.mark.parametrize("path", [*MODULES, *TEMPLATES, *SCRIPTS], ids=name_of)
-def test_nothing_is_fetched_from_elsewhere(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    fetched = [
+        (name_of(path), address)
+        for path in [*MODULES, *TEMPLATES, *SCRIPTS]
+        for address in re.findall(r"(?:src|href|fetch|import)\W+https?://[\w.-]+", text(path))
+    ]
 
-    assert re.findall(r"(?:src|href|fetch|import)\W+https?://[\w.-]+", text) == []
+    assert fetched == []

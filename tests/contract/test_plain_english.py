@@ -9,9 +9,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
+from tests.support.source_files import (
+    MIGRATIONS,
+    MODULES,
+    ROOT,
+    SCRIPTS,
+    STYLES,
+    TEMPLATES,
+    name_of,
+    nodes,
+    text,
+)
 
 AVOID = {
     r"anew": "again, or drop it",
@@ -36,42 +44,38 @@ _AVOID = re.compile(rf"\b(?:{'|'.join(f'({words})' for words in AVOID)})\b", re.
 _EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _STRING = re.compile(r'"[^"]*"')
 
-DOCUMENTS = sorted(
-    path
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "Makefile"]
-    if path.name != "LICENSE"
-)
-TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
-SCRIPTS = sorted(
-    [*(ROOT / "static" / "js").rglob("*.js"), *(ROOT / "static" / "css").glob("*.css")]
-)
-MODULES = sorted([*(ROOT / "studio").rglob("*.py"), *(ROOT / "migrations").rglob("*.py")])
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "Makefile"]
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *TEMPLATES, *SCRIPTS], ids=lambda path: path.name)
-def test_texts_are_plain(path: Path) -> None:
-    text = path.read_text("utf-8")
-    if path.suffix == ".html":
-        text = _EXPRESSION.sub(lambda code: " ".join(_STRING.findall(code[0])), text)
-
-    assert list(avoided(text)) == []
+def test_texts_are_plain() -> None:
+    assert list(avoided({path: text(path) for path in [*DOCUMENTS, *SCRIPTS, *STYLES]})) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_docstrings_comments_and_messages_are_plain(path: Path) -> None:
-    source = path.read_text("utf-8")
-    texts = [
-        node.value
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    texts += re.findall(r"(?m)(?:^|\s)#(.*)$", source)
+def test_templates_are_plain() -> None:
+    strings = {
+        path: _EXPRESSION.sub(lambda code: " ".join(_STRING.findall(code[0])), text(path))
+        for path in TEMPLATES
+    }
 
-    assert [found for text in texts for found in avoided(text)] == []
+    assert list(avoided(strings)) == []
 
 
-def avoided(text: str) -> Iterator[str]:
-    """Yield each word to avoid, with what to write instead."""
-    for match in _AVOID.finditer(text):
-        instead = list(AVOID.values())[(match.lastindex or 1) - 1]
-        yield f"“{match[0]}”: write “{instead}”"
+def test_docstrings_comments_and_messages_are_plain() -> None:
+    texts = {path: "\n".join(_written(path)) for path in [*MODULES, *MIGRATIONS]}
+
+    assert list(avoided(texts)) == []
+
+
+def _written(path: Path) -> Iterator[str]:
+    for node in nodes(path):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+    yield from re.findall(r"(?m)(?:^|\s)#(.*)$", text(path))
+
+
+def avoided(texts: dict[Path, str]) -> Iterator[str]:
+    """Yield each word to avoid, with its file and what to write instead."""
+    for path, written in texts.items():
+        for match in _AVOID.finditer(written):
+            instead = list(AVOID.values())[(match.lastindex or 1) - 1]
+            yield f"{name_of(path)}: “{match[0]}”: write “{instead}”"

@@ -35,8 +35,8 @@ from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.sweep_scheduler import SweepScheduler
-from tests.contract.test_code_rules import MODULES, ROOT, name_of
 from tests.support.factories import make_recipe, metrics_event
+from tests.support.source_files import MODULES, ROOT, name_of, nodes
 from tests.support.sql_statements import Statement, record_statements
 
 KNOWN = {"avg", "coalesce", "count", "floor", "length", "lower", "max", "min", "sum"}
@@ -196,7 +196,7 @@ def test_only_the_floor_of_the_database_speaks_its_language() -> None:
 
 def _spoken(path: Path) -> Iterator[str]:
     """Name what a module uses that writes SQL by hand, or is SQLite's own."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy"):
             yield from (one.name for one in node.names if one.name in {"text", "literal_column"})
         if isinstance(node, ast.Attribute) and node.attr in {"exec_driver_sql", "raw_connection"}:

@@ -3,13 +3,11 @@
 import ast
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "studio").rglob("*.py"))
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in FILES}
+from tests.support.source_files import MODULES, TEMPLATES, lines_of, name_of, nodes
+
 Call = tuple[str, int, str, ast.Call]
 
 LOADERS = {
@@ -25,18 +23,25 @@ def calls() -> list[Call]:
 
 
 def _calls() -> Iterator[Call]:
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path in MODULES:
+        for node in nodes(path):
             if isinstance(node, ast.Call):
-                yield path, node.lineno, ast.unparse(node.func), node
+                yield name_of(path), node.lineno, ast.unparse(node.func), node
 
 
 @cache
 def imported() -> set[tuple[str, str]]:
     """Return which module is imported where."""
-    nodes = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree)]
-    plain = {(p, one.name) for p, n in nodes if isinstance(n, ast.Import) for one in n.names}
-    return plain | {(p, n.module or "") for p, n in nodes if isinstance(n, ast.ImportFrom)}
+    return set(_imported())
+
+
+def _imported() -> Iterator[tuple[str, str]]:
+    for path in MODULES:
+        for node in nodes(path):
+            if isinstance(node, ast.Import):
+                yield from ((name_of(path), one.name) for one in node.names)
+            if isinstance(node, ast.ImportFrom):
+                yield name_of(path), node.module or ""
 
 
 def given(node: ast.Call, name: str) -> str:
@@ -101,11 +106,9 @@ def test_templates_of_strangers_are_rendered_behind_limits_only() -> None:
 
 
 def test_html_is_marked_as_safe_only_where_it_is_our_own() -> None:
-    pages = [(path, path.read_text("utf-8")) for path in (ROOT / "templates").rglob("*.html")]
     marked = [
-        (path.name, line.strip())
-        for path, text in pages
-        for line in text.splitlines()
+        (place, line)
+        for place, line in lines_of(TEMPLATES)
         for before in [part.rstrip() for part in line.split("| safe")[:-1]]
         if not before.endswith(("'", '"'))
     ]
