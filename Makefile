@@ -23,18 +23,22 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
   print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix e2e slow faults gpu bench audit sbom shots docs words db hooks clean
+.PHONY: help run test test-all check fix e2e slow faults gpu bench audit sbom shots docs words db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
-	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
 	  printf '  make %-8s %s\n' "$$name" "$$what"; done
 
 run: $(TRAIN) ## install what is missing and open the studio (PORT=8000, STUDIO_HOME=folder)
 	@exec $(BIN)/studio serve --open --port $(PORT)
 
-test: $(DEV) browser ## install what is missing and run every test that needs no GPU
+test: $(DEV) browser ## install what is missing and run the tests that need no GPU
 	$(PYTEST) $(PARALLEL) -m "not gpu and not bench"
+
+test-all: $(DEV) browser ## run every test that needs no GPU; record that the matrix passed
+	$(PYTEST) $(PARALLEL) -m "not gpu and not bench" --matrix
+	$(BIN)/python -m tests.tools.matrix
 
 check: $(DEV) ## lint, types, import contracts; unit, contract and property tests, in a minute
 	$(BIN)/ruff check

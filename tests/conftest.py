@@ -15,6 +15,7 @@ from studio.db.session import unit_of_work
 from studio.services.operations import home
 from studio.settings import Settings
 from tests.support import factories
+from tests.tools import matrix
 
 pytest_plugins = [
     "tests.fakes.hub_server",
@@ -34,6 +35,14 @@ sys.dont_write_bytecode = False
 
 # A shell's jobs in the background ignore Ctrl-C, and so would everything that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--matrix", action="store_true", help="run all tests marked `matrix`, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    matrix.deselect(config, items)
 
 
 @pytest.fixture(scope="session")
