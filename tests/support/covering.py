@@ -1,5 +1,6 @@
 """Cases for `parametrize`: a covering set that runs on each push, the others for the matrix."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -8,12 +9,26 @@ import pytest
 Case = TypeVar("Case")
 
 
-def covering(cases: Sequence[Case], parts: Callable[[Case], Iterable[Hashable]]) -> list[Any]:
-    """Mark each case with `matrix` whose parts all stand in cases before it."""
-    seen: set[Hashable] = set()
-    params = []
-    for case in cases:
-        new = set(parts(case)) - seen
-        seen |= new
-        params.append(pytest.param(case, marks=() if new else pytest.mark.matrix))
-    return params
+def covering(
+    cases: Sequence[Case], parts: Callable[[Case], Iterable[Hashable]], *paths: str
+) -> list[Any]:
+    """Mark cases with `matrix` (and `paths`), except few that show every part at least once.
+
+    Each next case is the one that shows most new parts; of equals, that with the rarest parts.
+    """
+    shown = [tuple(parts(case)) for case in cases]
+    counts: Counter[Hashable] = Counter()
+    chosen: set[int] = set()
+
+    def gain(number: int) -> tuple[int, int]:
+        seen = [counts[part] for part in shown[number]]
+        return seen.count(0), -sum(seen)
+
+    while gain(best := max(range(len(cases)), key=gain))[0]:
+        chosen.add(best)
+        counts.update(shown[best])
+    mark = pytest.mark.matrix(*paths)
+    return [
+        pytest.param(case, marks=() if number in chosen else mark)
+        for number, case in enumerate(cases)
+    ]

@@ -13,7 +13,7 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ CODE = (
 """What every test of the matrix depends on."""
 
 _MARKED = re.compile(r"mark\.matrix\b|\bcovering\(")
-_NAMED = re.compile(r"mark\.matrix\(([^()]*)\)")
+_NAMED = re.compile(r"(?:mark\.matrix|\bcovering)\(([^()]*)\)")
 
 
 class Fingerprints:
@@ -56,15 +56,15 @@ class Fingerprints:
             self.known[name] = digest.hexdigest()
         return self.known[name]
 
-    def changed(self) -> set[str]:
-        """Return what has changed since the whole matrix last passed."""
+    def changed(self, names: Iterable[str]) -> set[str]:
+        """Return which of these have changed since the whole matrix last passed, or are new."""
         record = self.root / RECORD
         lines = record.read_text("utf-8").splitlines() if record.exists() else []
         kept = {name: sha for sha, name in (line.split("  ", 1) for line in lines)}
-        return {name for name in _dependencies(self.root) if kept.get(name) != self.get(name)}
+        return {name for name in names if kept.get(name) != self.get(name)}
 
     def write(self) -> None:
-        names = sorted(_dependencies(self.root))
+        names = sorted(dependencies(self.root))
         text = "".join(f"{self.get(name)}  {name}\n" for name in names)
         (self.root / RECORD).write_text(text, "utf-8")
 
@@ -106,17 +106,15 @@ def _files(path: Path) -> list[Path]:
     raise FileNotFoundError(path)
 
 
-def _dependencies(root: Path) -> Iterator[str]:
+def dependencies(root: Path) -> Iterator[str]:
     """Yield all that a test of the matrix depends on."""
     yield from CODE
     named: set[str] = set()
     for path in sorted((root / "tests").rglob("test_*.py")):
         source = path.read_text("utf-8")
-        if _MARKED.search(source):
+        if _MARKED.search(source) and "unit" not in path.parts:  # those test the matrix itself
             named.add(path.relative_to(root).as_posix())
-            named |= {
-                one for args in _NAMED.findall(source) for one in re.findall(r'"(.+?)"', args)
-            }
+            named.update(re.findall(r'"(.+?)"', "".join(_NAMED.findall(source))))
     yield from sorted(named)
 
 
@@ -126,8 +124,9 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("matrix")]
     if not marked or asked or any("::" in argument for argument in config.args):
         return
-    changed = Fingerprints().changed()
-    left_out = {item for item in marked if not changed.intersection(depends_on(item))}
+    needs = {item: depends_on(item) for item in marked}
+    changed = Fingerprints().changed(set().union(*needs.values()))
+    left_out = {item for item, names in needs.items() if not changed & names}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 

@@ -26,7 +26,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def changed(project: Path) -> set[str]:
-    return Fingerprints(project).changed()
+    return Fingerprints(project).changed(matrix.dependencies(project))
 
 
 def test_nothing_is_due_after_it_passed(project: Path) -> None:
@@ -79,6 +79,12 @@ def test_the_test_and_what_it_names_count(project: Path) -> None:
     (project / "README.md").write_text("# Another\n", "utf-8")
 
     assert changed(project) == {"README.md", "tests/test_it.py"}
+
+
+def test_what_was_never_recorded_is_due(project: Path) -> None:
+    (project / "LICENSE").write_text("Yours.\n", "utf-8")
+
+    assert Fingerprints(project).changed(["LICENSE", "README.md"]) == {"LICENSE"}
 
 
 def test_what_has_gone_is_an_error(project: Path) -> None:

@@ -1,0 +1,33 @@
+"""A covering set is small, shows everything, and spreads what it need not show."""
+
+from itertools import product
+from typing import Any
+
+from tests.support.covering import covering
+
+GRID = list(product("abcd", "wxyz"))
+
+
+def test_every_part_is_shown_by_as_few_cases_as_can_be() -> None:
+    kept = chosen(covering(GRID, lambda case: case))
+
+    assert len(kept) == 4
+    assert {one for one, _ in kept} | {other for _, other in kept} == set("abcdwxyz")
+
+
+def test_a_case_with_a_part_of_its_own_is_kept() -> None:
+    cases = ["a", "ab", "b", "z"]
+
+    assert chosen(covering(cases, lambda case: case)) == ["ab", "z"]
+
+
+def test_what_is_left_out_is_marked_with_its_paths() -> None:
+    first, second = covering(["a", "b"], lambda _case: ["same"], "README.md")
+
+    assert not first.marks
+    (mark,) = second.marks
+    assert (mark.name, mark.args) == ("matrix", ("README.md",))
+
+
+def chosen(cases: list[Any]) -> list[Any]:
+    return [one.values[0] for one in cases if not one.marks]
