@@ -27,6 +27,7 @@ from studio.weights import model_facts, model_shape
 from studio.weights.decoder_layers import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 from studio.worker.processes import process
+from tests.support.covering import covering
 from tests.training import tiny
 from tests.training.memory import tiny_configs
 from tests.training.memory.test_dry_run import dry, total
@@ -112,8 +113,20 @@ def small(family: str, layers: int) -> PreTrainedConfig:
     return tiny_configs.config(family, words=64, hidden=96, inner=200, layers=layers)
 
 
-@pytest.mark.parametrize(("family", "way", "load"), CASES)
-def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: BatchShape) -> None:
+def case_name(case: tuple[str, str, BatchShape]) -> str:
+    family, way, load = case
+    return f"{family}-{way}-{'packed' if load.is_packed else load.batch}"
+
+
+def aspects(case: tuple[str, str, BatchShape]) -> list[object]:
+    """Show on each push every family, in full and with LoRA, and every way and batch."""
+    family, way, load = case
+    return [(family, "lora" in way), (way, load)]
+
+
+@pytest.mark.parametrize("case", covering(CASES, aspects), ids=case_name)
+def test_what_a_layer_keeps_is_what_was_counted(case: tuple[str, str, BatchShape]) -> None:
+    family, way, load = case
     asked = recipe(*WAYS[way])
     told = small(family, 1)
     known = ModelFacts(
@@ -158,24 +171,34 @@ SHORT: dict[str, Any] = {
 }
 """The second step holds all there is to hold, and many machines take 10 s for one in 16 bits."""
 
+MATRIX = pytest.mark.matrix("studio/services/estimates")
+
 OFF = 0.15
 """How much an estimate may miss the peak. On a quiet machine these were at most 6.3 % off."""
 
 
 # Pure bf16, LoRA in bf16 and int8 take as long as bf16 and nf4 do: their tensors are counted in
-# test_closed and test_dryrun.
+# test_memory_formula and test_dry_run. So are those of the cases that only the matrix trains.
 @pytest.mark.parametrize(
     ("knobs", "is_dry"),
     [
-        ({"precision": "fp32"}, True),
-        ({"precision": "bf16"}, True),
-        ({"precision": "bf16"} | LORA16, True),
-        ({"precision": "fp32"} | CHECKPOINTED, True),
-        ({"precision": "fp32", "adapter__kind": "lora"} | CHECKPOINTED | LARGE, True),
-        ({"precision": "fp32_bf16_matmul"}, False),
-        ({"precision": "bf16"} | LORA16 | {"adapter__base_dtype": "nf4"}, False),
+        pytest.param({"precision": "fp32"}, True, id="fp32"),
+        pytest.param({"precision": "bf16"}, True, id="bf16", marks=MATRIX),
+        pytest.param({"precision": "bf16"} | LORA16, True, id="narrow_base", marks=MATRIX),
+        pytest.param({"precision": "fp32"} | CHECKPOINTED, True, id="checkpointed", marks=MATRIX),
+        pytest.param(
+            {"precision": "fp32", "adapter__kind": "lora"} | CHECKPOINTED | LARGE,
+            True,
+            id="checkpointed_lora",
+        ),
+        pytest.param({"precision": "fp32_bf16_matmul"}, False, id="rounded"),
+        pytest.param(
+            {"precision": "bf16"} | LORA16 | {"adapter__base_dtype": "nf4"},
+            False,
+            id="nf4",
+            marks=MATRIX,
+        ),
     ],
-    ids=["fp32", "bf16", "narrow_base", "checkpointed", "checkpointed_lora", "rounded", "nf4"],
 )
 def test_a_run_holds_what_was_estimated(
     knobs: dict[str, Any], *, is_dry: bool, middling: Path, tmp_path: Path

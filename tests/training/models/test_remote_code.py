@@ -106,7 +106,9 @@ def test_code_of_another_repository_does_not_run(tmp_path: Path, own: Path, ran:
     assert (end.code, ran.exists()) == ("needs_remote_code", False)
 
 
-@pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
+@pytest.mark.parametrize(
+    "name", ["_attn_implementation", pytest.param("attn_implementation", marks=pytest.mark.matrix)]
+)
 def test_a_kernel_that_a_config_names_is_not_fetched(
     tmp_path: Path, model: Path, name: str
 ) -> None:

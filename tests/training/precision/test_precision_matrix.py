@@ -27,6 +27,7 @@ from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import check
+from tests.support.covering import covering
 from tests.training import tiny
 from tests.training.models.test_families import SIZE
 
@@ -169,6 +170,17 @@ def name(cell: Cell) -> str:
     return "-".join(cell)
 
 
+def aspects(cell: Cell) -> list[object]:
+    """Train on each push every row of the table once, and every family in full and with LoRA."""
+    kind, base, mode, family = cell
+    return [(kind, base, mode), (kind, family), family]
+
+
+def reasons(cell: Cell) -> list[object]:
+    """Stop on each push for every reason in every precision, and every family once."""
+    return [(CELLS[cell], cell[2]), cell[3]]
+
+
 def test_every_mode_and_every_base_has_its_row() -> None:
     full = {("full", "-", mode) for mode in PRECISIONS}
     lora = {("lora", base, mode) for base in BASES for mode in PRECISIONS}
@@ -176,7 +188,7 @@ def test_every_mode_and_every_base_has_its_row() -> None:
     assert {cell[:3] for cell in CELLS} == full | lora
 
 
-@pytest.mark.parametrize("cell", TRAINED, ids=name)
+@pytest.mark.parametrize("cell", covering(TRAINED, aspects), ids=name)
 def test_what_is_not_refused_trains_as_planned(
     cell: Cell, model_of: ModelOf, tmp_path: Path
 ) -> None:
@@ -199,7 +211,7 @@ def test_what_cannot_be_is_refused_before_it_starts(
     assert any(REFUSED[CELLS[cell]] in message for message in told(cell, model_of, tmp_path))
 
 
-@pytest.mark.parametrize("cell", STOPPABLE, ids=name)
+@pytest.mark.parametrize("cell", covering(STOPPABLE, reasons), ids=name)
 def test_what_was_not_refused_in_time_is_stopped(
     cell: Cell, model_of: ModelOf, tmp_path: Path
 ) -> None:
