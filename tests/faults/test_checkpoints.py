@@ -81,6 +81,7 @@ def equals(run: RunDir, other: RunDir) -> bool:
     )
 
 
+@pytest.mark.matrix
 def test_a_run_killed_twice_equals_an_undisturbed_one(
     whole: RunDir, model: Path, tmp_path: Path
 ) -> None:

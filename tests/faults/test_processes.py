@@ -113,7 +113,13 @@ def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) ->
     )
 
 
-@pytest.mark.parametrize("step", [0, 3], ids=["while loading", "while training"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(0, id="while loading"),
+        pytest.param(3, id="while training", marks=pytest.mark.matrix("studio/worker")),
+    ],
+)
 def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
     number = submit_run(studio, max_steps=LONG)
     wait_until(lambda: get_run(studio, number)["status"] != "queued")
@@ -126,12 +132,14 @@ def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
     assert not (studio.home / "runs" / str(number) / "artifacts").exists()
 
 
+@pytest.mark.matrix("studio/worker")
 def test_a_second_studio_elsewhere_is_welcome(make_studio: Callable[[], Studio]) -> None:
     first, second = make_studio(), make_studio()
 
     assert [studio.api.get("/health").status_code for studio in (first, second)] == [200, 200]
 
 
+@pytest.mark.matrix("studio/worker")
 def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
     numbers = [submit_run(studio, name, max_steps=LONG) for name in "abc"]
     wait_until(lambda: get_run(studio, numbers[0])["status"] == "running")

@@ -148,6 +148,7 @@ def taken(studio: Studio, number: int) -> int:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.matrix("studio/worker", "studio/services/exports")
 def test_an_export_is_made_while_a_long_run_trains(studio: Studio) -> None:
     first = submit_run(studio, "short", max_steps=2)
     wait_until(lambda: get_run(studio, first)["status"] == "succeeded", seconds=180)

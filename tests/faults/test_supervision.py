@@ -98,7 +98,14 @@ def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> Non
     assert "The worker exited" not in httpx2.get(f"{studio.url}/", trust_env=False).text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.matrix("studio/worker")),
+        signal.SIGKILL,
+    ],
+)
 def test_a_studio_that_ends_leaves_nothing_but_its_runs(
     make_studio: Callable[..., Studio], number: signal.Signals
 ) -> None:
@@ -142,6 +149,7 @@ def test_helpers_end_with_a_worker_that_is_killed(make_studio: Callable[..., Stu
     assert worker_of(studio) != worker
 
 
+@pytest.mark.matrix("studio/worker", "studio/commands")
 def test_the_next_studio_finds_its_port_and_queue_free(studio: Studio) -> None:
     assert studio.process is not None
     studio.process.send_signal(signal.SIGKILL)
