@@ -149,7 +149,7 @@ def test_without_scripts_the_form_does_as_much(browser: Browser, studio: Studio)
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.matrix), "dark"])
 @pytest.mark.parametrize("view", ["All settings", "YAML"])
 def test_every_view_is_accessible(browser: Browser, studio: Studio, scheme: str, view: str) -> None:
     context = browser.new_context(

@@ -189,7 +189,11 @@ def answers() -> list[Sampled]:
     ]
 
 
-@pytest.fixture(scope="module", params=LOOKS)
+# In the second language the same elements stand in other words: axe finds little else there.
+@pytest.fixture(
+    scope="module",
+    params=["en-GB", pytest.param("zh-CN", marks=pytest.mark.matrix("studio/locale"))],
+)
 def tongue(
     request: pytest.FixtureRequest, browser: Browser, furnished_studio: Studio
 ) -> Iterator[BrowserContext]:
