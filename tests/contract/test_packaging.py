@@ -33,7 +33,7 @@ def requirements() -> list[Requirement]:
 
 
 def chores() -> list[str]:
-    return re.findall(r"^([a-z0-9]+):.*## ", read("Makefile"), re.MULTILINE)
+    return re.findall(r"^([a-z0-9-]+):.*## ", read("Makefile"), re.MULTILINE)
 
 
 def hook(root: Path) -> StudioBuildHook:

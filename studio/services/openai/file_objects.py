@@ -23,7 +23,12 @@ from studio.services.datasets.pending_datasets import Upload
 METRIC_NAMES = {key: spec.openai for key, spec in METRICS.items() if spec.openai}
 """OpenAI's names of our metrics."""
 
-_RESULT_COLUMNS = {key: METRICS[key].openai_column or name for key, name in METRIC_NAMES.items()}
+_RESULT_COLUMNS = {
+    key: METRICS[key].openai_column or name
+    for key, name in sorted(
+        METRIC_NAMES.items(), key=lambda pair: METRICS[pair[0]].source != "train"
+    )
+}
 """OpenAI's names in the results file."""
 
 _ID = re.compile(r"file-(\d{1,18})")
