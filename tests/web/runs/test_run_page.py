@@ -105,7 +105,7 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), told, 10)
 
-    row = shown(client).one("div", **{"aria-label": "Sample answers during training"}).one("tbody")
+    row = shown(client).one("div", **{"aria-label": "Table of sample answers"}).one("tbody")
     assert [one.text for one in row.all(class_="words")] == ["Q?", "Expected R", "blah", "<b>A</b>"]
 
 
