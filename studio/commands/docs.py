@@ -96,6 +96,6 @@ def _field_row(entry: FieldReference) -> str:
         "required" if entry.required else f"`{entry.default}`",
         ", ".join(f"`{choice}`" for choice in entry.choices) or entry.allowed_values,
         f"`{entry.upstream}`" if entry.upstream else "",
-        entry.help,
+        " ".join(entry.help.split()),
     )
     return f"| {' | '.join(cells)} |\n"
