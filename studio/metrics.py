@@ -1,7 +1,7 @@
 """The metrics of a run, each declared once.
 
-Charts, tables, comparisons, sweeps, exports, the CLI and the OpenAI-compatible API read what they
-need from here. A training method declares its own metrics in `studio/methods/<name>`;
+Charts, tables, comparisons, sweeps, exports and the OpenAI-compatible API read what they need from
+here. A training method declares its own metrics in `studio/methods/<name>`;
 `studio.methods.METRICS` has them all.
 """
 
@@ -39,7 +39,7 @@ class MetricSpec:
     """The chart that draws it: those with equal titles share one. Empty for a chart of its own,
     which appears once the metric is reported; `-` for none."""
     hue: int = OTHER_HUE
-    """The colour of its chart: a number of `--hue-…` in the style sheet."""
+    """The colour of its chart: a number of `--series-…` in the style sheet."""
     is_smoothed: bool = False
     """Whether its chart has a smoothed curve."""
     is_always_drawn: bool = False
