@@ -15,8 +15,7 @@ PINS := pyproject.toml constraints.txt package.json package-lock.json hatch_buil
 # Created by the install; if it is missing, install again.
 VENDOR := $(if $(STUDIO_SKIP_NPM),,static/vendor/.stamp)
 
-# What is imported is compiled then: most modules of the packages never are.
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 # The fast tests create and delete tens of thousands of folders: use /dev/shm if it has 4 GB free.
