@@ -1,7 +1,7 @@
 """Build the starter: a small base model and its tokenizer, without network access.
 
-It is pretrained on plain prose and a little small talk (`studio.starter.pretraining_text`), so it
-writes sentences but does not answer questions. The starter's instruction rows teach it that.
+It is pretrained on plain prose and a little small talk (`studio.starter`), so it writes sentences
+but does not answer questions. The starter's instruction rows teach it that.
 """
 
 import argparse
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 import torch
@@ -21,10 +20,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from studio.hardware import detect
-from studio.starter import pretraining_text
-
-PAD, START, END = "<|pad|>", "<|start|>", "<|end|>"
-ROLES = ["<|system|>", "<|user|>", "<|assistant|>"]
+from studio.starter import END, PAD, ROLES, START, pretraining_documents
 
 CHAT_TEMPLATE = """\
 {{- bos_token }}
@@ -46,7 +42,7 @@ CHAT_TEMPLATE = """\
 {%- endif %}"""
 
 VOCABULARY = 2048
-DOCUMENTS = 6000
+SEED = 7
 STEPS = 180
 LOG_EVERY = 10
 BATCH = 16
@@ -103,7 +99,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(islice(_documents(), DOCUMENTS), trainer)
+    tokenizer.train_from_iterator(pretraining_documents(), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -119,7 +115,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 def train_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     batches = _batches(tokenizer)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(pretraining_text.SEED)
+        torch.manual_seed(SEED)
         model = LlamaForCausalLM(_config(tokenizer))
         log.info("Pre-training %d parameters for %d steps.", model.num_parameters(), STEPS)
         _initialise_attention_to_copy(model)
@@ -181,20 +177,9 @@ def _pretrain(model: LlamaForCausalLM, batches: torch.Tensor) -> None:
 def _batches(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
     """Split the concatenated text into `STEPS` batches of `BATCH` pieces of `LENGTH` tokens."""
     needed = STEPS * BATCH * LENGTH
-    documents = tokenizer(list(islice(_documents(), DOCUMENTS)))["input_ids"]
+    documents = tokenizer(list(pretraining_documents()))["input_ids"]
     stream = list(islice((token for document in documents for token in document), needed))
     return torch.tensor(stream).view(STEPS, BATCH, LENGTH)
-
-
-def _documents() -> Iterator[str]:
-    """Yield eight paragraphs for each chat, with the special tokens that delimit them."""
-    rng = Random(pretraining_text.SEED)  # noqa: S311 -- chooses examples, guards nothing
-    paragraphs, chats = pretraining_text.paragraphs(rng), pretraining_text.small_talk(rng)
-    while True:
-        for paragraph in islice(paragraphs, 8):
-            yield f"{START}{paragraph}{END}"
-        turns = next(chats)["messages"]
-        yield START + "".join(f"<|{t['role']}|>{t['content']}{END}" for t in turns)
 
 
 def main() -> None:

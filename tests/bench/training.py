@@ -21,11 +21,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as upstream_logging
 
+from studio import starter
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
-from studio.starter import instruction_rows
 from studio.training import starter_model
 from tests.bench.measurement import Measurement
 
@@ -68,7 +68,7 @@ def main() -> None:
 def _write_material(place: Path) -> None:
     """Write the starter's rows, and a model of its shape: its weights do not matter to speed."""
     upstream_logging.disable_progress_bar()
-    instruction_rows.write_files(place)
+    starter.write_rows(place)
     tokenizer = starter_model.train_tokenizer()
     tokenizer.save_pretrained(place / "model")
     torch.manual_seed(0)

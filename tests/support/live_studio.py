@@ -161,7 +161,7 @@ def starter_model() -> Path:
 
     Beside it, in a file that ends in .txt, is what was reported while it was made.
     """
-    made = [*ROOT.glob("studio/starter/*.py"), ROOT / "studio/training/starter_model.py"]
+    made = [*ROOT.glob("studio/starter/*.*"), ROOT / "studio/training/starter_model.py"]
     content = b"".join(path.read_bytes() for path in [*sorted(made), Path(home.__file__)])
     folder = ROOT / ".cache" / f"starter-{hashlib.sha256(content).hexdigest()[:16]}"
     folder.parent.mkdir(exist_ok=True)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from sqlmodel import Session, select
 
+from studio import starter
 from studio.db.tables import Dataset, DatasetVersion
 from studio.intake.conversion.converter import hash_rows
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_store
 from studio.run_manifest import file_sha256
 from studio.services.storage import atomic_dirs
-from studio.starter import instruction_rows
 
 NAME = "starter"
 
@@ -24,7 +24,7 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
     with atomic_dirs.staging_dir(folder) as stage:
         first = stage / "1"
         first.mkdir()
-        instruction_rows.write_files(first)
+        starter.write_rows(first)
         train, validation = first / "train.jsonl", first / "validation.jsonl"
         dataset = Dataset(
             name=NAME,

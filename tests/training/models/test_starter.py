@@ -19,11 +19,11 @@ from transformers import (
 )
 
 from studio.services.operations import home
-from studio.starter import instruction_rows
-from studio.starter.chat import Message
 from studio.training import starter_model
 from tests.support import live_studio
 from tests.support.waiting import wait_until
+from tests.tools.starter import instruction_rows
+from tests.tools.starter.chat import Message
 
 pytestmark = pytest.mark.slow
 

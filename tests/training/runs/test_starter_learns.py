@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from studio import starter
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Finished, Sampled
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.runner.execution import execute_run
-from studio.starter import instruction_rows
 from studio.training.data import tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import read_rows
@@ -45,7 +45,7 @@ def model() -> Path:
 @pytest.fixture(scope="module")
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = RunDir(tmp_path_factory.mktemp("learning"))
-    instruction_rows.write_files(run.root)
+    starter.write_rows(run.root)
     recipe = RECIPE_ADAPTER.validate_python(RECIPE, strict=False)
     run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
     train, validation = (run.root / f"{split}.jsonl" for split in ("train", "validation"))

@@ -1,12 +1,14 @@
 import json
+import lzma
 import re
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from studio.starter import instruction_rows
-from studio.starter.chat import Message, Row
+from studio import starter
+from tests.tools.starter import build, instruction_rows
+from tests.tools.starter.chat import Message, Row
 
 TRAIN = list(instruction_rows.generate_rows("train"))
 VALIDATION = list(instruction_rows.generate_rows("validation"))
@@ -80,20 +82,17 @@ def test_validation_asks_of_no_word_that_training_never_showed() -> None:
 
 
 def test_written_files_hold_one_row_a_line(tmp_path: Path) -> None:
-    instruction_rows.write_files(tmp_path)
+    starter.write_rows(tmp_path)
 
     written = [_read(tmp_path / name) for name in ("train.jsonl", "validation.jsonl")]
     assert written == [TRAIN, VALIDATION]
 
 
-def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        folder.mkdir()
-        instruction_rows.write_files(folder)
+def test_the_shipped_data_is_what_the_tool_builds() -> None:
+    built = build.content()
+    shipped = {name: lzma.decompress(starter.data_path(name).read_bytes()) for name in built}
 
-    one, two = ([path.read_bytes() for path in sorted(folder.iterdir())] for folder in folders)
-    assert one == two
+    assert shipped == built
 
 
 def _spoken(row: Row) -> list[Message]:

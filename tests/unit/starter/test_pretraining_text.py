@@ -1,7 +1,7 @@
 from itertools import islice
 from random import Random
 
-from studio.starter import instruction_rows, pretraining_text, vocabulary
+from tests.tools.starter import instruction_rows, pretraining_text, vocabulary
 
 
 def test_prose_is_the_same_every_time() -> None:

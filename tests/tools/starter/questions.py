@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
-from studio.starter import vocabulary
-from studio.starter.chat import Row, conversation
+from tests.tools.starter import vocabulary
+from tests.tools.starter.chat import Row, conversation
 
 FULL_ANSWERS = ("You are a helpful assistant.", "Answer in a full sentence.")
 SHORT_ANSWERS = ("Answer in one word.", "Be brief.")

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from studio.starter import vocabulary
-from studio.starter.chat import Row, conversation
-from studio.starter.text_tasks import Person, random_person
+from tests.tools.starter import vocabulary
+from tests.tools.starter.chat import Row, conversation
+from tests.tools.starter.text_tasks import Person, random_person
 
 _FOLLOW_UPS = (
     "And {}?",

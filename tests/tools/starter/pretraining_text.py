@@ -5,14 +5,17 @@ question-and-answer form: following instructions is left for fine-tuning to teac
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from random import Random
 
-from studio.starter import vocabulary
-from studio.starter.chat import Row, conversation
-from studio.starter.questions import with_article
-from studio.starter.text_tasks import random_person
+from studio.starter import END, START
+from tests.tools.starter import vocabulary
+from tests.tools.starter.chat import Row, conversation
+from tests.tools.starter.questions import with_article
+from tests.tools.starter.text_tasks import random_person
 
 SEED = 7
+DOCUMENTS = 6000
 
 _NOTES = (
     "A summary says the same thing in fewer words and makes a long text shorter.",
@@ -30,6 +33,17 @@ _NOTES = (
     "A capital city is the first city of a country. Do you know which one it is?",
     "Be brief means answer in one word. A full sentence is longer. Read this and remember.",
 )
+
+
+def documents() -> Iterator[str]:
+    """Yield eight paragraphs for each chat, with the special tokens that delimit them."""
+    rng = Random(SEED)  # noqa: S311 -- chooses examples, guards nothing
+    prose, chats = paragraphs(rng), small_talk(rng)
+    while True:
+        for paragraph in islice(prose, 8):
+            yield f"{START}{paragraph}{END}"
+        turns = next(chats)["messages"]
+        yield START + "".join(f"<|{t['role']}|>{t['content']}{END}" for t in turns)
 
 
 def paragraphs(rng: Random) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from random import Random
 
-from studio.starter import vocabulary
-from studio.starter.chat import Row, conversation
+from tests.tools.starter import vocabulary
+from tests.tools.starter.chat import Row, conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,11 @@
 """The starter's instruction rows: 16 tasks, split so that no question is in both parts."""
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Literal
 
-from studio.starter import multi_turn, questions, text_tasks
-from studio.starter.chat import Row
+from tests.tools.starter import multi_turn, questions, text_tasks
+from tests.tools.starter.chat import Row
 
 Split = Literal["train", "validation"]
 RowMaker = Callable[[Random], Row]
@@ -44,12 +42,6 @@ def generate_rows(split: Split) -> Iterator[Row]:
     for number, row in enumerate(mixed):
         if (number % _HELD_OUT == 0) == (split == "validation"):
             yield row
-
-
-def write_files(folder: Path) -> None:
-    for split in ("train", "validation"):
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in generate_rows(split)]
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def _generate_distinct(rng: Random) -> list[Row]:
