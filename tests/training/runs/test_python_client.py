@@ -26,6 +26,7 @@ from studio.client import (
     endpoints,
     sync_client,
 )
+from studio.client.resources import Resource
 from tests.support import live_studio
 from tests.support.waiting import wait_until
 
@@ -149,9 +150,9 @@ def test_both_can_do_the_same() -> None:
         nouns = [one for one in vars(module).values() if isinstance(one, type)]
         found = {one.__name__.removeprefix("Async"): one for one in nouns}
         return {
-            name: sorted(word for word in vars(one) if not word.startswith("_"))
+            name: sorted(word for word in dir(one) if not word.startswith("_"))
             for name, one in found.items()
-            if issubclass(one, found["Resource"])
+            if issubclass(one, Resource)
         }
 
     assert able(sync_client) == able(async_client)
