@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from studio.intake.files.read_progress import ProgressCallback
 from studio.intake.quality.language_check import RowSample, find_other_languages
-from studio.intake.quality.repeated_hashes import find_common, find_repeats
 from studio.intake.quality.row_checks import (
     LONG_BYTES,
     OVER_LONG_MESSAGE,
@@ -27,7 +26,7 @@ from studio.intake.quality.row_checks import (
     row_texts,
     script_name,
 )
-from studio.intake.rows.deduplication import question_key
+from studio.intake.rows.deduplication import find_common, find_repeats, question_key
 from studio.intake.rows.filters import Part
 
 if TYPE_CHECKING:

@@ -17,12 +17,10 @@ from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers.arrow_rows import rows_in_arrow
 from studio.intake.readers.csv_rows import rows_in_csv
-from studio.intake.readers.json_rows import rows_in_json_lines, rows_in_json_list
-from studio.intake.readers.markdown_rows import rows_in_markdown
+from studio.intake.readers.json_rows import flatten_articles, rows_in_json_lines, rows_in_json_list
 from studio.intake.readers.option_detection import guess_file_encoding
 from studio.intake.readers.parquet_rows import rows_in_parquet
-from studio.intake.readers.squad_rows import flatten_articles
-from studio.intake.readers.text_rows import rows_in_text
+from studio.intake.readers.text_rows import rows_in_markdown, rows_in_text
 
 ROW_UNITS: dict[str, str] = {
     "jsonl": "line",

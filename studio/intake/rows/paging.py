@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ SEARCH_SECONDS = 0.3
 
 _BACKWARD_BLOCK = 500
 """Rows in the first block of a backward search."""
+_STRIDE = 512
+"""One row offset is indexed for this many rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,3 +140,45 @@ def _row_texts(value: Any) -> Iterator[str]:  # noqa: ANN401 -- any JSON value
         case dict():
             for item in value.values():
                 yield from _row_texts(item)
+
+
+def read_row(path: Path, number: int) -> dict[str, Any]:
+    """Return a row of a JSON Lines file, counted from 1.
+
+    Raises:
+        LookupError: the file has fewer rows.
+
+    """
+    with path.open("rb") as file:
+        file.seek(row_offset(path, number))
+        line = file.readline()
+    if not line:
+        raise IndexError(number)
+    row: dict[str, Any] = json.loads(line)
+    return row
+
+
+def row_offset(path: Path, number: int) -> int:
+    """Return the byte offset of a row; past the last row, the end of the file.
+
+    Raises:
+        LookupError: the file has far fewer rows.
+
+    """
+    state = path.stat()
+    offsets = _block_offsets(path, state.st_mtime_ns, state.st_size)
+    block, rest = divmod(number - 1, _STRIDE)
+    with path.open("rb") as file:
+        file.seek(offsets[block])
+        return offsets[block] + sum(map(len, islice(file, rest)))
+
+
+@lru_cache(maxsize=16)
+def _block_offsets(path: Path, _changed: int, _size: int) -> list[int]:
+    offsets, offset = list[int](), 0
+    with path.open("rb") as file:
+        for i, line in enumerate(file):
+            if i % _STRIDE == 0:
+                offsets.append(offset)
+            offset += len(line)
+    return offsets

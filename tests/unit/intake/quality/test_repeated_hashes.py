@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from studio.intake.quality.repeated_hashes import find_common, find_repeats
+from studio.intake.rows.deduplication import find_common, find_repeats
 
 
 def plain(hashes: list[int], most: int) -> tuple[int, dict[int, int]]:

@@ -10,7 +10,7 @@ from studio.intake.conversion.converter import SourceFile, inspect_file
 from studio.intake.detection.row_shapes import DetectedMapping
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions
-from studio.intake.readers.table_layout import detect_layout
+from studio.intake.readers.option_detection import detect_layout
 from tests.unit.intake.conftest import Convert
 
 PAIRS = [("Where is it, please; do you know?", "It left on Monday, I think."), ("Why?", "Because")]

@@ -6,8 +6,7 @@ import pytest
 
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
-from studio.intake.readers.markdown_rows import rows_in_markdown
-from studio.intake.readers.text_rows import rows_in_text
+from studio.intake.readers.text_rows import rows_in_markdown, rows_in_text
 
 
 def texts(found: RowStream) -> list[tuple[int, str]]:
