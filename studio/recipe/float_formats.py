@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from studio.weights import native_dtypes
+from studio.weights import safetensors_headers
 
-DType: TypeAlias = native_dtypes.DType
+DType: TypeAlias = safetensors_headers.DType
 """The formats a number can be stored in."""
 
 MatmulDType = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]

@@ -11,21 +11,17 @@ from typing import Any
 from studio.errors import InvalidError
 from studio.weights import (
     architectures,
-    cast_error,
-    config_limits,
     family_limits,
-    model_shape,
-    native_dtypes,
-    quantisation_error,
+    model_config,
+    rounding_error,
     safetensors_headers,
     weight_defects,
     weight_samples,
 )
-from studio.weights.cast_error import CastRounding
+from studio.weights.model_config import ModelShape
 from studio.weights.model_kinds import ModelKind
-from studio.weights.model_shape import ModelShape
-from studio.weights.native_dtypes import DType
-from studio.weights.safetensors_headers import TensorInfo
+from studio.weights.rounding_error import CastRounding
+from studio.weights.safetensors_headers import DType, TensorInfo
 from studio.weights.weight_defects import WeightDefects
 from studio.weights.weight_samples import WeightStats
 
@@ -142,18 +138,18 @@ def read(folder: Path) -> ModelFacts:
     weights = [tensor for tensor in tensors if tensor.is_float]
     linear = [tensor for tensor in weights if _is_linear(tensor, config)]
     others = [tensor for tensor in weights if not _is_linear(tensor, config)]
-    dtypes = native_dtypes.load_dtypes(tensors)
+    dtypes = safetensors_headers.load_dtypes(tensors)
     return replace(
         _facts_from_config(config),
         parameters=sum(tensor.size for tensor in weights),
         stored=_dtype_shares(weights),
-        load_dtypes=native_dtypes.count_by_dtype(weights, dtypes),
-        linear_load_dtypes=native_dtypes.count_by_dtype(linear, dtypes),
+        load_dtypes=safetensors_headers.count_by_dtype(weights, dtypes),
+        linear_load_dtypes=safetensors_headers.count_by_dtype(linear, dtypes),
         embedding_dtype=next(
             (dtypes[tensor.name] for tensor in weights if _is_embedding(tensor, config)), None
         ),
-        casts=cast_error.measure_casts(weights),
-        unquantised_casts=cast_error.measure_casts(others),
+        casts=rounding_error.measure_casts(weights),
+        unquantised_casts=rounding_error.measure_casts(others),
         packed_layers=tuple(tensor.name for tensor in tensors if _is_packed(tensor)),
         float64_layers=tuple(tensor.name for tensor in weights if tensor.dtype == "float64"),
         float8_unfit_layers=tuple(tensor.name for tensor in linear if _has_odd_side(tensor)),
@@ -165,7 +161,7 @@ def read(folder: Path) -> ModelFacts:
         expert_parameters=sum(tensor.size for tensor in weights if ".experts." in tensor.name),
         stats=weight_samples.collect_stats(weights),
         defects=weight_defects.scan(weights),
-        quantisation_errors=quantisation_error.measure_errors(linear),
+        quantisation_errors=rounding_error.measure_errors(linear),
     )
 
 
@@ -197,7 +193,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InvalidError(f"{path.name} is not valid JSON.", param="base_model") from error
     if not isinstance(config, dict):
         raise InvalidError(f"{path.name} is not a model config.", param="base_model")
-    config_limits.check(config)
+    model_config.check(config)
     return config
 
 
@@ -207,7 +203,7 @@ def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
         kind=architectures.kind_of(config),
         declared_dtype=_declared_dtype(config),
         quantised=_quantisation_method(config),
-        shape=model_shape.read(config),
+        shape=model_config.read(config),
     )
 
 
@@ -215,7 +211,7 @@ def _family(config: Mapping[str, Any]) -> str:
     model_type = config.get("model_type")
     return (
         model_type
-        if isinstance(model_type, str) and config_limits.FAMILY_NAME.fullmatch(model_type)
+        if isinstance(model_type, str) and model_config.FAMILY_NAME.fullmatch(model_type)
         else ""
     )
 
@@ -230,7 +226,7 @@ def _declared_dtype(config: Mapping[str, Any]) -> str:
 def _quantisation_method(config: Mapping[str, Any]) -> str:
     quantisation = config.get("quantization_config")
     method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
-    return method if isinstance(method, str) and config_limits.FAMILY_NAME.fullmatch(method) else ""
+    return method if isinstance(method, str) and model_config.FAMILY_NAME.fullmatch(method) else ""
 
 
 def _dtype_shares(tensors: Sequence[TensorInfo]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from studio.errors import InvalidError
-from studio.weights import config_limits, download_filter
+from studio.weights import download_filter, model_config
 from studio.weights.model_code import read_small_json
 
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.{0,100000}?)\n---\s*(?:\n|\Z)", re.DOTALL)
@@ -83,7 +83,7 @@ def _context_length(config: Mapping[str, Any]) -> int | None:
     lengths = (
         length
         for length in candidates
-        if type(length) is int and 0 < length <= config_limits.MAX_VALUES["n_positions"]
+        if type(length) is int and 0 < length <= model_config.MAX_VALUES["n_positions"]
     )
     return next(lengths, None)
 

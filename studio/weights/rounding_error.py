@@ -1,14 +1,15 @@
-"""Measure on a sample how loading weights in another dtype changes them."""
+"""Measure on a sample how loading or quantising weights changes them."""
 
 import math
 import struct
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import get_args
 
 from studio.weights import weight_samples
-from studio.weights.native_dtypes import DType
-from studio.weights.safetensors_headers import TensorInfo
+from studio.weights.safetensors_headers import DType, TensorInfo
 
 MAX_TENSORS = 32
 """Tensors sampled, evenly spread over the model."""
@@ -20,6 +21,17 @@ _EXACT_DTYPES: Mapping[str, frozenset[str]] = {
     "float16": frozenset({"float16", "float8_e4m3fn", "float8_e5m2"}),
 }
 """The stored dtypes that each dtype represents exactly."""
+
+_NF4_BLOCK = 64
+_INT8_MAX = 127
+
+_NF4_LEVELS = (
+    -1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+)  # fmt: skip
+"""The sixteen levels of NF4: quantiles of a normal distribution (arXiv 2305.14314, appendix E)."""
+
+_NF4_MIDPOINTS = tuple((low + high) / 2 for low, high in pairwise(_NF4_LEVELS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +57,34 @@ def measure_casts(tensors: Sequence[TensorInfo]) -> dict[DType, CastRounding]:
     return {to: cast for to, cast in measured if cast is not None}
 
 
+def measure_errors(tensors: Sequence[TensorInfo]) -> Mapping[str, float]:
+    """Return the relative error by format: RMS of the change divided by RMS of the weights.
+
+    int8 has one scale per row, here per sampled part of a long row.
+    """
+    samples = [
+        (weight_samples.read_values(tensor, VALUES_PER_TENSOR), tensor.shape[-1])
+        for tensor in _choose_tensors(tensors)
+    ]
+    size = math.fsum(value * value for values, _row in samples for value in values)
+    if not size or not math.isfinite(size):
+        return {}
+    rows = (part for values, row in samples for part in _blocks(values, row))
+    blocks = (part for values, _row in samples for part in _blocks(values, _NF4_BLOCK))
+    squared_errors = {
+        "int8": math.fsum(map(_int8_squared_error, rows)),
+        "nf4": math.fsum(map(_nf4_squared_error, blocks)),
+    }
+    return {name: math.sqrt(tensor / size) for name, tensor in squared_errors.items()}
+
+
 def _measure_cast(tensors: Sequence[TensorInfo], to: DType) -> CastRounding | None:
     rounded = [
         tensor for tensor in tensors if tensor.size and tensor.dtype not in _EXACT_DTYPES[to]
     ]
-    readable = [tensor for tensor in rounded if weight_samples.is_readable(tensor)]
-    if not readable:
+    chosen = _choose_tensors(rounded)
+    if not chosen:
         return None
-    chosen = readable[:: -(-len(readable) // MAX_TENSORS)]
     changes = [change for tensor in chosen for change in _relative_changes(tensor, to)]
     return CastRounding(
         to=to,
@@ -63,6 +95,11 @@ def _measure_cast(tensors: Sequence[TensorInfo], to: DType) -> CastRounding | No
         max_relative_change=max(changes, default=0.0),
         mean_relative_change=math.fsum(changes) / max(len(changes), 1),
     )
+
+
+def _choose_tensors(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
+    readable = [tensor for tensor in tensors if tensor.size and weight_samples.is_readable(tensor)]
+    return readable[:: -(-len(readable) // MAX_TENSORS) or 1]
 
 
 def _relative_changes(tensor: TensorInfo, to: DType) -> Iterator[float]:
@@ -104,3 +141,20 @@ def _to_bfloat16(values: Sequence[float]) -> tuple[float, ...]:
     bits = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
     rounded = ((word + 0x7FFF + ((word >> 16) & 1)) & 0xFFFF0000 for word in bits)
     return struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}I", *rounded))
+
+
+def _blocks(values: Sequence[float], length: int) -> Iterator[Sequence[float]]:
+    for start in range(0, len(values), length):
+        yield values[start : start + length]
+
+
+def _nf4_squared_error(block: Sequence[float]) -> float:
+    scale = max(map(abs, block)) or 1.0
+    return math.fsum(
+        (_NF4_LEVELS[bisect(_NF4_MIDPOINTS, value / scale)] * scale - value) ** 2 for value in block
+    )
+
+
+def _int8_squared_error(row: Sequence[float]) -> float:
+    step = max(map(abs, row)) / _INT8_MAX or 1.0
+    return math.fsum((round(value / step) * step - value) ** 2 for value in row)

@@ -1,17 +1,25 @@
-"""List the tensors in safetensors files. Reads headers only, and validates them.
+"""List the tensors in safetensors files, and the dtypes they are loaded in.
 
-A file starts with the length of the header in eight bytes; the JSON header gives each tensor's
-dtype, shape and position.
+Reads headers only, and validates them. A file starts with the length of the header in eight bytes;
+the JSON header gives each tensor's dtype, shape and position.
 """
 
 import json
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from studio.errors import InvalidError
+
+DType = Literal["float32", "bfloat16", "float16"]
+"""The dtypes that weights may be loaded in."""
+
+FALLBACK_DTYPE: DType = "float32"
+_DTYPES: tuple[DType, ...] = get_args(DType)
+_MATRIX_DIMENSIONS = 2
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -165,3 +173,33 @@ def _file_error(path: Path, what: str) -> InvalidError:
         hint="Download the model again; a file may be incomplete.",
         param="base_model",
     )
+
+
+def load_dtypes(tensors: Sequence[TensorInfo]) -> dict[str, DType]:
+    """Return the dtype each weight is loaded in, by tensor name, as the model was saved.
+
+    Each weight keeps its stored dtype, whatever the config says. Two exceptions change no value:
+    dtypes that no run supports become float32, and so do the vectors of a model with mixed dtypes,
+    because a norm does not accept input in one dtype and weights in a narrower one.
+    """
+    weights = [tensor for tensor in tensors if tensor.is_float]
+    is_mixed = len({_loadable_dtype(tensor.dtype) for tensor in weights}) > 1
+    return {tensor.name: _load_dtype(tensor, is_mixed=is_mixed) for tensor in weights}
+
+
+def count_by_dtype(tensors: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[DType, int]:
+    """Return how many weights are loaded in each dtype, most common first."""
+    counted: Counter[DType] = Counter()
+    for tensor in tensors:
+        if tensor.name in dtypes:
+            counted[dtypes[tensor.name]] += tensor.size
+    return {dtype: count for dtype, count in counted.most_common() if count}
+
+
+def _load_dtype(tensor: TensorInfo, *, is_mixed: bool) -> DType:
+    is_vector = len(tensor.shape) < _MATRIX_DIMENSIONS
+    return FALLBACK_DTYPE if is_mixed and is_vector else _loadable_dtype(tensor.dtype)
+
+
+def _loadable_dtype(stored: str) -> DType:
+    return next((dtype for dtype in _DTYPES if dtype == stored), FALLBACK_DTYPE)

@@ -9,8 +9,8 @@ from studio.methods import AnyRecipe
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.memory import estimate
 from studio.weights.decoder_layers import FAMILY_LAYERS
+from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
-from studio.weights.model_shape import ModelShape
 from tests.support.factories import make_recipe
 
 WIDE = ["fp32", "bf16", "fp16", "fp32_tf32"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.errors import InvalidError
-from studio.weights import config_limits, download_filter, safetensors_headers
+from studio.weights import download_filter, model_config, safetensors_headers
 from studio.weights.safetensors_headers import WEIGHTS_FILE
 from tests.security.raw_requests import Target
 from tests.unit.weights import safetensors_folders
@@ -32,7 +32,7 @@ ABSURD = (
 
 @settings(max_examples=50, deadline=None)
 @given(
-    name=st.sampled_from(sorted(config_limits.MAX_VALUES)),
+    name=st.sampled_from(sorted(model_config.MAX_VALUES)),
     value=ABSURD,
     inside=st.lists(st.sampled_from(["text_config", "llm_config", "any"]), max_size=3),
 )
@@ -44,7 +44,7 @@ def test_a_number_that_no_model_has_is_refused_before_it_is_loaded(
         config = {part: config}
 
     with pytest.raises(InvalidError):
-        config_limits.check({"model_type": "llama"} | config)
+        model_config.check({"model_type": "llama"} | config)
 
 
 @settings(max_examples=50, deadline=None)
@@ -59,7 +59,7 @@ def test_a_family_whose_name_is_code_is_refused(family: str, *, inside: bool) ->
     config = {"model_type": family}
 
     with pytest.raises(InvalidError):
-        config_limits.check({"model_type": "llama", "text_config": config} if inside else config)
+        model_config.check({"model_type": "llama", "text_config": config} if inside else config)
 
 
 @settings(max_examples=50, deadline=None)

@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import NotFoundError
-from studio.intake.rows import line_index
+from studio.intake.rows import paging
 from studio.protocols.tokenizer_service import (
     PackingWindow,
     TemplateSource,
@@ -101,7 +101,7 @@ def read_row(folder: Path, where: RowPosition) -> dict[str, Any]:
     path = train if where.part == "train" else validation
     assert path is not None  # noqa: S101 -- only parts with rows have positions
     try:
-        return line_index.read_row(path, where.number)
+        return paging.read_row(path, where.number)
     except (OSError, LookupError) as error:
         raise NotFoundError(
             f"Row {where.number} of {where.name} is gone.", hint="Import the data again."
@@ -135,7 +135,7 @@ def with_packing_window(
     path, validation = versions.row_files(folder, where.version)
     window = PackingWindow(
         path=str(path),
-        start=line_index.row_offset(path, packing_window(where.number).start),
+        start=paging.row_offset(path, packing_window(where.number).start),
         rows=where.rows,
         judged=where.version.kind == "judged",
         share=0.0 if validation else share,

@@ -13,8 +13,8 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights.decoder_layers import FAMILY_LAYERS, DecoderLayers
+from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
-from studio.weights.model_shape import ModelShape
 
 _PLAIN_MLP_VALUES, _GATED_MLP_VALUES = 2, 4
 """Values kept per unit of the MLP's inner width: the activation's input and output; with a gate

@@ -25,7 +25,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes
-from studio.weights import model_shape
+from studio.weights import model_config
 from studio.weights.decoder_layers import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 
@@ -188,7 +188,7 @@ def from_dry_run(
     on_gpu: bool,
 ) -> MemoryBreakdown:
     """Add the process overhead that no tensor holds to what a dry run counted."""
-    step = TrainingStep(recipe, facts, facts.shape or model_shape.UNKNOWN_SHAPE, batch, on_gpu)
+    step = TrainingStep(recipe, facts, facts.shape or model_config.UNKNOWN_SHAPE, batch, on_gpu)
     no_sizes = MemorySizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
     counted: dict[str, Any] = dict(parts)
     breakdown = replace(_constant_parts(step, no_sizes), **counted)

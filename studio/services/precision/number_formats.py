@@ -7,8 +7,8 @@ from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora, keeps_saved_dtypes
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.weights.cast_error import CastRounding
 from studio.weights.model_facts import ModelFacts
+from studio.weights.rounding_error import CastRounding
 
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 

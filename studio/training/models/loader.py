@@ -24,7 +24,7 @@ from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training.models import quantised_weights, remote_code
-from studio.weights import architectures, config_limits, family_limits
+from studio.weights import architectures, family_limits, model_config
 from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 
 
@@ -193,7 +193,7 @@ def _refuse_unsafe_config(name: str) -> None:
     """Check a config before building the model: an absurdly large one would never finish."""
     values, _rest = PreTrainedConfig.get_config_dict(name)
     try:
-        config_limits.check(values)
+        model_config.check(values)
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
     kind = architectures.kind_of(values)

@@ -28,7 +28,7 @@ from studio.recipe.adapters import FullFineTune, Lora, keeps_saved_dtypes
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.training.models import loader, remote_code
-from studio.weights import model_facts, native_dtypes, safetensors_headers
+from studio.weights import model_facts, safetensors_headers
 from studio.weights.safetensors_headers import TensorInfo
 
 
@@ -82,8 +82,8 @@ def choose_formats(
 ) -> WeightFormats:
     """Return the formats to load a model's weights in for a run."""
     tensors = list_tensors(name)
-    chosen = native_dtypes.load_dtypes(tensors)
-    counts = native_dtypes.count_by_dtype(tensors, chosen)
+    chosen = safetensors_headers.load_dtypes(tensors)
+    counts = safetensors_headers.count_by_dtype(tensors, chosen)
     main = loader.choose_weight_format(
         next(iter(counts), _config_format(config, mode.weights)), mode, adapter
     )
@@ -95,7 +95,7 @@ def choose_formats(
 def main_format(name: str, config: PreTrainedConfig) -> DType:
     """Return the format most weights are saved in; without local files, the config's."""
     tensors = list_tensors(name)
-    counts = native_dtypes.count_by_dtype(tensors, native_dtypes.load_dtypes(tensors))
+    counts = safetensors_headers.count_by_dtype(tensors, safetensors_headers.load_dtypes(tensors))
     return next(iter(counts), _config_format(config, "bfloat16"))
 
 
@@ -170,7 +170,7 @@ def _merge_formats(model: PreTrainedModel, name: str, dtypes: AbstractSet[DType]
     """Return the format of a weight that is loaded from one or several tensors."""
     # Only float32 can represent the values of both 16-bit formats.
     if len(dtypes) > 1 or any(_is_kept_in_float32(model, name, dtype) for dtype in dtypes):
-        return native_dtypes.FALLBACK_DTYPE
+        return safetensors_headers.FALLBACK_DTYPE
     return next(iter(dtypes))
 
 

@@ -23,7 +23,7 @@ from studio.services.estimates.memory import estimate_from_resolved
 from studio.training.memory.process_memory import RESIDENT, MemoryProbe
 from studio.training.models import loader
 from studio.training.precision import matmul_precision
-from studio.weights import model_facts, model_shape
+from studio.weights import model_config, model_facts
 from studio.weights.decoder_layers import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 from studio.worker.processes import process
@@ -130,7 +130,7 @@ def test_what_a_layer_keeps_is_what_was_counted(case: tuple[str, str, BatchShape
     asked = recipe(*WAYS[way])
     told = small(family, 1)
     known = ModelFacts(
-        family=family, declared_dtype="float32", shape=model_shape.read(told.to_dict())
+        family=family, declared_dtype="float32", shape=model_config.read(told.to_dict())
     )
     assert known.shape is not None
 

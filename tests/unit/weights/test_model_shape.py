@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from studio.weights.model_shape import read
+from studio.weights.model_config import read
 
 TOLD: dict[str, Any] = {
     "num_hidden_layers": 8,

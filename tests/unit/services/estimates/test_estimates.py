@@ -14,8 +14,8 @@ from studio.services.estimates import estimates, memory, memory_assumptions, ref
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun
+from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
-from studio.weights.model_shape import ModelShape
 from tests.support.factories import make_recipe
 
 SHAPE = ModelShape(

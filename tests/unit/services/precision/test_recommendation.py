@@ -16,8 +16,8 @@ from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal, check
 from studio.services.precision.number_formats import plan_dtypes
 from studio.weights import family_limits
-from studio.weights.cast_error import CastRounding
 from studio.weights.model_facts import ModelFacts
+from studio.weights.rounding_error import CastRounding
 from studio.weights.weight_defects import WeightDefects
 from studio.weights.weight_samples import WeightStats
 from tests.support.factories import make_recipe
