@@ -12,10 +12,9 @@ from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
 from studio.recipe.fields import FieldSpec, Section
-from studio.recipe.numerics import Numerics
 from studio.recipe.optimisation import Optimisation
 from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
-from studio.recipe.recovery import Recovery
+from studio.recipe.robustness import Numerics, Recovery
 
 VERSION: Literal[1] = 1
 

@@ -1,10 +1,11 @@
-"""Settings of a recipe that cannot be combined, and why."""
+"""Settings of a recipe that cannot be combined or that no run can use, and why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
+from studio.recipe.fields import Section, field_spec
 from studio.recipe.precision import AUTO, PRECISIONS
 
 _ADAMW_OPTIMIZERS = ("adamw_torch_fused", "adamw_torch")
@@ -53,3 +54,34 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
             hint="Choose float32, or keep the frozen model as saved.",
             param="precision",
         )
+
+
+def unusable_values(recipe: Recipe) -> Iterator[Conflict]:
+    """Yield values outside their usable range, or without effect unless another is set.
+
+    They are rejected on submission. A setting's type also validates stored recipes, so a bound
+    added there would make them unreadable.
+    """
+    yield from _out_of_range(recipe, "")
+    stopping = recipe.early_stopping
+    if stopping.early_stopping_threshold and stopping.early_stopping_patience is None:
+        yield Conflict(
+            message="The min improvement has no effect without patience.",
+            hint="Also set the patience of early stopping, or leave the min improvement at 0.",
+            param="early_stopping.early_stopping_patience",
+        )
+
+
+def _out_of_range(section: Section, prefix: str) -> Iterator[Conflict]:
+    for name, info in type(section).model_fields.items():
+        value, spec = getattr(section, name), field_spec(info)
+        if isinstance(value, Section):
+            yield from _out_of_range(value, f"{prefix}{name}.")
+        elif spec and spec.usable_range and value is not None:
+            low, high = spec.usable_range
+            if not low <= value <= high:
+                yield Conflict(
+                    message=f"{spec.label} must be between {low:g} and {high:,.12g}.",
+                    hint="",
+                    param=f"{prefix}{name}",
+                )

@@ -1,13 +1,16 @@
 """Run one piece of work and log it as events; the last event always reports how it ended."""
 
 import errno
+import fcntl
+import os
 import shutil
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from studio.errors import StudioError, TrainingError
+from studio.processes.start_time import process_start_time
 from studio.protocols.events import (
     DISK_FULL_EXIT_CODE,
     Event,
@@ -22,8 +25,20 @@ from studio.protocols.tasks import TaskDir
 from studio.recipe.exports import ExportSpec
 from studio.redaction import redact
 from studio.runner import task_dispatch
-from studio.runner.run_lock import lock_run
 from studio.training.stop_handler import StopHandler, StopRequested
+
+
+@contextmanager
+def lock_run(run: RunDir) -> Iterator[None]:
+    """Lock the folder, waiting for a process that is just exiting. The system always unlocks it."""
+    with run.lock.open("a+", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pid = os.getpid()
+        lock.truncate(0)
+        lock.write(f"{pid} {process_start_time(pid)!r}")
+        lock.flush()
+        yield
+
 
 EmitEvent = Callable[[Event], None]
 WorkFunction = Callable[[EmitEvent], Event]

@@ -1,4 +1,4 @@
-"""Sandboxed children that run untrusted code: forked, limited, and read through a pipe."""
+"""Limit what untrusted code and files may use; run code in children, read through a pipe."""
 
 import os
 import resource
@@ -8,10 +8,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from studio.errors import TooLargeError
+from studio.intake.files.limits import MAX_CHILD_MEMORY, MAX_CHILD_SECONDS, Limits
 from studio.processes import parent_death
 from studio.processes.unix_sockets import is_hung_up
 from studio.protocols.tokenizer_service import ServiceFailure, TokenizerRequest
@@ -147,3 +149,27 @@ def _lower_limit(resource_id: int, limit: int) -> None:
 def _address_space_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     return pages * resource.getpagesize()
+
+
+@contextmanager
+def limit_reading(limits: Limits, file_bytes: int) -> Iterator[Limits]:
+    """Limit the memory of this process, and yield limits that bound the time, too.
+
+    The file's own size is added: Arrow files are memory-mapped, not loaded.
+
+    Raises:
+        TooLargeError: reading needed more memory.
+
+    """
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit_memory(MAX_CHILD_MEMORY + file_bytes)
+    try:
+        yield limits.within(MAX_CHILD_SECONDS)
+    except MemoryError as error:
+        raise TooLargeError(
+            f"Reading the file takes more than {MAX_CHILD_MEMORY / 1e9:.2g} GB of memory.",
+            hint="Split the file, or remove rows.",
+            param="file",
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -22,7 +22,7 @@ from studio.protocols.events import (
     Stopped,
 )
 from studio.protocols.run_dir import RunDir
-from studio.runner.run_lock import lock_run
+from studio.runner.execution import lock_run
 
 STEPS = 5
 STAGES: tuple[Literal["before", "after"], ...] = ("before", "after")

@@ -14,7 +14,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.protocols.run_dir import JobSpec, RunDir
-from studio.runner.run_lock import lock_run
+from studio.runner.execution import lock_run
 from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
@@ -142,7 +142,8 @@ def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -
     folder = RunDir(tmp_path)
     forker = (
         "import os, sys, time; from pathlib import Path;"
-        "from studio.protocols.run_dir import RunDir; from studio.runner.run_lock import lock_run\n"
+        "from studio.protocols.run_dir import RunDir;"
+        "from studio.runner.execution import lock_run\n"
         "with lock_run(RunDir(Path(sys.argv[1]))):\n"
         "    child = os.fork()\n"
         "    if child: print(child, flush=True)\n"

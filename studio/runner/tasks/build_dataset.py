@@ -15,7 +15,7 @@ from studio.intake.conversion.job import (
 )
 from studio.intake.files.limits import Limits
 from studio.protocols.tasks import TaskDir
-from studio.runner.reading_limits import limit_reading
+from studio.runner.sandbox import limit_reading
 from studio.runner.sources.chunked_file import sync_to_disk
 from studio.runner.task_dispatch import ReportProgress
 

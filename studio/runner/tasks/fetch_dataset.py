@@ -21,7 +21,7 @@ from studio.intake.conversion.converter import SourceFile as File
 from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_file
 from studio.intake.files import limits
 from studio.protocols.tasks import TaskDir
-from studio.runner.reading_limits import limit_reading
+from studio.runner.sandbox import limit_reading
 from studio.runner.sources import http, hub, s3
 from studio.runner.sources.chunked_file import CHUNK_BYTES, format_size, sync_to_disk
 from studio.runner.task_dispatch import ReportProgress

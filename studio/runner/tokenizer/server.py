@@ -31,7 +31,7 @@ from studio.runner.sandbox import (
     fork_child,
 )
 from studio.runner.tokenizer.cache import TokenizerCache, load_tokenizer
-from studio.training.data import packing_preview, prompt_tokens, token_preview
+from studio.training.data import packing_preview, token_preview
 
 IDLE_SECONDS = 600.0
 _LOADED_MARKER = b"\n"
@@ -186,7 +186,7 @@ _HANDLERS: dict[
         templates=token_preview.preview_templates(asked, it)
     ),
     "prompt": lambda asked, it, _sizes: TokenizerResponse(
-        prompt=prompt_tokens.tokenise_prompt(asked, it)
+        prompt=token_preview.tokenise_prompt(asked, it)
     ),
 }
 

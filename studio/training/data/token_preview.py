@@ -1,4 +1,7 @@
-"""Preview a row as the model sees it: tokens, labels and truncation. Needs no torch."""
+"""Preview a row as the model sees it: tokens, labels and truncation. Needs no torch.
+
+Also tokenise a prompt for the inference service to continue.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +16,7 @@ from studio.protocols.tokenizer_service import (
     MAX_PREVIEW_TOKENS,
     PackedExample,
     PackedRow,
+    PromptTokens,
     RowLengths,
     TemplatePreview,
     TemplatePreviews,
@@ -275,3 +279,27 @@ def _split_answers(text: str, answers: Sequence[Span]) -> Iterator[tuple[str, bo
         position = end
     if position < len(text):
         yield text[position:], False
+
+
+def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+    """Return the tokens of a row with `messages`, or with a `text` to continue.
+
+    Raises:
+        TrainingError: the chat template cannot render it, or there is none.
+
+    """
+    if "text" in request.row:
+        return _tokenise_text(request.row["text"], tokenizer)
+    chat_templates.set_chat_template(tokenizer, request.chat_template)
+    template = ChatTemplate(tokenizer)
+    text = template.render_prompt(request.row["messages"])
+    return PromptTokens(
+        ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stop_tokens
+    )
+
+
+def _tokenise_text(text: str, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+    ids = tokenizer(text)["input_ids"]
+    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+        ids.pop()  # Some tokenizers end every text.
+    return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id])

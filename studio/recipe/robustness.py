@@ -1,4 +1,4 @@
-"""Numeric health checks of a run, and what happens on NaN or infinity."""
+"""Numeric health checks of a run, and what it may do when it fails."""
 
 from typing import Annotated, Literal
 
@@ -17,3 +17,13 @@ class Numerics(Section):
 
     health: Annotated[bool, FieldSpec("Measure numeric health", advanced=True)] = True
     """Check gradients, updates and activations every tenth step. Losses do not change."""
+
+
+class Recovery(Section):
+    """What a run may do on its own when it fails. Its history lists each change."""
+
+    smaller_batches: Annotated[
+        bool, FieldSpec("Retry with smaller batches when out of memory", advanced=True)
+    ] = False
+    """Halve the batch size and double the gradient accumulation, down to a batch size of 1. Each
+    update uses as many examples as before, but takes longer."""
