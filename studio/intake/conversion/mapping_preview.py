@@ -6,19 +6,17 @@ from itertools import islice
 
 from studio.intake.column_roles import check_mapping
 from studio.intake.conversion.converter import SourceFile
+from studio.intake.conversion.file_preview import shorten_value
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.mapping import Mapping
 from studio.intake.problems import problem_message
 from studio.intake.raw_rows import FileNote, RawRow, UnreadableRow
 from studio.intake.readers import file_reader
-from studio.intake.row_formats.cell_text import to_text
 from studio.intake.row_formats.schema import CanonicalRow
 from studio.intake.rows.filters import Part
 from studio.intake.rows.pipeline import Candidate, RowOutcome, build_candidates
 
-CELL_CHARS = 300
-"""Characters of a value shown."""
 _THREAD_FACTOR = 25
 """Factor of rows to read for threads, whose rows may lie far apart."""
 
@@ -66,7 +64,7 @@ def preview_rows(
 def _preview_row(row: RawRow | UnreadableRow, outcomes: dict[int, RowOutcome]) -> PreviewedRow:
     if isinstance(row, UnreadableRow):
         return _left_out_row(row, {}, problem_message(row.code, row.detail))
-    values = {column: shorten_cell(to_text(value)) for column, value in row.values.items()}
+    values = {column: shorten_value(value) for column, value in row.values.items()}
     match outcomes.get(row.number):
         case Candidate(number, part, canonical):
             return PreviewedRow(
@@ -91,7 +89,3 @@ def _left_out_row(
     return PreviewedRow(
         number=row.number, place=row.place, values=values, row=None, problem=problem, part=None
     )
-
-
-def shorten_cell(text: str) -> str:
-    return text if len(text) <= CELL_CHARS else f"{text[:CELL_CHARS]}…"

@@ -11,10 +11,10 @@ from typing import Any
 
 from studio.errors import InvalidError
 from studio.intake.detection.column_types import ColumnTable, build_table
-from studio.intake.detection.name_heuristics import ShapeMatch, Sureness, join_names, match_by_names
+from studio.intake.detection.name_heuristics import ShapeMatch, Sureness, match_by_names
 from studio.intake.detection.value_heuristics import match_by_values
 from studio.intake.files.encodings import EncodingPreview
-from studio.intake.mapping import Mapping, RowKind, ShapeName, Split
+from studio.intake.mapping import Mapping, RowKind, Split
 from studio.intake.raw_rows import RawRow
 from studio.intake.row_formats.cell_text import to_text
 from studio.intake.row_formats.message_formats import unused_keys
@@ -30,19 +30,6 @@ _VALUES_QUESTION = (
 )
 _SPLIT_COLUMN_NAMES = ("split", "partition", "dataset_split")
 
-SHAPE_TITLES: dict[ShapeName, str] = {
-    "alpaca": "alpaca",
-    "prompt_completion": "prompt and completion",
-    "messages": "messages",
-    "sharegpt": "sharegpt",
-    "preference": "preferences",
-    "ranked": "ranked answers",
-    "judged": "rated answers",
-    "thread": "threads",
-    "classification": "classification",
-    "regression": "regression",
-    "text": "plain text",
-}
 KIND_NAMES: dict[RowKind, str] = {
     "conversation": "conversations",
     "text": "texts",
@@ -130,18 +117,6 @@ def find_unused_columns(table: ColumnTable, mapping: Mapping) -> list[str]:
     columns = [name for name in table.columns if name not in mapping.columns]
     used = (name for name in mapping.columns if name in table.columns)
     return columns + [f"{name}.{key}" for name in used for key in unused_keys(table.columns[name])]
-
-
-def describe_shape(name: str, roles: Values[str, str | Sequence[str]]) -> str:
-    """Describe a detected shape and its columns."""
-    columns = [
-        column
-        for names in roles.values()
-        for column in ([names] if isinstance(names, str) else names)
-    ]
-    title = next((title for shape, title in SHAPE_TITLES.items() if shape == name), name)
-    are = "columns" if len(columns) > 1 else "column"
-    return f"{title}: {join_names(columns) or 'no'} {are}"
 
 
 def count_usable_rows(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:

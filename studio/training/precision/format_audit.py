@@ -184,10 +184,6 @@ def _format_value(value: object) -> str:
     return _AND.join(value) or NONE if isinstance(value, tuple) else str(value)
 
 
-def _is_in(name: str, parts: Iterable[str]) -> bool:
-    return any(loader.matches_part(name, part) for part in parts)
-
-
 def _verified_parts(model: nn.Module, planned: NumberFormats) -> tuple[str, ...]:
     """Return the planned float32 parts in which every tensor is float32."""
     tensors = [*model.named_parameters(), *model.named_buffers()]

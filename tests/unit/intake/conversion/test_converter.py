@@ -14,7 +14,6 @@ from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
 from studio.intake.conversion.converter import SourceFile, convert_file, inspect_file
-from studio.intake.detection.row_shapes import describe_shape
 from studio.intake.files.limits import Limits
 from tests.unit.intake.conftest import Convert
 
@@ -25,20 +24,20 @@ CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "co
 
 SHAPES: dict[str, tuple[str, Rows]] = {
     "alpaca": (
-        "alpaca: instruction, input and output columns",
+        "alpaca: instruction, input, output",
         [{"instruction": "Wie heißt sie?\nSay, in words.", "input": "", "output": ANSWER}] * 2,
     ),
     "prompt and completion": (
-        "prompt and completion: prompt and completion columns",
+        "prompt_completion: prompt, completion",
         [{"prompt": QUESTION, "completion": ANSWER}] * 2,
     ),
     "question and answer": (
-        "prompt and completion: question and answer columns",
+        "prompt_completion: question, answer",
         [{"question": QUESTION, "answer": ANSWER}] * 2,
     ),
-    "messages": ("messages: messages column", [{"messages": CONVERSATION}] * 2),
+    "messages": ("messages: messages", [{"messages": CONVERSATION}] * 2),
     "sharegpt": (
-        "sharegpt: conversations column",
+        "sharegpt: conversations",
         [
             {
                 "conversations": [
@@ -100,7 +99,8 @@ def test_every_shape_is_read_from_every_format(bring: Convert, shape: str, filen
     result = bring(write(rows), filename)
 
     mapping = result.converted.mapping
-    assert describe_shape(mapping.shape, mapping.roles) == words
+    columns = [name for names in mapping.roles.values() for name in names]
+    assert f"{mapping.shape}: {', '.join(columns)}" == words
     assert (result.converted.format, result.converted.rows, result.problems) == (kind, 2, [])
     assert result.conversations == [CONVERSATION, CONVERSATION]
 
