@@ -39,6 +39,7 @@ MAX_FILE_BYTES: dict[str, int] = {
 """Maximum size in bytes of each file beside the weights; the largest known are a tenth of it."""
 
 MAX_CODE_BYTES = 4 * 2**20
+"""Maximum size of each file of a model's code."""
 _SHARD_NAME = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _CODE_NAME = re.compile(r"[A-Za-z_]\w{0,99}\.py")
 _PICKLE_EXTENSIONS = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -56,6 +57,11 @@ def is_weights(name: str) -> bool:
 
 def is_code(name: str) -> bool:
     return _CODE_NAME.fullmatch(name) is not None
+
+
+def max_bytes(name: str) -> int | None:
+    """Return the maximum size of a file to download; weights have none."""
+    return MAX_CODE_BYTES if is_code(name) else MAX_FILE_BYTES.get(name)
 
 
 def has_weights(names: Collection[str]) -> bool:

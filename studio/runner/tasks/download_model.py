@@ -60,9 +60,9 @@ def download(folder: TaskDir, params: dict[str, Any], report: ReportProgress) ->
     listing = hub.model_info(request.repo, request.commit)
     downloader = Downloader(hub, listing, request.commit, folder.files, report)
     if request.code:
-        downloader.download_all(
-            [file for file in listing.files if download_filter.is_code(file.name)]
-        )
+        code = [file for file in listing.files if download_filter.is_code(file.name)]
+        _refuse_large_files(code)
+        downloader.download_all(code)
         for path in folder.files.glob("*.py"):
             path.replace(target / path.name)
     elif hub_origin.read(target) is None:
@@ -98,10 +98,8 @@ def _download_model(downloader: "Downloader", request: DownloadRequest, target: 
 
 def _refuse_large_files(files: list[HubFile]) -> None:
     for file in files:
-        if (
-            not download_filter.is_weights(file.name)
-            and file.size > download_filter.MAX_FILE_BYTES[file.name]
-        ):
+        limit = download_filter.max_bytes(file.name)
+        if limit is not None and file.size > limit:
             raise InvalidError(f"{file.name} is unreasonably large: {_format_size(file.size)}.")
 
 
