@@ -45,14 +45,6 @@ def task_subject(recipe: AnyRecipe) -> str:
     return f"recipe:{hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]}"
 
 
-def of(db: Session, recipe: AnyRecipe) -> Task | None:
-    """Return the newest calibration of exactly this recipe."""
-    calibrations = (
-        task for task in tasks.list_for_subject(db, task_subject(recipe)) if task.kind == KIND
-    )
-    return next(calibrations, None)
-
-
 def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
     """Yield this machine's calibrations as reference runs, newest first."""
     query = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)

@@ -172,12 +172,6 @@ def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
     model.repo, model.revision = result["repo"], params["commit"]
 
 
-def size_of(hub_model: HubModel) -> int:
-    """Return the download size in bytes."""
-    names = set(download_filter.files_to_download(hub_model.file_names))
-    return sum(file.size for file in hub_model.files if file.name in names)
-
-
 def _enqueue_download(
     db: Session, repo: str, commit: str, name: str, *, code: bool = False
 ) -> Task:

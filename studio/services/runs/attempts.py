@@ -41,10 +41,6 @@ LOST = "lost"
 _CHECKPOINT_ALARMS = frozenset({"not_saved", "broken_checkpoint"})
 """Alarms about checkpoints."""
 
-MOST_LOST = 3
-"""Attempts that ended without a final event after which a run is not retried: it probably kills
-the process itself."""
-
 
 class LeaseLostError(Exception):
     """The attempt now belongs to another worker; nothing was changed."""

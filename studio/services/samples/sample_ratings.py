@@ -60,11 +60,6 @@ def get_rateable_sample(db: Session, sample_id: int) -> Sample:
     return get_final_sample(db, sample.run_id, sample.position)
 
 
-def score(db: Session, sample: Sample) -> int | None:
-    rating = db.get(Rating, sample.id)
-    return rating.score if rating else None
-
-
 def rate(db: Session, sample: Sample, new_score: int | None) -> int | None:
     """Rate an answer, or remove its rating with None. Return the previous score, for undo.
 
