@@ -61,10 +61,7 @@ def enqueue_scan(db: Session, folder: Path, version: DatasetVersion) -> Task:
 
 def latest_scan(db: Session, version: DatasetVersion) -> Task | None:
     """Return the newest task that scans, or has scanned, a version."""
-    return next(
-        (task for task in tasks.list_for_subject(db, _task_subject(version)) if task.kind == KIND),
-        None,
-    )
+    return tasks.latest(db, KIND, _task_subject(version))
 
 
 def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:

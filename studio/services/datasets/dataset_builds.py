@@ -154,14 +154,7 @@ def _is_large_upload(upload: Upload) -> bool:
 
 def latest_task(db: Session, dataset_id: int) -> Task | None:
     """Return the newest task that reads, or has read, a dataset's file."""
-    return next(
-        (
-            task
-            for task in tasks.list_for_subject(db, _task_subject(dataset_id))
-            if task.kind == KIND
-        ),
-        None,
-    )
+    return tasks.latest(db, KIND, _task_subject(dataset_id))
 
 
 def enqueue(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Task:

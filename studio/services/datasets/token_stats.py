@@ -112,12 +112,7 @@ def enqueue(db: Session, settings: Settings, request: StatsRequest) -> Task:
 def latest_task(db: Session, request: StatsRequest) -> Task | None:
     """Return the newest task for exactly this request."""
     state = request.state
-    matches = (
-        task
-        for task in tasks.list_for_subject(db, request.subject)
-        if task.params["state"] == state
-    )
-    return next(matches, None)
+    return tasks.latest(db, KIND, request.subject, lambda task: task.params["state"] == state)
 
 
 def find_stats(db: Session, request: StatsRequest) -> TokenStats | None:

@@ -1,7 +1,7 @@
 """Calibrations: a task trains a few real steps of a recipe as a basis for estimates."""
 
-import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 from sqlmodel import Session, col, select
 
@@ -26,34 +26,44 @@ def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
         InvalidError: the model or dataset does not exist.
 
     """
+    subject = tasks.hashed_subject("recipe", recipe.model_dump_json())
+    return tasks.enqueue(db, KIND, subject, task_params(db, recipe, settings, "calibration"))
+
+
+def task_params(db: Session, recipe: AnyRecipe, settings: Settings, name: str) -> dict[str, Any]:
+    """Return the parameters of a task that trains a recipe without being a run.
+
+    Raises:
+        InvalidError: the model or dataset does not exist.
+
+    """
     train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
     job = JobSpec(
         run_id=0,
-        name="calibration",
+        name=name,
         model=models.require(db, recipe.base_model),
         code=remote_code_trust.allowed_code_hash(models.find_by_name(db, recipe.base_model)),
         train=train,
         validation=validation,
         cache=settings.cache,
     )
-    params = {"recipe": recipe.model_dump(mode="json"), "job": job.model_dump_json()}
-    return tasks.enqueue(db, KIND, task_subject(recipe), params)
+    return {"recipe": recipe.model_dump(mode="json"), "job": job.model_dump_json()}
 
 
-def task_subject(recipe: AnyRecipe) -> str:
-    """Return a subject derived from the recipe, so that equal recipes share a calibration."""
-    return f"recipe:{hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]}"
+def load_results(db: Session, kind: str) -> Iterator[tuple[AnyRecipe, dict[str, Any]]]:
+    """Yield the recipes and results of the tasks of a kind that have succeeded, newest first."""
+    query = select(Task).where(Task.kind == kind, Task.status == TaskStatus.SUCCEEDED)
+    for task in db.exec(query.order_by(col(Task.id).desc())):
+        yield RECIPE_ADAPTER.validate_python(task.params["recipe"], strict=False), task.result
 
 
 def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
     """Yield this machine's calibrations as reference runs, newest first."""
-    query = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
-    for task in db.exec(query.order_by(col(Task.id).desc())):
-        result = task.result
+    for recipe, result in load_results(db, KIND):
         if result["resolved"].get("device_name") != detect().device_name:
             continue
         yield ReferenceRun(
-            recipe=RECIPE_ADAPTER.validate_python(task.params["recipe"], strict=False),
+            recipe=recipe,
             resolved=result["resolved"],
             steps=result["steps"],
             tokens=result["tokens"],

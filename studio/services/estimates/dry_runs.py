@@ -4,25 +4,23 @@ Everything that affects the result is hashed, so that a finished dry run is foun
 
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session
 
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.hardware import detect
-from studio.methods import RECIPE_ADAPTER, AnyRecipe
-from studio.protocols.run_dir import JobSpec
+from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
-from studio.services.estimates import memory
+from studio.services.estimates import calibrations, memory
 from studio.services.estimates.memory import MemoryBreakdown
 from studio.services.estimates.reference_runs import DataReading
-from studio.services.models import models, remote_code_trust
+from studio.services.models import models
 from studio.services.precision import recommendation
 from studio.services.tasks import tasks
 from studio.settings import Settings
@@ -52,21 +50,8 @@ def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
         raise InvalidError(reason, hint="Train a few steps to measure it.", param="precision")
     if finished := _finished_task(db, recipe):
         return finished
-    train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
-    job = JobSpec(
-        run_id=0,
-        name="dry run",
-        model=models.require(db, recipe.base_model),
-        code=remote_code_trust.allowed_code_hash(models.find_by_name(db, recipe.base_model)),
-        train=train,
-        validation=validation,
-        cache=settings.cache,
-    )
-    params = {
-        "recipe": recipe.model_dump(mode="json"),
-        "job": job.model_dump_json(),
-        "about": f"of {recipe.base_model}",
-    }
+    params = calibrations.task_params(db, recipe, settings, "dry run")
+    params["about"] = f"of {recipe.base_model}"
     return tasks.enqueue(db, KIND, task_subject(db, recipe), params)
 
 
@@ -82,21 +67,19 @@ def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Memory
 
 def load_readings(db: Session) -> Iterator[DataReading]:
     """Yield what dry runs found in the data they read, newest first."""
-    query = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
-    for task in db.exec(query.order_by(col(Task.id).desc())):
-        recipe = RECIPE_ADAPTER.validate_python(task.params["recipe"], strict=False)
-        yield DataReading(recipe=recipe, resolved=task.result)
+    for recipe, result in calibrations.load_results(db, KIND):
+        yield DataReading(recipe=recipe, resolved=result)
 
 
 def task_subject(db: Session, recipe: AnyRecipe) -> str:
     """Return a subject derived from everything that affects the memory of a step."""
     facts = json.dumps(_subject_facts(db, recipe), default=repr, sort_keys=True)
-    return f"step:{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    return tasks.hashed_subject("step", facts)
 
 
 def _finished_task(db: Session, recipe: AnyRecipe) -> Task | None:
-    candidates = tasks.list_for_subject(db, task_subject(db, recipe))
-    return next((task for task in candidates if task.status is TaskStatus.SUCCEEDED), None)
+    subject = task_subject(db, recipe)
+    return tasks.latest(db, KIND, subject, lambda task: task.status is TaskStatus.SUCCEEDED)
 
 
 def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:

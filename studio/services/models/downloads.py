@@ -145,12 +145,8 @@ def latest_code_task(db: Session, model: Model) -> Task | None:
     """Return the newest download of a model's code."""
     if not model.repo:
         return None
-    downloads = (
-        task
-        for task in tasks.list_for_subject(db, _task_subject(model.repo, model.revision))
-        if task.kind == KIND
-    )
-    return next((task for task in downloads if task.params["code"]), None)
+    subject = _task_subject(model.repo, model.revision)
+    return tasks.latest(db, KIND, subject, lambda task: task.params["code"])
 
 
 def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
@@ -177,7 +173,7 @@ def _enqueue_download(
 ) -> Task:
     params = {"repo": repo, "commit": commit, "name": name, "code": code}
     subject = _task_subject(repo, commit)
-    last = next((task for task in tasks.list_for_subject(db, subject) if task.kind == KIND), None)
+    last = tasks.latest(db, KIND, subject)
     if last is not None and last.status is TaskStatus.FAILED and last.params == params:
         # A retry resumes the partial download; a new task would start from zero.
         tasks.retry(last)

@@ -5,8 +5,9 @@ ends is in `studio.services.queue.task_results`.
 
 """
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,7 @@ RETENTION = timedelta(days=7)
 def enqueue(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Task:
     """Queue a task, or return an unfinished one of the same kind and subject."""
     assert kind in TASK_DEFINITIONS, kind  # noqa: S101 -- a bug of ours
-    duplicates = (
-        other
-        for other in list_for_subject(db, subject)
-        if other.kind == kind and not other.status.is_final
-    )
-    if existing := next(duplicates, None):
+    if existing := latest(db, kind, subject, lambda other: not other.status.is_final):
         return existing
     task = Task(kind=kind, subject=subject, params=params)
     db.add(task)
@@ -54,6 +50,19 @@ def list_for_subject(db: Session, subject: str) -> Sequence[Task]:
     """Return the tasks for a subject, newest first."""
     query = select(Task).where(Task.subject == subject).order_by(col(Task.id).desc())
     return db.exec(query).all()
+
+
+def latest(
+    db: Session, kind: str, subject: str, condition: Callable[[Task], bool] = lambda _task: True
+) -> Task | None:
+    """Return the newest task of a kind for a subject that meets a condition."""
+    candidates = (task for task in list_for_subject(db, subject) if task.kind == kind)
+    return next(filter(condition, candidates), None)
+
+
+def hashed_subject(noun: str, text: str) -> str:
+    """Return a subject that is equal for equal texts."""
+    return f"{noun}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def apply_events(task: Task, events: Iterable[Event], offset: int, folder: TaskDir) -> None:

@@ -1,6 +1,5 @@
 """Matrix multiplication speed by number format, measured once per machine by a task."""
 
-import hashlib
 from dataclasses import replace
 
 from sqlmodel import Session, col, select
@@ -25,7 +24,7 @@ def task_subject(hardware: Hardware) -> str:
     """Return a subject derived from everything that affects a machine's speed."""
     gpus = [(gpu.name, gpu.capability) for gpu in hardware.gpus]
     written = repr((hardware.device, hardware.processor, hardware.cores, gpus, hardware.torch))
-    return f"machine:{hashlib.sha256(written.encode()).hexdigest()[:16]}"
+    return tasks.hashed_subject("machine", written)
 
 
 def with_measured_speeds(db: Session, hardware: Hardware) -> Hardware:
