@@ -6,7 +6,7 @@ error corrects later estimates; the estimate stored with a submitted run never c
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import chain
@@ -19,12 +19,13 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.methods import AnyRecipe
+from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import (
+    activation_memory,
     calibrations,
     dry_runs,
     memory,
-    memory_assumptions,
     memory_fit,
     reference_runs,
     run_duration,
@@ -36,7 +37,7 @@ from studio.services.estimates.memory import MemoryBreakdown
 from studio.services.estimates.memory_fit import HostMemory, Verdict
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun, TokenLengths
 from studio.services.estimates.run_duration import TimeEstimate
-from studio.services.precision import recommendation
+from studio.services.precision import number_formats, recommendation
 from studio.weights.model_facts import ModelFacts
 
 FactsLookup = Callable[[str], ModelFacts | None]
@@ -47,6 +48,13 @@ HOST_OVERHEAD_BYTES, GPU_OVERHEAD_BYTES = 400_000_000, 500_000_000
 _MIN_RUNS = 3
 """Runs needed before their median error is used."""
 _MIN_FACTOR, _MAX_FACTOR = 0.5, 2.0
+
+EMULATED = (
+    "Assumes emulated products: attention keeps its scores, because no fused kernel rounds its "
+    "inputs."
+)
+EIGHT_BITS = "Assumes no 16-bit copies of weights: each 8-bit product casts its own and frees it."
+UNMEASURED = "On a GPU this is derived from the packages' source code and has not been measured."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +264,26 @@ def formula_estimate(
         overhead_bytes=_overhead_bytes(),
         knows_lengths=lengths is not None,
         host=memory_fit.estimate_host(recipe, facts, batch, hardware),
-        assumptions=tuple(memory_assumptions.list_assumptions(recipe, facts, on_gpu=on_gpu)),
+        assumptions=tuple(list_assumptions(recipe, facts, on_gpu=on_gpu)),
     )
+
+
+def list_assumptions(recipe: AnyRecipe, facts: ModelFacts, *, on_gpu: bool) -> Iterator[str]:
+    """Yield assumptions of the formula beyond those of every estimate; none for plain recipes."""
+    row, mode = recipe.adapter.quantised, PRECISIONS[recipe.precision]
+    if row is not None:
+        yield (
+            f"Assumes linear layers in {row.title} with their scales and everything else in "
+            f"{number_formats.weight_dtype(recipe, facts)}; products widen one weight at a time."
+        )
+    if activation_memory.emulates_bfloat16(recipe):
+        yield EMULATED
+    if mode.is_float8:
+        yield EIGHT_BITS
+    if on_gpu and (
+        row is not None or activation_memory.emulates_bfloat16(recipe) or mode.is_float8
+    ):
+        yield UNMEASURED
 
 
 def estimate_record(db: Session, recipe: AnyRecipe) -> dict[str, Any]:

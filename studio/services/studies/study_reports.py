@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 from sqlmodel import Session, col, func, select
 
@@ -15,9 +16,12 @@ from studio.services.metrics import metrics
 from studio.services.metrics.metrics import Series
 from studio.services.runs import runs
 from studio.services.samples import sample_diff
-from studio.services.studies import incidents, loss_gaps, studies, study_statistics
+from studio.services.studies import incidents, studies, study_statistics
 from studio.services.studies.incidents import Timeline
-from studio.services.studies.study_statistics import REFERENCE, PrecisionResult, StudyRun
+from studio.services.studies.study_statistics import MIN_SEEDS, REFERENCE, PrecisionResult, StudyRun
+
+CurvesByMode = Mapping[tuple[str, int], Series]
+"""A metric by precision and seed, all on one x axis."""
 
 _STATES: dict[RunStatus, study_statistics.State] = {
     RunStatus.QUEUED: "waiting",
@@ -103,6 +107,17 @@ def build_report(db: Session, study_id: int) -> StudyReport:
     )
 
 
+def compute_gaps(lines: CurvesByMode) -> dict[str, Series]:
+    """Return for each precision the mean, smallest and largest gap over its seeds.
+
+    The reference is zero, with a band of one standard deviation of its own seeds.
+    """
+    modes = dict.fromkeys(mode for mode, _seed in lines if mode != REFERENCE)
+    gaps = {mode: _mode_gap(lines, mode) for mode in modes}
+    reference = [line for (mode, _seed), line in lines.items() if mode == REFERENCE]
+    return {REFERENCE: _noise_band(reference)} | gaps if reference else {}
+
+
 def _study_run(
     run: Run, curves: metrics.Curves, marks: ProblemCounts, estimate: MemoryBreakdown | None
 ) -> StudyRun:
@@ -162,7 +177,7 @@ def _gap_curves(study_runs: Sequence[Run], key: str, curves: metrics.Curves) -> 
         for run in study_runs
         if (run.id or 0, key) in curves.series
     }
-    return GapCurves(x=curves.x, series=loss_gaps.compute_gaps(lines))
+    return GapCurves(x=curves.x, series=compute_gaps(lines))
 
 
 def _compare_answers(db: Session, study_runs: Sequence[Run]) -> AnswerComparison | None:
@@ -207,3 +222,41 @@ def _answers_by_run(
             )
             answers_by_run.setdefault(keys_by_run[sample.run_id], {})[sample.position] = answer
     return answers_by_run
+
+
+def _mode_gap(lines: CurvesByMode, mode: str) -> Series:
+    own = {seed: line for (name, seed), line in lines.items() if name == mode}
+    pairs = [
+        (line.mean, lines[REFERENCE, seed].mean)
+        for seed, line in own.items()
+        if (REFERENCE, seed) in lines
+    ]
+    columns = zip(*(_differences(*pair) for pair in pairs), strict=True)
+    finite = [[gap for gap in column if gap is not None] for column in columns]
+    return Series(
+        mean=[fmean(column) if column else None for column in finite],
+        min=[min(column, default=None) for column in finite],
+        max=[max(column, default=None) for column in finite],
+        non_finite=sorted({place for line in own.values() for place in line.non_finite}),
+    )
+
+
+def _noise_band(reference: Sequence[Series]) -> Series:
+    columns = zip(*(line.mean for line in reference), strict=True)
+    finite = [[value for value in column if value is not None] for column in columns]
+    spreads = [stdev(column) if len(column) >= MIN_SEEDS else None for column in finite]
+    return Series(
+        mean=[0.0 if column else None for column in finite],
+        min=[None if spread is None else -spread for spread in spreads],
+        max=spreads,
+        non_finite=sorted({place for line in reference for place in line.non_finite}),
+    )
+
+
+def _differences(
+    mine: Sequence[float | None], theirs: Sequence[float | None]
+) -> list[float | None]:
+    return [
+        a - b if a is not None and b is not None and math.isfinite(a - b) else None
+        for a, b in zip(mine, theirs, strict=True)
+    ]

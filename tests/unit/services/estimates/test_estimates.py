@@ -10,7 +10,7 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS
-from studio.services.estimates import estimates, memory, memory_assumptions, reference_runs
+from studio.services.estimates import estimates, memory, reference_runs
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun
@@ -101,8 +101,8 @@ def test_every_way_to_train_is_worked_out_without_a_dry_run(on_gpu: bool) -> Non
     ("precision", "base", "on_gpu", "expected"),
     [
         ("bf16", "native", False, ()),
-        ("fp32_bf16_matmul", "", False, (memory_assumptions.EMULATED,)),
-        ("fp8", "", True, (memory_assumptions.EIGHT_BITS, memory_assumptions.UNMEASURED)),
+        ("fp32_bf16_matmul", "", False, (estimates.EMULATED,)),
+        ("fp8", "", True, (estimates.EIGHT_BITS, estimates.UNMEASURED)),
         (
             "fp32",
             "nf4",
@@ -119,7 +119,7 @@ def test_an_estimate_says_what_it_assumes(
 ) -> None:
     recipe, _name = way(precision, base)
 
-    assert tuple(memory_assumptions.list_assumptions(recipe, FACTS, on_gpu=on_gpu)) == expected
+    assert tuple(estimates.list_assumptions(recipe, FACTS, on_gpu=on_gpu)) == expected
 
 
 def test_two_runs_teach_nothing() -> None:

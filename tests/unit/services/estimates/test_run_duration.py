@@ -12,8 +12,7 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.protocols.events import Finished, MetricsLogged, Started
 from studio.services.estimates import reference_runs, run_duration
-from studio.services.estimates.eval_overhead import Overhead
-from studio.services.estimates.reference_runs import ReferenceRun, TokenLengths
+from studio.services.estimates.reference_runs import Overhead, ReferenceRun, TokenLengths
 from studio.services.runs import attempts
 from tests.support.factories import make_recipe, make_running
 

@@ -6,7 +6,7 @@ import pytest
 
 from studio.services.metrics.metrics import Series
 from studio.services.studies import study_statistics
-from studio.services.studies.loss_gaps import compute_gaps
+from studio.services.studies.study_reports import compute_gaps
 from studio.services.studies.study_statistics import (
     GapVerdict,
     PrecisionResult,
