@@ -12,7 +12,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import studio
 from studio.services.accounts.oidc import PendingSignIns
-from studio.services.runs.base_model_check import HubAccessCache
+from studio.services.runs.start_checks import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
 from studio.web.api.routers import ROUTERS as API

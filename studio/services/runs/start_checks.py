@@ -1,14 +1,74 @@
-"""Everything that can prevent a recipe from starting: model, precision, chat template, data."""
+"""Everything that can prevent a recipe from starting: model, precision, chat template, data.
+
+The hub is contacted only while a request is handled, with the settings that the web process
+provides. A check waits a few seconds at most and its result is cached, because a form checks after
+every change.
+
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sqlmodel import Session
 
+from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.methods import AnyRecipe
-from studio.services.datasets import chat_template_check, data_quality, token_stats
-from studio.services.precision import incompatibilities
+from studio.network.hub_client import Hub
+from studio.services.accounts import secrets
+from studio.services.datasets import data_quality, token_stats, versions
+from studio.services.models import downloads, models
+from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
-from studio.services.runs import base_model_check
 from studio.services.workers import workers
+from studio.settings import Settings
+from studio.weights import download_filter, model_metadata
 from studio.weights.model_facts import ModelFacts
+
+MODELS_PAGE = "/models"
+"""The page where models are downloaded or added."""
+
+_TIMEOUT_SECONDS = 3.0
+_MAX_CACHED = 500
+_RETRY_HINT = "Try again, or choose a model on this machine."
+
+
+@dataclass(slots=True)
+class HubAccessCache:
+    """Cache of the hub's recent answers: why a model cannot be downloaded, or None."""
+
+    granted_seconds: float = 300.0
+    refused_seconds: float = 5.0
+    """Refusals are cached only briefly, so that a retry contacts the hub again."""
+    _cache: dict[tuple[Hub, str], tuple[float, StudioError | None]] = field(default_factory=dict)
+    """With the time on the monotonic clock at which the answer expires."""
+
+    def find_error(self, hub: Hub, name: str) -> StudioError | None:
+        expires_at, error = self._cache.get((hub, name), (0.0, None))
+        if time.monotonic() < expires_at:
+            return error
+        error = _request_access(hub, name)
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        valid_seconds = self.refused_seconds if error else self.granted_seconds
+        self._cache[hub, name] = time.monotonic() + valid_seconds, error
+        return error
+
+
+_HUB_CHECKS: ContextVar[tuple[Settings, HubAccessCache] | None] = ContextVar("asking", default=None)
+
+
+@contextmanager
+def enable_hub_checks(settings: Settings, access_cache: HubAccessCache) -> Iterator[None]:
+    """Let checks inside the block contact the hub with these settings."""
+    token = _HUB_CHECKS.set((settings, access_cache))
+    try:
+        yield
+    finally:
+        _HUB_CHECKS.reset(token)
 
 
 def check(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
@@ -26,8 +86,92 @@ def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
     """
     return [
-        *base_model_check.check(db, recipe),
-        *chat_template_check.check(db, recipe),
+        *_check_base_model(db, recipe),
+        *_check_chat_template(db, recipe),
         *data_quality.check(db, recipe),
         *token_stats.check(db, recipe),
     ]
+
+
+def _check_base_model(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+    """Return why a recipe's base model is unavailable; empty without hub checks or if it is not.
+
+    Raises:
+        InvalidError: the model does not exist, or its files cannot be read.
+
+    """
+    location = models.require(db, recipe.base_model)
+    if Path(location).is_absolute():
+        return _check_folder(db, recipe.base_model, Path(location))
+    hub_checks = _HUB_CHECKS.get()
+    if hub_checks is None or recommendation.load_model_facts(db, recipe.base_model).has_weights:
+        return []
+    settings, access_cache = hub_checks
+    try:
+        hub = downloads.hub_client(secrets.settings_with_required(db, settings, ["hub_token"]))
+    except UnavailableError as error:
+        return [_refusal(error.message, error.hint)]
+    access_error = access_cache.find_error(replace(hub, timeout_seconds=_TIMEOUT_SECONDS), location)
+    return (
+        [_refusal(access_error.message, f"{access_error.hint} {_RETRY_HINT}".strip())]
+        if access_error
+        else []
+    )
+
+
+def _check_folder(db: Session, name: str, folder: Path) -> list[Refusal]:
+    if not folder.is_dir():
+        return [_refusal(f"The folder of {name} no longer exists: {folder}.", _RETRY_HINT)]
+    # A listed model had weights when it was added.
+    if (
+        models.find_by_name(db, name) is None
+        and not recommendation.load_model_facts(db, name).has_weights
+    ):
+        return [_refusal(f"{folder} has a config but no weights.", _RETRY_HINT)]
+    return []
+
+
+def _refusal(message: str, hint: str) -> Refusal:
+    return Refusal(message=message, hint=hint, link=MODELS_PAGE)
+
+
+def _request_access(hub: Hub, name: str) -> StudioError | None:
+    try:
+        downloads.inspect_repo_on(hub, name)
+    except StudioError as error:
+        return error
+    return None
+
+
+def _check_chat_template(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+    """Return why a recipe's conversations cannot be formatted; an empty list if they can."""
+    if recipe.data.chat_template != "model" or not _lacks_template(db, recipe.base_model):
+        return []
+    try:
+        if versions.require(db, recipe.dataset).kind == "text":
+            return []
+    except InvalidError:  # The dataset's own field shows this error.
+        return []
+    return [
+        Refusal(
+            message="This model has no chat template: it was not trained on conversations. "
+            "Choose how turns are formatted.",
+            hint="Use the ChatML template.",
+            param="data.chat_template",
+            repair={"data": {"chat_template": "chatml"}},
+        )
+    ]
+
+
+def _lacks_template(db: Session, name: str) -> bool:
+    """Tell whether a local model has no chat template; False for a model not on this disk."""
+    try:
+        folder = Path(models.require(db, name))
+        if (
+            not folder.is_absolute()
+            or not (folder / download_filter.TOKENIZER_CONFIG_FILE).is_file()
+        ):
+            return False
+        return not model_metadata.read(folder).template_file
+    except (InvalidError, OSError):
+        return False

@@ -23,7 +23,7 @@ from studio.services.estimates.token_lengths import CountSuggestion
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.precision.number_formats import DTypePlan
-from studio.services.runs import base_model_check, start_checks
+from studio.services.runs import start_checks
 from studio.web.forms.recipe_form import parse_posted
 from studio.web.i18n import formatting
 
@@ -124,7 +124,7 @@ def _suggestion_fix(suggestion: RecipeChange | None) -> FormFix | None:
 
 def _refusal_fix(recipe: AnyRecipe, refusal: Refusal) -> FormFix | None:
     """Offer the change that lets it run; if the model could not be reached, another try."""
-    if refusal.link == base_model_check.MODELS_PAGE:
+    if refusal.link == start_checks.MODELS_PAGE:
         return _form_fix("Try again", {"base_model": recipe.base_model})
     return _form_fix(refusal.hint, refusal.repair)
 
