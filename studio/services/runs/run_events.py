@@ -1,10 +1,13 @@
 """The history of a run: every kind of event, its details and its sentence."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field, create_model
 
 from studio.db.tables import RunEvent
 from studio.schemas.field_docs import FieldDocs
@@ -73,7 +76,7 @@ class Seen(Reason):
     module: str = ""
 
 
-class _EventBase(BaseModel):
+class Event(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     id: int
@@ -85,133 +88,16 @@ class _EventBase(BaseModel):
     @property
     def words(self) -> str:
         """What happened, in one sentence."""
-        in_words = _EVENT_SENTENCES.get(self.kind)
-        return in_words(self.data) if in_words else f"{self.kind.replace('_', ' ').capitalize()}."
+        known = _EVENT_KINDS.get(self.kind)
+        return (
+            known.describe(self.data) if known else f"{self.kind.replace('_', ' ').capitalize()}."
+        )
 
 
-class Queued(_EventBase):
-    kind: Literal["queued"]
-    data: Cause
-
-
-class Starting(_EventBase):
-    kind: Literal["starting"]
-    data: OfAttempt
-
-
-class Running(_EventBase):
-    kind: Literal["running"]
-    data: Nothing
-
-
-class Stopping(_EventBase):
-    kind: Literal["stopping"]
-    data: Asked
-
-
-class Paused(_EventBase):
-    kind: Literal["paused"]
-    data: AtStep
-
-
-class Succeeded(_EventBase):
-    kind: Literal["succeeded"]
-    data: Result
-
-
-class Failed(_EventBase):
-    kind: Literal["failed"]
-    data: Reason
-
-
-class Cancelled(_EventBase):
-    kind: Literal["cancelled"]
-    data: AtStep
-
-
-class Held(_EventBase):
-    kind: Literal["held"]
-    data: Nothing
-
-
-class Released(_EventBase):
-    kind: Literal["released"]
-    data: Nothing
-
-
-class Prioritised(_EventBase):
-    kind: Literal["prioritised"]
-    data: Priority
-
-
-class Moved(_EventBase):
-    kind: Literal["moved"]
-    data: Place
-
-
-class Checkpointed(_EventBase):
-    kind: Literal["checkpointed"]
-    data: AtStep
-
-
-class Restarted(_EventBase):
-    kind: Literal["restarted"]
-    data: Nothing
-
-
-class Resumed(_EventBase):
-    kind: Literal["resumed"]
-    data: OnwardFrom
-
-
-class Alarm(_EventBase):
-    kind: Literal["alarm"]
-    data: Seen
-
-
-class Pruned(_EventBase):
-    kind: Literal["pruned"]
-    data: AtStep
-
-
-class PrecisionChanged(_EventBase):
-    kind: Literal["precision"]
-    data: NewPrecision
-
-
-class Other(_EventBase):
+class Other(Event):
     """A kind that this version does not know; programs should ignore it."""
 
     data: dict[str, Any]
-
-
-KnownEvent = Annotated[
-    Queued
-    | Starting
-    | Running
-    | Stopping
-    | Paused
-    | Succeeded
-    | Failed
-    | Cancelled
-    | Held
-    | Released
-    | Prioritised
-    | Moved
-    | Checkpointed
-    | Restarted
-    | Resumed
-    | Alarm
-    | Pruned
-    | PrecisionChanged,
-    Field(discriminator="kind"),
-]
-AnyEvent = Annotated[KnownEvent | Other, Field(union_mode="left_to_right")]
-_EVENT_ADAPTER: TypeAdapter[KnownEvent | Other] = TypeAdapter(AnyEvent)
-
-
-def to_event(row: RunEvent) -> KnownEvent | Other:
-    return _EVENT_ADAPTER.validate_python(row, from_attributes=True)
 
 
 _REQUEST_SENTENCES = {
@@ -221,31 +107,6 @@ _REQUEST_SENTENCES = {
     "drain": "Asked to pause because its worker is shutting down.",
 }
 
-_EVENT_SENTENCES: dict[str, Callable[[Any], str]] = {
-    "queued": lambda it: (
-        f"Back in the queue. {it.because}" if it.because else "Added to the queue."
-    ),
-    "starting": lambda it: f"Claimed by a worker, attempt {it.attempt or 1}.",
-    "running": lambda _: "Started training.",
-    "stopping": lambda it: _REQUEST_SENTENCES.get(it.asked, "Asked to stop."),
-    "paused": lambda it: f"Paused{_at_step(it.step)}.",
-    "succeeded": lambda it: (
-        f"Stopped and kept the model{_at_step(it.stopped_at)}." if it.stopped_at else "Done."
-    ),
-    "failed": lambda it: it.message or "Failed.",
-    "cancelled": lambda it: f"Cancelled{_at_step(it.step)}.",
-    "held": lambda _: "Held until it is released.",
-    "released": lambda _: "Released.",
-    "prioritised": lambda it: f"Priority set to {it.priority}.",
-    "moved": lambda it: f"Moved to position {it.place} within its priority.",
-    "checkpointed": lambda it: f"Wrote a checkpoint{_at_step(it.step)}.",
-    "restarted": lambda _: "Restarted: earlier metrics and answers were deleted.",
-    "pruned": lambda it: f"Pruned by its sweep as unpromising{_at_step(it.step)}.",
-    "resumed": lambda it: f"Resumed from step {it.step}.",
-    "precision": lambda it: f"Precision set to {it.precision} for its worker's machine.",
-    "alarm": lambda it: f"{it.message or 'An alarm.'}{_seen_at_step(it.step)}",
-}
-
 
 def _at_step(step: int | None) -> str:
     return "" if step is None else f" at step {step}"
@@ -253,3 +114,71 @@ def _at_step(step: int | None) -> str:
 
 def _seen_at_step(step: int | None) -> str:
     return "" if step is None else f" Seen at step {step}."
+
+
+@dataclass(frozen=True, slots=True)
+class _EventKind:
+    """What is recorded with a kind of event, and its sentence."""
+
+    details: type[_EventDetails]
+    describe: Callable[[Any], str]
+    schema_name: str = ""
+    """The name of its class, if it is not that of the kind."""
+
+
+_EVENT_KINDS = {
+    "queued": _EventKind(
+        Cause,
+        lambda it: f"Back in the queue. {it.because}" if it.because else "Added to the queue.",
+    ),
+    "starting": _EventKind(
+        OfAttempt, lambda it: f"Claimed by a worker, attempt {it.attempt or 1}."
+    ),
+    "running": _EventKind(Nothing, lambda _: "Started training."),
+    "stopping": _EventKind(Asked, lambda it: _REQUEST_SENTENCES.get(it.asked, "Asked to stop.")),
+    "paused": _EventKind(AtStep, lambda it: f"Paused{_at_step(it.step)}."),
+    "succeeded": _EventKind(
+        Result,
+        lambda it: (
+            f"Stopped and kept the model{_at_step(it.stopped_at)}." if it.stopped_at else "Done."
+        ),
+    ),
+    "failed": _EventKind(Reason, lambda it: it.message or "Failed."),
+    "cancelled": _EventKind(AtStep, lambda it: f"Cancelled{_at_step(it.step)}."),
+    "held": _EventKind(Nothing, lambda _: "Held until it is released."),
+    "released": _EventKind(Nothing, lambda _: "Released."),
+    "prioritised": _EventKind(Priority, lambda it: f"Priority set to {it.priority}."),
+    "moved": _EventKind(Place, lambda it: f"Moved to position {it.place} within its priority."),
+    "checkpointed": _EventKind(AtStep, lambda it: f"Wrote a checkpoint{_at_step(it.step)}."),
+    "restarted": _EventKind(
+        Nothing, lambda _: "Restarted: earlier metrics and answers were deleted."
+    ),
+    "resumed": _EventKind(OnwardFrom, lambda it: f"Resumed from step {it.step}."),
+    "alarm": _EventKind(Seen, lambda it: f"{it.message or 'An alarm.'}{_seen_at_step(it.step)}"),
+    "pruned": _EventKind(
+        AtStep, lambda it: f"Pruned by its sweep as unpromising{_at_step(it.step)}."
+    ),
+    "precision": _EventKind(
+        NewPrecision,
+        lambda it: f"Precision set to {it.precision} for its worker's machine.",
+        schema_name="PrecisionChanged",
+    ),
+}
+
+
+def _event_class(kind: str, known: _EventKind) -> type[Event]:
+    fields: dict[str, Any] = {"kind": (Literal[kind], ...), "data": (known.details, ...)}
+    return create_model(known.schema_name or kind.capitalize(), __base__=Event, **fields)
+
+
+if TYPE_CHECKING:
+    AnyEvent = Event
+else:
+    _CLASSES = (_event_class(kind, known) for kind, known in _EVENT_KINDS.items())
+    KnownEvent = Annotated[reduce(or_, _CLASSES), Field(discriminator="kind")]
+    AnyEvent = Annotated[KnownEvent | Other, Field(union_mode="left_to_right")]
+_EVENT_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent)
+
+
+def to_event(row: RunEvent) -> Event:
+    return _EVENT_ADAPTER.validate_python(row, from_attributes=True)

@@ -236,4 +236,4 @@ def test_an_id_of_an_older_page_is_still_understood() -> None:
 
 
 def test_every_word_of_the_states_has_a_type() -> None:
-    assert set(run_events._EVENT_SENTENCES) >= {status.value for status in states.TRANSITIONS}
+    assert set(run_events._EVENT_KINDS) >= {status.value for status in states.TRANSITIONS}
