@@ -5,12 +5,11 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import idempotency_keys, outbox, secrets, summaries, sweeps, tables, tasks
+from studio.db import accounts, outbox, summaries, sweeps, tables, tasks
 
 TABLES = (
+    accounts.Account,
     outbox.Delivery,
-    idempotency_keys.IdempotencyKey,
-    secrets.Secret,
     summaries.SavedView,
     sweeps.Sweep,
     tables.Run,

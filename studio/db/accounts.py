@@ -1,9 +1,13 @@
-"""The tables of access control: accounts, sessions, tokens, one-time links, audit log."""
+"""The tables of access control: accounts, sessions, tokens, secrets, one-time links, audit log.
+
+Stored responses by idempotency key are here, too: they belong to who made the request.
+
+"""
 
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import Column, Index
+from sqlalchemy import JSON, Column, Index
 from sqlmodel import Field, SQLModel
 
 from studio.db.column_types import AUTOINCREMENT, UTCDateTime, now
@@ -127,3 +131,28 @@ class AuditEntry(SQLModel, table=True):
     status: int
     """The HTTP status of the response."""
     address: str = ""
+
+
+class Secret(SQLModel, table=True):
+    """An encrypted secret. The key is not in the database, which alone reveals nothing."""
+
+    name: str = Field(primary_key=True)
+    """The name of the field of `Settings`."""
+    locked: str
+    """A Fernet token of its name and value."""
+    set_by: str
+    """A name, because the account may have been deleted."""
+    set_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+
+
+class IdempotencyKey(SQLModel, table=True):
+    """The response to a request with an idempotency key, replayed if the request is repeated."""
+
+    __tablename__ = "receipt"
+    key: str = Field(primary_key=True)
+    sha256: str
+    """The checksum of the request's URL and body."""
+    status: int
+    headers: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    body: bytes
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

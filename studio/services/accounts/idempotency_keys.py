@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, delete
 
-from studio.db.idempotency_keys import IdempotencyKey
+from studio.db.accounts import IdempotencyKey
 from studio.errors import ConflictError, InvalidError
 
 RETENTION = timedelta(days=1)

@@ -20,8 +20,8 @@ from sqlalchemy import Engine
 from sqlmodel import Session, select
 
 from studio import redaction
+from studio.db.accounts import Secret
 from studio.db.column_types import now
-from studio.db.secrets import Secret
 from studio.db.session import read_session
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from studio.services.storage import locks

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.idempotency_keys import IdempotencyKey
+from studio.db.accounts import IdempotencyKey
 from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import idempotency_keys
 from studio.web.auth.identity import require_identity

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session, col, func, select
 
-from studio.db.idempotency_keys import IdempotencyKey
+from studio.db.accounts import IdempotencyKey
 from studio.db.session import unit_of_work
 from studio.db.tables import Dataset, Experiment, Run
 from studio.errors import ConflictError

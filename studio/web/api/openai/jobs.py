@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from sqlmodel import Session
 
-from studio.db.idempotency_keys import IdempotencyKey
+from studio.db.accounts import IdempotencyKey
 from studio.services.accounts import idempotency_keys, owners
 from studio.services.openai import fine_tuning_jobs, job_events
 from studio.services.openai.fine_tuning_jobs import JobRequest
