@@ -1,7 +1,8 @@
 """Single sign-on with OpenID Connect: authorization code flow with PKCE, state and nonce.
 
 An ID token is accepted only if the provider's key signed it, for this client and this sign-in, and
-it has not expired. Only two algorithms are allowed, which rules out algorithm confusion.
+it has not expired. Only two algorithms are allowed, which rules out algorithm confusion. A user's
+account is found or created, and their groups are mapped to roles.
 """
 
 import base64
@@ -9,12 +10,23 @@ import json
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from studio.errors import InvalidError, UnauthorizedError, UnavailableError
+from sqlmodel import Session, select
+
+from studio.db.accounts import Account, Role
+from studio.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    UnauthorizedError,
+    UnavailableError,
+)
 from studio.network import safe_http
+from studio.services.accounts import accounts, login_sessions
 from studio.services.accounts.one_time_links import hash_secret
 from studio.settings import LOOPBACK_HOSTS, Settings
 
@@ -28,6 +40,7 @@ PENDING_SECONDS = 600.0
 MAX_PENDING = 1000
 """Limits on pending sign-ins: seconds each is remembered, and how many at a time."""
 
+_RANKS = list(Role)
 _RETRY_HINT = "Start again from the sign-in page."
 
 
@@ -156,6 +169,54 @@ def fetch_user(
     return _user_from_claims(
         _verify_id_token(settings, response["id_token"], keys, sign_in), settings
     )
+
+
+def sign_in_account(db: Session, settings: Settings, visitor: OidcUser) -> Account | None:
+    """Return a user's account, created or updated from their groups.
+
+    None if they may not sign in; their existing sessions are then ended.
+
+    Raises:
+        ConflictError: The name belongs to another account.
+        InvalidError: The name is not valid, or the settings cannot be parsed.
+
+    """
+    existing = db.exec(select(Account).where(Account.subject == visitor.subject)).first()
+    role, decides = _role_for(settings, visitor), bool(settings.oidc_groups)
+    if role is None and (existing is None or decides) and not _is_invited(db, settings, visitor):
+        if existing is not None:
+            login_sessions.end_others(db, existing.id)
+        return None
+    account = existing or _claim_or_create(db, visitor, role)
+    if decides and role is not None and account.role is not role:
+        with suppress(ConflictError):  # The last administrator keeps the role.
+            accounts.change_role(db, account, role)
+    return account
+
+
+def no_account_error(visitor: OidcUser) -> ForbiddenError:
+    return ForbiddenError(
+        f"{visitor.name} has no account here.",
+        hint="Ask an administrator to add you.",
+    )
+
+
+def group_roles(settings: Settings) -> dict[str, Role]:
+    """Return the role of each group.
+
+    Raises:
+        InvalidError: The setting is not written as group=role.
+
+    """
+    parts = [part.strip() for part in settings.oidc_groups.split(",") if part.strip()]
+    try:
+        pairs = [part.rsplit("=", 1) for part in parts]
+        return {group.strip(): Role(role.strip()) for group, role in pairs}
+    except ValueError as error:
+        raise InvalidError(
+            f"STUDIO_OIDC_GROUPS is not valid: {error}.",
+            hint="Write group=role, separated by commas, e.g. ml-admins=administrator,ml=member",
+        ) from error
 
 
 def _verify_id_token(
@@ -292,3 +353,37 @@ def _require_authlib() -> None:
             "The package for OpenID Connect is not installed.",
             hint='An administrator can install it: pip install "mantissa-studio[oidc]"',
         ) from error
+
+
+def _role_for(settings: Settings, visitor: OidcUser) -> Role | None:
+    """Return the highest role of a user's groups, or the role of new users."""
+    matching_roles = [
+        role for group, role in group_roles(settings).items() if group in visitor.groups
+    ]
+    if matching_roles:
+        return max(matching_roles, key=_RANKS.index)
+    return Role(settings.new_people) if settings.new_people else None
+
+
+def _is_invited(db: Session, settings: Settings, visitor: OidcUser) -> bool:
+    """Return whether an administrator added this name and no one has signed in with it yet."""
+    account = accounts.find(db, visitor.name)
+    return not settings.oidc_groups and account is not None and _is_unused(account)
+
+
+def _claim_or_create(db: Session, visitor: OidcUser, role: Role | None) -> Account:
+    """Return the account of a new user: the one reserved for the name, or a new one."""
+    account = accounts.find(db, visitor.name)
+    if account is not None and not _is_unused(account):
+        raise ConflictError(
+            f"Another account is named {account.name}.",
+            hint="An administrator can remove that account, or rename you in the sign-in service.",
+        )
+    account = account or accounts.add(db, visitor.name, role or Role.VIEWER)
+    account.subject = visitor.subject
+    db.flush()
+    return account
+
+
+def _is_unused(account: Account) -> bool:
+    return not account.password and account.subject is None

@@ -7,21 +7,15 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
+from studio.errors import TooLargeError, UnavailableError
 from studio.processes import unix_sockets
 from studio.protocols import inference_service
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
-from studio.protocols.tokenizer_service import ServiceFailure
-from studio.services.models.tokenizer_client import ERROR_CLASSES
+from studio.services.models.tokenizer_client import to_error
 from studio.settings import Settings
 
 FIRST_WORD_TIMEOUT_SECONDS = 600.0
 """Covers loading a model and the answers queued before this one. OpenAI clients wait as long."""
-
-_CLASSES: dict[str, type[StudioError]] = ERROR_CLASSES | {
-    "no_free_slot": UnavailableError,
-    "out_of_memory": UnavailableError,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +95,5 @@ async def _read_message(reader: asyncio.StreamReader) -> GenerationChunk:
             hint="Try again. See speaker.log in the studio's home folder for details.",
         ) from error
     if chunk.failure is not None:
-        raise _to_error(chunk.failure)
+        raise to_error(chunk.failure)
     return chunk
-
-
-def _to_error(failure: ServiceFailure) -> StudioError:
-    error = _CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
-    error.code = failure.code
-    return error

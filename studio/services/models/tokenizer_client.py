@@ -24,7 +24,9 @@ TIMEOUT_SECONDS = 15.0
 _CONCURRENT_REQUESTS = threading.BoundedSemaphore(8)
 """Most threads that may wait for the service; the others keep serving pages."""
 
-ERROR_CLASSES: dict[str, type[StudioError]] = {
+_ERROR_CLASSES: dict[str, type[StudioError]] = {
+    "no_free_slot": UnavailableError,
+    "out_of_memory": UnavailableError,
     "too_large": TooLargeError,
     "unavailable": UnavailableError,
 }
@@ -84,7 +86,7 @@ def send_request(settings: Settings, request: TokenizerRequest) -> TokenizerResp
     finally:
         _CONCURRENT_REQUESTS.release()
     if response.failure is not None:
-        raise _to_error(response.failure)
+        raise to_error(response.failure)
     return response
 
 
@@ -113,7 +115,8 @@ def _exchange(settings: Settings, request: TokenizerRequest) -> TokenizerRespons
         ) from error
 
 
-def _to_error(failure: ServiceFailure) -> StudioError:
-    error = ERROR_CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
+def to_error(failure: ServiceFailure) -> StudioError:
+    """Return the error for a failure that this service or the inference service reports."""
+    error = _ERROR_CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
     error.code = failure.code
     return error

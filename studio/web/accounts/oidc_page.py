@@ -7,7 +7,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from studio.db.session import unit_of_work
 from studio.errors import NotFoundError, StudioError, UnauthorizedError
-from studio.services.accounts import oidc, oidc_accounts
+from studio.services.accounts import oidc
 from studio.settings import Settings
 from studio.web.accounts.login_page import local_path, sign_in_failed, start_session
 from studio.web.auth import identity
@@ -68,10 +68,10 @@ def callback(
         user = oidc.fetch_user(config, _callback_url(request, config), code, pending_sign_in)
         request.state.deed = user.name[:80]
         with unit_of_work(app.engine) as db:
-            account = oidc_accounts.sign_in_account(db, config, user)
+            account = oidc.sign_in_account(db, config, user)
             account_id = account.id if account else None
         if account_id is None:
-            raise oidc_accounts.no_account_error(user)
+            raise oidc.no_account_error(user)
     except StudioError as problem:
         return sign_in_failed(request, problem)
     with unit_of_work(app.engine) as db:
