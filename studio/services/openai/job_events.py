@@ -16,11 +16,10 @@ from studio.db.states import RunStatus
 from studio.db.tables import Metric, Run, RunEvent
 from studio.errors import InvalidError
 from studio.services.openai.file_objects import METRIC_NAMES
-from studio.services.runs import run_events
+from studio.services.runs import artifacts, run_events
 
 _ID = re.compile(r"ftevent-\d{1,18}-([hs])(\d{1,18})")
 _LEVELS: dict[str, Literal["warn", "error"]] = {"failed": "error", "alarm": "warn"}
-_CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +62,7 @@ def list_events(db: Session, run: Run, *, limit: int, after: str = "") -> list[J
 
 def list_checkpoints(db: Session, run: Run, folder: Path) -> list[JobCheckpoint]:
     """Return the checkpoints of a run, newest first."""
-    matches = (_CHECKPOINT.fullmatch(path.name) for path in folder.glob("checkpoint-*"))
-    steps = {int(name[1]) for name in matches if name}
+    steps = {checkpoint.step for checkpoint in artifacts.list_checkpoints(folder)}
     ended = run.status is RunStatus.SUCCEEDED
     steps |= {run.step} if ended else set()
     return [

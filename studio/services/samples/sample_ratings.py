@@ -98,9 +98,8 @@ def _update_mean(db: Session, run: Run) -> None:
     other_metrics = {name: value for name, value in run.metrics.items() if name != METRIC}
     run.metrics = other_metrics if mean is None else other_metrics | {METRIC: float(mean)}
     # Earlier means must not count as the run's best or worst value.
-    for summary in (
-        metric_summaries.load_by_run(db, [run.id or 0], [METRIC]).get(run.id or 0, {}).values()
-    ):
+    summaries = metric_summaries.load_by_run(db, [run.id or 0], [METRIC])
+    for summary in summaries.get(run.id or 0, {}).values():
         db.delete(summary)
     db.flush()
     if mean is not None:

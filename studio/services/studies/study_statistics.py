@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
+from operator import sub
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -187,7 +188,7 @@ def _precision_result(
 ) -> PrecisionResult:
     compared = _comparable_pairs(pair_by_seed(own, reference))
     step = _step_of_pairs(compared) if compared else comparison_step(own)
-    gap = summarise(starmap(_difference, _paired_losses(compared, step)))
+    gap = summarise(starmap(sub, _paired_losses(compared, step)))
     noise = summarise(trial.loss_at(step) for trial in reference)
     since = _first_common_step([trial for pair in compared for trial in pair])
     memory = _peak_memory(_measured_runs(own))
@@ -253,10 +254,6 @@ def _paired_losses(
         for mine, theirs in losses
         if mine is not None and theirs is not None and math.isfinite(mine - theirs)
     ]
-
-
-def _difference(mine: float, theirs: float) -> float:
-    return mine - theirs
 
 
 def _common_steps(trials: Sequence[StudyRun]) -> set[int]:
