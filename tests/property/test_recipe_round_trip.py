@@ -9,8 +9,7 @@ from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import nest
 from studio.recipe.precision import PRECISIONS
-from studio.web.forms.controls import Fieldset
-from studio.web.forms.recipe_form import fieldset, parse_posted
+from studio.web.forms.recipe_form import Fieldset, fieldset, parse_posted
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 RATES = st.floats(min_value=1e-12, max_value=1)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
-from studio.web.forms.controls import Fieldset
-from studio.web.forms.recipe_form import fieldset
+from studio.web.forms.recipe_form import Fieldset, fieldset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

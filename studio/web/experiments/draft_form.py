@@ -17,8 +17,7 @@ from studio.services import experiments
 from studio.services.datasets import datasets
 from studio.services.runs import recipe_parents
 from studio.web.experiments.yaml_paste import parse_recipe
-from studio.web.forms.controls import is_same_value
-from studio.web.forms.recipe_form import field_problems, fieldset, parse_posted
+from studio.web.forms.recipe_form import field_problems, fieldset, is_same_value, parse_posted
 
 DEFAULT_METHOD = next(iter(METHODS))
 VIEWS = ("simple", "all", "yaml", "curl", "python", "openai")

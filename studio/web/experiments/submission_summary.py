@@ -19,7 +19,7 @@ from studio.web.experiments import config_diff, draft_form
 from studio.web.experiments.code_snippets import Submission
 from studio.web.experiments.config_diff import Change
 from studio.web.experiments.draft_form import ExperimentDraft
-from studio.web.forms.controls import Fieldset
+from studio.web.forms.recipe_form import Fieldset
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 from studio.web.i18n.translation import translate

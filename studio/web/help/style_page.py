@@ -16,7 +16,7 @@ from studio.db.states import RunStatus
 from studio.errors import NotFoundError
 from studio.methods.sft import SFTRecipe
 from studio.web.forms import recipe_form
-from studio.web.forms.controls import Fieldset
+from studio.web.forms.recipe_form import Fieldset
 from studio.web.http.deps import Config
 from studio.web.rendering.render import page
 

@@ -14,8 +14,7 @@ from studio.recipe.fields import FieldSpec
 from studio.recipe.search_space import SearchSpace
 from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import SweepPlan
-from studio.web.forms.controls import Fieldset, Input
-from studio.web.forms.recipe_form import fieldset
+from studio.web.forms.recipe_form import Fieldset, Input, fieldset
 from studio.web.http.deps import MAX_FORM_FIELDS
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext

@@ -8,8 +8,7 @@ from pydantic import Field, ValidationError
 
 from studio.recipe.fields import FieldSpec, Section
 from studio.web.experiments.config_diff import form_changes
-from studio.web.forms.controls import Fieldset
-from studio.web.forms.recipe_form import field_problems, fieldset, parse_posted
+from studio.web.forms.recipe_form import Fieldset, field_problems, fieldset, parse_posted
 
 
 class Sugar(Section):
