@@ -28,7 +28,7 @@ from studio.web.middleware.proxy_headers import ProxyHeadersMiddleware
 from studio.web.middleware.request_guard import RequestGuard
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from studio.web.page_routers import ROUTERS as PAGES
-from studio.web.rendering import static_app
+from studio.web.rendering import static_files
 
 _DESCRIPTION = "Fine-tune language models: experiments, runs and metrics."
 
@@ -79,7 +79,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     # Do not use include_router(): it analyses each route again, which costs 0.2 s at the first
     # request, only to support prefixes and shared dependencies that are not used here.
     app.router.routes.extend(route for router in (*PAGES, *API) for route in router.routes)
-    app.mount("/static", static_app.CachedStaticFiles(), name="static")
+    app.mount("/static", static_files.CachedStaticFiles(), name="static")
     return app
 
 

@@ -20,7 +20,7 @@ from studio.db.tables import Experiment, Run
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.web.rendering import css_bundle
+from studio.web.rendering import static_files
 from tests.bench.measurement import Measurement
 from tests.support.factories import add_starter_data, make_recipe
 
@@ -80,10 +80,10 @@ def _median(client: TestClient, url: str) -> float:
 def contents(html: str, kind: str) -> list[bytes]:
     """Return what a page loads: the files it names, and what its modules import."""
     names = set(re.findall(rf"/static/([\w/.-]+\.{kind})", html))
-    joined = [css_bundle.bundle_content()] if css_bundle.BUNDLE_NAME in names else []
+    joined = [static_files.bundle_content()] if static_files.BUNDLE_NAME in names else []
     return [
         *joined,
-        *(path.read_bytes() for path in _files(names - {css_bundle.BUNDLE_NAME}, kind)),
+        *(path.read_bytes() for path in _files(names - {static_files.BUNDLE_NAME}, kind)),
     ]
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from studio import resources
-from studio.web.rendering import css_bundle
+from studio.web.rendering import static_files
 
 KB = 1000
 SCRIPT, STYLE = 60 * KB, 15 * KB
@@ -74,7 +74,7 @@ def test_no_page_asks_for_much_script(module: str) -> None:
 
 
 def test_all_style_is_light() -> None:
-    assert gzipped(css_bundle.bundle_content()) <= STYLE
+    assert gzipped(static_files.bundle_content()) <= STYLE
 
 
 def test_every_style_sheet_is_sent() -> None:
@@ -83,7 +83,7 @@ def test_every_style_sheet_is_sent() -> None:
         for path in resources.static_dir().rglob("*.css")
     }
 
-    assert set(css_bundle.STYLESHEETS) == kept
+    assert set(static_files.STYLESHEETS) == kept
 
 
 def test_every_script_is_some_page_s() -> None:

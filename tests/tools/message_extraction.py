@@ -50,7 +50,7 @@ ELSEWHERE = frozenset(
             "web/openapi_extras.py",
             "web/http/prometheus_format.py",
             "web/i18n/number_i18n.py",
-            "web/rendering/static_app.py",
+            "web/rendering/static_files.py",
         ),
         *(
             "web/auth/permissions.py",

@@ -17,7 +17,7 @@ from studio import resources
 from studio.recipe.dotted_keys import flatten
 from studio.web.auth import template_permissions
 from studio.web.i18n import formatting, locale, translation
-from studio.web.rendering import css_bundle, live_figures, navigation, static_files
+from studio.web.rendering import live_figures, navigation, static_files
 from studio.web.rendering.worker_banner import worker_status
 
 VARY_HEADERS = {"Vary": "HX-Request, Accept-Language, Cookie"}
@@ -108,8 +108,8 @@ def _environment() -> Environment:
 def static_url(name: str) -> str:
     """Return the URL of a static file; it contains a content hash, so it can be cached forever."""
     content = (
-        css_bundle.bundle_content()
-        if name == css_bundle.BUNDLE_NAME
+        static_files.bundle_content()
+        if name == static_files.BUNDLE_NAME
         else static_files.shared_folder().content(name)
     )
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"

@@ -10,12 +10,40 @@ import mimetypes
 import stat
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from studio import resources
 
 _MIN_GZIP_BYTES = 1000
 """Smaller files are not worth compressing."""
+
+BUNDLE_NAME = "studio.css"
+"""All style sheets in one file: a third smaller in total, and one request."""
+
+STYLESHEETS = (
+    "vendor/uPlot.min.css",
+    "css/tokens.css",
+    "css/base.css",
+    "css/layout.css",
+    "css/components.css",
+    "css/forms.css",
+    "css/data.css",
+    "css/charts.css",
+    "css/compare.css",
+    "css/answers.css",
+    "css/token_preview.css",
+    "css/table.css",
+    "css/print.css",
+)
+"""In cascade order: within a layer, later sheets override earlier ones."""
+
+_IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +129,46 @@ def shared_folder() -> StaticFolder:
     folder = StaticFolder(resources.static_dir())
     folder.load()
     return folder
+
+
+def bundle_content() -> bytes:
+    return bundle_file().content
+
+
+@cache
+def bundle_file() -> StaticFile:
+    contents = map(shared_folder().content, STYLESHEETS)
+    return make_static_file(BUNDLE_NAME, b"\n".join(contents))
+
+
+class CachedStaticFiles:
+    """Serves static files: URLs with a content hash are cached forever, others revalidated."""
+
+    def __init__(self, folder: StaticFolder | None = None) -> None:
+        self._static_folder = folder or shared_folder()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
+            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
+        name = scope["path"].removeprefix(scope.get("root_path", "")).lstrip("/")
+        file = bundle_file() if name == BUNDLE_NAME else self._static_folder.find(name)
+        if file is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        await _response(file, scope)(scope, receive, send)
+
+
+def _response(file: StaticFile, scope: Scope) -> Response:
+    request_headers = Headers(scope=scope)
+    hashed = scope["query_string"].startswith(b"v=")
+    headers = {
+        "Cache-Control": _IMMUTABLE if hashed else "no-cache",
+        "ETag": file.etag,
+        "Vary": "Accept-Encoding",
+    }
+    known_etags = {tag.strip() for tag in request_headers.get("if-none-match", "").split(",")}
+    if {file.etag, "*"} & known_etags:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    content = file.content
+    if file.gzipped and "gzip" in request_headers.get("accept-encoding", ""):
+        content, headers["Content-Encoding"] = file.gzipped, "gzip"
+    return Response(content, headers=headers, media_type=file.media_type)

@@ -2,7 +2,7 @@
 
 from fastapi.testclient import TestClient
 
-from studio.web.rendering import css_bundle
+from studio.web.rendering import static_files
 from tests.bench.page_weight import contents
 
 
@@ -10,6 +10,6 @@ def test_the_joined_style_sheet_and_every_module_are_weighed(client: TestClient)
     html = client.get("/").text
     scripts = contents(html, "js")
 
-    assert contents(html, "css") == [css_bundle.bundle_content()]
+    assert contents(html, "css") == [static_files.bundle_content()]
     assert any(b"uPlot" in one for one in scripts)
     assert len(scripts) > html.count(".js")
