@@ -4,12 +4,13 @@ Starlette's parser would spool them to the system's temporary folder, which may 
 memory; these go next to their final location, so that saving one is a rename.
 """
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Self
 
 from fastapi import Depends
 from pydantic import ValidationError
@@ -27,13 +28,43 @@ from studio.services.storage import atomic_dirs
 from studio.settings import Settings
 from studio.web.http import idempotency
 from studio.web.http.deps import Config
-from studio.web.http.upload_writer import ReceivedFile, UploadWriter
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 _CHUNK_BYTES = 2**20
 _MAX_FIELD_BYTES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedFile:
+    """A fully received file."""
+
+    path: Path
+    filename: str
+    sha256: str
+
+
+@dataclass(slots=True)
+class UploadWriter:
+    """Writes a file and hashes it on the way, so that it need not be read again."""
+
+    path: Path
+    filename: str
+    _file: BinaryIO
+    _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    @classmethod
+    def open(cls, path: Path, filename: str) -> Self:
+        return cls(path, filename, path.open("wb"))
+
+    def write(self, data: memoryview) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+
+    def close(self) -> ReceivedFile:
+        self._file.close()
+        return ReceivedFile(path=self.path, filename=self.filename, sha256=self._digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
