@@ -1,23 +1,18 @@
 """Pages of datasets: list, show, rename, delete, versions and downloads."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import FileResponse, Response
-from sqlmodel import Session
 
 from studio.db.states import DatasetStatus
-from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
-from studio.intake import mapping_text
-from studio.intake.files.formats import ACCEPTED_EXTENSIONS, SUPPORTED_FORMATS
-from studio.intake.mapping import Mapping
+from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.services.datasets import data_quality, dataset_builds, datasets, versions
 from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part
-from studio.settings import Settings
-from studio.web.datasets import dataset_view, import_form
+from studio.web.datasets import dataset_view, import_page
 from studio.web.datasets.dataset_view import DatasetQuery
 from studio.web.http.deps import DB, Config, PostedForm, ReadDB
 from studio.web.http.multipart_upload import NewUpload, read_limits
@@ -37,11 +32,13 @@ def listing(
     request: Request,
     db: DB,
     config: Config,
-    way: ImportKind = import_form.UPLOAD,
+    way: ImportKind = import_page.UPLOAD,
     at: FolderPath = "",
 ) -> Response:
-    form_context = {"bring": import_form.build_form(db, config, way, at)}
-    return page(request, "datasets/list.html", **list_context(db, config) | form_context)
+    form_context = {"bring": import_page.build_form(db, config, way, at)}
+    return page(
+        request, "datasets/list.html", **import_page.list_context(db, config) | form_context
+    )
 
 
 @router.post("")
@@ -50,7 +47,7 @@ def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response
     try:
         dataset = dataset_builds.import_file(db, config.datasets, replace(upload, is_draft=True))
     except (ConflictError, InvalidError) as error:
-        context = list_context(db, config, name=upload.name, problem=error)
+        context = import_page.list_context(db, config, name=upload.name, problem=error)
         return refused_form(request, "datasets/list.html", **context)
     return redirect(request, f"/datasets/{dataset.id}")
 
@@ -172,25 +169,3 @@ def _url_after_exclusion(dataset_id: int, result: BuildResult, previous_version:
     """Return the dataset's page, with a notice unless a task still excludes the rows."""
     notice = "same" if not result.is_new else f"out&before={previous_version}"
     return f"/datasets/{dataset_id}" + ("" if result.chore else f"?told={notice}")
-
-
-def list_context(
-    db: Session, config: Settings, *, name: str = "", problem: StudioError | None = None
-) -> dict[str, Any]:
-    """Return the template context of the dataset list."""
-    listed_datasets = datasets.newest(db)
-    current = versions.current_by_dataset(db, listed_datasets)
-    return {
-        "accepted": ACCEPTED_EXTENSIONS,
-        "formats": SUPPORTED_FORMATS,
-        "datasets": listed_datasets,
-        "versions": current,
-        "words": {
-            number: mapping_text.describe_mapping(Mapping.model_validate(version.mapping))
-            for number, version in current.items()
-        },
-        "bring": import_form.build_form(db, config),
-        "limit": config.upload_limit_bytes,
-        "name": name,
-        "problem": problem,
-    }
