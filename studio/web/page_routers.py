@@ -10,12 +10,12 @@ from studio.web.datasets import (
     token_stats_page,
 )
 from studio.web.experiments import experiment_page, new_experiment_page
-from studio.web.help import docs_page, failures_page, help_page, style_page
+from studio.web.help import help_page, style_page
 from studio.web.models import export_page, model_page
-from studio.web.queue import queue_page, task_page, worker_page
+from studio.web.queue import queue_page, task_page
 from studio.web.runs import nonfinite_page, rating_page, run_list_page, run_page, run_table_page
-from studio.web.search import completions_page, palette_page
-from studio.web.settings import language_page, secrets_page, settings_page
+from studio.web.search import palette_page
+from studio.web.settings import secrets_page, settings_page
 from studio.web.studies import study_page
 from studio.web.sweeps import sweep_page
 
@@ -24,7 +24,7 @@ ROUTERS = tuple(
     for module in (
         run_list_page,
         run_table_page,
-        completions_page,
+        palette_page,
         token_preview_page,
         new_experiment_page,
         experiment_page,
@@ -43,14 +43,9 @@ ROUTERS = tuple(
         model_page,
         queue_page,
         settings_page,
-        failures_page,
-        task_page,
-        language_page,
         help_page,
-        docs_page,
-        palette_page,
+        task_page,
         style_page,
-        worker_page,
         login_page,
         oidc_page,
         access_page,

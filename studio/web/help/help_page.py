@@ -1,4 +1,4 @@
-"""Help pages: settings, precisions, failures, keyboard shortcuts and the tour."""
+"""Help pages: settings, precisions, failures, keyboard shortcuts, the tour and the API."""
 
 from typing import Annotated
 
@@ -6,35 +6,36 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from studio.errors import NotFoundError
+from studio.failure_codes import FAILURE_CODES
 from studio.recipe.field_reference import related_fields
-from studio.web.help import help_index
+from studio.web.help import api_reference, help_index
 from studio.web.rendering.navigation import SHORTCUTS
 from studio.web.rendering.render import block, page
 
-router = APIRouter(prefix="/help", include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 SearchText = Annotated[str, Query(max_length=200)]
 
 
-@router.get("")
+@router.get("/help")
 def index(request: Request, q: SearchText = "") -> Response:
     return page(
         request, "help/index.html", q=q, found=help_index.search_help(q), shortcuts=SHORTCUTS
     )
 
 
-@router.get("/shortcuts")
+@router.get("/help/shortcuts")
 def shortcuts(request: Request) -> Response:
     """Return the content of the shortcuts dialog."""
     return block(request, "help/index.html", "shortcuts", shortcuts=SHORTCUTS)
 
 
-@router.get("/tour")
+@router.get("/help/tour")
 def tour(request: Request) -> Response:
     return page(request, "help/tour.html")
 
 
-@router.get("/knobs/{name}")
+@router.get("/help/knobs/{name}")
 def recipe_field(request: Request, name: str) -> Response:
     entries = help_index.recipe_fields()
     entry = entries.get(name)
@@ -51,3 +52,17 @@ def recipe_field(request: Request, name: str) -> Response:
         related=related_fields(entry, entries),
         examples=help_index.usage_examples(entry),
     )
+
+
+@router.get("/failures")
+def failures(request: Request) -> Response:
+    """Explain the error codes of failed runs."""
+    return page(request, "help/failures.html", kinds=FAILURE_CODES.values())
+
+
+@router.get("/docs")
+def api_docs(request: Request) -> Response:
+    """Show every endpoint and schema of the OpenAPI document on one page."""
+    reference = api_reference.parse_document(request.app.openapi())
+    address = str(request.base_url).rstrip("/")
+    return page(request, "help/api.html", reference=reference, address=address)

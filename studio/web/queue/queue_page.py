@@ -1,4 +1,4 @@
-"""The queue page: running and waiting runs, background tasks and workers."""
+"""The queue page: running and waiting runs, background tasks and workers; the worker banner."""
 
 from typing import Annotated
 
@@ -13,10 +13,10 @@ from studio.services.workers import workers
 from studio.web.http.deps import DB
 from studio.web.rendering.render import block, page, redirect
 
-router = APIRouter(prefix="/queue", include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 
-@router.get("")
+@router.get("/queue")
 def show(request: Request, db: DB) -> Response:
     model = loaded_model.current(db)
     return page(
@@ -34,32 +34,32 @@ def show(request: Request, db: DB) -> Response:
     )
 
 
-@router.get("/others")
+@router.get("/queue/others")
 def background_tasks(request: Request, db: DB) -> Response:
     """Show the background tasks. Runs are updated by the event stream; this block is polled."""
     return block(request, "queue/show.html", "others", others=background_overview.list_work(db))
 
 
-@router.post("/loaded/stop")
+@router.post("/queue/loaded/stop")
 def unload_model(request: Request, db: DB) -> Response:
     """Ask the inference service to unload its model."""
     loaded_model.request_unload(db)
     return redirect(request, "/queue")
 
 
-@router.post("/{run_id}/move")
+@router.post("/queue/{run_id}/move")
 def move(request: Request, run_id: int, db: DB, place: Annotated[int, Form(ge=1)]) -> Response:
     queue.move(db, run_id, place)
     return redirect(request, "/queue")
 
 
-@router.post("/{run_id}/hold")
+@router.post("/queue/{run_id}/hold")
 def hold(request: Request, run_id: int, db: DB, held: Annotated[bool, Form()]) -> Response:
     queue.hold(db, run_id, is_held=held)
     return redirect(request, "/queue")
 
 
-@router.post("/{run_id}/priority")
+@router.post("/queue/{run_id}/priority")
 def prioritise(
     request: Request, run_id: int, db: DB, priority: Annotated[int, Form(ge=-100, le=100)]
 ) -> Response:
@@ -67,7 +67,13 @@ def prioritise(
     return redirect(request, "/queue")
 
 
-@router.post("/{run_id}/cancel")
+@router.post("/queue/{run_id}/cancel")
 def cancel(request: Request, run_id: int, db: DB) -> Response:
     run_commands.cancel(db, run_id)
     return redirect(request, "/queue")
+
+
+@router.get("/worker")
+def worker_banner(request: Request) -> Response:
+    """Return the banner with the worker's status, which open pages refresh."""
+    return block(request, "base.html", "worker")

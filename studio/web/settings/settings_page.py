@@ -1,12 +1,14 @@
-"""The settings page: hardware, storage, checks and notifications."""
+"""The settings page: hardware, storage, checks and notifications; the choice of language."""
 
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
+from studio.errors import InvalidError
 from studio.hardware import Gpu, Hardware, package_versions
 from studio.services.notifications import channels, deliveries
 from studio.services.operations import health_checks
@@ -15,16 +17,16 @@ from studio.settings import Settings
 from studio.web.forms import choices
 from studio.web.http.deps import DB, ConfigWithSecrets
 from studio.web.i18n import formatting
-from studio.web.i18n.locale import gettext
+from studio.web.i18n.locale import LANGUAGE_COOKIE, LANGUAGES, gettext
 from studio.web.rendering.render import block, page, redirect, wants_fragment
 
-router = APIRouter(prefix="/settings", include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 RECENT_MESSAGES = 10
 """The number of messages to show."""
 
 
-@router.get("")
+@router.get("/settings")
 def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
     return page(
         request,
@@ -41,12 +43,12 @@ def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
     )
 
 
-@router.get("/notices")
+@router.get("/settings/notices")
 def notifications(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
     return block(request, "settings/show.html", "notices", **_notification_context(db, config))
 
 
-@router.post("/notices/test")
+@router.post("/settings/notices/test")
 def send_test(
     request: Request, db: DB, config: ConfigWithSecrets, channel: Annotated[Channel, Form()]
 ) -> Response:
@@ -111,3 +113,28 @@ def _storage_facts(config: Settings) -> list[tuple[str, str]]:
         ("Hub", _format_hub(config)),
         ("Largest upload", formatting.size(config.upload_limit_bytes)),
     ]
+
+
+_COOKIE_SECONDS = 365 * 24 * 60 * 60
+
+
+@router.post("/language")
+def choose_language(request: Request, language: Annotated[str, Form()]) -> Response:
+    if language not in LANGUAGES:
+        raise InvalidError(
+            "This language is not available.",
+            hint=f"Choose one of {', '.join(LANGUAGES)}.",
+        )
+    response = RedirectResponse(_referring_page(request), status_code=303)
+    response.set_cookie(
+        LANGUAGE_COOKIE, language, max_age=_COOKIE_SECONDS, httponly=True, samesite="lax"
+    )
+    return response
+
+
+def _referring_page(request: Request) -> str:
+    """Return the page that sent the form, if it is one of ours."""
+    referrer = urlsplit(request.headers.get("referer", ""))
+    is_ours = referrer.netloc == request.headers.get("host")
+    path = "/" + referrer.path.lstrip("/") if is_ours else "/"
+    return f"{path}?{referrer.query}" if is_ours and referrer.query else path
