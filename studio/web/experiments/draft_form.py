@@ -1,23 +1,41 @@
-"""Drafts of the experiment form: start from a preset or a source, parse, apply form actions."""
+"""Drafts of the experiment form: start from a preset or a source, parse, apply form actions.
 
+The summary beside the form says what a draft changes, what will run, and what is still missing.
+"""
+
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from studio.errors import InvalidError, NotFoundError
+from studio.errors import InvalidError, NotFoundError, StudioError
 from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.methods.base import Method, Preset
 from studio.recipe.dotted_keys import merge, nest
-from studio.recipe.precision import AUTO
+from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services import experiments
-from studio.services.datasets import datasets
-from studio.services.runs import recipe_parents
+from studio.services.datasets import datasets, token_preview
+from studio.services.precision import recommendation
+from studio.services.runs import recipe_parents, runs
+from studio.services.runs.recipe_parents import RecipeParent
+from studio.settings import Settings
+from studio.web.experiments.code_snippets import Submission
 from studio.web.experiments.yaml_paste import parse_recipe
-from studio.web.forms.recipe_form import field_problems, fieldset, is_same_value, parse_posted
+from studio.web.forms.recipe_form import (
+    Fieldset,
+    field_problems,
+    fieldset,
+    is_same_value,
+    parse_posted,
+)
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext, ngettext
+from studio.web.i18n.translation import translate
 
 DEFAULT_METHOD = next(iter(METHODS))
 VIEWS = ("simple", "all", "yaml", "curl", "python", "openai")
@@ -26,7 +44,7 @@ _NON_RECIPE_FIELDS = {*_OWN_FIELDS, "from", "look", "do"}
 """What a form posts besides its recipe, such as the row that the token preview shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExperimentDraft:
     """An experiment as far as the form is filled in."""
 
@@ -46,16 +64,33 @@ class ExperimentDraft:
     """The values it started with."""
 
     @property
-    def recipe(self) -> AnyRecipe:
-        """The recipe.
+    def recipe(self) -> AnyRecipe | None:
+        """The recipe; None while a value is missing or invalid."""
+        return self._parsed[0]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is wrong with the settings, by their names."""
+        return dict(self._parsed[1])
+
+    @cached_property
+    def _parsed(self) -> tuple[AnyRecipe | None, dict[str, str]]:
+        posted = parse_posted(self.method.recipe, self.values)
+        try:
+            return RECIPE_ADAPTER.validate_python(posted, strict=False), {}
+        except ValidationError as error:
+            return None, field_problems(error, self.method.recipe)
+
+    def require_recipe(self) -> AnyRecipe:
+        """Return the recipe.
 
         Raises:
-            ValidationError: a value is missing or invalid.
+            InvalidError: a value is missing or invalid.
 
         """
-        return RECIPE_ADAPTER.validate_python(
-            parse_posted(self.method.recipe, self.values), strict=False
-        )
+        if self.recipe is None:
+            raise InvalidError("The form is incomplete or has errors.", hint="Correct it first.")
+        return self.recipe
 
     @property
     def parent(self) -> str:
@@ -146,15 +181,6 @@ def apply_action(
     return _paste_recipe(draft) if verb == "paste" else (draft, {})
 
 
-def find_problems(draft: ExperimentDraft) -> dict[str, str]:
-    """Return what is wrong with a draft's settings, by their names."""
-    try:
-        _ = draft.recipe
-    except ValidationError as error:
-        return field_problems(error, draft.method.recipe)
-    return {}
-
-
 def get_method(name: str) -> Method:
     if name not in METHODS:
         raise NotFoundError(f"There is no method named {name}.", hint=f"Try {', '.join(METHODS)}.")
@@ -210,7 +236,7 @@ def _paste_recipe(draft: ExperimentDraft) -> tuple[ExperimentDraft, dict[str, st
     pasted_draft = replace(
         draft, method=pasted.method, values={**required, **pasted.values}, view=view
     )
-    problems = find_problems(pasted_draft)
+    problems = pasted_draft.problems
     if pasted.problems:
         problems["paste"] = " ".join(pasted.problems)
     return pasted_draft if problems else replace(pasted_draft, paste=""), problems
@@ -231,3 +257,211 @@ def _copy_name(name: str) -> str:
     """Return the name of a copy: `tone`, then `tone 2`."""
     stem, number = re.fullmatch(r"(.*?)(?: (\d{1,6}))?", name).groups()  # type: ignore[union-attr] # all texts match
     return f"{stem} {int(number or 1) + 1}"[: experiments.NAME_LIMIT]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One changed setting."""
+
+    name: str
+    """Dotted name of the setting."""
+    id: str
+    label: str
+    old_text: str
+    new_text: str
+    values: str
+    """The fields that revert it, by their dotted names, as JSON."""
+
+
+def form_changes(form: Fieldset) -> list[Change]:
+    """Return the changed settings in form order, without those of variants that are not chosen."""
+    return list(_iter_changes(form))
+
+
+def recipe_changes(recipe: AnyRecipe, parent: AnyRecipe) -> list[Change]:
+    """Return the settings in which a recipe differs from its parent."""
+    return form_changes(fieldset(type(recipe), recipe.model_dump(), base=parent.model_dump()))
+
+
+def revert_values(found: list[Change]) -> str:
+    """Return the fields that revert all changes, as JSON."""
+    return json.dumps(
+        {name: old for change in found for name, old in json.loads(change.values).items()}
+    )
+
+
+def _iter_changes(form: Fieldset) -> Iterator[Change]:
+    for item in form.inputs:
+        if item.is_changed:
+            yield Change(
+                name=item.name,
+                id=item.id,
+                label=item.knob.label,
+                old_text=item.display_text(item.initial),
+                new_text=item.display_text(item.value),
+                values=json.dumps({item.name: item.initial}),
+            )
+    if form.variant != form.initial_variant:
+        titles = {item.variant: item.title for item in form.variants}
+        yield Change(
+            name=f"{form.name}.kind",
+            id=f"{form.name}-kind".replace(".", "-"),
+            label=form.title,
+            old_text=titles[form.initial_variant],
+            new_text=titles[form.variant],
+            values=json.dumps({f"{form.name}.kind": form.initial_variant}),
+        )
+    for section in (
+        *form.sections,
+        *(item for item in form.variants if item.variant == form.variant),
+    ):
+        yield from _iter_changes(section)
+
+
+class FormProblem(NamedTuple):
+    """A problem that keeps the form from being submitted."""
+
+    id: str
+    """Id of the field to fix; empty if there is none."""
+    label: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionSummary:
+    summary: str
+    """What will run; empty while the form is invalid."""
+    parent: RecipeParent | None
+    based_on: str
+    """What it started from, in words."""
+    changes: list[Change]
+    revert_values: str
+    """The fields that revert all changes, by their dotted names, as JSON."""
+    problems: list[FormProblem]
+    button_label: str
+    """The label of the Start button: it names what is missing, if anything."""
+    first_row: Mapping[str, Any] | None
+    """The first row it will train on."""
+    non_default_count: int
+    """Number of settings that are not at their defaults."""
+    submission: Submission | None
+    """None while the form cannot be submitted."""
+
+
+def summarize(
+    db: Session, settings: Settings, draft: ExperimentDraft, form: Fieldset, address: str
+) -> SubmissionSummary:
+    problems = find_problems(db, draft)
+    form_problems, recipe = list_problems(form, problems), draft.recipe
+    changes, parent = form_changes(form), recipe_parents.find_or_none(db, draft.parent)
+    return SubmissionSummary(
+        summary=_summary_sentence(db, recipe) if recipe else "",
+        parent=parent,
+        based_on=parent.title if parent else _preset_title(draft),
+        changes=changes,
+        revert_values=revert_values(changes),
+        problems=form_problems,
+        button_label=_button_label(draft, form_problems),
+        first_row=_first_row(db, settings, form.input("dataset").value),
+        non_default_count=sum(
+            not control.is_default for control in form.active_inputs() if control.default
+        ),
+        submission=_submission(db, settings, draft, recipe, address)
+        if recipe and not form_problems
+        else None,
+    )
+
+
+def find_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
+    """Return everything that keeps a draft from being submitted, by field name."""
+    problems = draft.problems
+    try:
+        if draft.recipe:
+            runs.check(db, draft.recipe)
+    except InvalidError as error:
+        problems[error.param] = f"{error.message} {error.hint}".strip()
+    try:
+        experiments.clean_name(draft.name)
+    except InvalidError as error:
+        problems["name"] = f"{error.message} {error.hint}".strip()
+    return problems
+
+
+def list_problems(form: Fieldset, problems: Mapping[str, str]) -> list[FormProblem]:
+    """Return each problem with its field's id and label, in the order of the form."""
+    places = {"paste": ("paste", "Pasted recipe"), "name": ("name", "Name")}
+    places |= {control.name: (control.id, control.knob.label) for control in form.all_inputs()}
+    order = [*places, *(name for name in problems if name not in places)]
+    names = [name for name in order if name in problems]
+    return [FormProblem(*places.get(name, ("", "")), problems[name]) for name in names]
+
+
+def _button_label(draft: ExperimentDraft, problems: list[FormProblem]) -> str:
+    if not problems:
+        return "Next: choose precisions" if draft.is_study else "Start"
+    if len(problems) > 1:
+        return f"Fix {len(problems)} settings to start"
+    return f"Fix {problems[0].label or 'the recipe'} to start"
+
+
+def _preset_title(draft: ExperimentDraft) -> str:
+    titles = {preset.name: preset.title for preset in draft.method.presets}
+    return titles.get(draft.preset, "the defaults")
+
+
+def _summary_sentence(db: Session, recipe: AnyRecipe) -> str:
+    try:
+        resolved = recommendation.resolve_precision(db, recipe).recipe
+    except InvalidError:
+        return ""  # The model does not exist, so no precision can be recommended.
+    return gettext(", ").join(_summary_parts(resolved)) + gettext(".")
+
+
+def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
+    adapter, optimisation = recipe.adapter, recipe.optimisation
+    names = {"model": recipe.base_model, "dataset": recipe.dataset}
+    if adapter.kind == "full":
+        yield gettext("Full fine-tune of %(model)s") % names
+    elif adapter.quantised:
+        quantisation = {"rank": adapter.r, "kept": adapter.quantised.title}
+        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s with %(kept)s weights") % (
+            names | quantisation
+        )
+    else:
+        rank = {"rank": adapter.r}
+        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s") % (names | rank)
+    yield gettext("on %(dataset)s") % names
+    if optimisation.max_steps:
+        yield gettext("at most %(steps)s steps") % {
+            "steps": formatting.number(optimisation.max_steps)
+        }
+    else:
+        epochs = formatting.number(optimisation.num_train_epochs)
+        # Fractions of an epoch take the plural.
+        count = 1 if optimisation.num_train_epochs == 1 else 2
+        yield ngettext("%(epochs)s epoch", "%(epochs)s epochs", count) % {"epochs": epochs}
+    yield gettext("in %(precision)s") % {"precision": translate(PRECISIONS[recipe.precision].title)}
+
+
+def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:
+    try:
+        position = token_preview.nearest_row(db, datasets.require(db, name), "train", 1)
+        return token_preview.read_row(settings.datasets, position)
+    except StudioError:
+        return None
+
+
+def _submission(
+    db: Session, settings: Settings, draft: ExperimentDraft, recipe: AnyRecipe, address: str
+) -> Submission:
+    """Return what would be submitted. Programs on the same machine read the token from the home."""
+    token_variable = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""
+    return Submission(
+        address=address,
+        name=draft.name,
+        notes=draft.notes,
+        parent=draft.parent,
+        recipe=recipe,
+        dataset_id=datasets.require(db, recipe.dataset).id or 0,
+        token=settings.api_token if settings.sign_in == "link" else token_variable,
+    )

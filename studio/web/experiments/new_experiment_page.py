@@ -6,12 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
-from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.db.session import read_session
 from studio.db.tables import Experiment
-from studio.errors import InvalidError
 from studio.methods import AnyRecipe
 from studio.services import experiments
 from studio.services.datasets import token_stats
@@ -20,7 +18,7 @@ from studio.services.precision import recommendation
 from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.workers import workers
-from studio.web.experiments import draft_form, recipe_preview, submission_summary
+from studio.web.experiments import draft_form, recipe_preview
 from studio.web.experiments.draft_form import ExperimentDraft
 from studio.web.forms import choices
 from studio.web.forms.recipe_form import Problems, fieldset
@@ -85,9 +83,9 @@ def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Resp
     """Preview the form's recipe. Nothing is written, so no other request has to wait."""
     with read_session(request.app.state.engine) as db:
         draft = draft_form.parse_draft(db, posted)
-        preview = recipe_preview.build_preview(db, draft.method, draft.values)
+        preview = recipe_preview.build_preview(db, draft.recipe)
         form = fieldset(draft.method.recipe, draft.values, base=draft.initial_values)
-        summary = submission_summary.summarize(db, config, draft, form, str(request.base_url))
+        summary = draft_form.summarize(db, config, draft, form, str(request.base_url))
     return page(request, "experiments/preview.html", preview=preview, outline=summary)
 
 
@@ -115,7 +113,9 @@ def start_dry_run(request: Request, posted: PostedForm, db: DB, config: Config) 
 def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a count of the dataset's tokens, as the form's model sees them, for its estimate."""
     task = token_stats.enqueue(
-        db, config, token_lengths.build_stats_request(db, _parse_recipe(db, posted))
+        db,
+        config,
+        token_lengths.build_stats_request(db, draft_form.parse_draft(db, posted).require_recipe()),
     )
     return block(request, "experiments/new.html", "counting", count=task)
 
@@ -133,7 +133,7 @@ def _create(
     next_step: Callable[[Session, ExperimentDraft], str],
 ) -> Response:
     # Check everything before writing anything.
-    if problems := submission_summary.find_problems(db, draft):
+    if problems := draft_form.find_problems(db, draft):
         return _form_page(request, db, draft, problems)
     return redirect(request, next_step(db, draft))
 
@@ -151,23 +151,18 @@ def _begin_sweep(db: Session, draft: ExperimentDraft) -> str:
 
 
 def _create_experiment(db: Session, draft: ExperimentDraft) -> Experiment:
-    return experiments.create(db, draft.name, draft.recipe, notes=draft.notes, parent=draft.parent)
+    return experiments.create(
+        db, draft.name, draft.require_recipe(), notes=draft.notes, parent=draft.parent
+    )
 
 
 def _startable_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     """Return the recipe of a form, after checking that it could start."""
-    recipe = recommendation.resolve_precision(db, _parse_recipe(db, posted)).recipe
+    recipe = recommendation.resolve_precision(
+        db, draft_form.parse_draft(db, posted).require_recipe()
+    ).recipe
     runs.check(db, recipe)
     return recipe
-
-
-def _parse_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
-    try:
-        return draft_form.parse_draft(db, posted).recipe
-    except ValidationError as error:
-        raise InvalidError(
-            "The form is incomplete or has errors.", hint="Correct it first."
-        ) from error
 
 
 def _form_page(
@@ -185,9 +180,9 @@ def _form_page(
         form=form,
         name={"value": draft.name, "problem": problems.get("name", "")},
         paste={"value": draft.paste, "problem": problems.get("paste", "")},
-        problems=submission_summary.list_problems(form, problems),
-        preview=recipe_preview.build_preview(db, draft.method, draft.values),
-        outline=submission_summary.summarize(db, settings, draft, form, address),
+        problems=draft_form.list_problems(form, problems),
+        preview=recipe_preview.build_preview(db, draft.recipe),
+        outline=draft_form.summarize(db, settings, draft, form, address),
         sight=None,
         precisions=choices.precision_options(workers.training_hardware(db)),
         choices={"dataset": choices.dataset_options(db, form.input("dataset").value)},

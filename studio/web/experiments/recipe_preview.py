@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.methods import RECIPE_ADAPTER, AnyRecipe
-from studio.methods.base import Method
+from studio.methods import AnyRecipe
 from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import AUTO
 from studio.services.datasets import data_quality, token_stats
@@ -24,7 +22,6 @@ from studio.services.precision import number_formats, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.precision.number_formats import DTypePlan
 from studio.services.runs import start_checks
-from studio.web.forms.recipe_form import parse_posted
 from studio.web.i18n import formatting
 
 
@@ -63,13 +60,12 @@ class RecipePreview:
     parts: Mapping[str, str] = field(default_factory=lambda: formatting.MEMORY_PART_TITLES)
 
 
-def build_preview(db: Session, method: Method, values: Mapping[str, Any]) -> RecipePreview:
-    """Preview a form as far as it is filled in."""
-    try:
-        recipe = RECIPE_ADAPTER.validate_python(parse_posted(method.recipe, values), strict=False)
-        return _build_preview(db, recipe)
-    except ValidationError:
+def build_preview(db: Session, recipe: AnyRecipe | None) -> RecipePreview:
+    """Preview the recipe of a form; None is that of an invalid form."""
+    if recipe is None:
         return RecipePreview(summary="Recommendations appear once every field is valid.")
+    try:
+        return _build_preview(db, recipe)
     except InvalidError as error:
         return RecipePreview(summary=f"{error.message} {error.hint}".strip())
 
