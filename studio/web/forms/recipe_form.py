@@ -71,11 +71,6 @@ class Fieldset:
     initial_variant: str = ""
     """The variant the form started with."""
 
-    @property
-    def is_advanced(self) -> bool:
-        """Whether all its settings are advanced."""
-        return not self.variants and all(item.knob.advanced for item in self.inputs)
-
     def all_inputs(self) -> Iterator[Input]:
         yield from self.inputs
         for section in (*self.sections, *self.variants):
