@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -51,6 +51,11 @@ class Listing(Out, Generic[T]):
     data: list[T]
     has_more: bool
     next_after: int | None
+
+    @classmethod
+    def complete(cls, data: Sequence[T]) -> Self:
+        """Return a list that fits on one page."""
+        return cls(data=list(data), has_more=False, next_after=None)
 
 
 class ErrorOut(Out):

@@ -124,7 +124,7 @@ def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
     ]
     for run in submitted:
         queue.set_priority(db, run.id or 0, new.priority)
-    return Listing(data=[run_out(db, run) for run in submitted], has_more=False, next_after=None)
+    return Listing.complete([run_out(db, run) for run in submitted])
 
 
 def _experiment_out(row: Experiment) -> ExperimentOut:

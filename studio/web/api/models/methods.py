@@ -69,11 +69,7 @@ class PrecisionOut(Out):
 
 @router.get("/methods")
 def methods() -> Listing[TrainingMethodOut]:
-    return Listing(
-        data=[_method_out(method_spec) for method_spec in METHODS.values()],
-        has_more=False,
-        next_after=None,
-    )
+    return Listing.complete([_method_out(method_spec) for method_spec in METHODS.values()])
 
 
 @router.get("/methods/{name}")
@@ -94,7 +90,7 @@ def precisions(
     ]
     if not model:
         modes = [mode.model_copy(update={"warnings": []}) for mode in modes]
-    return Listing(data=modes, has_more=False, next_after=None)
+    return Listing.complete(modes)
 
 
 def _method_out(spec: Method) -> TrainingMethodOut:

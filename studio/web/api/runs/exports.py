@@ -74,7 +74,7 @@ def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
 def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
     runs.get(db, run_id)
     items = [_export_out(db, export, config) for export in exports.list_for_run(db, run_id)]
-    return Listing(data=items, has_more=False, next_after=None)
+    return Listing.complete(items)
 
 
 @router.get("/{export_id}")

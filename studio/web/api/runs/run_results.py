@@ -123,7 +123,7 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
         )
         for checkpoint in artifacts.list_checkpoints(run_folder(db, config, run_id).checkpoints)
     ]
-    return Listing(data=items, has_more=False, next_after=None)
+    return Listing.complete(items)
 
 
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
@@ -137,7 +137,7 @@ def manifest(run_id: Id, db: DB, config: Config) -> Response:
 def listing(run_id: Id, db: DB, config: Config) -> Listing[ArtifactOut]:
     files = artifacts.list_files(run_folder(db, config, run_id).artifacts)
     items = [ArtifactOut(name=file.name, bytes=file.bytes) for file in files]
-    return Listing(data=items, has_more=False, next_after=None)
+    return Listing.complete(items)
 
 
 @router.get("/{run_id}/artifacts/{name:path}")

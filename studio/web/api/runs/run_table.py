@@ -58,9 +58,7 @@ def listing(db: DB) -> Listing[FieldOut]:
         for name in query_fields.list_names(metric_keys)
         if (field := query_fields.find(name, metric_keys))
     ]
-    return Listing(
-        data=[FieldOut.model_validate(field) for field in fields], has_more=False, next_after=None
-    )
+    return Listing.complete([FieldOut.model_validate(field) for field in fields])
 
 
 @router.post("/bulk")
@@ -73,7 +71,7 @@ def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
 @router.get("/views")
 def saved(db: DB) -> Listing[ViewOut]:
     views = [ViewOut.model_validate(view) for view in saved_views.list_all(db)]
-    return Listing(data=views, has_more=False, next_after=None)
+    return Listing.complete(views)
 
 
 @router.post("/views", status_code=201)

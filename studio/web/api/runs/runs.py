@@ -227,7 +227,7 @@ def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
     """List the attempts of the run, oldest first."""
     runs.get(db, run_id)
     items = [AttemptOut.model_validate(attempt) for attempt in attempts.list_attempts(db, run_id)]
-    return Listing(data=items, has_more=False, next_after=None)
+    return Listing.complete(items)
 
 
 @router.get("/{run_id}/events")

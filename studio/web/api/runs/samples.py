@@ -52,7 +52,7 @@ def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
         _sample_out(sample, scores.get(sample.id or 0))
         for sample in compare.list_samples(db, [run_id])
     ]
-    return Listing(data=items, has_more=False, next_after=None)
+    return Listing.complete(items)
 
 
 @router.put("/{run_id}/samples/{position}/rating")

@@ -59,7 +59,7 @@ def ways(config: ConfigWithSecrets) -> Listing[NotificationChannelOut]:
     items = [
         NotificationChannelOut.model_validate(channel) for channel in channels.list_channels(config)
     ]
-    return Listing(data=items, has_more=False, next_after=None)
+    return Listing.complete(items)
 
 
 @router.get("/deliveries")
