@@ -3,18 +3,10 @@
 from studio.web.api import openai
 from studio.web.api.accounts import accounts, secrets, tokens
 from studio.web.api.compare import compare, saved_comparisons
-from studio.web.api.datasets import (
-    data_quality,
-    datasets,
-    token_preview,
-    token_stats,
-    uploads,
-    versions,
-)
+from studio.web.api.datasets import datasets, token_preview, token_stats, uploads, versions
 from studio.web.api.experiments import experiments, studies, sweeps
 from studio.web.api.models import methods, models
 from studio.web.api.runs import (
-    estimate,
     event_streams,
     exports,
     plan,
@@ -36,11 +28,9 @@ ROUTERS = (
             token_preview,
             token_stats,
             versions,
-            data_quality,
             models,
             experiments,
             plan,
-            estimate,
             event_streams,
             runs,
             run_results,

@@ -1,18 +1,20 @@
-"""REST routes of dataset versions: format detection, mapping preview, versions and their rows."""
+"""REST routes of dataset versions: detection, mapping preview, rows, and what is wrong in them."""
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Len, Lt
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 from studio.db.tables import DatasetVersion
+from studio.errors import ConflictError
 from studio.intake import mapping_text
 from studio.intake.conversion.converter import inspect_file
 from studio.intake.conversion.mapping_preview import preview_rows as previewed
 from studio.intake.mapping import FileOptions, Mapping, RowKind
+from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
 from studio.intake.quality.finding_spans import FindingInRow
 from studio.intake.row_formats.schema import MessageRole
 from studio.intake.rows.paging import NumberedRow
@@ -23,11 +25,14 @@ from studio.services.datasets import (
     pending_datasets,
     versions,
 )
+from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part, RowQuery
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Listing, Out
 from studio.web.api.datasets.datasets import ProblemOut, findings_out
+from studio.web.api.system.tasks import TaskOut
+from studio.web.api.system.tasks import task_out as chore_out
 from studio.web.http.deps import DB, Config, ReadDB
 from studio.web.http.multipart_upload import read_limits
 
@@ -211,7 +216,7 @@ def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
         _version_out(version, current, run_counts)
         for version in versions.list_versions(db, dataset_id)
     ]
-    return Listing(data=items, has_more=False, next_after=None)
+    return Listing.complete(items)
 
 
 @router.post("/versions", status_code=201)
@@ -262,7 +267,7 @@ def rows(
     dataset = datasets.get(db, dataset_id)
     number = asked.version or dataset.version
     if number is None:
-        return Listing(data=[], has_more=False, next_after=None)
+        return Listing.complete([])
     version = versions.get(db, dataset_id, number)
     row_query = RowQuery(
         part=asked.split, after=asked.after, words=asked.q.strip(), finding=asked.finding
@@ -303,3 +308,66 @@ def _version_out(
         "not_learnt": mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
     }
     return VersionOut.model_validate(version.model_dump() | extra)
+
+
+class RowExclusion(Body):
+    """Rows to exclude: by number, or all rows of a finding."""
+
+    rows: Annotated[list[Annotated[int, Ge(1), Lt(2**53)]], Len(0, MAX_LISTED_ROWS)] = Field(
+        default_factory=list
+    )
+    """Row numbers in the original file: `source` of a row."""
+    finding: str | None = None
+    """The code of a finding. Of duplicate rows, the first is kept."""
+    split: Part = "train"
+    """The split that the finding is in."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if bool(self.rows) == (self.finding is not None):
+            message = "Specify either rows or a finding, not both."
+            raise ValueError(message)
+        return self
+
+
+@router.get("/problems")
+def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
+    """List the rows that were excluded and why, and the findings in the remaining rows."""
+    version = versions.current(db, datasets.get(db, dataset_id))
+    left_out = (
+        [ProblemOut.model_validate(problem) for problem in version.problems] if version else []
+    )
+    listed = [*left_out, *(findings_out(version) or [])]
+    return Listing.complete(listed)
+
+
+@router.post("/look", status_code=202)
+def look(dataset_id: Id, db: DB, config: Config) -> TaskOut:
+    """Scan rows that were imported before data checks existed."""
+    version = versions.current(db, datasets.get(db, dataset_id))
+    if version is None:
+        raise ConflictError(f"Dataset {dataset_id} has no rows yet.")
+    return chore_out(data_quality.enqueue_scan(db, config.datasets, version))
+
+
+@router.post("/exclude", status_code=201)
+def exclude(
+    request: Request,
+    response: Response,
+    dataset_id: Id,
+    wanted: RowExclusion,
+    db: ReadDB,
+    config: Config,
+) -> BuiltOut:
+    """Build a version without some rows, and use it for new runs.
+
+    Excludes at most 10,000 rows of a finding at once. Returns 201 with a new version, 200 with an
+    existing version that has the same rows, or 202 with the task that reads a large file.
+    """
+    target = (request.app.state.engine, config.datasets, dataset_id)
+    if wanted.finding is None:
+        result = data_quality.exclude_rows(*target, wanted.rows, read_limits(config))
+    else:
+        finding = FindingRef(code=wanted.finding, part=wanted.split)
+        result = data_quality.exclude_finding(*target, finding, read_limits(config))
+    return built_out(result, response, versions.count_runs(db, dataset_id))
