@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
+from sqlmodel import Session
 
-from studio.db.accounts import Account, Role
+from studio.db.accounts import Account, LinkPurpose, Role
 from studio.errors import StudioError
-from studio.services.accounts import accounts, audit_log
+from studio.services.accounts import accounts, audit_log, one_time_links
 from studio.settings import Settings
-from studio.web.accounts import password_links
 from studio.web.http.deps import DB, Config
 from studio.web.http.errors import status_for
 from studio.web.rendering.render import page, redirect
@@ -89,9 +89,7 @@ def show_audit_log(
 
 
 def _with_link(request: Request, db: DB, config: Settings, account: Account) -> Response:
-    return _page(
-        request, db, config, link=password_links.create_link(request, db, account), invited=account
-    )
+    return _page(request, db, config, link=create_link(request, db, account), invited=account)
 
 
 def _page(request: Request, db: DB, config: Settings, **context: Any) -> Response:  # noqa: ANN401 -- any template variable
@@ -106,3 +104,10 @@ def _page(request: Request, db: DB, config: Settings, **context: Any) -> Respons
         mode=config.sign_in,
         **defaults | context,
     )
+
+
+def create_link(request: Request, db: Session, account: Account) -> str:
+    """Create a link for an account; the previous link stops working."""
+    secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
+    base_url = request.app.state.settings.public_url or str(request.base_url)
+    return f"{base_url.rstrip('/')}/login?t={secret}"

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from studio.db.accounts import Account, Role
 from studio.services.accounts import accounts
-from studio.web.accounts import password_links
+from studio.web.accounts import people_page
 from studio.web.api.conventions.api_route import NEVER_STORED, ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Name, Out
 from studio.web.http.deps import DB
@@ -76,4 +76,4 @@ def remove(account_id: Id, db: DB) -> None:
 
 def _invited(request: Request, db: DB, account: Account) -> InvitedAccountOut:
     fields = AccountOut.model_validate(account).model_dump()
-    return InvitedAccountOut(**fields, link=password_links.create_link(request, db, account))
+    return InvitedAccountOut(**fields, link=people_page.create_link(request, db, account))
