@@ -9,14 +9,12 @@ import re
 import secrets
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from studio import logs
 from studio.web.auth.security_headers import SAFE_METHODS
-from studio.web.http.prometheus_format import Family, Sample, histogram_samples
 
 log = logging.getLogger(__name__)
 
@@ -52,22 +50,6 @@ class RequestMetrics:
         stats = self.tallies.setdefault((method, route, str(status)), RouteStats())
         stats.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
         stats.seconds += seconds
-
-    def to_families(self) -> list[Family]:
-        help_text = "Seconds until a response started, by method, route and status."
-        name, samples = "studio_http_request_duration_seconds", [*self._samples()]
-        open_streams = Family(
-            "studio_stream_viewers", "gauge", "Open live streams.", [Sample(self.open_streams)]
-        )
-        return [Family(name, "histogram", help_text, samples), open_streams]
-
-    def _samples(self) -> Iterator[Sample]:
-        for (method, route, status), stats in sorted(self.tallies.items()):
-            labels = {"method": method, "route": route, "status": status}
-            within = [sum(stats.buckets[: k + 1]) for k in range(len(LATENCY_BUCKETS))]
-            yield from histogram_samples(
-                LATENCY_BUCKETS, within, sum(stats.buckets), stats.seconds, labels
-            )
 
 
 class RequestMetricsMiddleware:

@@ -25,7 +25,6 @@ from studio.services.runs import attempts
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.web.http.prometheus_format import Family, Sample, render_text
 from tests.support.factories import make_finished_run, make_run, make_running
 from tests.support.page_reader import parse_page
 
@@ -194,12 +193,6 @@ def test_a_viewer_of_a_stream_counts_while_it_looks(client: TestClient, engine: 
     with client:
         client.get("/api/v1/runs/1/stream")
         assert of(scrape(client), "studio_stream_viewers") == 0
-
-
-def test_a_label_is_escaped() -> None:
-    family = Family("a", "gauge", "About.", [Sample(1, {"b": 'c"\n\\'})])
-
-    assert parse(render_text([family])) == {("a", frozenset({("b", r"c\"\n\\")})): 1}
 
 
 def test_each_answer_has_an_id(client: TestClient) -> None:
