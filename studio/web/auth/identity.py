@@ -2,12 +2,13 @@
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
-from http.cookies import CookieError, SimpleCookie
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 
 from studio.db.accounts import Account, Role, Scope
 from studio.db.column_types import now
@@ -63,7 +64,7 @@ def identify(engine: Engine, settings: Settings, asked: AsgiScope) -> Identity |
     """Return the caller, or None. If a token is sent, a cookie is ignored."""
     if settings.sign_in == "none":
         return LOCAL_IDENTITY
-    authorization = header(asked, b"authorization")
+    authorization = Headers(scope=asked).get("authorization", "")
     cookie = cookies(asked).get(cookie_name(asked), "")
     proxy_user = asked.get("state", {}).get("named_by_proxy", "")
     if proxy_user and not authorization and settings.sign_in == "accounts":
@@ -148,17 +149,7 @@ def is_secure(asked: AsgiScope) -> bool:
 
 
 def cookies(asked: AsgiScope) -> dict[str, str]:
-    try:
-        parsed = SimpleCookie(header(asked, b"cookie"))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in parsed.items()}
-
-
-def header(asked: AsgiScope, name: bytes) -> str:
-    """Return the value of a header; empty if it is missing."""
-    values = (value.decode("latin-1") for key, value in asked["headers"] if key == name)
-    return next(values, "")
+    return cookie_parser(Headers(scope=asked).get("cookie", ""))
 
 
 def client_address(asked: AsgiScope) -> str:

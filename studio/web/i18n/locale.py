@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from gettext import GNUTranslations, NullTranslations
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from studio import resources
@@ -43,13 +44,13 @@ class LocaleMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             is_page = not scope["path"].startswith(("/api/", "/v1/"))
-            set_language(choose_language(_headers(scope)) if is_page else ENGLISH)
+            set_language(choose_language(Headers(scope=scope)) if is_page else ENGLISH)
         await self.app(scope, receive, send)
 
 
 def choose_language(headers: Mapping[str, str]) -> str:
     """Return the language of the response: the user's choice, or the browser's preference."""
-    chosen = _language_cookie(headers.get("cookie", ""))
+    chosen = cookie_parser(headers.get("cookie", "")).get(LANGUAGE_COOKIE, "")
     return (
         chosen if chosen in LANGUAGES else _negotiate_language(headers.get("accept-language", ""))
     )
@@ -116,18 +117,6 @@ def _compile_catalog(path: Path) -> bytes:
     compiled = io.BytesIO()
     write_mo(compiled, catalogue)
     return compiled.getvalue()
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    return {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
-
-
-def _language_cookie(header: str) -> str:
-    try:
-        cookie = SimpleCookie(header).get(LANGUAGE_COOKIE)
-    except CookieError:
-        return ""
-    return cookie.value if cookie else ""
 
 
 def _negotiate_language(header: str) -> str:

@@ -179,7 +179,7 @@ class _AuthenticatedRequest:
     def _sign_in_response(self, error: UnauthorizedError) -> Response:
         """Tell API clients how to authenticate, and redirect browsers to the sign-in page."""
         request = Request(self._scope)
-        shows_token = bool(identity.header(self._scope, b"authorization"))
+        shows_token = bool(request.headers.get("authorization"))
         if shows_token or is_api_path(self._scope["path"]):
             return errors.error_response(request, error)
         if render.wants_fragment(request):

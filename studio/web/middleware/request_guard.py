@@ -10,6 +10,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,7 +51,7 @@ class RequestGuard:
         await self.app(scope, _limited_receive(receive, limit), _with_security_headers(send))
 
     def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
-        hosts = _header_values(scope, b"host")
+        hosts = Headers(scope=scope).getlist("host")
         if len(hosts) != 1 or _hostname(hosts[0]) not in self.hosts:
             return _refuse(
                 scope, HTTPStatus.MISDIRECTED_REQUEST, "This studio has a different address."
@@ -62,7 +63,7 @@ class RequestGuard:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_LIMIT:
             message = "The request headers are too large."
             return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
-        length = (_header_values(scope, b"content-length") or ["0"])[0]
+        length = (Headers(scope=scope).getlist("content-length") or ["0"])[0]
         if length.isdecimal() and int(length) > limit:
             message = "The request is too large."
             return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
@@ -71,7 +72,7 @@ class RequestGuard:
     def _limit(self, scope: Scope) -> int:
         path = scope["path"].rstrip("/")
         is_upload = path in _UPLOAD_PATHS or path.startswith("/api/v1/uploads/")
-        is_json = _header_values(scope, b"content-type")[:1] == ["application/json"]
+        is_json = Headers(scope=scope).getlist("content-type")[:1] == ["application/json"]
         return self.upload_limit if is_upload and not is_json else BODY_LIMIT
 
 
@@ -89,15 +90,11 @@ def _is_same_origin(scope: Scope, host: str) -> bool:
 
     Browsers send the site that a request comes from; programs send neither header.
     """
-    site = _header_values(scope, b"sec-fetch-site")
+    site = Headers(scope=scope).getlist("sec-fetch-site")
     if site:
         return site[0] in {"same-origin", "none"}
-    origin = _header_values(scope, b"origin")
+    origin = Headers(scope=scope).getlist("origin")
     return not origin or urlsplit(origin[0]).netloc.lower() == host.lower()
-
-
-def _header_values(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
 def _hostname(host: str) -> str:
