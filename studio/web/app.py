@@ -20,8 +20,7 @@ from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
 from studio.web.http import errors
 from studio.web.http.deps import SessionSlots
-from studio.web.http.event_hub import EventHub
-from studio.web.http.stream_limits import StreamLimiter
+from studio.web.http.event_hub import EventHub, StreamLimiter
 from studio.web.i18n.locale import LocaleMiddleware
 from studio.web.middleware.auth_middleware import RECHECK_SECONDS, AuthMiddleware
 from studio.web.middleware.proxy_headers import ProxyHeadersMiddleware

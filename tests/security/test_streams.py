@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from studio.errors import UnavailableError
 from studio.services.runs import artifacts
 from studio.web.app import create_app
-from studio.web.http.stream_limits import StreamLimiter
+from studio.web.http.event_hub import StreamLimiter
 from tests.security.raw_requests import RawResponse, Target, scope, send_raw
 
 SECONDS = 20

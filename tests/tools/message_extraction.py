@@ -48,7 +48,6 @@ ELSEWHERE = frozenset(
             "web/app.py",
             "web/compare/comparison_export.py",
             "web/openapi_extras.py",
-            "web/http/prometheus_format.py",
             "web/i18n/number_i18n.py",
             "web/rendering/static_files.py",
         ),
@@ -71,7 +70,7 @@ ELSEWHERE = frozenset(
         ),
         *(
             "web/http/multipart_upload.py",
-            "web/http/stream_limits.py",
+            "web/http/event_hub.py",
             "web/help/style_page.py",
             "services/operations/backup_format.py",
             "services/operations/backups.py",

@@ -7,15 +7,20 @@ a hidden tab) resumes where it stopped: no message is lost or repeated.
 import asyncio
 import signal
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
+from fastapi import Depends, Request
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.commit_watcher import watch_commits
+from studio.errors import UnavailableError
+from studio.web.auth import identity
+from studio.web.auth.identity import OptionalIdentity
 
 POLL_SECONDS = 0.2
 """How often to check the database for commits; one pragma, microseconds."""
@@ -122,3 +127,47 @@ def _on_shutdown(act: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, before in handlers.items():
             signal.signal(number, before)
+
+
+MAX_STREAMS, MAX_STREAMS_PER_VIEWER = 1000, 100
+"""In total, and per account; without accounts, per client address."""
+
+
+class StreamLimiter:
+    """Counts open streams by viewer. Only used on the event loop."""
+
+    def __init__(self, most: int = MAX_STREAMS, most_of_one: int = MAX_STREAMS_PER_VIEWER) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, whose: str) -> Iterator[None]:
+        """Reserve a slot for a stream while it is open.
+
+        Raises:
+            UnavailableError: Too many streams are open.
+
+        """
+        if self._open[whose] >= self._most_of_one or self._open.total() >= self._most:
+            raise UnavailableError(
+                "Too many live pages are open.", hint="Close some, or wait a moment."
+            )
+        self._open[whose] += 1
+        try:
+            yield
+        finally:
+            self._open[whose] -= 1
+            self._open += Counter()  # Drops zero counts.
+
+
+async def _hold_stream_slot(request: Request, visitor: OptionalIdentity) -> AsyncIterator[None]:
+    limiter: StreamLimiter = request.app.state.viewers
+    account = visitor.account_id if visitor else None
+    viewer = f"account {account}" if account is not None else identity.client_address(request.scope)
+    with limiter.hold(viewer):
+        yield
+
+
+StreamSlot = Depends(_hold_stream_slot)
+"""The dependency of each event stream; the slot is released when the stream ends."""

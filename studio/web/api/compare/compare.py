@@ -20,7 +20,7 @@ from studio.web.api.runs.event_streams import HEARTBEAT
 from studio.web.api.runs.run_results import AxisName, CurveWindowParams, SeriesOut
 from studio.web.compare.curve_styles import CurveAxis, CurveSet, load_curves
 from studio.web.http.deps import DB, RunIds
-from studio.web.http.stream_limits import StreamSlot
+from studio.web.http.event_hub import StreamSlot
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/compare", tags=["compare"])
 
