@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -54,6 +55,14 @@ def redirect(request: Request, url: str) -> Response:
     if wants_fragment(request):
         return Response(status_code=204, headers={"HX-Redirect": url})
     return RedirectResponse(url, status_code=303)
+
+
+def referring_page(request: Request, default: str) -> str:
+    """Return the page that sent the request, if it is one of ours, as a path with its query."""
+    referrer = urlsplit(request.headers.get("referer", ""))
+    if referrer.netloc != request.headers.get("host"):
+        return default
+    return "/" + referrer.path.lstrip("/") + (f"?{referrer.query}" if referrer.query else "")
 
 
 def wants_fragment(request: Request) -> bool:

@@ -1,7 +1,6 @@
 """Rate a sample answer in place: in a comparison or on its run's page."""
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
@@ -9,7 +8,7 @@ from fastapi.responses import Response
 from studio.services.runs import runs
 from studio.services.samples import sample_ratings
 from studio.web.http.deps import DB
-from studio.web.rendering.render import page, redirect, wants_fragment
+from studio.web.rendering.render import page, redirect, referring_page, wants_fragment
 
 router = APIRouter(include_in_schema=False)
 
@@ -28,7 +27,8 @@ def rate(
     previous = sample_ratings.rate(db, sample, score or None)
     run_id = sample.run_id
     if not wants_fragment(request):
-        return redirect(request, _referring_page(request) or f"/runs/{run_id}")
+        there = referring_page(request, "")
+        return redirect(request, f"{there}#answers" if there else f"/runs/{run_id}")
     return page(
         request,
         "compare/rating.html",
@@ -39,10 +39,3 @@ def rate(
         run=runs.get(db, run_id),
         rated=sample_ratings.count_rated(db, [run_id]),
     )
-
-
-def _referring_page(request: Request) -> str:
-    """Return the page on which the answer was rated, if it belongs to this studio."""
-    referer = urlsplit(request.headers.get("referer", ""))
-    path = "/" + referer.path.lstrip("/")
-    return f"{path}?{referer.query}#answers" if referer.netloc == request.url.netloc else ""

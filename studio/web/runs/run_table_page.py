@@ -18,7 +18,7 @@ from studio.services.runs.bulk_actions import BulkAction
 from studio.services.search import run_table, saved_views
 from studio.web.http.deps import DB, Config
 from studio.web.i18n.locale import gettext
-from studio.web.rendering.render import block, redirect, wants_fragment
+from studio.web.rendering.render import block, redirect, referring_page, wants_fragment
 from studio.web.runs import run_table as shown
 from studio.web.runs import table_export
 from studio.web.runs.run_list_page import load_baseline
@@ -96,7 +96,7 @@ def apply_bulk_action(
         raise InvalidError("Choose an action for the runs.", param="act")
     changed = bulk_actions.apply_action(db, action, chosen, asked.tag.strip(), config.runs)
     if not wants_fragment(request):
-        return redirect(request, _referring_page(request))
+        return redirect(request, referring_page(request, "/"))
     return _toast(request, action, changed, asked.tag.strip())
 
 
@@ -141,7 +141,7 @@ def save_view(request: Request, db: DB, name: FormText = "", query: FormText = "
 @router.post("/views/{view_id}/delete")
 def delete_view(request: Request, view_id: int, db: DB) -> Response:
     saved_views.delete(db, view_id)
-    return redirect(request, _referring_page(request))
+    return redirect(request, referring_page(request, "/"))
 
 
 def _selected_runs(db: Session, bulk: BulkRequest) -> list[int]:
@@ -220,9 +220,3 @@ def _url_with_baseline(request: Request, run_id: int) -> str:
     referring_query = urlsplit(request.headers.get("referer", "")).query
     params = [pair for pair in parse_qsl(referring_query) if pair[0] not in {"base", "after"}]
     return "/?" + urlencode([*params, ("base", run_id)], safe=",:<>=./#")
-
-
-def _referring_page(request: Request) -> str:
-    """Return the page the request came from, as a path of this studio."""
-    referer = urlsplit(request.headers.get("referer", ""))
-    return "/" + referer.path.lstrip("/") + (f"?{referer.query}" if referer.query else "")

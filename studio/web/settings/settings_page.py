@@ -1,7 +1,6 @@
 """The settings page: hardware, storage, checks and notifications; the choice of language."""
 
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
@@ -18,7 +17,7 @@ from studio.web.forms import choices
 from studio.web.http.deps import DB, ConfigWithSecrets
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import LANGUAGE_COOKIE, LANGUAGES, gettext
-from studio.web.rendering.render import block, page, redirect, wants_fragment
+from studio.web.rendering.render import block, page, redirect, referring_page, wants_fragment
 
 router = APIRouter(include_in_schema=False)
 
@@ -125,16 +124,8 @@ def choose_language(request: Request, language: Annotated[str, Form()]) -> Respo
             "This language is not available.",
             hint=f"Choose one of {', '.join(LANGUAGES)}.",
         )
-    response = RedirectResponse(_referring_page(request), status_code=303)
+    response = RedirectResponse(referring_page(request, "/"), status_code=303)
     response.set_cookie(
         LANGUAGE_COOKIE, language, max_age=_COOKIE_SECONDS, httponly=True, samesite="lax"
     )
     return response
-
-
-def _referring_page(request: Request) -> str:
-    """Return the page that sent the form, if it is one of ours."""
-    referrer = urlsplit(request.headers.get("referer", ""))
-    is_ours = referrer.netloc == request.headers.get("host")
-    path = "/" + referrer.path.lstrip("/") if is_ours else "/"
-    return f"{path}?{referrer.query}" if is_ours and referrer.query else path
