@@ -1,16 +1,35 @@
 """Token preview: a row's tokens, in the experiment form and on the dataset's own page."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import Engine
+from sqlmodel import Session
 
 from studio.db.session import read_session
-from studio.services.datasets import datasets
-from studio.web.datasets import token_preview
+from studio.errors import InvalidError, StudioError
+from studio.protocols.tokenizer_service import (
+    PackedRow,
+    TemplatePreviews,
+    TemplateSource,
+    Token,
+    TokenizerRequest,
+    TokenPreview,
+)
+from studio.services.datasets import datasets, token_preview
+from studio.services.datasets.token_preview import RowPosition
+from studio.services.datasets.versions import Part
+from studio.services.models import tokenizer_client
+from studio.settings import Settings
 from studio.web.forms import choices
 from studio.web.http.deps import Config, PostedForm
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext, ngettext
 from studio.web.rendering.render import block, page, wants_fragment
 
 router = APIRouter(include_in_schema=False)
@@ -18,11 +37,209 @@ router = APIRouter(include_in_schema=False)
 DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
+_MAX_NAMED_ROWS = 12
+"""How many rows of a shared pack are listed by number."""
+
+
+class PreviewQuery(BaseModel):
+    """Which row to show, for which model and settings, as form fields."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str = Field(max_length=500)
+    dataset: str = Field(max_length=500)
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    """Of the dataset; None is the version that new runs train on."""
+    split: Part = "train"
+    row: int = Field(default=1, ge=1, lt=2**53)
+    step: Literal["", "back", "on", "random"] = ""
+    """Which row to go to, relative to `row`."""
+    max_length: int = Field(default=1024, ge=1, le=1_048_576)
+    chat_template: TemplateSource = "model"
+    packing: bool = False
+    validation_share: float = Field(default=0.05, gt=0, le=0.5)
+    seed: int = Field(default=42, ge=0, lt=2**32)
+    """Seed of the validation split; validation rows are not packed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSpan:
+    """Consecutive tokens that are all trained on or not, and all truncated or not."""
+
+    is_trained_on: bool
+    is_truncated: bool
+    starts_truncation: bool
+    """Whether truncation starts right before it."""
+    tokens: list[Token]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTurn:
+    role: str
+    spans: list[TokenSpan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPanel:
+    place: RowPosition | None = None
+    tokens: TokenPreview | None = None
+    turns: list[TokenTurn] = field(default_factory=list)
+    problem: StudioError | None = None
+    template_choices: TemplatePreviews | None = None
+    """Templates to choose from if the model has none."""
+
+    @property
+    def token_summary(self) -> str:
+        """Summarise the row's tokens in one line: total, trained on, truncated."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
+        tokens = self.tokens
+        total = ngettext("%(count)s token", "%(count)s tokens", tokens.total)
+        return gettext("%(total)s · %(trained)s trained on · %(cut)s truncated") % {
+            "total": total % {"count": formatting.number(tokens.total)},
+            "trained": formatting.number(tokens.learnt),
+            "cut": formatting.number(tokens.cut),
+        }
+
+    @property
+    def packing_summary(self) -> str:
+        """Summarise the row's pack in one line: which rows share it, and how full it is."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
+        assert self.place is not None  # noqa: S101 -- tokens have a row
+        pack = self.tokens.pack
+        if pack is None:
+            return ""
+        full = gettext("%(size)s of %(limit)s tokens") % {
+            "size": formatting.number(pack.size),
+            "limit": formatting.number(pack.limit),
+        }
+        other_rows = [
+            packed_row.number for packed_row in pack.rows if packed_row.number != self.place.number
+        ]
+        if not other_rows:
+            return gettext("Not packed with other rows: %(full)s.") % {"full": full}
+        message = ngettext(
+            "Packed with row %(rows)s: %(full)s.",
+            "Packed with rows %(rows)s: %(full)s.",
+            len(other_rows),
+        )
+        more = ["…"] if len(other_rows) > _MAX_NAMED_ROWS else []
+        rows = ", ".join([*map(formatting.number, other_rows[:_MAX_NAMED_ROWS]), *more])
+        return message % {"rows": rows, "full": full}
+
+    @property
+    def packed_before(self) -> list[PackedRow]:
+        """Return the previous row of the pack, if there is one."""
+        return self._around(lambda one, own: one < own)[-1:]
+
+    @property
+    def packed_after(self) -> list[PackedRow]:
+        return self._around(lambda one, own: one > own)
+
+    def _around(self, predicate: Callable[[int, int], bool]) -> list[PackedRow]:
+        assert self.place is not None  # noqa: S101 -- only a row of a dataset is packed
+        rows = self.tokens.pack.rows if self.tokens and self.tokens.pack else []
+        return [
+            packed_row for packed_row in rows if predicate(packed_row.number, self.place.number)
+        ]
+
+
+def load_preview(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> TokenPanel:
+    """Tokenize a row. No database lock is held while the tokenizer service works."""
+    try:
+        query = PreviewQuery.model_validate(wanted)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0]).replace("_", " ")
+        return TokenPanel(
+            problem=InvalidError(f"The {name} is not valid.", hint="Change it and try again.")
+        )
+    position: RowPosition | None = None
+    try:
+        with read_session(engine) as db:
+            position = _find_row(db, query)
+            row = token_preview.read_row(settings.datasets, position)
+            tokenizer_request = token_preview.tokens_request(
+                db,
+                query.model,
+                row,
+                max_length=query.max_length,
+                chat_template=query.chat_template,
+            )
+        if query.packing:
+            validation_split = query.validation_share, query.seed
+            tokenizer_request = token_preview.with_packing_window(
+                tokenizer_request, settings.datasets, position, *validation_split
+            )
+        return _tokenize_row(settings, position, tokenizer_request)
+    except StudioError as error:
+        return TokenPanel(place=position, problem=error)
+
+
+def _find_row(db: Session, query: PreviewQuery) -> RowPosition:
+    dataset = datasets.require(db, query.dataset)
+    if query.step == "random":
+        return token_preview.random_row(db, dataset, query.split, query.version)
+    steps = {"back": -1, "on": 1}.get(query.step, 0)
+    return token_preview.nearest_row(db, dataset, query.split, query.row + steps, query.version)
+
+
+def _tokenize_row(
+    settings: Settings, position: RowPosition, tokenizer_request: TokenizerRequest
+) -> TokenPanel:
+    try:
+        preview = tokenizer_client.tokenize_row(settings, tokenizer_request)
+    except InvalidError as error:
+        if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
+            raise
+        return TokenPanel(
+            place=position,
+            problem=error,
+            template_choices=_template_choices(settings, tokenizer_request),
+        )
+    return TokenPanel(place=position, tokens=preview, turns=_token_turns(preview))
+
+
+_TEMPLATES = {"kind": "templates", "window": None}
+
+
+def _template_choices(
+    settings: Settings, tokenizer_request: TokenizerRequest
+) -> TemplatePreviews | None:
+    """Return previews of the templates that could render the row; None if that fails, too."""
+    try:
+        return tokenizer_client.render_templates(
+            settings, tokenizer_request.model_copy(update=_TEMPLATES)
+        )
+    except StudioError:
+        return None
+
+
+def _token_turns(preview: TokenPreview) -> list[TokenTurn]:
+    turns: list[TokenTurn] = []
+    was_cut = False
+    for number, tokens in groupby(preview.tokens, key=lambda token: token.turn):
+        spans: list[TokenSpan] = []
+        for (learnt, cut), span_tokens in groupby(
+            tokens, key=lambda token: (token.learnt, token.cut)
+        ):
+            begins_cut, was_cut = cut and not was_cut, cut
+            spans.append(
+                TokenSpan(
+                    is_trained_on=learnt,
+                    is_truncated=cut,
+                    starts_truncation=begins_cut,
+                    tokens=list(span_tokens),
+                )
+            )
+        role = preview.roles[number] if number < len(preview.roles) else "text"
+        turns.append(TokenTurn(role=role, spans=spans))
+    return turns
+
+
 @router.post("/new/sight")
 def preview_form_row(request: Request, posted: PostedForm, config: Config) -> Response:
     """Show a row of the form's dataset as its model will see it; nothing is saved."""
     params = _preview_query(posted)
-    panel = token_preview.load_preview(request.app.state.engine, config, params)
+    panel = load_preview(request.app.state.engine, config, params)
     return block(request, "experiments/new.html", "sight", sight=panel, wanted=params)
 
 
@@ -51,7 +268,7 @@ def preview_dataset_row(
         "models": model_names,
         "why_model": reason,
         "values": values,
-        "sight": token_preview.load_preview(request.app.state.engine, config, values),
+        "sight": load_preview(request.app.state.engine, config, values),
     }
     if wants_fragment(request):
         return block(request, "datasets/token_preview.html", "sight", **context)

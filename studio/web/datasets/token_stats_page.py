@@ -1,17 +1,25 @@
 """The token statistics of a dataset: how long its rows are."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlmodel import Session
 
-from studio.db.tables import Dataset
-from studio.services.datasets import datasets, token_stats
+from studio.db.tables import Dataset, DatasetVersion
+from studio.db.tasks import Task
+from studio.errors import ConflictError, InvalidError, StudioError
+from studio.intake.quality import length_stats as counts
+from studio.intake.quality.length_stats import HistogramBar, PartStats, TokenStats, Truncation
+from studio.protocols.tokenizer_service import TemplateSource
+from studio.services.datasets import datasets, token_stats, versions
+from studio.services.datasets.token_stats import StatsRequest
 from studio.settings import Settings
 from studio.web.datasets import row_browser
-from studio.web.datasets import token_stats as shown
 from studio.web.forms import choices
 from studio.web.http.deps import DB, Config, PostedForm
 from studio.web.rendering.render import block, page, redirect, wants_fragment
@@ -19,6 +27,193 @@ from studio.web.rendering.render import block, page, redirect, wants_fragment
 router = APIRouter(prefix="/datasets/{dataset_id}/stats", include_in_schema=False)
 
 DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+ROLE_TITLES = {
+    "system": "System",
+    "user": "User",
+    "assistant": "Assistant",
+    "tool": "Tool results",
+    "text": "Text",
+    "template": "Added by the template",
+}
+
+
+class StatsQuery(BaseModel):
+    """What to count and where to truncate, from a query string or a form."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    """Defaults to the version in use."""
+    model: str = Field(min_length=1, max_length=500)
+    """Name of the base model, as in a recipe."""
+    chat_template: TemplateSource = "model"
+    max_length: int = Field(default=1024, ge=1, le=counts.MAX_LENGTH)
+
+    @property
+    def query(self) -> str:
+        return urlencode(self.model_dump(exclude_none=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartView:
+    """Figures of one part of a dataset."""
+
+    part: str
+    label: str
+    counts: PartStats
+    truncation: Truncation
+    bars: list[HistogramBar]
+    lengths: Mapping[str, int]
+    """Shortest, median, mean and so on; empty without rows."""
+    truncated_rows: list[int]
+    """Numbers of the longest truncated rows."""
+
+    @property
+    def max_rows(self) -> int:
+        """Rows in the tallest bar."""
+        return max((bar.rows for bar in self.bars), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsFigures:
+    parts: list[PartView]
+    truncation: Truncation
+    """Truncation over all parts."""
+    summary: str
+    cut_position: float
+    """Position of the truncation line, as a share of the width of all bars."""
+    roles: Mapping[str, str]
+    """Roles that have tokens, with their titles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsView:
+    query: StatsQuery | None = None
+    task: Task | None = None
+    """The counting task, if it is unfinished or has failed."""
+    figures: StatsFigures | None = None
+    problem: StudioError | None = None
+
+
+def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> StatsView:
+    """Return the stored statistics, or the task that counts them; nothing is counted here."""
+    try:
+        query = parse_query(asked)
+        task = token_stats.latest_task(db, stats_selection(db, dataset, query))
+    except StudioError as error:
+        return StatsView(problem=error)
+    stats = token_stats.parse_result(task) if task else None
+    figures = build_figures(stats, query.max_length) if stats else None
+    return StatsView(query=query, task=None if stats else task, figures=figures)
+
+
+def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
+    """Parse a query string or a form.
+
+    Raises:
+        InvalidError: a value is invalid.
+
+    """
+    try:
+        return StatsQuery.model_validate(
+            {name: value for name, value in asked.items() if value != ""}
+        )
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        label = {"max_length": "max sequence length"}.get(name, name.replace("_", " "))
+        raise InvalidError(
+            f"The {label} is not valid.",
+            hint=f"Enter a number from 1 to {counts.MAX_LENGTH:,}." if name == "max_length" else "",
+            param=name,
+        ) from error
+
+
+def stats_selection(db: Session, dataset: Dataset, wanted: StatsQuery) -> StatsRequest:
+    """Return what to count.
+
+    Raises:
+        ConflictError: the dataset has no rows yet.
+        InvalidError: the model does not exist.
+        NotFoundError: the version does not exist.
+
+    """
+    version = find_version(db, dataset, wanted.version)
+    return token_stats.build_request(db, version, wanted.model, wanted.chat_template)
+
+
+def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:
+    """Return a version by its number, or the one in use.
+
+    Raises:
+        ConflictError: the dataset has no rows yet.
+        NotFoundError: the version does not exist.
+
+    """
+    number = number or dataset.version
+    if number is None:
+        raise ConflictError(f"{dataset.name} has no rows yet.", hint="Confirm its mapping first.")
+    return versions.get(db, dataset.id or 0, number)
+
+
+def build_figures(found: TokenStats, at: int) -> StatsFigures:
+    parts = found.parts
+    truncation, bars = (
+        counts.measure_truncation(list(parts.values()), at),
+        counts.build_bars(list(parts.values()), at),
+    )
+    return StatsFigures(
+        parts=[
+            _part_stats(name, part_stats, part_bars, at)
+            for (name, part_stats), part_bars in zip(parts.items(), bars, strict=True)
+        ],
+        truncation=truncation,
+        summary=token_stats.describe_truncation(truncation),
+        cut_position=_cut_position(bars[0], at),
+        roles={
+            name: title
+            for name, title in ROLE_TITLES.items()
+            if any(part_stats.roles[name] for part_stats in parts.values())
+        },
+    )
+
+
+def _part_stats(
+    name: str, part_stats: PartStats, bars: list[HistogramBar], max_length: int
+) -> PartView:
+    return PartView(
+        part=name,
+        label=token_stats.PART_NAMES[name].capitalize(),
+        counts=part_stats,
+        truncation=counts.measure_truncation([part_stats], max_length),
+        bars=bars,
+        lengths=_length_summary(part_stats),
+        truncated_rows=[row.number for row in part_stats.longest if row.tokens > max_length],
+    )
+
+
+def _length_summary(part_stats: PartStats) -> dict[str, int]:
+    """Summarise the lengths in tokens: shortest, median, mean, percentiles, longest."""
+    if not part_stats.rows:
+        return {}
+    return {
+        "shortest": part_stats.shortest[0].tokens,
+        "median": counts.length_quantile(part_stats, 0.5),
+        "mean": round(part_stats.tokens / part_stats.rows),
+        "p95": counts.length_quantile(part_stats, 0.95),
+        "p99": counts.length_quantile(part_stats, 0.99),
+        "longest": part_stats.longest[0].tokens,
+    }
+
+
+def _cut_position(bars: list[HistogramBar], max_length: int) -> float:
+    """Return where the truncation line lies among bars of equal width, as a share of them."""
+    for number, bar in enumerate(bars):
+        if max_length <= bar.last:
+            share = max(0, max_length - bar.first + 1) / (bar.last - bar.first + 1)
+            return (number + share) / len(bars)
+    return 1.0
 
 
 @router.get("")
@@ -42,8 +237,8 @@ def after_count(request: Request, dataset_id: DatasetId) -> Response:
 def count_tokens(
     request: Request, dataset_id: DatasetId, posted: PostedForm, db: DB, config: Config
 ) -> Response:
-    query = shown.parse_query(posted)
-    token_stats.enqueue(db, config, shown.stats_selection(db, datasets.get(db, dataset_id), query))
+    query = parse_query(posted)
+    token_stats.enqueue(db, config, stats_selection(db, datasets.get(db, dataset_id), query))
     return redirect(request, f"/datasets/{dataset_id}/stats?{query.query}")
 
 
@@ -60,10 +255,10 @@ def _page_context(
     }
     base, reason = ("", "") if values["model"] else choices.default_base_model(db, dataset.name)
     values["model"] = values["model"] or base
-    view = shown.load_stats(db, dataset, values)
+    view = load_stats(db, dataset, values)
     number = view.query.version if view.query else None
     row = row_browser.find_row(
-        config.datasets, shown.find_version(db, dataset, number), row_browser.parse_query(values)
+        config.datasets, find_version(db, dataset, number), row_browser.parse_query(values)
     )
     values |= {"split": row.part, "row": str(row.row_number), "q": row.search_text}
     values.pop("step", None)

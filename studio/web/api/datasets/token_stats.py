@@ -12,7 +12,7 @@ from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Id, Out
 from studio.web.api.system.tasks import TaskOut
 from studio.web.api.system.tasks import task_out as chore_out
-from studio.web.datasets import token_stats as shown
+from studio.web.datasets import token_stats_page as shown
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(
