@@ -12,7 +12,7 @@ from studio.web.datasets import (
 from studio.web.experiments import experiment_page, new_experiment_page
 from studio.web.help import help_page, style_page
 from studio.web.models import export_page, model_page
-from studio.web.queue import queue_page, task_page
+from studio.web.queue import queue_page
 from studio.web.runs import nonfinite_page, rating_page, run_list_page, run_page, run_table_page
 from studio.web.search import palette_page
 from studio.web.settings import secrets_page, settings_page
@@ -44,7 +44,6 @@ ROUTERS = tuple(
         queue_page,
         settings_page,
         help_page,
-        task_page,
         style_page,
         login_page,
         oidc_page,

@@ -20,7 +20,7 @@ from studio.services.datasets.import_sources import FolderEntry, SourceOption
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.web.http.deps import DB, Config, PostedForm
-from studio.web.queue.task_page import TaskId
+from studio.web.queue.queue_page import TaskId
 from studio.web.rendering.render import redirect, refused_form
 
 router = APIRouter(prefix="/datasets/imports", include_in_schema=False)

@@ -1,19 +1,25 @@
-"""The queue page: running and waiting runs, background tasks and workers; the worker banner."""
+"""The queue, the page of each background task, and the banner with the worker's status."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
 
+from studio.db.tasks import Task
 from studio.services.estimates import run_progress
 from studio.services.models import loaded_model
-from studio.services.queue import background_overview, queue, queue_eta
+from studio.services.queue import background_overview, queue, queue_eta, task_results, wait_reasons
 from studio.services.runs import run_commands, runs
+from studio.services.tasks import tasks
 from studio.services.workers import workers
 from studio.web.http.deps import DB
-from studio.web.rendering.render import block, page, redirect
+from studio.web.rendering.render import block, page, redirect, referring_page, wants_fragment
 
 router = APIRouter(include_in_schema=False)
+
+TaskId = Annotated[int, Path(ge=1, lt=2**63)]
+ReturnUrl = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
+"""A path of this studio, or empty."""
 
 
 @router.get("/queue")
@@ -77,3 +83,35 @@ def cancel(request: Request, run_id: int, db: DB) -> Response:
 def worker_banner(request: Request) -> Response:
     """Return the banner with the worker's status, which open pages refresh."""
     return block(request, "base.html", "worker")
+
+
+@router.get("/chores/{chore_id}")
+def show_task(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
+    task = tasks.get(db, chore_id)
+    if wants_fragment(request):
+        return block(request, "queue/task.html", "chore", **_task_context(db, task, then))
+    return page(request, "queue/task.html", **_task_context(db, task, then))
+
+
+@router.post("/chores/{chore_id}/cancel")
+def cancel_task(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
+    task = task_results.cancel(db, chore_id)
+    return _respond(request, db, task, then)
+
+
+@router.post("/chores/{chore_id}/again")
+def retry_task(request: Request, chore_id: TaskId, db: DB, then: ReturnUrl = "") -> Response:
+    task = tasks.get(db, chore_id)
+    tasks.retry(task)
+    return _respond(request, db, task, then)
+
+
+def _respond(request: Request, db: DB, task: Task, then: str) -> Response:
+    """Redraw the task in place for htmx, else redirect to the page the request came from."""
+    if wants_fragment(request):
+        return block(request, "queue/task.html", "chore", **_task_context(db, task, then))
+    return redirect(request, referring_page(request, f"/chores/{task.id}"))
+
+
+def _task_context(db: DB, task: Task, then: str) -> dict[str, Any]:
+    return {"chore": task, "then": then, "wait": wait_reasons.explain_work_wait(db, task)}
