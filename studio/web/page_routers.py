@@ -1,6 +1,6 @@
 """The routers of all pages, in matching order."""
 
-from studio.web.accounts import access_page, login_page, oidc_page, people_page
+from studio.web.accounts import access_page, login_page, people_page
 from studio.web.compare import compare_page, saved_comparison_page
 from studio.web.datasets import (
     dataset_page,
@@ -15,7 +15,7 @@ from studio.web.models import export_page, model_page
 from studio.web.queue import queue_page
 from studio.web.runs import nonfinite_page, rating_page, run_list_page, run_page, run_table_page
 from studio.web.search import palette_page
-from studio.web.settings import secrets_page, settings_page
+from studio.web.settings import settings_page
 from studio.web.studies import study_page
 from studio.web.sweeps import sweep_page
 
@@ -46,9 +46,7 @@ ROUTERS = tuple(
         help_page,
         style_page,
         login_page,
-        oidc_page,
         access_page,
         people_page,
-        secrets_page,
     )
 )

@@ -1,4 +1,4 @@
-"""Sign in with a one-time link, or with name and password."""
+"""Sign in with a one-time link, with name and password, or with OpenID Connect."""
 
 import re
 from typing import Annotated
@@ -9,17 +9,26 @@ from sqlmodel import Session
 
 from studio.db.accounts import Account, LinkPurpose, Role
 from studio.db.session import read_session, unit_of_work
-from studio.errors import ConflictError, InvalidError, StudioError, UnauthorizedError
-from studio.services.accounts import accounts, login_sessions, oidc, one_time_links, passwords
+from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError, UnauthorizedError
+from studio.services.accounts import (
+    accounts,
+    login_sessions,
+    oidc,
+    oidc_accounts,
+    one_time_links,
+    passwords,
+)
+from studio.settings import Settings
 from studio.web.auth import identity
 from studio.web.auth.identity import OptionalIdentity
-from studio.web.http.deps import DB, Config
+from studio.web.http.deps import DB, Config, ConfigWithSecrets
 from studio.web.http.errors import status_for
 from studio.web.rendering.render import page
 
 router = APIRouter(include_in_schema=False)
 
 FormText = Annotated[str, Form(max_length=200)]
+QueryText = Annotated[str, Query(max_length=4000)]
 FormSecret = Annotated[str, Form(max_length=400)]
 NextUrl = Annotated[str, Query(alias="next", max_length=2000)]
 PostedNextUrl = Annotated[str, Form(alias="next", max_length=2000)]
@@ -144,11 +153,6 @@ def _account_for_link(db: Session, secret: str, name: str) -> Account:
     return account
 
 
-def sign_in_failed(request: Request, problem: StudioError) -> Response:
-    """Show the sign-in page with the reason why signing in elsewhere failed."""
-    return _sign_in_page(request, "/", problem=problem)
-
-
 def _sign_in_page(
     request: Request, next_path: str, name: str = "", problem: StudioError | None = None
 ) -> Response:
@@ -178,3 +182,78 @@ def _password_page(
         problem=problem,
         shortest=passwords.MIN_LENGTH,
     )
+
+
+@router.get("/login/oidc")
+def redirect_to_provider(request: Request, config: Config, there: NextUrl = "/") -> Response:
+    """Redirect to the provider, with a cookie that identifies the browser in the callback."""
+    _require_oidc(config)
+    pending: oidc.PendingSignIns = request.app.state.pending
+    state, browser, pending_sign_in = pending.add(local_path(there))
+    try:
+        address = oidc.authorization_url(
+            config, _callback_url(request, config), state, pending_sign_in
+        )
+    except StudioError as error:
+        return _sign_in_page(request, "/", problem=error)
+    response = RedirectResponse(address, 303)
+    response.set_cookie(
+        _oidc_cookie_name(request),
+        browser,
+        max_age=int(oidc.PENDING_SECONDS),
+        path="/",
+        secure=identity.is_secure(request.scope),
+        httponly=True,
+        samesite="lax",
+    )
+    return response
+
+
+@router.get("/login/oidc/done")
+def callback(
+    request: Request,
+    config: ConfigWithSecrets,
+    state: QueryText = "",
+    code: QueryText = "",
+    error: QueryText = "",
+) -> Response:
+    """Sign in a user authenticated by the provider. No database session is held meanwhile."""
+    _require_oidc(config)
+    request.state.deed = "unknown"
+    app = request.app.state
+    try:
+        pending_sign_in = app.pending.take(
+            state, identity.cookies(request.scope).get(_oidc_cookie_name(request), "")
+        )
+        if error or not code:
+            raise UnauthorizedError(
+                f"{oidc.provider_host(config)} did not sign you in.",
+                hint="Try again, or sign in with a password.",
+            )
+        user = oidc.fetch_user(config, _callback_url(request, config), code, pending_sign_in)
+        request.state.deed = user.name[:80]
+        with unit_of_work(app.engine) as db:
+            account = oidc_accounts.sign_in_account(db, config, user)
+            account_id = account.id if account else None
+        if account_id is None:
+            raise oidc_accounts.no_account_error(user)
+    except StudioError as problem:
+        return _sign_in_page(request, "/", problem=problem)
+    with unit_of_work(app.engine) as db:
+        response = start_session(request, db, account_id, pending_sign_in.return_to)
+    response.delete_cookie(_oidc_cookie_name(request), path="/")
+    return response
+
+
+def _require_oidc(config: Settings) -> None:
+    if not oidc.is_enabled(config):
+        raise NotFoundError("Single sign-on is not configured.")
+
+
+def _callback_url(request: Request, config: Settings) -> str:
+    base = config.public_url or str(request.base_url)
+    return f"{base.rstrip('/')}/login/oidc/done"
+
+
+def _oidc_cookie_name(request: Request) -> str:
+    return f"{identity.cookie_name(request.scope)}_oidc"

@@ -4,17 +4,21 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
+from sqlmodel import Session
 
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
-from studio.errors import InvalidError
+from studio.errors import InvalidError, StudioError
 from studio.hardware import Gpu, Hardware, package_versions
+from studio.services.accounts import secrets
 from studio.services.notifications import channels, deliveries
 from studio.services.operations import health_checks
 from studio.services.workers import launcher_status, workers
 from studio.settings import Settings
+from studio.web.auth.identity import CurrentIdentity
 from studio.web.forms import choices
-from studio.web.http.deps import DB, ConfigWithSecrets
+from studio.web.http.deps import DB, Config, ConfigWithSecrets
+from studio.web.http.errors import status_for
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import LANGUAGE_COOKIE, LANGUAGES, gettext
 from studio.web.rendering.render import block, page, redirect, referring_page, wants_fragment
@@ -129,3 +133,48 @@ def choose_language(request: Request, language: Annotated[str, Form()]) -> Respo
         LANGUAGE_COOKIE, language, max_age=_COOKIE_SECONDS, httponly=True, samesite="lax"
     )
     return response
+
+
+@router.get("/settings/secrets")
+def show_secrets(request: Request, db: DB, config: Config) -> Response:
+    return _secrets_page(request, db, config)
+
+
+@router.post("/settings/secrets/{name}")
+def set_secret(
+    request: Request,
+    name: str,
+    db: DB,
+    config: Config,
+    who: CurrentIdentity,
+    value: Annotated[str, Form(max_length=secrets.MAX_LENGTH + 100)] = "",
+) -> Response:
+    try:
+        secrets.store(db, config, name, value, who.name)
+    except StudioError as error:
+        return _secrets_page(request, db, config, name, error)
+    return redirect(request, f"/settings/secrets#{name}")
+
+
+@router.post("/settings/secrets/{name}/forget")
+def delete_secret(request: Request, name: str, db: DB) -> Response:
+    secrets.delete(db, name)
+    return redirect(request, f"/settings/secrets#{name}")
+
+
+def _secrets_page(
+    request: Request,
+    db: Session,
+    config: Settings,
+    refused_name: str = "",
+    problem: StudioError | None = None,
+) -> Response:
+    status = status_for(problem) if problem else 200
+    states = secrets.list_secrets(db, config)
+    context = {
+        "known": states,
+        "refused": refused_name,
+        "problem": problem,
+        "longest": secrets.MAX_LENGTH,
+    }
+    return page(request, "settings/secrets.html", status=status, **context)
