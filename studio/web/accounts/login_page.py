@@ -14,7 +14,6 @@ from studio.services.accounts import (
     accounts,
     login_sessions,
     oidc,
-    oidc_accounts,
     one_time_links,
     passwords,
 )
@@ -233,10 +232,10 @@ def callback(
         user = oidc.fetch_user(config, _callback_url(request, config), code, pending_sign_in)
         request.state.deed = user.name[:80]
         with unit_of_work(app.engine) as db:
-            account = oidc_accounts.sign_in_account(db, config, user)
+            account = oidc.sign_in_account(db, config, user)
             account_id = account.id if account else None
         if account_id is None:
-            raise oidc_accounts.no_account_error(user)
+            raise oidc.no_account_error(user)
     except StudioError as problem:
         return _sign_in_page(request, "/", problem=problem)
     with unit_of_work(app.engine) as db:
