@@ -9,7 +9,6 @@ from studio.intake.mapping import (
     FileOptions,
     FilterOp,
     Mapping,
-    RowKind,
     ShapeName,
     Split,
 )
@@ -46,28 +45,6 @@ _CONDITION_TEXTS: dict[FilterOp, str] = {
     "longer_than": "{column} is longer than {value} characters",
     "shorter_than": "{column} is shorter than {value} characters",
 }
-
-TRAINED_ON: dict[RowKind, str] = {
-    "conversation": "SFT trains on the assistant's turns; the other turns are only context.",
-    "text": "SFT trains on every token of the text, so the model continues text like it.",
-    "preference": "SFT trains on the preferred answer of each pair.",
-    "judged": "SFT trains on the answers rated good.",
-}
-"""What SFT trains on in rows of each kind."""
-
-NOT_TRAINED_ON: dict[ShapeName, str] = {
-    "preference": "Rejected answers are not used: the model learns to write the preferred ones, "
-    "but not what makes an answer worse.",
-    "ranked": "Only the best answer of each row is used. The other answers, scores and ranks are "
-    "not: the model does not learn what makes an answer worse.",
-    "judged": "Answers rated bad are not used: the model learns to write the good ones, but not "
-    "what makes an answer bad.",
-    "thread": "Every branch of a thread becomes a separate conversation. Which of several replies "
-    "was preferred is not used: all are trained on equally.",
-    "regression": "Numbers are trained on as text: an answer that is nearly right counts no better "
-    "than one that is far off.",
-}
-"""What SFT does not use in rows of each shape, and what that means."""
 
 DEDUPLICATE_LABELS: dict[str, str] = {
     "none": "Keep all rows",

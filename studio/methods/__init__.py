@@ -6,13 +6,20 @@ from pydantic import BeforeValidator, TypeAdapter
 
 from studio import metrics
 from studio.methods.base import Method
-from studio.methods.sft import SFT, SFTRecipe
+from studio.methods.sft import METHOD as SFT
+from studio.methods.sft import SFTRecipe
 from studio.metrics import Direction
 from studio.recipe.upgrade import upgrade
 
 METHODS: dict[str, Method] = {method.name: method for method in (SFT,)}
 METRICS = metrics.catalogue(method.metrics for method in METHODS.values())
 """All metrics of all methods by key, in display order."""
+
+
+def readers(kind: str) -> list[Method]:
+    """Return the methods that can train on rows of a kind, the most suitable first."""
+    fitting = [method for method in METHODS.values() if kind in method.trains_on]
+    return sorted(fitting, key=lambda method: list[str](method.trains_on).index(kind))
 
 
 def direction(key: str) -> Direction:

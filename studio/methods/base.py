@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from studio.metrics import MethodMetrics
+from studio.intake.mapping import RowKind, ShapeName
+from studio.metrics import MethodMetrics, MetricSpec
 from studio.recipe.base import Recipe
 from studio.weights.model_kinds import ModelKind
 
@@ -25,6 +26,9 @@ class Preset:
 class Method:
     name: str
     title: str
+    """Its name in the field."""
+    purpose: str
+    """What it is for, in a few words: `Learn from answers`."""
     summary: str
     recipe: type[Recipe]
     presets: tuple[Preset, ...]
@@ -32,3 +36,12 @@ class Method:
     metrics: MethodMetrics
     trainable_kinds: frozenset[ModelKind] = frozenset({"causal"})
     """The model kinds this method can train; others are refused when they are selected."""
+    trains_on: Mapping[RowKind, str]
+    """What it trains on in rows of each kind it can read; other kinds are refused."""
+    ignores: Mapping[ShapeName, str] = field(default_factory=dict)
+    """What it does not use in rows of some shapes, and what that means."""
+
+    @property
+    def objective(self) -> MetricSpec:
+        """The metric that picks the best weights, ends runs early and guides sweeps."""
+        return self.metrics.objective

@@ -30,7 +30,7 @@ _VALUES_QUESTION = (
 )
 _SPLIT_COLUMN_NAMES = ("split", "partition", "dataset_split")
 
-KIND_NAMES: dict[RowKind, str] = {
+KIND_NAMES: dict[str, str] = {
     "conversation": "conversations",
     "text": "texts",
     "preference": "preferences",

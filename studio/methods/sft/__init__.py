@@ -3,6 +3,7 @@
 from typing import Literal
 
 from studio import metrics
+from studio.intake.mapping import ShapeName
 from studio.methods.base import Method, Preset
 from studio.recipe.base import Recipe
 
@@ -13,12 +14,33 @@ class SFTRecipe(Recipe):
     method: Literal["sft"] = "sft"
 
 
-SFT = Method(
+_IGNORED: dict[ShapeName, str] = {
+    "preference": "Rejected answers are not used: the model learns to write the preferred ones, "
+    "but not what makes an answer worse.",
+    "ranked": "Only the best answer of each row is used. The other answers, scores and ranks are "
+    "not: the model does not learn what makes an answer worse.",
+    "judged": "Answers rated bad are not used: the model learns to write the good ones, but not "
+    "what makes an answer bad.",
+    "thread": "Every branch of a thread becomes a separate conversation. Which of several replies "
+    "was preferred is not used: all are trained on equally.",
+    "regression": "Numbers are trained on as text: an answer that is nearly right counts no better "
+    "than one that is far off.",
+}
+
+METHOD = Method(
     name="sft",
     title="Supervised",
+    purpose="Learn from answers",
     summary="Train by example: provide prompts with the answers you want.",
     recipe=SFTRecipe,
     metrics=metrics.NEXT_TOKEN,
+    trains_on={
+        "conversation": "SFT trains on the assistant's turns; the other turns are only context.",
+        "text": "SFT trains on every token of the text, so the model continues text like it.",
+        "preference": "SFT trains on the preferred answer of each pair.",
+        "judged": "SFT trains on the answers rated good.",
+    },
+    ignores=_IGNORED,
     presets=(
         Preset(
             name="quick",

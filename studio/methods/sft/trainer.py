@@ -11,7 +11,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
 
-from studio.methods.sft import SFT, SFTRecipe
+from studio.methods.sft import METHOD, SFTRecipe
 from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import TrainingJob
@@ -32,7 +32,7 @@ def build(recipe: SFTRecipe, job: TrainingJob) -> "StudioSFTTrainer":
         **recipe.optimisation.model_dump(exclude_none=True),
         **recipe.evaluation.model_dump(exclude_none=True),
         **job.mode.trainer_flags,
-        **early_stopping.best_model_arguments(recipe, SFT.metrics.objective),
+        **early_stopping.best_model_arguments(recipe, METHOD.metrics.objective),
         eval_strategy="steps",
         eval_on_start=True,
         max_length=recipe.data.max_length,

@@ -1,5 +1,6 @@
 """Findings in the rows of a version: list them, exclude their rows, and block a start."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +12,13 @@ from studio.db.session import read_session
 from studio.db.tables import DatasetVersion
 from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_spans as spotted
 from studio.intake.quality import finding_store
 from studio.intake.rows.paging import Page
-from studio.methods import AnyRecipe
+from studio.methods import METHODS, AnyRecipe, readers
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part, RowQuery
@@ -155,20 +157,36 @@ def locate_spans(
 
 
 def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return the findings that keep a recipe from starting."""
+    """Return what keeps a recipe from starting: rows its method cannot read, and findings."""
     version = _find_version(db, recipe)
     findings = (version.findings or []) if version else []
     return [
-        Refusal(
-            message=f"{finding['message']}.",
-            hint=f"Open dataset {version.dataset_id} and edit its mapping, or "
-            "choose another dataset.",
-            param="dataset",
-            link=_problems_link(version),
-        )
-        for finding in findings
-        if version and finding["blocking"]
+        *_unreadable_rows(version, recipe),
+        *(
+            Refusal(
+                message=f"{finding['message']}.",
+                hint=f"Open dataset {version.dataset_id} and edit its mapping, or "
+                "choose another dataset.",
+                param="dataset",
+                link=_problems_link(version),
+            )
+            for finding in findings
+            if version and finding["blocking"]
+        ),
     ]
+
+
+def _unreadable_rows(version: DatasetVersion | None, recipe: AnyRecipe) -> Iterator[Refusal]:
+    method = METHODS[recipe.method]
+    if version is None or version.kind in method.trains_on:
+        return
+    fitting = " or ".join(other.purpose for other in readers(version.kind))
+    yield Refusal(
+        message=f"{method.title} cannot train on {KIND_NAMES[version.kind]}.",
+        hint=f"Choose another dataset, or: {fitting}.",
+        param="dataset",
+        link=f"/datasets/{version.dataset_id}",
+    )
 
 
 def build_notice(db: Session, recipe: AnyRecipe) -> DataNotice | None:

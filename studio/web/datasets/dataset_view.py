@@ -20,6 +20,7 @@ from studio.intake.rows.paging import Page
 from studio.services.datasets import data_quality, dataset_builds, pending_datasets, versions
 from studio.services.datasets.versions import Part, RowQuery
 from studio.settings import Settings
+from studio.web.datasets import mapping_view
 from studio.web.http.multipart_upload import read_limits
 
 PAGE_ROWS = 10
@@ -87,8 +88,7 @@ def build_context(
         "entries": _version_entries(all_versions, versions.count_runs(db, dataset.id or 0)),
         "words": mapping_text.describe_mapping(mapping) if mapping else "",
         "split_words": mapping_text.describe_split(mapping.split) if mapping else "",
-        "lesson": mapping_text.TRAINED_ON[mapping.kind] if mapping else "",
-        "not_learnt": mapping_text.NOT_TRAINED_ON.get(mapping.shape, "") if mapping else "",
+        "uses": mapping_view.method_uses(mapping) if mapping else [],
         "reasons": EXCLUSION_REASONS,
         "place": ROW_UNITS.get(dataset.format, "row"),
         "asked": asked,

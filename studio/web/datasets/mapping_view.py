@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping as Values
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from pydantic import ValidationError
@@ -26,6 +26,8 @@ from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, Split
 from studio.intake.raw_rows import RawRow
 from studio.intake.readers.option_detection import TEXT_FORMATS, detect_options
 from studio.intake.row_formats.sft_view import to_sft_example
+from studio.methods import readers
+from studio.methods.base import Method
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.settings import Settings
 from studio.web.datasets import mapping_form
@@ -39,6 +41,22 @@ PREVIEW_ROWS = 5
 """Rows of the file that the page shows."""
 
 
+class MethodUse(NamedTuple):
+    """What a method uses of rows of one shape."""
+
+    method: Method
+    trained_on: str
+    ignored: str
+
+
+def method_uses(mapping: Mapping) -> list[MethodUse]:
+    """Return the methods that can train on what a mapping produces, the most suitable first."""
+    return [
+        MethodUse(method, method.trains_on[mapping.kind], method.ignores.get(mapping.shape, ""))
+        for method in readers(mapping.kind)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingPreview:
     sampled: int = 0
@@ -50,10 +68,8 @@ class MappingPreview:
     """The first rows left out."""
     reasons: Values[str, list[str]] = field(default_factory=dict)
     """Why rows are left out, with their positions; the most frequent reason first."""
-    training_target: str = ""
-    """What training uses of such rows."""
-    unused_parts: str = ""
-    """What training ignores in such rows."""
+    uses: list[MethodUse] = field(default_factory=list)
+    """What each fitting method uses of such rows."""
     rejected: int = 0
     """How many usable rows teach nothing, because they are rated bad."""
     error: StudioError | None = None
@@ -86,8 +102,7 @@ def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Map
         rows=usable_rows[:SHOWN_ROWS],
         dropped=dropped[:SHOWN_ROWS],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
-        training_target=mapping_text.TRAINED_ON[mapping.kind],
-        unused_parts=mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
+        uses=method_uses(mapping),
         rejected=sum(
             row.row is not None and to_sft_example(row.row) is None for row in usable_rows
         ),

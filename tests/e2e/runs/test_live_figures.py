@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from studio.methods.sft import SFT
+from studio.methods import METHODS
 from studio.web.i18n import formatting
 from studio.web.i18n import locale as page_locale
 from tests.support.live_studio import Studio, get_run, submit_run
@@ -17,8 +17,9 @@ pytestmark = pytest.mark.e2e
 
 LONG = 100_000
 DASH = formatting.NO_VALUE
-TILES = [spec.key for spec in SFT.metrics.all if spec.tile == "always"]
-RESULT_TILES = [spec.key for spec in SFT.metrics.all if spec.tile == "result"]
+OF_RUN = METHODS["sft"].metrics.all
+TILES = [spec.key for spec in OF_RUN if spec.tile == "always"]
+RESULT_TILES = [spec.key for spec in OF_RUN if spec.tile == "result"]
 Figures = dict[str, str]
 
 READ = """places => places.map((place) => Object.fromEntries(

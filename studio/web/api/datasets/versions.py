@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validat
 
 from studio.db.tables import DatasetVersion
 from studio.errors import ConflictError
-from studio.intake import mapping_text
 from studio.intake.conversion.converter import inspect_file
 from studio.intake.conversion.mapping_preview import preview_rows as previewed
 from studio.intake.mapping import FileOptions, Mapping, RowKind
@@ -18,6 +17,7 @@ from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
 from studio.intake.quality.finding_spans import FindingInRow
 from studio.intake.row_formats.schema import MessageRole
 from studio.intake.rows.paging import NumberedRow
+from studio.methods import readers
 from studio.services.datasets import (
     data_quality,
     dataset_builds,
@@ -72,7 +72,7 @@ class DetectionOut(Out):
     @property
     def not_learnt(self) -> str:
         """What training does not use of such rows, and what that means; usually empty."""
-        return mapping_text.NOT_TRAINED_ON.get(self.mapping.shape, "")
+        return _not_learnt(self.mapping)
 
 
 class MappingPreviewRequest(Body):
@@ -305,9 +305,14 @@ def _version_out(
         "is_current": version.number == current,
         "runs": run_counts.get(version.number, 0),
         "findings": findings_out(version),
-        "not_learnt": mapping_text.NOT_TRAINED_ON.get(mapping.shape, ""),
+        "not_learnt": _not_learnt(mapping),
     }
     return VersionOut.model_validate(version.model_dump() | extra)
+
+
+def _not_learnt(mapping: Mapping) -> str:
+    """Return what the most suitable method does not use of what a mapping produces."""
+    return next((one.ignores.get(mapping.shape, "") for one in readers(mapping.kind)), "")
 
 
 class RowExclusion(Body):
