@@ -51,6 +51,12 @@ def field_spec(info: FieldInfo) -> FieldSpec | None:
     return next((item for item in info.metadata if isinstance(item, FieldSpec)), None)
 
 
+def own_fields(section: type[Section]) -> set[str]:
+    """Return the fields of a section that its upstream config does not have."""
+    specs = {name: field_spec(info) for name, info in section.model_fields.items()}
+    return {name for name, spec in specs.items() if spec and spec.is_studio_own}
+
+
 def section_types(annotation: Any) -> list[type[Section]]:  # noqa: ANN401 -- annotations have no narrower type
     """Return the section types a field may hold: several for a union of variants."""
     union = get_origin(annotation) in {UnionType, Union}

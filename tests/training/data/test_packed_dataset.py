@@ -18,6 +18,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from studio.methods.sft import SFTRecipe
 from studio.methods.sft.trainer import build
 from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.tokenizer_service import PackingWindow, TokenizerRequest
@@ -66,7 +67,9 @@ def taught(folder: Path, config: PreTrainedConfig, attention: str, size: int) ->
     run = tiny.write_run(folder / "run", model, **(PACKED if size > 1 else {}))
     job = TrainingJob.prepare(load_recipe(run), run, lambda _phase: None)
     job.model.set_attn_implementation(attention)
-    trainer = build(load_recipe(run), job)
+    recipe = load_recipe(run)
+    assert isinstance(recipe, SFTRecipe)
+    trainer = build(recipe, job)
     examples = list(trainer.train_dataset)
     batches = [
         trainer.data_collator(examples[at : at + size]) for at in range(0, len(examples), size)

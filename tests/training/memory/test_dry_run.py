@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from studio.methods.sft import SFTRecipe
 from studio.methods.sft.trainer import build
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
@@ -78,6 +79,7 @@ def test_weights_that_are_shared_are_counted_once(tmp_path: Path) -> None:
 
 def plan(run: RunDir, load: Any) -> DryRunPlan:  # noqa: ANN401 -- upstream is untyped
     recipe = load_recipe(run)
+    assert isinstance(recipe, SFTRecipe)
     job = TrainingJob.prepare(recipe, run, lambda _phase: None, load)
     size = recipe.optimisation.per_device_train_batch_size
     train, validate = (
