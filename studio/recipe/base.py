@@ -4,6 +4,8 @@ A section whose fields go to one upstream config keeps that config's names, so t
 as `Config(**section.model_dump())` and no list of names exists twice.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -17,6 +19,14 @@ from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
 from studio.recipe.robustness import Numerics, Recovery
 
 VERSION: Literal[1] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    message: str
+    hint: str
+    param: str
+    """The dotted name of the setting to change."""
 
 
 class Recipe(Section):
@@ -48,6 +58,11 @@ class Recipe(Section):
     samples: Samples = Samples()
     numerics: Numerics = Numerics()
     recovery: Recovery = Recovery()
+    method: str
+
+    def own_conflicts(self) -> Iterator[Conflict]:
+        """Yield settings of the method that cannot be combined; none by default."""
+        return iter(())
 
     @property
     def packages(self) -> frozenset[str]:

@@ -1,31 +1,24 @@
 """Settings of a recipe that cannot be combined or that no run can use, and why."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from studio.recipe.adapters import Lora
-from studio.recipe.base import Recipe
+from studio.recipe.base import Conflict, Recipe
 from studio.recipe.fields import Section, field_spec
 from studio.recipe.precision import AUTO, PRECISIONS
 
 _ADAMW_OPTIMIZERS = ("adamw_torch_fused", "adamw_torch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    message: str
-    hint: str
-    param: str
-    """The dotted name of the setting to change."""
-
-
 def find_conflict(recipe: Recipe) -> Conflict | None:
     """Return the first conflict in a recipe that holds on any machine, or None."""
-    # With `auto`, the studio chooses a precision that fits the other settings.
-    return None if recipe.precision == AUTO else next(_conflicts(recipe), None)
+    return next(_conflicts(recipe), None)
 
 
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
+    yield from recipe.own_conflicts()
+    if recipe.precision == AUTO:
+        return  # The studio chooses a precision that fits the other settings.
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
     if mode.is_for_all_weights and isinstance(adapter, Lora):
         yield Conflict(

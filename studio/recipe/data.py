@@ -6,27 +6,30 @@ from annotated_types import Ge, Gt, Le
 
 from studio.recipe.fields import FieldSpec, Section
 
+MaxLength = Annotated[
+    int,
+    Ge(16),
+    Le(1_048_576),
+    FieldSpec(
+        "Max sequence length", "tokens", related=("optimisation.per_device_train_batch_size",)
+    ),
+]
+Packing = Annotated[
+    bool,
+    FieldSpec(
+        "Sequence packing",
+        related=("data.max_length", "optimisation.per_device_train_batch_size"),
+    ),
+]
+
 
 class Data(Section):
     """In conversations, only answers are trained on; in plain text, everything is."""
 
-    max_length: Annotated[
-        int,
-        Ge(16),
-        Le(1_048_576),
-        FieldSpec(
-            "Max sequence length", "tokens", related=("optimisation.per_device_train_batch_size",)
-        ),
-    ] = 1024
+    max_length: MaxLength = 1024
     """Longer conversations are truncated at the end. Memory use grows with this length."""
 
-    packing: Annotated[
-        bool,
-        FieldSpec(
-            "Sequence packing",
-            related=("data.max_length", "optimisation.per_device_train_batch_size"),
-        ),
-    ] = False
+    packing: Packing = False
     """Combine short rows into one sequence; they can't see each other. Batch size counts packed
     sequences."""
 

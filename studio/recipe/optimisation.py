@@ -6,25 +6,26 @@ from annotated_types import Ge, Gt, Le
 
 from studio.recipe.fields import FieldSpec, Section
 
+LearningRate = Annotated[
+    float,
+    Gt(0),
+    Le(1),
+    FieldSpec(
+        "Learning rate", usable_range=(1e-12, 1), related=("precision", "adapter.lora_alpha")
+    ),
+]
+Epochs = Annotated[float, Gt(0), Le(1000), FieldSpec("Epochs", usable_range=(1e-6, 1000))]
+
 
 class Optimisation(Section):
     """How fast and how long the model trains."""
 
     upstream: ClassVar[str] = "trl.SFTConfig"
 
-    learning_rate: Annotated[
-        float,
-        Gt(0),
-        Le(1),
-        FieldSpec(
-            "Learning rate", usable_range=(1e-12, 1), related=("precision", "adapter.lora_alpha")
-        ),
-    ] = 2e-4
+    learning_rate: LearningRate = 2e-4
     """Step size. Halve it if the loss jumps around; double it if the loss barely moves."""
 
-    num_train_epochs: Annotated[
-        float, Gt(0), Le(1000), FieldSpec("Epochs", usable_range=(1e-6, 1000))
-    ] = 3.0
+    num_train_epochs: Epochs = 3.0
     """Number of passes over the training data."""
 
     max_steps: Annotated[

@@ -233,7 +233,12 @@ def _front_matter(recipe: Recipe) -> dict[str, Any]:
     front: dict[str, Any] = {
         "library_name": "peft" if lora else "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["mantissa-studio", "sft", "lora" if lora else "full-fine-tune", recipe.precision],
+        "tags": [
+            "mantissa-studio",
+            recipe.method,
+            "lora" if lora else "full-fine-tune",
+            recipe.precision,
+        ],
     }
     if is_on_hub(recipe.base_model):
         front["base_model"] = recipe.base_model
