@@ -1,0 +1,73 @@
+"""The torch side of continued pre-training."""
+
+import math
+
+from torch.optim import Optimizer
+from transformers import PreTrainedModel
+from transformers.trainer_utils import EvalLoopOutput
+
+from studio.errors import TrainingError
+from studio.methods.cpt import METHOD, PERPLEXITY, CPTRecipe
+from studio.metrics import EVAL_LOSS
+from studio.training.job import TrainingJob
+from studio.training.monitoring import early_stopping
+from studio.training.next_token import NextTokenTrainer, build_arguments
+
+_MAX_EXPONENT = 700
+"""From about 709 on, the exponential overflows a float64."""
+
+
+def build(recipe: CPTRecipe, job: TrainingJob) -> "TextTrainer":
+    """Build the trainer of a run.
+
+    Raises:
+        TrainingError: a row is not a text.
+
+    """
+    for row in (*job.train.rows, *job.validation.rows):
+        if row.text is None:
+            raise TrainingError(
+                "bad_row",
+                f"{row.location} is not a text.",
+                hint="Choose a dataset of plain text, or learn from answers.",
+            )
+    args = build_arguments(recipe, job, METHOD.objective)
+    trainer = TextTrainer(job, args, early_stopping.callbacks(recipe))
+    trainer.embedding_rate = recipe.optimisation.embedding_learning_rate
+    return trainer
+
+
+class TextTrainer(NextTokenTrainer):
+    """Reports perplexity, and can train the embeddings at a learning rate of their own."""
+
+    embedding_rate: float | None = None
+
+    def create_optimizer(self, *args: object) -> Optimizer:
+        """Put the embeddings into parameter groups with their learning rate."""
+        is_new = self.optimizer is None
+        optimizer: Optimizer = super().create_optimizer(*args)
+        if is_new and self.embedding_rate is not None:
+            _separate(optimizer, _embedding_ids(self.model), self.embedding_rate)
+        return optimizer
+
+    def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
+        """Add the perplexity of the validation texts: the exponential of their loss."""
+        output = super().evaluation_loop(*args, **kwargs)
+        loss = output.metrics[EVAL_LOSS.key]
+        output.metrics[PERPLEXITY.key] = math.inf if loss > _MAX_EXPONENT else math.exp(loss)
+        return output
+
+
+def _embedding_ids(model: PreTrainedModel) -> set[int]:
+    """Return the ids of the input and output embeddings' weights; they may be the same tensor."""
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    return {id(weight) for layer in layers if layer is not None for weight in layer.parameters()}
+
+
+def _separate(optimizer: Optimizer, ids: set[int], rate: float) -> None:
+    """Move the weights with these ids into groups of their own, which differ only in the rate."""
+    for group in list(optimizer.param_groups):
+        chosen = [weight for weight in group["params"] if id(weight) in ids]
+        if chosen:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in ids]
+            optimizer.add_param_group({**group, "params": chosen, "lr": rate})

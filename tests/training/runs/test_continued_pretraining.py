@@ -1,0 +1,109 @@
+"""Continued pre-training: real runs on texts, from recipe to artifacts."""
+
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from studio.methods.cpt import CPTRecipe
+from studio.methods.cpt.trainer import build
+from studio.protocols.events import Failed, Finished, Started
+from studio.protocols.run_dir import JobSpec, RunDir
+from studio.runner.execution import execute_run
+from studio.runner.training_run import load_recipe
+from studio.training.job import TrainingJob
+from studio.training.stop_handler import StopHandler
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+TEXTS = [
+    {"text": f"{one} and {two} are numbers. Their sum is {one + two}."}
+    for one in range(8)
+    for two in range(6)
+]
+
+
+def write_run(root: Path, model: Path, **changes: object) -> RunDir:
+    """Lay out a run on texts; `changes` are settings, `__` for the dot."""
+    run = tiny.write_run(root, model, method="cpt", **changes)
+    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    tiny.write_rows(spec.train, TEXTS)
+    return run
+
+
+def train(root: Path, model: Path, **changes: object) -> RunDir:
+    run = write_run(root, model, **changes)
+    execute_run(run.root, StopHandler())
+    return run
+
+
+def test_perplexity_is_reported_and_falls(model: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", model, optimisation__max_steps=12, data__max_length=64)
+
+    losses, found = (tiny.metric_values(run, key) for key in ("eval_loss", "eval_perplexity"))
+    assert found == pytest.approx([math.exp(loss) for loss in losses])
+    assert found[-1] < 0.8 * found[0]
+    assert isinstance(tiny.last_event(run), Finished)
+
+
+def test_texts_are_packed_by_default(model: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", model, data__max_length=64)
+    job = TrainingJob.prepare(load_recipe(run), run, lambda _phase: None)
+
+    assert job.train.packs is not None
+    assert job.train.count < len(job.train.rows)
+
+
+def test_embeddings_have_a_learning_rate_of_their_own(model: Path, tmp_path: Path) -> None:
+    """A rate near zero leaves the embeddings where they were; the other weights move."""
+    run = train(
+        tmp_path / "run",
+        model,
+        data__max_length=64,
+        optimisation__embedding_learning_rate=1e-12,
+    )
+    before = load_file(model / "model.safetensors")
+    after = load_file(run.artifacts / "model.safetensors")
+
+    moved = {name for name, weight in before.items() if not weight.allclose(after[name], atol=1e-7)}
+    assert {"model.embed_tokens.weight", "lm_head.weight"} & moved == set()
+    assert "model.layers.0.mlp.up_proj.weight" in moved
+
+
+def test_groups_differ_only_in_their_rate(model: Path, tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "run",
+        model,
+        data__max_length=64,
+        optimisation__embedding_learning_rate=0.002,
+        optimisation__weight_decay=0.1,
+    )
+    recipe = load_recipe(run)
+    assert isinstance(recipe, CPTRecipe)
+    trainer = build(recipe, TrainingJob.prepare(recipe, run, lambda _phase: None))
+    optimizer = trainer.create_optimizer()
+
+    rates = {group["lr"] for group in optimizer.param_groups if group["params"]}
+    weights = [id(weight) for group in optimizer.param_groups for weight in group["params"]]
+    assert rates == {0.01, 0.002}
+    assert sorted(weights) == sorted({id(weight) for weight in trainer.model.parameters()})
+
+
+def test_conversations_are_refused_with_the_method_that_reads_them(
+    model: Path, tmp_path: Path
+) -> None:
+    run = tiny.train(tmp_path / "run", model, method="cpt")
+
+    failed = tiny.last_event(run)
+    assert isinstance(failed, Failed)
+    assert failed.message == "Row 1 of the training data is not a text."
+    assert failed.hint == "Choose a dataset of plain text, or learn from answers."
+
+
+def test_what_ran_is_recorded(model: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", model, data__max_length=64)
+
+    assert tiny.events_of(run, Started)[0].total_steps == 3
+    assert "cpt" in (run.artifacts / "README.md").read_text(encoding="utf-8")
