@@ -1,22 +1,51 @@
-"""The training methods. To add one, create a folder here and list it in each place below."""
+"""The training methods. To add one, create a folder here and add its name to the list."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from functools import reduce
+from importlib import import_module
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Tag, TypeAdapter
 
 from studio import metrics
+from studio.errors import NotFoundError
 from studio.methods.base import Method
-from studio.methods.cpt import METHOD as CPT
-from studio.methods.cpt import CPTRecipe
-from studio.methods.sft import METHOD as SFT
-from studio.methods.sft import SFTRecipe
 from studio.metrics import Direction
 from studio.recipe.upgrade import upgrade
 
-METHODS: dict[str, Method] = {method.name: method for method in (SFT, CPT)}
+_NAMES = (
+    "sft",
+    "cpt",
+)
+"""The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
+and a module `trainer` with `build`."""
+
+
+def _load(name: str) -> Method:
+    method: Method = import_module(f"{__name__}.{name}").METHOD
+    return method
+
+
+METHODS: dict[str, Method] = {name: _load(name) for name in _NAMES}
+DEFAULT_METHOD = "sft"
+"""The method of recipes that name none: those from before there were several."""
 METRICS = metrics.catalogue(method.metrics for method in METHODS.values())
 """All metrics of all methods by key, in display order."""
+OBJECTIVES = tuple(dict.fromkeys(method.objective.key for method in METHODS.values()))
+"""The keys of the metrics that the methods optimise."""
+
+
+def get_method(name: str) -> Method:
+    """Return the method with a name.
+
+    Raises:
+        NotFoundError: there is none.
+
+    """
+    if name not in METHODS:
+        raise NotFoundError(f"There is no method named {name}.", hint=f"Try {', '.join(METHODS)}.")
+    return METHODS[name]
 
 
 def readers(kind: str) -> list[Method]:
@@ -36,15 +65,18 @@ def _upgrade_values(values: Any) -> Any:  # noqa: ANN401 -- whatever was stored 
 
 
 def _method_name(values: Any) -> str:  # noqa: ANN401 -- a recipe, or what was stored or sent
-    """Return which recipe values are for. Recipes from before there were methods name none."""
+    """Return the name of the method that values are for."""
     if isinstance(values, Mapping):
-        return str(values.get("method", SFT.name))
-    return str(getattr(values, "method", SFT.name))
+        return str(values.get("method", DEFAULT_METHOD))
+    return str(getattr(values, "method", DEFAULT_METHOD))
 
 
-AnyRecipe = Annotated[
-    Annotated[SFTRecipe, Tag(SFT.name)] | Annotated[CPTRecipe, Tag(CPT.name)],
-    Discriminator(_method_name),
-]
+if TYPE_CHECKING:
+    from studio.recipe.base import Recipe
+
+    AnyRecipe = Recipe
+else:
+    _RECIPES = (Annotated[method.recipe, Tag(name)] for name, method in METHODS.items())
+    AnyRecipe = Annotated[reduce(or_, _RECIPES), Discriminator(_method_name)]
 StoredRecipe = Annotated[AnyRecipe, BeforeValidator(_upgrade_values)]
 RECIPE_ADAPTER = TypeAdapter[AnyRecipe](StoredRecipe)

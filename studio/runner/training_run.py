@@ -152,7 +152,7 @@ class TrainingRun:
         refuse_nonfinite_weights(self._model)
         self._refuse_mostly_skipped()
         if (best := self.trainer.saver.best_metric) is not None:
-            self.reporter.last[METHODS[self.recipe.method].metrics.objective.key] = best
+            self.reporter.last[METHODS[self.recipe.method].objective.key] = best
 
     def _refuse_mostly_skipped(self) -> None:
         try:

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from studio import resources
 from studio.db.states import RunStatus
 from studio.errors import NotFoundError
-from studio.methods.sft import SFTRecipe
+from studio.methods import DEFAULT_METHOD, METHODS
 from studio.web.forms import recipe_form
 from studio.web.forms.recipe_form import Fieldset
 from studio.web.http.deps import Config
@@ -51,7 +51,7 @@ def _sample_form() -> Fieldset:
     """Return a real section with one invalid value."""
     problems = {"optimisation.learning_rate": "This is not a number."}
     values = {"optimisation": {"learning_rate": "fast"}}
-    form = recipe_form.fieldset(SFTRecipe, values, problems)
+    form = recipe_form.fieldset(METHODS[DEFAULT_METHOD].recipe, values, problems)
     return next(section for section in form.sections if section.name == "optimisation")
 
 

@@ -4,9 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from studio.errors import NotFoundError
 from studio.hardware import Hardware
-from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
+from studio.methods import DEFAULT_METHOD, METHODS, RECIPE_ADAPTER, AnyRecipe, get_method
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision import incompatibilities, recommendation
@@ -18,7 +17,6 @@ from studio.weights.model_facts import ModelFacts
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["methods"])
 
-DEFAULT_METHOD = next(iter(METHODS))
 ModelName = Annotated[str, Query(max_length=1000)]
 
 
@@ -74,7 +72,7 @@ def methods() -> Listing[TrainingMethodOut]:
 
 @router.get("/methods/{name}")
 def method(name: str) -> TrainingMethodOut:
-    return _method_out(_get_method(name))
+    return _method_out(get_method(name))
 
 
 @router.get("/precisions")
@@ -83,7 +81,7 @@ def precisions(
 ) -> Listing[PrecisionOut]:
     """List the precision modes; with a model, also their effects on it."""
     facts = recommendation.load_model_facts(db, model) if model else ModelFacts()
-    hardware, method_spec = workers.training_hardware(db), _get_method(method)
+    hardware, method_spec = workers.training_hardware(db), get_method(method)
     modes = [
         _precision_out(_example_recipe(method_spec, model, mode), facts, hardware)
         for mode in PRECISIONS.values()
@@ -101,12 +99,6 @@ def _method_out(spec: Method) -> TrainingMethodOut:
         presets={preset.name: dict(preset.values) for preset in spec.presets},
         recipe_schema=spec.recipe.model_json_schema(),
     )
-
-
-def _get_method(name: str) -> Method:
-    if name not in METHODS:
-        raise NotFoundError(f"There is no method named {name}.", hint=f"Try {', '.join(METHODS)}.")
-    return METHODS[name]
 
 
 def _example_recipe(spec: Method, model: str, mode: Precision) -> AnyRecipe:
