@@ -13,13 +13,21 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from sqlmodel import Session
 
+from studio.db.tables import Dataset
 from studio.errors import InvalidError, NotFoundError, StudioError
-from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
+from studio.methods import (
+    DEFAULT_METHOD,
+    METHODS,
+    RECIPE_ADAPTER,
+    AnyRecipe,
+    get_method,
+    readers,
+)
 from studio.methods.base import Method, Preset
 from studio.recipe.dotted_keys import merge, nest
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services import experiments
-from studio.services.datasets import datasets, token_preview
+from studio.services.datasets import datasets, token_preview, versions
 from studio.services.precision import recommendation
 from studio.services.runs import recipe_parents, runs
 from studio.services.runs.recipe_parents import RecipeParent
@@ -37,7 +45,6 @@ from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 from studio.web.i18n.translation import translate
 
-DEFAULT_METHOD = next(iter(METHODS))
 VIEWS = ("simple", "all", "yaml", "curl", "python", "openai")
 _OWN_FIELDS = ("name", "notes", "preset", "view", "paste")
 _NON_RECIPE_FIELDS = {*_OWN_FIELDS, "from", "look", "do"}
@@ -114,7 +121,7 @@ def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDra
     )
 
 
-def draft_from_source(db: Session, source: str) -> ExperimentDraft:
+def draft_from_source(db: Session, source: str, method_name: str = "") -> ExperimentDraft:
     """Start from the recipe of a run or an experiment, or from a dataset: `run:12`.
 
     Raises:
@@ -123,8 +130,9 @@ def draft_from_source(db: Session, source: str) -> ExperimentDraft:
     """
     kind, _colon, number = source.partition(":")
     if kind == "dataset" and number.isdecimal():
-        draft = draft_from_preset(db, get_method(DEFAULT_METHOD), "")
-        values = {**draft.values, "dataset": datasets.get(db, int(number)).name}
+        dataset = datasets.get(db, int(number))
+        draft = draft_from_preset(db, _method_for(db, dataset, method_name), "")
+        values = {**draft.values, "dataset": dataset.name}
         return replace(draft, source=source, values=values, initial_values=values)
     parent = recipe_parents.find(db, source)
     values = parent.recipe.model_dump()
@@ -154,7 +162,7 @@ def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
     own_fields["view"] = own_fields["view"] if own_fields["view"] in VIEWS else VIEWS[0]
     try:
         base = (
-            draft_from_source(db, source).initial_values
+            draft_from_source(db, source, method.name).initial_values
             if source
             else draft_from_preset(db, method, own_fields["preset"]).initial_values
         )
@@ -169,11 +177,13 @@ def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
 def apply_action(
     db: Session, draft: ExperimentDraft, wish: str
 ) -> tuple[ExperimentDraft, dict[str, str]]:
-    """Apply a form action: switch the preset, reset a setting, paste a recipe.
+    """Apply a form action: switch the method or the preset, reset a setting, paste a recipe.
 
     Returns the new draft, and its problems by field name.
     """
     verb, _colon, name = wish.partition(":")
+    if verb == "method":
+        return _switch_method(db, draft, name), {}
     if verb == "preset":
         return _switch_preset(db, draft, name), {}
     if verb == "reset":
@@ -181,10 +191,19 @@ def apply_action(
     return _paste_recipe(draft) if verb == "paste" else (draft, {})
 
 
-def get_method(name: str) -> Method:
-    if name not in METHODS:
-        raise NotFoundError(f"There is no method named {name}.", hint=f"Try {', '.join(METHODS)}.")
-    return METHODS[name]
+def _method_for(db: Session, dataset: Dataset, name: str) -> Method:
+    """Return the method with a name, or else the most suitable one for a dataset."""
+    current = versions.current_by_dataset(db, [dataset]).get(dataset.id or 0)
+    fitting = readers(current.kind) if current and not name else []
+    return fitting[0] if fitting else get_method(name or DEFAULT_METHOD)
+
+
+def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
+    """Start another method's form with the model, dataset and precision that the user chose."""
+    fresh = draft_from_preset(db, get_method(name), "")
+    chosen = {key: value for key, value in _required_choices(draft).items() if value}
+    kept = replace(fresh, notes=draft.notes, view=draft.view)
+    return replace(kept, values={**fresh.values, **chosen})
 
 
 def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:

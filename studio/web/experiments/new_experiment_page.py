@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from studio.db.session import read_session
 from studio.db.tables import Experiment
-from studio.methods import AnyRecipe
+from studio.methods import DEFAULT_METHOD, METHODS, AnyRecipe, get_method
 from studio.services import experiments
 from studio.services.datasets import token_stats
 from studio.services.estimates import calibrations, dry_runs, token_lengths
@@ -34,14 +34,15 @@ _OWN_PARAMS = {"method", "preset", "model", "from"}
 def new(
     request: Request,
     db: DB,
-    method: str = draft_form.DEFAULT_METHOD,
+    method: str = "",
     preset: str = "",
     model: Annotated[str, Query(max_length=4096)] = "",
     source: Annotated[str, Query(alias="from", max_length=50)] = "",
 ) -> Response:
     """Show the form. The URL can set any setting: `/new?from=run:12&precision=fp32`."""
-    fresh = draft_form.draft_from_preset(db, draft_form.get_method(method), preset)
-    draft = draft_form.draft_from_source(db, source) if source else fresh
+    chosen = get_method(method or DEFAULT_METHOD)
+    fresh = draft_form.draft_from_preset(db, chosen, preset)
+    draft = draft_form.draft_from_source(db, source, method) if source else fresh
     values = {
         name: value for name, value in request.query_params.items() if name not in _OWN_PARAMS
     }
@@ -73,7 +74,9 @@ def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
     action = str(posted.get("do", ""))
     draft, problems = draft_form.apply_action(db, draft_form.parse_draft(db, posted), action)
     response = _form_page(request, db, draft, problems)
-    url = f"/new?from={draft.source}" if draft.source else f"/new?preset={draft.preset}"
+    start = f"from={draft.source}" if draft.source else f"preset={draft.preset}"
+    is_default = draft.source or draft.method.name == DEFAULT_METHOD
+    url = f"/new?{start}" if is_default else f"/new?method={draft.method.name}&{start}"
     response.headers["HX-Push-Url"] = url
     return response
 
@@ -177,6 +180,7 @@ def _form_page(
         "experiments/new.html",
         status=422 if problems else 200,
         draft=draft,
+        methods=METHODS.values(),
         form=form,
         name={"value": draft.name, "problem": problems.get("name", "")},
         paste={"value": draft.paste, "problem": problems.get("paste", "")},
@@ -185,7 +189,7 @@ def _form_page(
         outline=draft_form.summarize(db, settings, draft, form, address),
         sight=None,
         precisions=choices.precision_options(workers.training_hardware(db)),
-        choices={"dataset": choices.dataset_options(db, form.input("dataset").value)},
+        choices={"dataset": choices.dataset_options(db, form.input("dataset").value, draft.method)},
         suggestions={"base_model": choices.model_names(db)},
         more={"base_model": ("/models", "Find a model")},
         ahead=len(queue.list_waiting(db))

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from sqlmodel import Session, col, select
 
-from studio.db.tables import Run
+from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.hardware import Hardware
+from studio.intake.detection.row_shapes import KIND_NAMES
+from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.datasets import datasets, versions
 from studio.services.models import models
@@ -61,24 +63,29 @@ def default_base_model(db: Session, dataset: str) -> tuple[str, str]:
     return base, reason if base else ""
 
 
-def dataset_options(db: Session, chosen: str) -> list[tuple[str, str]]:
-    """Return each dataset's name with a label, including the chosen one if it is missing."""
+def dataset_options(db: Session, chosen: str, method: Method) -> list[tuple[str, str]]:
+    """Return each dataset's name with a label, including the chosen one if it is missing.
+
+    Datasets that the method cannot train on come last, and their labels say so.
+    """
     all_datasets = datasets.newest(db)
-    rows = {
-        number: item.train_rows
-        for number, item in versions.current_by_dataset(db, all_datasets).items()
-    }
-    labels = {
-        item.name: f"{item.name} ({_row_count(rows[item.id])})"
-        for item in all_datasets
-        if item.id in rows
-    }
+    current = versions.current_by_dataset(db, all_datasets)
+    ready = [item for item in all_datasets if item.id in current]
+    ready.sort(key=lambda item: current[item.id or 0].kind not in method.trains_on)
+    labels = {item.name: _dataset_label(item, current[item.id or 0], method) for item in ready}
     options = (
         labels
         if not chosen or chosen in labels
         else {chosen: gettext("%(name)s (missing)") % {"name": chosen}} | labels
     )
     return list(options.items())
+
+
+def _dataset_label(dataset: Dataset, version: DatasetVersion, method: Method) -> str:
+    if version.kind in method.trains_on:
+        return f"{dataset.name} ({_row_count(version.train_rows)})"
+    kind = gettext(KIND_NAMES[version.kind])
+    return gettext("%(name)s (does not fit: %(kind)s)") % {"name": dataset.name, "kind": kind}
 
 
 def _row_count(rows: int) -> str:

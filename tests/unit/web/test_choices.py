@@ -3,6 +3,7 @@
 from sqlmodel import Session
 
 from studio.hardware import Gpu, Hardware
+from studio.methods import METHODS
 from studio.web.forms import choices
 
 T4 = Hardware(
@@ -35,11 +36,13 @@ def test_a_precision_that_cannot_run_says_why() -> None:
 
 
 def test_data_sets_are_offered_with_their_size(db: Session) -> None:
-    assert choices.dataset_options(db, "starter") == [("starter", "starter (40 rows)")]
+    assert choices.dataset_options(db, "starter", METHODS["sft"]) == [
+        ("starter", "starter (40 rows)")
+    ]
 
 
 def test_a_data_set_that_is_gone_is_still_named(db: Session) -> None:
-    assert choices.dataset_options(db, "old") == [
+    assert choices.dataset_options(db, "old", METHODS["sft"]) == [
         ("old", "old (missing)"),
         ("starter", "starter (40 rows)"),
     ]

@@ -1,0 +1,121 @@
+"""Training methods: chosen by purpose in the form, named in REST, refused where rows do not fit."""
+
+import io
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from studio.methods import METHODS
+from tests.support.page_reader import Node, field_value, form_fields, parse_page
+
+TEXTS = "\n\n".join(f"Text {number} says that {number} is a number." for number in range(30))
+
+
+@pytest.fixture
+def texts(client: TestClient) -> int:
+    """Add a dataset of plain text, and return its number."""
+    files = {"file": ("notes.txt", io.BytesIO(TEXTS.encode()), "text/plain")}
+    answer = client.post("/api/v1/datasets", files=files, data={"name": "notes"})
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["id"])
+
+
+def form_of(client: TestClient, query: str = "") -> Node:
+    return parse_page(client.get(f"/new{query}").text).one(id="form")
+
+
+def chosen(form: Node) -> list[str]:
+    """Return the titles of the pressed buttons: the method and the preset."""
+    pressed = [one for one in form.all("button") if "aria-current" in one.attributes]
+    return [one.one("strong").text for one in pressed]
+
+
+def test_a_method_is_chosen_by_its_purpose(client: TestClient) -> None:
+    form = form_of(client)
+
+    purposes = [
+        one.one("strong").text for one in form.all("div", class_="choices")[0].all("button")
+    ]
+    assert purposes == [method.purpose for method in METHODS.values()]
+    assert chosen(form) == ["Learn from answers", "Quick start"]
+    assert chosen(form_of(client, "?method=cpt")) == ["Learn from text", "Balanced LoRA"]
+
+
+def test_another_method_keeps_the_model_and_the_notes(client: TestClient) -> None:
+    data = dict(form_fields(form_of(client))) | {"notes": "why", "precision": "fp32"}
+    answer = client.post("/new/draft", data=data | {"do": "method:cpt"})
+    form = parse_page(answer.text).one(id="form")
+
+    kept = [field_value(form, name) for name in ("method", "notes", "precision", "base_model")]
+    assert kept == ["cpt", "why", "fp32", "starter"]
+    assert field_value(form, "data.packing") == "true"
+    assert answer.headers["HX-Push-Url"] == "/new?method=cpt&preset=lora"
+
+
+@pytest.mark.usefixtures("texts")
+def test_data_sets_that_fit_come_first(client: TestClient) -> None:
+    labels = [one.text for one in form_of(client, "?method=cpt").one(id="dataset").all("option")]
+
+    assert labels[0].startswith("notes (")
+    assert "starter (does not fit: conversations)" in labels
+
+
+def test_a_data_set_says_what_it_can_teach(client: TestClient, texts: int) -> None:
+    page = parse_page(client.get(f"/datasets/{texts}").text)
+
+    links = {one.text: one.attributes["href"] for one in page.all("a")}
+    assert links["Learn from text"] == f"/new?method=cpt&from=dataset:{texts}"
+    assert links["Learn from answers"] == f"/new?method=sft&from=dataset:{texts}"
+
+
+def test_training_on_texts_starts_with_the_method_for_texts(client: TestClient, texts: int) -> None:
+    assert field_value(form_of(client, f"?from=dataset:{texts}"), "method") == "cpt"
+    assert field_value(form_of(client, f"?method=sft&from=dataset:{texts}"), "method") == "sft"
+
+
+def submission(**recipe: Any) -> dict[str, Any]:  # noqa: ANN401 -- any field of a recipe
+    return {"name": "texts", "recipe": {"base_model": "starter"} | recipe}
+
+
+def submit(client: TestClient, **recipe: Any) -> Any:  # noqa: ANN401 -- JSON
+    return client.post("/api/v1/experiments", json=submission(**recipe))
+
+
+@pytest.mark.usefixtures("texts")
+def test_rest_takes_a_method_by_name_and_supervised_without(client: TestClient) -> None:
+    named = submit(client, method="cpt", dataset="notes").json()["recipe"]
+    plain = submit(client, dataset="starter").json()["recipe"]
+
+    assert (named["method"], named["data"]["packing"], named["data"]["max_length"]) == (
+        "cpt",
+        True,
+        2048,
+    )
+    assert (plain["method"], plain["data"]["packing"]) == ("sft", False)
+
+
+def test_a_wrong_value_is_named_without_its_method(client: TestClient) -> None:
+    answer = submit(client, method="cpt", dataset="notes", optimisation={"learning_rate": 2})
+
+    (error,) = answer.json()["error"]["errors"]
+    assert (answer.status_code, error["param"]) == (422, "recipe.optimisation.learning_rate")
+
+
+def test_rows_that_do_not_fit_are_refused_with_what_would(client: TestClient) -> None:
+    answer = client.post("/api/v1/runs", json=submission(method="cpt", dataset="starter"))
+
+    assert answer.status_code == 422
+    assert (
+        answer.json()["error"]["message"] == "Continued pre-training cannot train on conversations."
+    )
+    assert answer.json()["error"]["hint"] == "Choose another dataset, or: Learn from answers."
+
+
+@pytest.mark.usefixtures("texts")
+def test_an_adapter_has_no_embedding_rate(client: TestClient) -> None:
+    rate = {"embedding_learning_rate": 1e-5}
+    body = submission(method="cpt", dataset="notes", optimisation=rate)
+    answer = client.post("/api/v1/runs", json=body)
+
+    assert answer.json()["error"]["param"] == "optimisation.embedding_learning_rate"
