@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.methods import AnyRecipe
+from studio.methods import METHODS, AnyRecipe, direction
 from studio.recipe import variants
 from studio.recipe.dotted_keys import flatten, merge, nest
 from studio.recipe.search_space import (
@@ -52,11 +52,19 @@ class SweepPlan:
     strategy: Strategy = "grid"
     count: int | None = None
     """Number of runs; a grid has one for each combination."""
-    metric: str = "eval_loss"
-    direction: Direction = "minimise"
+    metric: str | None = None
+    """By default the objective of the recipe's method."""
+    direction: Direction | None = None
+    """By default the metric's better direction."""
     seed: int = 0
     is_pruning: bool = False
     parallel: int = 1
+
+    def goal(self, recipe: AnyRecipe) -> tuple[str, Direction]:
+        """Return the metric to optimise in runs of a recipe, and the direction."""
+        metric = self.metric or METHODS[recipe.method].objective.key
+        is_gain = direction(metric) == "higher"
+        return metric, self.direction or ("maximise" if is_gain else "minimise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ def create(
     owners.require(db, "experiments", [experiment.id or 0])
     recipe = recipe or experiment.recipe
     preview = preview or sweep_preview.preview(db, recipe, plan)
+    metric, direction = plan.goal(recipe)
     sweep = Sweep(
         experiment_id=experiment.id or 0,
         name=experiment.name,
@@ -56,8 +57,8 @@ def create(
         space=preview.space,
         strategy=plan.strategy,
         count=preview.count,
-        metric=plan.metric,
-        direction=plan.direction,
+        metric=metric,
+        direction=direction,
         seed=plan.seed,
         is_pruning=plan.is_pruning,
         parallel=plan.parallel,

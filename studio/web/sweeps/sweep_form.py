@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
-from studio.methods import METHODS, METRICS, AnyRecipe, direction
+from studio.methods import METHODS, AnyRecipe, direction
 from studio.recipe import search_space, variants
 from studio.recipe.fields import FieldSpec
 from studio.recipe.search_space import SearchSpace
@@ -20,8 +20,6 @@ from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 
 PREFIX = "space."
-METRIC_NAMES = tuple(key for key, spec in METRICS.items() if spec.is_objective)
-"""The metrics that a sweep can optimise, the most common first."""
 
 _OWN_FIELDS = {
     "count": "Runs",
@@ -40,7 +38,7 @@ class SweepDraft:
     space: Mapping[str, str] = field(default_factory=dict)
     strategy: str = "grid"
     count: str = str(sweep_preview.DEFAULT_RUNS)
-    metric: str = METRIC_NAMES[0]
+    metric: str = ""
     seed: str = "0"
     is_pruning: bool = False
     parallel: str = "1"
@@ -118,8 +116,8 @@ async def _parse_draft(request: Request) -> SweepDraft:
 PostedSweepDraft = Annotated[SweepDraft, Depends(_parse_draft)]
 
 
-def build_plan(draft: SweepDraft) -> SweepPlan:
-    """Return the plan that a form describes.
+def build_plan(draft: SweepDraft, recipe: AnyRecipe) -> SweepPlan:
+    """Return the plan that a form describes for a recipe.
 
     Raises:
         InvalidError: a field is invalid; `param` names it.
@@ -127,14 +125,13 @@ def build_plan(draft: SweepDraft) -> SweepPlan:
     """
     if draft.strategy not in ("grid", "random", "tpe"):
         raise InvalidError("Unknown strategy.", param="strategy")
-    if draft.metric not in METRIC_NAMES:
+    if draft.metric and draft.metric not in _metric_names(recipe):
         raise InvalidError("Unknown metric.", param="metric")
     return SweepPlan(
         space=_parse_space(draft),
         strategy=draft.strategy,  # type: ignore[arg-type] # checked above
         count=None if draft.strategy == "grid" else _parse_integer(draft.count, "count"),
-        metric=draft.metric,
-        direction="maximise" if direction(draft.metric) == "higher" else "minimise",
+        metric=draft.metric or None,
         seed=_parse_integer(draft.seed, "seed"),
         is_pruning=draft.is_pruning,
         parallel=_parse_integer(draft.parallel, "parallel"),
@@ -179,12 +176,19 @@ def _field_label(section: str, control: Input) -> str:
     return section if control.name.endswith(".kind") else control.knob.label
 
 
-def metric_choices() -> list[tuple[str, str]]:
+def metric_choices(recipe: AnyRecipe) -> list[tuple[str, str]]:
     goals = {"higher": "higher is better", "lower": "lower is better"}
     return [
         (name, f"{formatting.metric_title(name)}, {gettext(goals[direction(name)])}")
-        for name in METRIC_NAMES
+        for name in _metric_names(recipe)
     ]
+
+
+def _metric_names(recipe: AnyRecipe) -> list[str]:
+    """Return the metrics that a sweep can optimise, the method's objective first."""
+    method = METHODS[recipe.method]
+    others = (spec.key for spec in method.metrics.all if spec.is_objective)
+    return list(dict.fromkeys((method.objective.key, *others)))
 
 
 def _parse_space(draft: SweepDraft) -> SearchSpace:

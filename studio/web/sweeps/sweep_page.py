@@ -48,7 +48,7 @@ def new(request: Request, db: DB, source: Source = "", experiment: int | None = 
 def create(request: Request, draft: PostedSweepDraft, seen: ReadDB, db: DB) -> Response:
     _experiment, recipe = studies.resolve_source(seen, draft.source)
     try:
-        plan = sweep_form.build_plan(draft)
+        plan = sweep_form.build_plan(draft, recipe)
         # Checking hundreds of settings takes a while: the database is locked only after it.
         preview = sweep_preview.preview(seen, recipe, plan)
     except InvalidError as error:
@@ -65,7 +65,8 @@ def preview_sweep(request: Request, draft: PostedSweepDraft, db: ReadDB) -> Resp
     _experiment, recipe = studies.resolve_source(db, draft.source)
     context: dict[str, Any] = {"prospect": None, "problem": None}
     try:
-        context["prospect"] = sweep_preview.preview(db, recipe, sweep_form.build_plan(draft))
+        plan = sweep_form.build_plan(draft, recipe)
+        context["prospect"] = sweep_preview.preview(db, recipe, plan)
     except InvalidError as error:
         context["problem"] = error
     return block(request, "sweeps/new.html", "prospect", strategy=draft.strategy, **context)
@@ -120,7 +121,7 @@ def _form(
         parts=sections,
         problems=problems,
         listed=sweep_form.list_problems(sections, problems),
-        metrics=sweep_form.metric_choices(),
+        metrics=sweep_form.metric_choices(recipe),
         most=sweep_preview.MAX_RUNS,
         prospect=None,
         problem=None,

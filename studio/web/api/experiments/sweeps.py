@@ -41,8 +41,10 @@ class NewSweep(Body):
     strategy: Strategy = "grid"
     count: Annotated[int, Field(ge=1, le=sweep_preview.MAX_RUNS)] | None = None
     """The number of runs; a grid has one per combination."""
-    metric: Annotated[str, Field(max_length=100, pattern=METRIC_PATTERN)] = "eval_loss"
-    direction: Direction = "minimise"
+    metric: Annotated[str, Field(max_length=100, pattern=METRIC_PATTERN)] | None = None
+    """The metric to optimise; by default the objective of the recipe's training method."""
+    direction: Direction | None = None
+    """By default the metric's better direction."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """The seed of the sampler."""
     is_pruning: bool = False
