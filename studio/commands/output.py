@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 STATUS_COLOURS = {"succeeded": "green", "failed": "red", "running": "cyan", "paused": "yellow"}
-RUN_COLUMNS = ("id", "name", "status", "progress", "loss", "eval_loss", "created")
 
 
 def print_json(value: "Schema | Iterable[Schema]") -> None:
@@ -44,16 +43,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def run_row(run: "Run") -> list[str]:
-    return [
-        str(run.id),
-        run.name,
-        run.status,
-        "" if run.progress is None else f"{run.progress:.0%}",
-        format_number(run.metrics.get("loss")),
-        format_number(run.metrics.get("eval_loss")),
-        f"{run.created_at:%Y-%m-%d %H:%M}",
-    ]
+def print_runs(runs: Iterable["Run"]) -> None:
+    from studio.methods import MAIN_METRICS  # noqa: PLC0415 -- heavy import
+
+    rows = (
+        [
+            str(run.id),
+            run.name,
+            run.status,
+            "" if run.progress is None else f"{run.progress:.0%}",
+            *(format_number(run.metrics.get(key)) for key in MAIN_METRICS),
+            f"{run.created_at:%Y-%m-%d %H:%M}",
+        ]
+        for run in runs
+    )
+    print_table(("id", "name", "status", "progress", *MAIN_METRICS, "created"), rows)
 
 
 def format_number(value: float | None) -> str:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from studio.commands.output import (
-    RUN_COLUMNS,
     JsonOption,
     format_number,
     print_json,
+    print_runs,
     print_table,
-    run_row,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def list_runs(
     if as_json:
         print_json(matches)
     elif matches:
-        print_table(RUN_COLUMNS, map(run_row, matches))
+        print_runs(matches)
     else:
         typer.echo("No matching runs.", err=True)
 
@@ -87,7 +86,7 @@ def show(run_id: RunId, *, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(run)
         return
-    print_table(RUN_COLUMNS, [run_row(run)])
+    print_runs([run])
     _print_error(run)
 
 
@@ -128,9 +127,11 @@ def retry(run_id: RunId, *, from_start: Start = False, as_json: JsonOption = Fal
 
 
 @app.command()
-def metrics(run_id: RunId, keys: Keys = "loss,eval_loss", *, as_json: JsonOption = False) -> None:
+def metrics(run_id: RunId, keys: Keys = "", *, as_json: JsonOption = False) -> None:
     """Print a run's metrics by step."""
-    requested_keys = [key for key in keys.split(",") if key]
+    from studio.methods import MAIN_METRICS  # noqa: PLC0415 -- heavy import
+
+    requested_keys = [key for key in keys.split(",") if key] or list(MAIN_METRICS)
     with _studio() as studio:
         curves = studio.runs.metrics(run_id, requested_keys)
     if as_json:
@@ -199,8 +200,10 @@ def _follow(studio: "Studio", run_id: int, *, as_json: bool) -> int:
 
 
 def _print_metrics(rows: list[dict[str, Any]]) -> None:
+    from studio.methods import MAIN_METRICS  # noqa: PLC0415 -- heavy import
+
     for row in rows:
-        losses = {key: row["values"][key] for key in ("loss", "eval_loss") if key in row["values"]}
+        losses = {key: row["values"][key] for key in MAIN_METRICS if key in row["values"]}
         if losses:
             numbers = "  ".join(f"{key} {float(value):.4}" for key, value in losses.items())
             typer.echo(f"step {row['step']}  {numbers}")

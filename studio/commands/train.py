@@ -13,6 +13,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
+from studio.methods import MAIN_METRICS
 from studio.services import experiments
 from studio.services.accounts import secrets
 from studio.services.metrics import metrics
@@ -71,7 +72,7 @@ def _follow(engine: Engine, run_id: int) -> Run:
             rows = metrics.load_rows_after(db, run_id, last)
         for row in rows:
             last = row.last_id
-            losses = {key: row.values[key] for key in ("loss", "eval_loss") if key in row.values}
+            losses = {key: row.values[key] for key in MAIN_METRICS if key in row.values}
             if losses:
                 numbers = "  ".join(f"{key} {value:.4}" for key, value in losses.items())
                 typer.echo(f"step {row.step}/{run.total_steps}  {numbers}")

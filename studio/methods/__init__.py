@@ -32,8 +32,10 @@ DEFAULT_METHOD = "sft"
 """The method of recipes that name none: those from before there were several."""
 METRICS = metrics.catalogue(method.metrics for method in METHODS.values())
 """All metrics of all methods by key, in display order."""
-OBJECTIVES = tuple(dict.fromkeys(method.objective.key for method in METHODS.values()))
-"""The keys of the metrics that the methods optimise."""
+MAIN_METRICS = tuple(
+    dict.fromkeys(["loss", *(method.objective.key for method in METHODS.values())])
+)
+"""The metrics that lists and comparisons show by default: the training loss, and the objectives."""
 
 
 def get_method(name: str) -> Method:

@@ -11,13 +11,15 @@ from sqlmodel import Session, col, func, select
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
 from studio.errors import InvalidError
+from studio.methods import MAIN_METRICS
 from studio.services.metrics import metric_summaries
 from studio.services.search import query_fields, query_filters
 from studio.services.search.query_fields import Field
 
 DEFAULT_COLUMNS = (
     *("name", "status", "tag", "model", "dataset", "precision"),
-    *("eval_loss", "loss.curve", "tokens_per_second", "duration", "created"),
+    *(key for key in MAIN_METRICS if key != "loss"),
+    *("loss.curve", "tokens_per_second", "duration", "created"),
 )
 """Columns shown by default."""
 

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
 from studio.db.tables import Run
+from studio.methods import MAIN_METRICS
 from studio.services.compare import compare
 from studio.services.metrics import metrics
 from studio.web.api.conventions.api_route import ApiRoute
@@ -25,6 +26,7 @@ from studio.web.http.event_hub import StreamSlot
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/compare", tags=["compare"])
 
 MetricKeys = Annotated[str, Query(max_length=1000)]
+DEFAULT_KEYS = ",".join(MAIN_METRICS)
 GroupKey = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
 """`seed` groups runs that differ only in their seed; otherwise a key of the recipe."""
 
@@ -104,7 +106,7 @@ def show(
     db: DB,
     runs: RunIds,
     base: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
-    keys: MetricKeys = "loss,eval_loss",
+    keys: MetricKeys = DEFAULT_KEYS,
     x: AxisName = "step",
 ) -> ComparisonOut:
     comparison = compare.compare(db, runs, base)
@@ -125,7 +127,7 @@ def show(
 def curves(
     db: DB,
     runs: RunIds,
-    keys: MetricKeys = "loss,eval_loss",
+    keys: MetricKeys = DEFAULT_KEYS,
     x: AxisName = "step",
     group: GroupKey = "",
     *,
