@@ -6,7 +6,7 @@ as `Config(**section.model_dump())` and no list of names exists twice.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,11 @@ class Conflict:
 
 class Recipe(Section):
     """The settings that every training method shares."""
+
+    card_verb: ClassVar[str] = "fine-tuned"
+    """What the model card says was done with the base model."""
+    card_tags: ClassVar[tuple[str, ...]] = ()
+    """Tags of the model card, besides the name of the method."""
 
     version: Literal[1] = VERSION
 

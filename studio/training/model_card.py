@@ -20,7 +20,7 @@ _RUN_TEMPLATE = """\
 
 # {name}
 
-{base} fine-tuned with Mantissa Studio on the dataset `{dataset}`: {trained}.
+{base} {verb} with Mantissa Studio on the dataset `{dataset}`: {trained}.
 
 ## Results
 
@@ -67,6 +67,7 @@ def build_run_card(
         front=yaml.safe_dump(_front_matter(recipe), sort_keys=False),
         name=name,
         base=f"`{base}`",
+        verb=recipe.card_verb,
         dataset=recipe.dataset,
         trained=f"{_describe_trained(recipe)}, {resolved['trainable_parameters']:,} parameters",
         results=_markdown_table({key: f"{value:,.4g}" for key, value in metrics.items()}),
@@ -106,7 +107,7 @@ def build_export_card(
     front: dict[str, Any] = {
         "library_name": "peft" if spec.kind == "adapter" else "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["mantissa-studio", spec.kind, spec.dtype],
+        "tags": ["mantissa-studio", recipe.method, *recipe.card_tags, spec.kind, spec.dtype],
     }
     if is_on_hub(base):
         front["base_model"] = base
@@ -114,6 +115,7 @@ def build_export_card(
         front=yaml.safe_dump(front, sort_keys=False),
         name=name,
         base=f"`{base}`",
+        verb=recipe.card_verb,
         dataset=recipe.dataset,
         what=_describe_export(recipe, spec),
         dtype=spec.dtype,
@@ -135,7 +137,7 @@ _EXPORT_TEMPLATE = """\
 
 # {name}, {dtype}
 
-{base} fine-tuned with Mantissa Studio on the dataset `{dataset}`: {what}, in {dtype}.
+{base} {verb} with Mantissa Studio on the dataset `{dataset}`: {what}, in {dtype}.
 
 ## Effect of the conversion to {dtype}
 
@@ -192,11 +194,11 @@ def _load_arguments(recipe: Recipe) -> dict[str, str]:
 
 
 _PERPLEXITY_NOTES = {
-    "model": "Perplexity is over the answers of the run's own validation rows: before, with the\n"
-    "weights as trained, computed in float32; after, as loaded from this folder, computed\n"
+    "model": "Perplexity is over the trained tokens of the run's validation rows: before, with\n"
+    "the weights as trained, computed in float32; after, as loaded from this folder, computed\n"
     "in {}.",
-    "adapter": "Perplexity is over the answers of the run's own validation rows, both times on\n"
-    "the base it was trained on, computed in float32.",
+    "adapter": "Perplexity is over the trained tokens of the run's validation rows, both times\n"
+    "on the base it was trained on, computed in float32.",
 }
 _LOAD_EXAMPLES = {
     "model": """\
@@ -236,6 +238,7 @@ def _front_matter(recipe: Recipe) -> dict[str, Any]:
         "tags": [
             "mantissa-studio",
             recipe.method,
+            *recipe.card_tags,
             "lora" if lora else "full-fine-tune",
             recipe.precision,
         ],

@@ -1,7 +1,7 @@
 """Continued pre-training: the model learns to continue texts like those of a dataset."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
 
@@ -62,6 +62,9 @@ class TextData(Data):
 
 class CPTRecipe(Recipe):
     """Train on plain text: the model learns a language, a subject or a style."""
+
+    card_verb: ClassVar[str] = "pre-trained further"
+    card_tags: ClassVar[tuple[str, ...]] = ("continued-pretraining",)
 
     method: Literal["cpt"] = "cpt"
     optimisation: TextOptimisation = TextOptimisation()

@@ -4,17 +4,23 @@ import math
 from pathlib import Path
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from studio.methods.cpt import CPTRecipe
 from studio.methods.cpt.trainer import build
 from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.run_dir import JobSpec, RunDir
-from studio.runner.execution import execute_run
+from studio.protocols.tasks import TaskDir
+from studio.recipe.exports import ExportSpec
+from studio.runner.execution import execute_export, execute_run
+from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
 from studio.training.job import TrainingJob
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
+from tests.training.checkpoints import resumed_runs
+from tests.training.checkpoints.resumed_runs import SAVED, STEPS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -49,7 +55,7 @@ def test_perplexity_is_reported_and_falls(model: Path, tmp_path: Path) -> None:
 
 
 def test_texts_are_packed_by_default(model: Path, tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", model, data__max_length=64)
+    run = write_run(tmp_path / "run", model, data__max_length=128)
     job = TrainingJob.prepare(load_recipe(run), run, lambda _phase: None)
 
     assert job.train.packs is not None
@@ -105,5 +111,47 @@ def test_conversations_are_refused_with_the_method_that_reads_them(
 def test_what_ran_is_recorded(model: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", model, data__max_length=64)
 
+    card = (run.artifacts / "README.md").read_text(encoding="utf-8")
+    front = yaml.safe_load(card.split("---")[1])
     assert tiny.events_of(run, Started)[0].total_steps == 3
-    assert "cpt" in (run.artifacts / "README.md").read_text(encoding="utf-8")
+    assert front["tags"][1:3] == ["cpt", "continued-pretraining"]
+    assert "`tiny` pre-trained further with Mantissa Studio" in card
+    assert "| eval loss |" in card
+
+
+def test_a_resumed_run_equals_an_undisturbed_one(model: Path, tmp_path: Path) -> None:
+    settings = STEPS | SAVED | {"optimisation__embedding_learning_rate": 0.001}
+    whole = train(tmp_path / "whole", model, **settings, data__max_length=128)
+    again = resumed_runs.interrupt_run(whole, 7, tmp_path / "again")
+
+    assert execute_run(again.root, StopHandler()) == 0
+    assert resumed_runs.resumed_at(again) == [(2, 7)]
+    assert resumed_runs.curve(again) == resumed_runs.curve(whole)
+    assert resumed_runs.result(again) == resumed_runs.result(whole)
+    assert resumed_runs.bits(again) == resumed_runs.bits(whole)
+
+
+def test_a_dry_run_measures_packed_texts(model: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", model, data__max_length=128)
+    folder = TaskDir(tmp_path / "task")
+    folder.files.mkdir(parents=True)
+    params = {"recipe": load_recipe(run).model_dump(mode="json"), "job": run.job.read_text()}
+    found = measure(folder, params, lambda _phase, _share: None)
+
+    assert found["train_examples"] < found["train_rows"]
+    assert found["at_peak"]["weights"] > 0
+
+
+def test_an_exported_model_has_its_perplexity_measured(model: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", model, data__max_length=128)
+    folder = run.export(1)
+    folder.root.mkdir(parents=True)
+    spec = ExportSpec(run=run.root, kind="full", dtype="float32")
+    folder.job.write_text(spec.model_dump_json(), encoding="utf-8")
+
+    assert execute_export(folder.root, StopHandler()) == 0
+    finished = folder.events.read()[0][-1]
+    assert isinstance(finished, Finished)
+    perplexity = tiny.metric_values(run, "eval_perplexity")[-1]
+    assert finished.metrics["perplexity_before"] == pytest.approx(perplexity, rel=1e-5)
+    assert "pre-trained further" in (folder.files / "README.md").read_text(encoding="utf-8")
