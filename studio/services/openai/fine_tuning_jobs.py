@@ -141,10 +141,10 @@ def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
     """
     model = models.find_by_name(db, recipe.base_model)
     name = "quick" if model and model.kind == "starter" else _PRESETS[recipe.adapter.kind]
-    preset = next(
-        candidate for candidate in METHODS[recipe.method].presets if candidate.name == name
-    )
-    values = merge({"base_model": recipe.base_model, "dataset": recipe.dataset}, preset.values)
+    presets = METHODS[recipe.method].presets
+    preset = next((one for one in presets if one.name == name), presets[0])
+    own = {"method": recipe.method, "base_model": recipe.base_model, "dataset": recipe.dataset}
+    values = merge(own, preset.values)
     rate: float = RECIPE_ADAPTER.validate_python(values).optimisation.learning_rate
     return rate
 
@@ -274,7 +274,7 @@ def _build_recipe(db: Session, request: JobRequest, training: Dataset) -> AnyRec
         "checkpoints": {"keep_after_success": True},
     }
     try:
-        recipe = runs.with_overrides(RECIPE_ADAPTER.validate_python(values), request.changes)
+        recipe = runs.build_recipe(merge(values, request.changes))
     except InvalidError as error:
         error.param = f"x_studio.{error.param}"
         raise

@@ -183,8 +183,18 @@ def with_overrides(
         InvalidError: a value is out of range, or a field does not exist.
 
     """
+    return build_recipe(merge(recipe.model_dump(), overrides), strict=strict)
+
+
+def build_recipe(values: Mapping[str, Any], *, strict: bool | None = None) -> AnyRecipe:
+    """Return the recipe with some values, and defaults for the others.
+
+    Raises:
+        InvalidError: a value is missing or out of range, or a field does not exist.
+
+    """
     try:
-        return RECIPE_ADAPTER.validate_python(merge(recipe.model_dump(), overrides), strict=strict)
+        return RECIPE_ADAPTER.validate_python(values, strict=strict)
     except ValidationError as error:
         first = field_errors(error.errors(), AnyRecipe)[0]
         raise InvalidError(str(first), param=first.param) from error

@@ -93,6 +93,16 @@ def test_the_recipe_may_say_the_rate_itself(client: TestClient) -> None:
     assert (optimisation["learning_rate"], optimisation["max_steps"]) == (1e-4, 3)
 
 
+def test_the_recipe_may_name_a_method(client: TestClient) -> None:
+    texts = "".join(json.dumps({"text": f"Text {number}."}) + "\n" for number in range(30))
+    file = bring(client, texts.encode())
+    job = ask(client, training_file=file["id"], x_studio={"method": "cpt"}).json()
+
+    recipe = job["x_studio"]["recipe"]
+    assert (recipe["method"], recipe["data"]["packing"]) == ("cpt", True)
+    assert recipe["optimisation"]["num_train_epochs"] == 1
+
+
 @pytest.mark.parametrize(
     ("job", "refusal"),
     [
