@@ -36,9 +36,9 @@ run: $(TRAIN) ## install what is missing and open the studio (PORT=8000, STUDIO_
 test: $(DEV) browser ## install what is missing and run the tests that need no GPU
 	$(PYTEST) $(PARALLEL) -m "not gpu and not bench"
 
-test-all: $(DEV) browser ## run every test that needs no GPU; record that the matrix passed
-	$(PYTEST) $(PARALLEL) -m "not gpu and not bench" --matrix
-	$(BIN)/python -m tests.tools.matrix
+test-all: $(DEV) browser ## run every test that needs no GPU, and record that all passed
+	$(PYTEST) $(PARALLEL) -m "not gpu and not bench" --all
+	$(BIN)/python -m tests.tools.due_tests
 
 check: $(DEV) ## lint, types, import contracts; unit, contract and property tests, in a minute
 	$(BIN)/ruff check
@@ -53,13 +53,13 @@ fix: $(DEV) ## format the code and apply ruff's fixes
 	$(BIN)/ruff format
 
 e2e: $(DEV) browser ## run the tests in a real browser
-	$(PYTEST) -m e2e
+	$(PYTEST) -m e2e --all
 
 slow: $(DEV) ## run the tests that train models on the CPU
-	$(PYTEST) -m "slow and not gpu"
+	$(PYTEST) -m "slow and not gpu" --all
 
 faults: $(DEV) ## run the fault injection tests: kills, full disks, locks, lost connections
-	$(PYTEST) -m faults
+	$(PYTEST) -m faults --all
 
 gpu: $(DEV) ## run the tests that need a GPU
 	$(PYTEST) -m gpu

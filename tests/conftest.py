@@ -15,7 +15,7 @@ from studio.db.session import unit_of_work
 from studio.services.operations import home
 from studio.settings import Settings
 from tests.support import factories
-from tests.tools import matrix
+from tests.tools import due_tests
 
 pytest_plugins = [
     "tests.fakes.hub_server",
@@ -38,11 +38,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--matrix", action="store_true", help="run all tests marked `matrix`, too")
+    parser.addoption("--all", action="store_true", help="run slow tests that are not due, too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    matrix.deselect(config, items)
+    due_tests.deselect(config, items)
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ def test_a_recipe_is_trained_to_its_end(home: Settings, recipe: Path) -> None:
     assert (home.runs / "1" / "artifacts" / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -81,7 +81,6 @@ def equals(run: RunDir, other: RunDir) -> bool:
     )
 
 
-@pytest.mark.matrix
 def test_a_run_killed_twice_equals_an_undisturbed_one(
     whole: RunDir, model: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +96,7 @@ def test_a_run_killed_twice_equals_an_undisturbed_one(
     assert (first_step >= 8, second_step >= 28) == (True, True)
 
 
+@pytest.mark.smoke
 def test_a_kill_while_saving_never_leaves_half_a_checkpoint(
     whole: RunDir, model: Path, tmp_path: Path
 ) -> None:

@@ -131,7 +131,6 @@ def test_a_full_disk_is_told_to_people_and_pages_still_show(studio: Studio, disk
     assert httpx2.get(address, trust_env=False).status_code == httpx2.codes.OK
 
 
-@pytest.mark.matrix("studio/worker")
 def test_a_run_on_a_full_disk_ends_in_words_and_the_next_one_trains(
     studio: Studio, disk: Path
 ) -> None:

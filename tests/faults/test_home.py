@@ -233,7 +233,6 @@ def test_a_backup_while_a_run_trains_can_be_brought_back(
     assert get_run(restored, number)["step"] >= 3
 
 
-@pytest.mark.matrix("studio/services/operations", "studio/services/models")
 def test_a_moved_home_trains(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def asked(model: Path) -> TokenizerRequest:
     return TokenizerRequest(kind="tokens", model=str(model), row=ROW)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES)
 def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, template: str) -> None:
     mark = tmp_path / "mark"

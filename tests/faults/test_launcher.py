@@ -19,7 +19,6 @@ def studio(make_studio: Callable[..., Studio]) -> Studio:
     return make_studio(warm=True)
 
 
-@pytest.mark.matrix("studio/worker")
 def test_a_killed_launcher_takes_no_run_along_and_stops_no_next_one(studio: Studio) -> None:
     launcher = launcher_process(studio)
     first, second = (

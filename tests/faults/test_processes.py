@@ -81,6 +81,7 @@ def test_a_run_goes_on_while_the_studio_is_away(studio: Studio) -> None:
     assert get_run(studio, number)["attempt"] == 1
 
 
+@pytest.mark.smoke
 def test_a_killed_studio_comes_back_to_its_run(studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     wait_until(lambda: get_run(studio, number)["step"] >= 3)
@@ -117,7 +118,7 @@ def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) ->
     "step",
     [
         pytest.param(0, id="while loading"),
-        pytest.param(3, id="while training", marks=pytest.mark.matrix("studio/worker")),
+        pytest.param(3, id="while training"),
     ],
 )
 def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
@@ -132,14 +133,12 @@ def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
     assert not (studio.home / "runs" / str(number) / "artifacts").exists()
 
 
-@pytest.mark.matrix("studio/worker")
 def test_a_second_studio_elsewhere_is_welcome(make_studio: Callable[[], Studio]) -> None:
     first, second = make_studio(), make_studio()
 
     assert [studio.api.get("/health").status_code for studio in (first, second)] == [200, 200]
 
 
-@pytest.mark.matrix("studio/worker")
 def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
     numbers = [submit_run(studio, name, max_steps=LONG) for name in "abc"]
     wait_until(lambda: get_run(studio, numbers[0])["status"] == "running")

@@ -101,6 +101,7 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
     assert set(outcomes) <= {"succeeded", "lost"}
 
 
+@pytest.mark.smoke
 def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) -> None:
     """Two hundred programs submit at once while the server is killed three times."""
     studio = make_studio()
@@ -148,7 +149,6 @@ def taken(studio: Studio, number: int) -> int:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.matrix("studio/worker", "studio/services/exports")
 def test_an_export_is_made_while_a_long_run_trains(studio: Studio) -> None:
     first = submit_run(studio, "short", max_steps=2)
     wait_until(lambda: get_run(studio, first)["status"] == "succeeded", seconds=180)

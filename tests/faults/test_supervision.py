@@ -102,7 +102,7 @@ def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> Non
     "number",
     [
         signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.matrix("studio/worker")),
+        signal.SIGINT,
         signal.SIGKILL,
     ],
 )
@@ -149,7 +149,6 @@ def test_helpers_end_with_a_worker_that_is_killed(make_studio: Callable[..., Stu
     assert worker_of(studio) != worker
 
 
-@pytest.mark.matrix("studio/worker", "studio/commands")
 def test_the_next_studio_finds_its_port_and_queue_free(studio: Studio) -> None:
     assert studio.process is not None
     studio.process.send_signal(signal.SIGKILL)

@@ -98,6 +98,7 @@ def test_the_script_in_the_readme_does_what_it_says(clients: Clients, tmp_path: 
     assert done.stdout.strip()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("which", ["newest", "oldest"])
 def test_openais_client_finds_what_it_expects(clients: Clients, which: str, check: str) -> None:

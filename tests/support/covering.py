@@ -1,4 +1,4 @@
-"""Cases for `parametrize`: a covering set that runs on each push, the others for the matrix."""
+"""Cases for `parametrize`: a covering set that runs on each push, and the others."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -9,10 +9,8 @@ import pytest
 Case = TypeVar("Case")
 
 
-def covering(
-    cases: Sequence[Case], parts: Callable[[Case], Iterable[Hashable]], *paths: str
-) -> list[Any]:
-    """Mark cases with `matrix` (and `paths`), except few that show every part at least once.
+def covering(cases: Sequence[Case], parts: Callable[[Case], Iterable[Hashable]]) -> list[Any]:
+    """Mark with `smoke` a few of the cases that show every part at least once.
 
     Each next case is the one that shows most new parts; of equals, that with the rarest parts.
     """
@@ -27,8 +25,7 @@ def covering(
     while gain(best := max(range(len(cases)), key=gain))[0]:
         chosen.add(best)
         counts.update(shown[best])
-    mark = pytest.mark.matrix(*paths)
     return [
-        pytest.param(case, marks=() if number in chosen else mark)
+        pytest.param(case, marks=pytest.mark.smoke if number in chosen else ())
         for number, case in enumerate(cases)
     ]

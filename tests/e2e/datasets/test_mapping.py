@@ -26,6 +26,7 @@ def told(page: Page, words: str) -> None:
     expect(page.locator("#preview")).to_contain_text(words)
 
 
+@pytest.mark.smoke
 def test_what_is_known_takes_one_press(page: Page, studio: Studio) -> None:
     bring(page)
     told(page, "Of all 12 rows, 12 are usable")

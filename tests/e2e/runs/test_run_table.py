@@ -62,6 +62,7 @@ def expect_names(page: Page, *names: str) -> None:
     expect(page.locator("#rows tr[data-run] th a")).to_have_text([*names], timeout=60_000)
 
 
+@pytest.mark.smoke
 def test_typing_filters_and_a_mistake_loses_nothing(table: Page) -> None:
     table.keyboard.press("/")
     table.keyboard.type("eval_loss<0.6", delay=20)

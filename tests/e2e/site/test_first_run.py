@@ -81,6 +81,7 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     assert get_run(studio, second)["resolved"]["compute"] == compute
 
 
+@pytest.mark.smoke
 def test_a_reload_and_a_second_tab_show_the_same_run(
     page: Page, context: BrowserContext, studio: Studio
 ) -> None:
@@ -96,7 +97,6 @@ def test_a_reload_and_a_second_tab_show_the_same_run(
         assert read_steps(loss_chart(tab), 20) == list(range(21))
 
 
-@pytest.mark.matrix("static/js")
 def test_a_restart_of_the_studio_loses_nothing_on_an_open_page(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
@@ -178,7 +178,6 @@ def press(page: Page, *keys: str) -> None:
         page.keyboard.press(key)
 
 
-@pytest.mark.matrix("static/js")
 def test_the_whole_way_by_keyboard(page: Page, studio: Studio) -> None:
     other = submit_run(studio, "the other", max_steps=2)
     page.goto("/")

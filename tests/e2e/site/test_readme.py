@@ -18,7 +18,6 @@ pytestmark = pytest.mark.e2e
 README = Path(__file__).parents[3] / "README.md"
 
 
-@pytest.mark.matrix("README.md", "studio/client", "studio/web/api")
 def test_the_script_in_the_readme_does_what_it_says(
     make_studio: Callable[..., Studio], tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ def printed(studio: Studio) -> str:
     return found[1]
 
 
+@pytest.mark.smoke
 def test_the_printed_link_lets_one_browser_in(
     browser: Browser, make_studio: Callable[..., Studio]
 ) -> None:

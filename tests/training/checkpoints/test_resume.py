@@ -44,13 +44,10 @@ def assert_equal_after(step: int, model: Path, folder: Path, **knobs: Any) -> No
 @pytest.mark.parametrize(
     "precision",
     [
-        "fp16",  # has a loss scaler
+        pytest.param("fp16", marks=pytest.mark.smoke),  # has a loss scaler
         "bf16_kahan",  # keeps what rounding lost
         "bf16_stochastic",  # draws numbers
-        *(
-            pytest.param(name, marks=pytest.mark.matrix)
-            for name in ("fp32", "bf16", "bf16_pure", "bf16_dual")
-        ),
+        *("fp32", "bf16", "bf16_pure", "bf16_dual"),
     ],
 )
 def test_a_resumed_run_equals_an_undisturbed_one(

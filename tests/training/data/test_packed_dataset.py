@@ -183,6 +183,7 @@ def test_a_packed_run_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     assert_equal_after(7, model, tmp_path, **LORA, **PACKED)
 
 
+@pytest.mark.smoke
 def test_the_first_token_of_a_row_is_never_learnt() -> None:
     reader = tiny.tokenizer()
     rows = [TrainingRow(text=text, number=i) for i, text in enumerate(("One two", "Three four"), 1)]

@@ -120,6 +120,7 @@ def test_a_merged_model_in_float32_answers_as_the_adapter_on_its_base(lora: RunD
     assert not folder.merged.exists()
 
 
+@pytest.mark.smoke
 def test_a_merged_model_is_rounded_once(lora: RunDir) -> None:
     wide = exported(lora, "float32", "merged")[0]
     narrow, told = exported(lora, "bfloat16", "merged")

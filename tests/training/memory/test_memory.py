@@ -27,7 +27,6 @@ from studio.weights import model_config, model_facts
 from studio.weights.decoder_layers import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 from studio.worker.processes import process
-from tests.support.covering import covering
 from tests.training import tiny
 from tests.training.memory import tiny_configs
 from tests.training.memory.test_dry_run import dry, total
@@ -124,7 +123,7 @@ def aspects(case: tuple[str, str, BatchShape]) -> list[object]:
     return [(family, "lora" in way), (way, load)]
 
 
-@pytest.mark.parametrize("case", covering(CASES, aspects), ids=case_name)
+@pytest.mark.parametrize("case", CASES, ids=case_name)
 def test_what_a_layer_keeps_is_what_was_counted(case: tuple[str, str, BatchShape]) -> None:
     family, way, load = case
     asked = recipe(*WAYS[way])
@@ -171,21 +170,19 @@ SHORT: dict[str, Any] = {
 }
 """The second step holds all there is to hold, and many machines take 10 s for one in 16 bits."""
 
-MATRIX = pytest.mark.matrix("studio/services/estimates")
-
 OFF = 0.15
 """How much an estimate may miss the peak. On a quiet machine these were at most 6.3 % off."""
 
 
 # Pure bf16, LoRA in bf16 and int8 take as long as bf16 and nf4 do: their tensors are counted in
-# test_memory_formula and test_dry_run. So are those of the cases that only the matrix trains.
+# test_memory_formula and test_dry_run.
 @pytest.mark.parametrize(
     ("knobs", "is_dry"),
     [
         pytest.param({"precision": "fp32"}, True, id="fp32"),
-        pytest.param({"precision": "bf16"}, True, id="bf16", marks=MATRIX),
-        pytest.param({"precision": "bf16"} | LORA16, True, id="narrow_base", marks=MATRIX),
-        pytest.param({"precision": "fp32"} | CHECKPOINTED, True, id="checkpointed", marks=MATRIX),
+        pytest.param({"precision": "bf16"}, True, id="bf16"),
+        pytest.param({"precision": "bf16"} | LORA16, True, id="narrow_base"),
+        pytest.param({"precision": "fp32"} | CHECKPOINTED, True, id="checkpointed"),
         pytest.param(
             {"precision": "fp32", "adapter__kind": "lora"} | CHECKPOINTED | LARGE,
             True,
@@ -193,10 +190,7 @@ OFF = 0.15
         ),
         pytest.param({"precision": "fp32_bf16_matmul"}, False, id="rounded"),
         pytest.param(
-            {"precision": "bf16"} | LORA16 | {"adapter__base_dtype": "nf4"},
-            False,
-            id="nf4",
-            marks=MATRIX,
+            {"precision": "bf16"} | LORA16 | {"adapter__base_dtype": "nf4"}, False, id="nf4"
         ),
     ],
 )

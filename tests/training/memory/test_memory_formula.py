@@ -55,6 +55,7 @@ def test_a_family_holds_what_a_dry_run_counts(family: str, tmp_path: Path) -> No
     assert closed.total == pytest.approx(exact.total, rel=0.1)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("way", WAYS)
 def test_a_mode_holds_what_a_dry_run_counts(llama: Path, tmp_path: Path, way: str) -> None:
     closed, exact = both(llama, tmp_path, WAYS[way])

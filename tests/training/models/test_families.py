@@ -56,7 +56,7 @@ ATTENTION = dict.fromkeys(FAMILIES, "sdpa") | {"rwkv": "eager", "mamba": "eager"
 
 
 # In full, test_precision_matrix trains the most different of them.
-@pytest.mark.parametrize("adapter", ["lora", pytest.param("full", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("adapter", ["lora", "full"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains(family: str, adapter: str, tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", FAMILIES[family])

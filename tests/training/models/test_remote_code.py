@@ -69,6 +69,7 @@ def train(tmp_path: Path, own: Path, allowed: str) -> RunDir:
     return run
 
 
+@pytest.mark.smoke
 def test_code_that_nobody_allowed_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
     end = tiny.last_event(train(tmp_path, own, ""))
 
@@ -106,9 +107,7 @@ def test_code_of_another_repository_does_not_run(tmp_path: Path, own: Path, ran:
     assert (end.code, ran.exists()) == ("needs_remote_code", False)
 
 
-@pytest.mark.parametrize(
-    "name", ["_attn_implementation", pytest.param("attn_implementation", marks=pytest.mark.matrix)]
-)
+@pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
 def test_a_kernel_that_a_config_names_is_not_fetched(
     tmp_path: Path, model: Path, name: str
 ) -> None:

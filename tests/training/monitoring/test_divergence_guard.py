@@ -56,6 +56,7 @@ def reading(**metrics: float) -> LoggedStep:
     return LoggedStep(step=1, metrics=usual | metrics, nonfinite_losses=0, health=None)
 
 
+@pytest.mark.smoke
 def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", hopeless, optimisation__max_steps=40)
 

@@ -34,6 +34,7 @@ def test_every_mode_computes_something_of_its_own(runs: dict[PrecisionName, RunD
     assert list(first.values()) == pytest.approx([first["fp32"]] * len(MODES), rel=1e-2)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mode", MODES)
 def test_what_ran_is_what_the_table_says(
     runs: dict[PrecisionName, RunDir], mode: PrecisionName
@@ -88,6 +89,7 @@ def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: 
     assert tiny.metric_values(run, "learning_rate") == [0.01] * 6
 
 
+@pytest.mark.smoke
 def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
     made = training_run.prepare(run, run.events.append, StopHandler())

@@ -164,8 +164,8 @@ def test_plain_bfloat16_stalls_at_a_usual_rate(tune: Tune) -> None:
 @pytest.mark.parametrize(
     "precision",
     [
-        pytest.param("bf16_dual", marks=pytest.mark.matrix),
-        pytest.param("bf16_stochastic", marks=pytest.mark.matrix),
+        "bf16_dual",
+        "bf16_stochastic",
         "bf16_kahan",
     ],
 )
@@ -178,10 +178,8 @@ def test_each_remedy_learns_what_mixed_precision_does(precision: str, tune: Tune
     [
         ("bf16", ["float32", "float32", "none"]),
         ("bf16_pure", ["bfloat16", "bfloat16", "none"]),
-        pytest.param(*("bf16_dual", ["bfloat16", "float32", "float32"]), marks=pytest.mark.matrix),
-        pytest.param(
-            *("bf16_stochastic", ["bfloat16", "bfloat16", "none"]), marks=pytest.mark.matrix
-        ),
+        ("bf16_dual", ["bfloat16", "float32", "float32"]),
+        ("bf16_stochastic", ["bfloat16", "bfloat16", "none"]),
     ],
 )
 def test_weights_states_and_master_are_as_promised(
@@ -201,7 +199,7 @@ def rwkv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_model(tmp_path_factory.mktemp("rwkv") / "rwkv", config)
 
 
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_rwkv_ends_where_float32_does(precision: PrecisionName, rwkv: Path, tune: Tune) -> None:
     wide, narrow = (tune(one, rwkv, optimisation__max_steps=20) for one in ("fp32", precision))
 

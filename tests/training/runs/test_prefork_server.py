@@ -76,7 +76,7 @@ def weights(run: RunDir) -> bytes:
     return (run.artifacts / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_forked_run_equals_a_spawned_one(
     model: Path, tmp_path: Path, shared: PreforkClient, precision: str
 ) -> None:

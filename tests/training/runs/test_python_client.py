@@ -100,6 +100,7 @@ def test_a_file_is_sent_and_tells_how_far_it_is(studio: Studio, tmp_path: Path) 
     assert made in list(studio.datasets.list())
 
 
+@pytest.mark.smoke
 def test_lists_go_on_over_pages(studio: Studio, done: Run) -> None:
     made = studio.experiments.create("many", done.recipe)
     studio.runs.cancel(studio.runs.again(done.id).id)

@@ -93,6 +93,7 @@ def hub(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.smoke
 def test_a_run_stops_after_the_step_when_asked(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)
@@ -123,7 +124,7 @@ def test_a_leaking_variable_changes_no_precision(model: Path, tmp_path: Path) ->
     assert isinstance(tiny.last_event(run), Finished)
 
 
-@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp8", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_a_log_tells_nothing_of_packages(precision: str, model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision=precision)
 
@@ -158,7 +159,6 @@ def test_an_unknown_model_is_told_in_words(model: Path, tmp_path: Path) -> None:
     assert failed.message == "The hub has no such model, or it is private."
 
 
-@pytest.mark.matrix
 def test_a_gated_model_says_whom_to_ask(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", GATED_MODEL)
 

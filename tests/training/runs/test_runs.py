@@ -87,6 +87,7 @@ def test_a_logged_step_tells_every_number(full: RunDir) -> None:
     assert (first.step, first.seconds > 0, first.tokens > 0) == (1, True, True)
 
 
+@pytest.mark.smoke
 def test_tokens_add_up_to_those_of_the_rows(model: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run",
@@ -124,6 +125,7 @@ def test_prompts_are_answered_before_after_and_on_the_way(full: RunDir) -> None:
     assert samples[0].prompt == samples[2].prompt == validation(full).rows[0].messages[0]["content"]
 
 
+@pytest.mark.smoke
 def test_one_seed_gives_one_curve(model: Path, tmp_path: Path) -> None:
     knobs = {"adapter__kind": "lora", "adapter__lora_dropout": 0.2}
     one = tiny.train(tmp_path / "one", model, **knobs)
@@ -170,6 +172,7 @@ def test_a_full_fine_tune_reloads_as_it_was(full: RunDir) -> None:
     assert loss == pytest.approx(tiny.metric_values(full, "eval_loss")[-1], rel=1e-4)
 
 
+@pytest.mark.smoke
 def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
@@ -178,6 +181,7 @@ def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
     assert loss == pytest.approx(tiny.metric_values(lora, "eval_loss")[-1], rel=1e-4)
 
 
+@pytest.mark.smoke
 def test_artifacts_are_all_there_and_nothing_else(full: RunDir, lora: RunDir) -> None:
     records = {"README.md", "recipe.yaml", "samples.json", "metrics.json", "manifest.json"}
     reader = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}

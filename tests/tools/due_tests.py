@@ -1,36 +1,52 @@
-"""Which tests of the matrix are due: those that repeat what an unmarked test shows for one case.
+"""Which slow tests are due: those of a suite whose code has changed since all of it last passed.
 
-A test marked `matrix` shows for one more model, number format, moment of a kill or page what
-another test shows on each push. It runs with `--matrix`, and when something it depends on has
-changed since the whole matrix last passed: the training code, the pinned packages, the test's own
-file, or a path that the mark names (`@pytest.mark.matrix("README.md")`).
+`SUITES` lists the code that each suite tests. Its slow tests run when that code, the code of
+`COMMON`, the test's own file, or a module that the tests of the suite share has changed. Tests
+marked `smoke` run on each push: together they cover every suite.
 
-`make test-all` runs everything, and if all passes, `python -m tests.tools.matrix` records what it
-passed with in `tests/matrix.sha256`.
+`make test-all` runs everything, and if all passes, `python -m tests.tools.due_tests` records what
+it passed with in `tests/passed.sha256`.
 """
 
 import ast
 import hashlib
-import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RECORD = "tests/matrix.sha256"
-"""Fingerprints of everything with which the whole matrix last passed: one per line, and of what."""
+RECORD = "tests/passed.sha256"
+"""Fingerprints of everything with which all tests last passed: one per line, and of what."""
 
-CODE = (
+COMMON = (
     *("studio/training", "studio/methods", "studio/runner", "studio/worker/processes"),
     *("studio/recipe/precision.py", "studio/recipe/quantised.py", "studio/metrics.py"),
-    "constraints.txt",
+    *("constraints.txt", "tests/support", "tests/fakes"),
 )
-"""What every test of the matrix depends on."""
+"""What every slow test depends on: what trains a model, and what tests share."""
 
-_MARKED = re.compile(r"mark\.matrix\b|\bcovering\(")
-_NAMED = re.compile(r"(?:mark\.matrix|\bcovering)\(([^()]*)\)")
+SUITES: dict[str, tuple[str, ...]] = {
+    "tests/training": ("studio/recipe", "studio/weights", "studio/intake/rows"),
+    "tests/faults": (
+        *("studio/worker", "studio/db", "studio/processes", "studio/commands"),
+        *("studio/services/queue", "studio/services/operations", "studio/services/tasks"),
+        *("studio/services/runs", "studio/services/sweeps", "studio/services/exports"),
+    ),
+    "tests/worker": ("studio/worker", "studio/services/tasks", "studio/services/exports"),
+    "tests/commands": ("studio/commands", "studio/client"),
+    "tests/openai": ("studio/services/openai", "studio/web/api/openai"),
+    "tests/e2e": (
+        *("templates", "static/css", "static/js", "studio/web", "studio/locale"),
+        *("studio/client", "README.md"),
+    ),
+}
+"""Folders of tests, and the code that their slow tests are about."""
+
+_SLOW = ("slow", "e2e", "faults")
+"""Marks of slow tests."""
 
 
 class Fingerprints:
@@ -58,14 +74,14 @@ class Fingerprints:
         return self.known[name]
 
     def changed(self, names: Iterable[str]) -> set[str]:
-        """Return which of these have changed since the whole matrix last passed, or are new."""
+        """Return which of these have changed since all tests last passed, or are new."""
         record = self.root / RECORD
         lines = record.read_text("utf-8").splitlines() if record.exists() else []
         kept = {name: sha for sha, name in (line.split("  ", 1) for line in lines)}
         return {name for name in names if kept.get(name) != self.get(name)}
 
     def write(self) -> None:
-        names = sorted(dependencies(self.root))
+        names = sorted(set(dependencies(self.root)))
         text = "".join(f"{self.get(name)}  {name}\n" for name in names)
         (self.root / RECORD).write_text(text, "utf-8")
 
@@ -108,24 +124,19 @@ def _files(path: Path) -> list[Path]:
 
 
 def dependencies(root: Path) -> Iterator[str]:
-    """Yield all that a test of the matrix depends on."""
-    yield from CODE
-    named: set[str] = set()
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        source = path.read_text("utf-8")
-        if _MARKED.search(source) and "unit" not in path.parts:  # those test the matrix itself
-            named.add(path.relative_to(root).as_posix())
-            named.update(re.findall(r'"(.+?)"', "".join(_NAMED.findall(source))))
-    yield from sorted(named)
+    """Yield all that the slow tests of the suites depend on."""
+    yield from COMMON
+    for suite, code in SUITES.items():
+        yield from code
+        modules = sorted((root / suite).rglob("*.py"))
+        yield from (path.relative_to(root).as_posix() for path in modules)
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests of the matrix, unless they are due, asked for, or named one by one."""
-    asked = config.getoption("matrix") or "matrix" in config.getoption("markexpr")
-    marked = [item for item in items if item.get_closest_marker("matrix")]
-    if not marked or asked or any("::" in argument for argument in config.args):
+    """Leave out slow tests that are not due, unless all are asked for, or some by name."""
+    if config.getoption("all") or any("::" in argument for argument in config.args):
         return
-    needs = {item: depends_on(item) for item in marked}
+    needs = {item: names for item in items if (names := depends_on(item))}
     changed = Fingerprints().changed(set().union(*needs.values()))
     left_out = {item for item, names in needs.items() if not changed & names}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -133,8 +144,19 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def depends_on(item: pytest.Item) -> set[str]:
-    named = {name for mark in item.iter_markers("matrix") for name in mark.args}
-    return {*CODE, item.path.relative_to(ROOT).as_posix(), *named}
+    """Return what a slow test depends on; nothing if it runs each time."""
+    if item.get_closest_marker("smoke") or not any(map(item.get_closest_marker, _SLOW)):
+        return set()
+    path = item.path.relative_to(ROOT).as_posix()
+    suite = next((name for name in SUITES if path.startswith(f"{name}/")), None)
+    return set() if suite is None else {*COMMON, *SUITES[suite], *_shared(suite), path}
+
+
+@cache
+def _shared(suite: str) -> list[str]:
+    """Return the modules that the tests of a suite share."""
+    modules = (path for path in (ROOT / suite).rglob("*.py") if not path.name.startswith("test_"))
+    return [path.relative_to(ROOT).as_posix() for path in modules]
 
 
 if __name__ == "__main__":

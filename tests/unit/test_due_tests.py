@@ -1,0 +1,122 @@
+"""When slow tests are due: a changed line of code counts, a changed docstring does not."""
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from tests.tools import due_tests
+from tests.tools.due_tests import COMMON, ROOT, SUITES, Fingerprints
+
+MODULE = '"""A module."""\n\nLIMIT = 3\n"""How many."""\n\n\ndef get() -> int:\n    return LIMIT\n'
+TEST = "def test_it() -> None: ...\n"
+TEST_FILE = "tests/openai/test_it.py"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Make a project with one module in each place and one slow test; all tests have passed."""
+    for name in {*COMMON, *chain(*SUITES.values())}:
+        is_file = name.endswith((".py", ".txt", ".md"))
+        path = tmp_path / name if is_file else tmp_path / name / "module.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(MODULE if path.suffix == ".py" else "torch==2.13.0\n", "utf-8")
+    (tmp_path / TEST_FILE).parent.mkdir(parents=True)
+    (tmp_path / TEST_FILE).write_text(TEST, "utf-8")
+    Fingerprints(tmp_path).write()
+    return tmp_path
+
+
+def changed(project: Path) -> set[str]:
+    return Fingerprints(project).changed(due_tests.dependencies(project))
+
+
+def test_nothing_is_due_after_it_passed(project: Path) -> None:
+    assert changed(project) == set()
+
+
+def test_everything_is_due_before_it_ever_passed(project: Path) -> None:
+    (project / due_tests.RECORD).unlink()
+
+    assert changed(project) == {*COMMON, *chain(*SUITES.values()), TEST_FILE}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("A module.", "Another sentence."),
+        ("How many.", "At most so many."),
+        ("LIMIT = 3", "LIMIT = 3  # enough"),
+        ("LIMIT = 3", "\nLIMIT=(3)"),
+        ("-> int:\n", '-> int:\n    """Return it."""\n'),
+    ],
+)
+def test_words_and_layout_do_not_count(project: Path, old: str, new: str) -> None:
+    path = project / "studio" / "training" / "module.py"
+    path.write_text(MODULE.replace(old, new), "utf-8")
+
+    assert path.read_text("utf-8") != MODULE
+    assert changed(project) == set()
+
+
+@pytest.mark.parametrize(("old", "new"), [("3", "4"), ("return LIMIT", "return -LIMIT")])
+def test_code_counts(project: Path, old: str, new: str) -> None:
+    path = project / "studio" / "training" / "module.py"
+    path.write_text(MODULE.replace(old, new), "utf-8")
+
+    assert changed(project) == {"studio/training"}
+
+
+def test_a_new_file_a_name_and_a_pin_count(project: Path) -> None:
+    (project / "studio" / "methods" / "new.py").write_text("", "utf-8")
+    old = project / "studio" / "runner" / "module.py"
+    old.rename(old.with_name("renamed.py"))
+    (project / "constraints.txt").write_text("torch==2.14.0\n", "utf-8")
+
+    assert changed(project) == {"studio/methods", "studio/runner", "constraints.txt"}
+
+
+def test_the_test_itself_counts(project: Path) -> None:
+    (project / TEST_FILE).write_text(TEST.replace("...", "assert True"), "utf-8")
+
+    assert changed(project) == {TEST_FILE}
+
+
+def test_code_that_was_never_recorded_is_due(project: Path) -> None:
+    (project / "LICENSE").write_text("Yours.\n", "utf-8")
+
+    assert Fingerprints(project).changed(["LICENSE", "constraints.txt"]) == {"LICENSE"}
+
+
+def test_missing_code_is_an_error(project: Path) -> None:
+    (project / "constraints.txt").unlink()
+
+    with pytest.raises(FileNotFoundError):
+        changed(project)
+
+
+def test_all_code_of_the_suites_exists() -> None:
+    found = Fingerprints()
+
+    assert all(found.get(name) for name in due_tests.dependencies(ROOT))
+
+
+def test_changed_code_makes_its_slow_tests_due_but_smoke_tests_always_run(
+    request: pytest.FixtureRequest,
+) -> None:
+    module = pytest.Module.from_parent(
+        request.session, path=ROOT / "tests" / "openai" / "test_clients.py"
+    )
+    items = {
+        mark: pytest.Function.from_parent(module, name=mark, callobj=lambda: None)
+        for mark in ("slow", "faults", "smoke", "unmarked")
+    }
+    items["faults"].add_marker("faults")
+    items["slow"].add_marker("slow")
+    items["smoke"].add_marker("slow")
+    items["smoke"].add_marker("smoke")
+
+    files = (f"tests/openai/{name}.py" for name in ("__init__", "client", "test_clients"))
+    assert due_tests.depends_on(items["slow"]) == {*COMMON, *SUITES["tests/openai"], *files}
+    assert due_tests.depends_on(items["faults"]) == due_tests.depends_on(items["slow"])
+    assert due_tests.depends_on(items["smoke"]) == due_tests.depends_on(items["unmarked"]) == set()
