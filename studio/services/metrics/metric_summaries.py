@@ -13,8 +13,8 @@ from sqlalchemy import Engine, union_all
 from sqlmodel import Session, col, delete, exists, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from studio.db.loose_index_scan import distinct_values
 from studio.db.session import read_session, unit_of_work
+from studio.db.sql_functions import distinct_values
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run
 

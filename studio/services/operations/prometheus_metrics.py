@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from sqlalchemy import Integer, cast
 from sqlmodel import Session, col, func, select
 
-from studio.db.duration_sql import seconds_between
 from studio.db.outbox import Delivery, DeliveryStatus
+from studio.db.sql_functions import seconds_between
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Run, RunEvent, Worker
 from studio.services.estimates import run_progress

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import String, type_coerce
 from sqlmodel import Session, col, select
 
-from studio.db.loose_index_scan import distinct_values
+from studio.db.sql_functions import distinct_values
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.services import experiments

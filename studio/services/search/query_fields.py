@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from sqlalchemy import JSON, ColumnElement, type_coerce
 from sqlmodel import col, select
 
-from studio.db.duration_sql import seconds_between
+from studio.db.sql_functions import seconds_between
 from studio.db.states import RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import JSON, ColumnElement, String, and_, cast, false, func, or_, type_coerce
 from sqlmodel import col, select
 
+from studio.db.sql_functions import contains_text
 from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
-from studio.db.text_search import contains_text
 from studio.services.search import query_fields
 from studio.services.search.query_fields import Field
 from studio.services.search.query_parser import QueryError, Term, parse, quote
