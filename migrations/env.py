@@ -5,13 +5,12 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import accounts, outbox, summaries, sweeps, tables, tasks
+from studio.db import accounts, outbox, summaries, tables, tasks
 
 TABLES = (
     accounts.Account,
     outbox.Delivery,
     summaries.SavedView,
-    sweeps.Sweep,
     tables.Run,
     tasks.Task,
 )

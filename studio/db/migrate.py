@@ -5,6 +5,7 @@ interrupted, even by a power cut, the database is either the old or the new vers
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,6 +14,9 @@ from studio import resources
 from studio.db import snapshot
 from studio.db.session import explain_errors
 from studio.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 BACKUPS = "backups"
 """The folder next to the database with the backups made before upgrades."""
@@ -96,7 +100,19 @@ def _back_up(engine: Engine) -> Path | None:
 
 
 def _run_migrations(engine: Engine, to: str, *, back: bool = False) -> None:
-    from studio.db import alembic_runner  # noqa: PLC0415 -- heavy import
+    """Run the migrations from the current version to another, in one transaction."""
+    from alembic import command  # noqa: PLC0415 -- heavy import
 
+    config = alembic_config()
     with engine.execution_options(begin="BEGIN IMMEDIATE").begin() as connection:
-        alembic_runner.run_migrations(connection, to, back=back)
+        config.attributes["connection"] = connection
+        (command.downgrade if back else command.upgrade)(config, to)
+
+
+def alembic_config() -> "Config":
+    from alembic.config import Config  # noqa: PLC0415 -- heavy import
+
+    config = Config()
+    config.set_main_option("script_location", str(resources.migrations_dir()))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -7,8 +7,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from sqlalchemy import JSON, Column, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
-import studio.db.openai
-import studio.db.sweeps  # noqa: F401 -- runs refer to their sweep
 from studio.db.column_types import (
     AUTOINCREMENT,
     METRICS_ADAPTER,
@@ -18,8 +16,9 @@ from studio.db.column_types import (
     now,
 )
 from studio.db.owners import owner_column
-from studio.db.states import DatasetStatus, RunCommand, RunStatus, text_enum
+from studio.db.states import DatasetStatus, RunCommand, RunStatus, SweepStatus, text_enum
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.recipe.search_space import SEARCH_SPACE_ADAPTER, SearchSpace
 
 
 class Experiment(SQLModel, table=True):
@@ -344,3 +343,78 @@ class Worker(SQLModel, table=True):
     beat_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     hardware: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """Its `studio.hardware.Hardware`; it may run on another machine than the web process."""
+
+
+class OpenAIFile(SQLModel, table=True):
+    """Why a dataset uploaded as a file cannot be used for training."""
+
+    __tablename__ = "openai_file"
+
+    dataset_id: int = Field(primary_key=True, foreign_key="dataset.id", ondelete="CASCADE")
+    problem: str
+
+
+class OpenAIJob(SQLModel, table=True):
+    """A run created as a fine-tuning job."""
+
+    __tablename__ = "openai_job"
+
+    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    suffix: str = ""
+    pairs: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """The metadata of the job."""
+    training_id: int
+    """The dataset of the training file; it and `validation_id` may have been deleted."""
+    validation_id: int | None = None
+    is_validating: bool = Field(default=False, index=True)
+    """Whether the run waits until its files are processed."""
+
+
+def _json_list() -> Any:  # noqa: ANN401 -- SQLModel's Field returns Any
+    return Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+
+
+class Sweep(SQLModel, table=True):
+    """A search for the best settings: many runs of one recipe with some settings varied."""
+
+    __table_args__ = AUTOINCREMENT
+
+    id: int | None = Field(default=None, primary_key=True)
+    experiment_id: int = Field(foreign_key="experiment.id", index=True, ondelete="CASCADE")
+    name: str
+    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPE_ADAPTER), nullable=False))
+    """The recipe of every run, except for the settings that vary."""
+    space: SearchSpace = Field(
+        sa_column=Column(ValidatedJSON(SEARCH_SPACE_ADAPTER), nullable=False)
+    )
+    strategy: str
+    """grid, random or tpe: see `studio.services.sweeps.sweep_preview`."""
+    count: int
+    """The number of runs."""
+    metric: str = "eval_loss"
+    direction: str = "minimise"
+    seed: int = 0
+    """The seed for sampling settings."""
+    is_pruning: bool = False
+    """Whether a run that looks hopeless is stopped early."""
+    parallel: int = 1
+    """How many of its runs may be queued or training at once."""
+    status: SweepStatus = Field(
+        default=SweepStatus.RUNNING,
+        sa_column=Column(text_enum(SweepStatus), nullable=False, index=True),
+    )
+    submitted: int = 0
+    """How many runs it has queued. Counted, because deleted runs are not created again."""
+    planned: list[dict[str, Any]] = _json_list()
+    """The settings of each run by dotted names; empty if they depend on earlier results."""
+    refused: list[dict[str, Any]] = _json_list()
+    """Planned settings that cannot run on this machine."""
+    importance: dict[str, float] = Field(
+        default_factory=dict, sa_column=Column(ValidatedJSON(METRICS_ADAPTER), nullable=False)
+    )
+    """The importance of each setting; empty until enough runs have finished."""
+    error: str = ""
+    """Why the sweep failed."""
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    finished_at: datetime | None = Field(default=None, sa_type=UTCDateTime)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from studio.db.session import read_session, unit_of_work
-from studio.db.sweeps import Sweep
+from studio.db.tables import Sweep
 from studio.services.sweeps import sweeps, trials
 from studio.services.sweeps.trials import Trial
 from studio.services.tasks import exit_diagnosis

@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 from alembic import command
 
-from studio.db import alembic_runner, migrate
+from studio.db import migrate
 from studio.db.session import open_engine
 
 
 def write(name: str, home: Path) -> None:
     engine = open_engine(home / "studio.db")
     migrate.upgrade(engine)
-    configuration = alembic_runner.alembic_config()
+    configuration = migrate.alembic_config()
     number = f"{len(migrate.known_versions()) + 1:04}"
     with engine.begin() as connection:
         configuration.attributes["connection"] = connection

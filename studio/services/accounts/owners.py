@@ -7,8 +7,7 @@ from sqlmodel import Session, SQLModel, col, select, update
 
 from studio.db.owners import current_actor
 from studio.db.summaries import SavedComparison, SavedView
-from studio.db.sweeps import Sweep
-from studio.db.tables import Dataset, Experiment, Model, Run, Study
+from studio.db.tables import Dataset, Experiment, Model, Run, Study, Sweep
 from studio.db.tasks import Task
 from studio.errors import ForbiddenError
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from sqlmodel import Session, col, select
 
-from studio.db.openai import OpenAIFile
 from studio.db.states import DatasetStatus, RunStatus
-from studio.db.tables import Dataset, DatasetVersion, Metric, Run
+from studio.db.tables import Dataset, DatasetVersion, Metric, OpenAIFile, Run
 from studio.errors import InvalidError, NotFoundError
 from studio.methods import METRICS
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions

@@ -12,9 +12,8 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from studio.db.openai import OpenAIJob
 from studio.db.states import DatasetStatus, RunStatus, TaskStatus
-from studio.db.tables import Dataset, DatasetVersion, Run
+from studio.db.tables import Dataset, DatasetVersion, OpenAIJob, Run
 from studio.db.tasks import Task
 from studio.errors import InvalidError, NotFoundError, StudioError
 from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER

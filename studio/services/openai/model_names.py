@@ -12,9 +12,8 @@ from pathlib import Path
 
 from sqlmodel import Session, col, select
 
-from studio.db.openai import OpenAIJob
 from studio.db.states import RunStatus
-from studio.db.tables import Run
+from studio.db.tables import OpenAIJob, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services.accounts import owners

@@ -32,7 +32,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as Handle
 
-from studio.db.sweeps import Sweep
+from studio.db.tables import Sweep
 from studio.recipe.search_space import Distribution, Range, Scalar
 from studio.services.sweeps.sweep_preview import (
     MAX_REDRAWS,

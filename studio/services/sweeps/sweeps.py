@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from sqlmodel import Session, col, func, select, update
 
 from studio.db.states import RunStatus, SweepStatus
-from studio.db.sweeps import Sweep
-from studio.db.tables import Experiment, Metric, Run
+from studio.db.tables import Experiment, Metric, Run, Sweep
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import AnyRecipe
 from studio.protocols.events import Failed

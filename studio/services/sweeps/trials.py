@@ -9,8 +9,7 @@ from typing import Literal
 from sqlmodel import Session, col, select
 
 from studio.db.states import RunStatus
-from studio.db.sweeps import Sweep
-from studio.db.tables import Metric, Run
+from studio.db.tables import Metric, Run, Sweep
 from studio.recipe.dotted_keys import flatten
 from studio.recipe.search_space import Scalar
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.db.sweeps import Sweep
+from studio.db.tables import Sweep
 from studio.errors import InvalidError
 from studio.recipe.search_space import Range, Scalar, value_text
 from studio.services import experiments

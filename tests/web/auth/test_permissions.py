@@ -16,8 +16,7 @@ from starlette.types import Scope as Asked
 from studio.db.accounts import Role, Scope
 from studio.db.session import unit_of_work
 from studio.db.summaries import SavedComparison, SavedView
-from studio.db.sweeps import Sweep
-from studio.db.tables import Study
+from studio.db.tables import Study, Sweep
 from studio.db.tasks import Task
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services.accounts.owners import TABLES_BY_PATH

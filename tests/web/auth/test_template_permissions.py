@@ -20,8 +20,7 @@ from studio.db.owners import Actor, acting_as
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.db.summaries import SavedComparison, SavedView
-from studio.db.sweeps import Sweep
-from studio.db.tables import Model, Study, Worker
+from studio.db.tables import Model, Study, Sweep, Worker
 from studio.db.tasks import Export, LoadedModel, Task
 from studio.protocols.events import Event, Failed, Sampled
 from studio.protocols.run_dir import RunDir

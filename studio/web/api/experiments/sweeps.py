@@ -8,7 +8,7 @@ from pydantic import Field
 from sqlmodel import Session
 
 from studio.db.states import RunStatus, SweepStatus
-from studio.db.sweeps import Sweep
+from studio.db.tables import Sweep
 from studio.methods import AnyRecipe
 from studio.recipe.search_space import Scalar, SearchSpace
 from studio.services import experiments

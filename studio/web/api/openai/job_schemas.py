@@ -8,9 +8,8 @@ from annotated_types import Ge, Gt, Le, Len
 from pydantic import Field
 from sqlmodel import Session
 
-from studio.db.openai import OpenAIJob
 from studio.db.states import RunCommand, RunStatus
-from studio.db.tables import Run
+from studio.db.tables import OpenAIJob, Run
 from studio.errors import InvalidError
 from studio.services.estimates import run_progress
 from studio.services.openai import fine_tuning_jobs, model_names

@@ -10,8 +10,7 @@ from sqlmodel import Session
 from studio.db import migrate
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus, SweepStatus
-from studio.db.sweeps import Sweep
-from studio.db.tables import Dataset, Run
+from studio.db.tables import Dataset, Run, Sweep
 from studio.errors import ConflictError, NotFoundError
 from studio.protocols.events import Event, Failed, Finished, Started
 from studio.recipe.search_space import Distribution, Range, SearchSpace, Values
