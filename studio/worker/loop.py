@@ -36,7 +36,7 @@ from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
 from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
-from studio.worker.notifications.sender import NotificationSender
+from studio.worker.notifications import NotificationSender
 from studio.worker.processes import cgroups, run_dir_setup
 from studio.worker.processes.launcher import Launcher, LaunchSpec
 from studio.worker.processes.local_launcher import LocalLauncher

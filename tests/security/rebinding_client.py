@@ -23,7 +23,7 @@ from studio.errors import StudioError
 from studio.runner.sources import http
 from studio.runner.sources.http import DownloadRequest
 from studio.settings import Settings
-from studio.worker.notifications import webhook
+from studio.worker import notifications
 
 NAME, PORT = "rebind.example.org", 8000
 PUBLIC, INSIDE = "93.184.216.34", "127.0.0.1"
@@ -86,7 +86,7 @@ def posted(_folder: Path) -> str:
     told = Settings(webhook_url=SecretStr(f"http://{NAME}:{PORT}/hook"))
     now = datetime.now(UTC)
     delivery = Delivery(key="k", channel="webhook", event="test", created_at=now)
-    return webhook.send(delivery, told, now).words
+    return notifications.deliver(delivery, told, now).words
 
 
 VISITS: dict[str, Callable[[Path], str]] = {

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from studio.db.outbox import Channel, Delivery
 from studio.services.notifications.deliveries import TEST, DeliveryResult
 from studio.settings import Settings
-from studio.worker.notifications import mail
+from studio.worker import notifications
 from tests.fakes.message_receivers import MailServer, run_mail_server
 
 SCHEMES = ("smtp", "smtps")
@@ -37,7 +37,7 @@ def proof(authority: trustme.CA, name: str) -> ssl.SSLContext:
 def send(post: MailServer) -> DeliveryResult:
     settings = Settings(smtp_url=SecretStr(post.url), notify_email="ann@example.org")
     delivery = Delivery(key="k", channel=Channel.EMAIL, event=TEST, created_at=datetime.now(UTC))
-    return mail.send(delivery, settings)
+    return notifications.deliver(delivery, settings, datetime.now(UTC))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -21,7 +21,7 @@ from studio.protocols.events import Failed
 from studio.services.notifications import channels, deliveries
 from studio.services.runs import attempts, states
 from studio.settings import Settings
-from studio.worker.notifications.sender import NotificationSender, send_next
+from studio.worker.notifications import NotificationSender, send_next
 from tests.fakes.message_receivers import MailServer, WebhookReceiver
 from tests.support.factories import make_finished_run, make_running
 from tests.support.waiting import wait_until

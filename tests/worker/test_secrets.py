@@ -20,7 +20,7 @@ from studio.services.notifications import deliveries
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
-from studio.worker.notifications.sender import NotificationSender
+from studio.worker.notifications import NotificationSender
 from studio.worker.processes.local_launcher import LocalLauncher
 from studio.worker.tasks.scheduler import TaskCommands
 from tests.fakes.message_receivers import WebhookReceiver

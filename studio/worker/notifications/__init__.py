@@ -1,1 +1,0 @@
-"""Notifications: sent by mail and webhook."""
