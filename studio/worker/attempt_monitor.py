@@ -14,7 +14,7 @@ from studio.services.runs.attempts import AttemptOwner
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
-from studio.worker.processes.launcher import Launcher
+from studio.worker.processes.launcher import LocalLauncher
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class MonitoredAttempt:
     _size: int = -1
     _last_output_at: float = field(default_factory=time.monotonic)
 
-    def request(self, command: RunCommand, launcher: Launcher, settings: Settings) -> None:
+    def request(self, command: RunCommand, launcher: LocalLauncher, settings: Settings) -> None:
         """Send each request once; kill the attempt when its grace period is over."""
         now = time.monotonic()
         if command is not self._requested:
@@ -62,7 +62,7 @@ class MonitoredAttempt:
         """Add what the attempt's folder and its log's last lines reveal about how it ended."""
         return replace(add_exit_evidence(self.folder, end), hung=self.is_hung)
 
-    def check_hang(self, launcher: Launcher, limit: float) -> None:
+    def check_hang(self, launcher: LocalLauncher, limit: float) -> None:
         """Kill an attempt without output for too long, after dumping its stacks to its log."""
         now, size = time.monotonic(), _output_bytes(self.folder)
         if size != self._size:

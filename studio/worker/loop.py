@@ -38,13 +38,11 @@ from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
 from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
 from studio.worker.notifications import NotificationSender
 from studio.worker.processes import cgroups, run_dir_setup
-from studio.worker.processes.launcher import Launcher, LaunchSpec
-from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.launcher import LaunchSpec, LocalLauncher
 from studio.worker.processes.prefork_client import PreforkClient
-from studio.worker.socket_services.inference import InferenceService
-from studio.worker.socket_services.socket_activation import SocketService
+from studio.worker.socket_services import InferenceService, SocketService
 from studio.worker.sweep_scheduler import SweepScheduler
-from studio.worker.tasks.scheduler import TaskCommands, TaskScheduler
+from studio.worker.tasks import TaskCommands, TaskScheduler
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +70,7 @@ def _worker_name() -> str:
 class WorkerLoop:
     engine: Engine
     settings: Settings
-    launcher: Launcher
+    launcher: LocalLauncher
     hardware: Hardware = field(default_factory=detect)
     commands: TaskCommands = field(default_factory=TaskCommands)
     name: str = field(default_factory=_worker_name)

@@ -12,7 +12,7 @@ from studio.errors import InvalidError
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
-from studio.worker.socket_services.socket_activation import SocketService
+from studio.worker.socket_services import SocketService
 from tests.support import tokenizer_services
 
 pytestmark = pytest.mark.faults

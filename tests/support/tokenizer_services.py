@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from studio.protocols import tokenizer_service as line
 from studio.settings import Settings
-from studio.worker.socket_services.socket_activation import SocketService
+from studio.worker.socket_services import SocketService
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content "

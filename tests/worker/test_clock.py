@@ -23,7 +23,7 @@ from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.loop import WorkerLoop
-from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.launcher import LocalLauncher
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until
 

@@ -17,7 +17,7 @@ from studio.services.queue import task_results
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
-from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.launcher import LocalLauncher
 from tests.fakes.hub_server import HubServer, Repo
 from tests.support.worker_processes import stop_processes, wait_for_task, wait_until_final
 from tests.unit.weights import safetensors_folders

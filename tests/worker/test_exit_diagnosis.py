@@ -19,7 +19,7 @@ from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes import cgroups, process
-from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.launcher import LocalLauncher
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until
 

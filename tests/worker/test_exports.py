@@ -22,8 +22,8 @@ from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
-from studio.worker.processes.local_launcher import LocalLauncher
-from studio.worker.tasks.scheduler import ExportKind, TaskCommands
+from studio.worker.processes.launcher import LocalLauncher
+from studio.worker.tasks import ExportKind, TaskCommands
 from tests.support.factories import MACHINES, make_finished_run, make_run
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import stop_processes

@@ -22,9 +22,8 @@ from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
-from studio.worker.processes.launcher import LaunchSpec
-from studio.worker.processes.local_launcher import LocalLauncher
-from studio.worker.tasks.scheduler import TaskCommands
+from studio.worker.processes.launcher import LaunchSpec, LocalLauncher
+from studio.worker.tasks import TaskCommands
 from tests.support import waiting
 from tests.support.factories import make_finished_run, make_run
 from tests.support.worker_processes import stop_processes

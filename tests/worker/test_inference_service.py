@@ -26,8 +26,7 @@ from studio.services.operations.home import open_home
 from studio.services.queue.wait_reasons import Blocker
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker.socket_services.inference import InferenceService
-from studio.worker.socket_services.socket_activation import SocketService
+from studio.worker.socket_services import InferenceService, SocketService
 from tests.support import live_studio
 from tests.support.waiting import wait_until
 

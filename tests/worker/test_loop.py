@@ -21,8 +21,7 @@ from studio.services.runs import artifacts, attempts, run_commands, runs
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes import process
-from studio.worker.processes.launcher import Launcher
-from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.launcher import LocalLauncher
 from tests.support import waiting
 from tests.support.factories import make_run
 
@@ -51,7 +50,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
             gone(launcher, handle)
 
 
-def gone(launcher: Launcher, handle: str) -> None:
+def gone(launcher: LocalLauncher, handle: str) -> None:
     """Wait until a process has ended."""
     waiting.wait_until(lambda: launcher.poll(handle) is not None)
 

@@ -21,8 +21,8 @@ from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
 from studio.worker.notifications import NotificationSender
-from studio.worker.processes.local_launcher import LocalLauncher
-from studio.worker.tasks.scheduler import TaskCommands
+from studio.worker.processes.launcher import LocalLauncher
+from studio.worker.tasks import TaskCommands
 from tests.fakes.message_receivers import WebhookReceiver
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until

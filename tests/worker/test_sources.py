@@ -18,7 +18,7 @@ from studio.services.accounts import secrets
 from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
-from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.launcher import LocalLauncher
 from tests.fakes.file_server import FileServer
 from tests.fakes.s3_signature import SignatureCheck
 from tests.support.worker_processes import stop_processes, wait_until_final

@@ -23,8 +23,8 @@ from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
-from studio.worker.processes.local_launcher import LocalLauncher
-from studio.worker.tasks.scheduler import TaskCommands
+from studio.worker.processes.launcher import LocalLauncher
+from studio.worker.tasks import TaskCommands
 from tests.support.factories import make_run
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import stop_processes, wait_for_task, wait_until_final

@@ -21,7 +21,7 @@ from studio.services.models import models
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
-from studio.worker.processes.local_launcher import LocalLauncher
+from studio.worker.processes.launcher import LocalLauncher
 from tests.support import tokenizer_services
 from tests.support.worker_processes import stop_processes, wait_until_final
 

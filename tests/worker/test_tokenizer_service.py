@@ -15,7 +15,7 @@ from studio.protocols import tokenizer_service as line
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
-from studio.worker.socket_services.socket_activation import SocketService
+from studio.worker.socket_services import SocketService
 from tests.support import tokenizer_services
 from tests.support.waiting import wait_until
 

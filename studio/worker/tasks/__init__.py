@@ -1,1 +1,0 @@
-"""Exports and background tasks: schedule them and manage their processes."""
