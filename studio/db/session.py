@@ -1,14 +1,17 @@
-"""One engine per process, one session per request: commit once, at the end of a request."""
+"""One engine per process, one session per request: commit once, at the end of a request.
+
+Commits of other processes are detected in microseconds.
+"""
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, create_engine
 
@@ -137,3 +140,26 @@ def _begin(connection: Connection) -> None:
     begin = connection.get_execution_options().get("begin", "BEGIN")
     if begin != NO_TRANSACTION:
         connection.exec_driver_sql(begin)
+
+
+class CommitWatcher:
+    """Detects commits of all connections except its own, which must never write."""
+
+    def __init__(self, cursor: DBAPICursor) -> None:
+        self._cursor = cursor
+        self._last: object = None
+
+    def has_new_commit(self) -> bool:
+        """Whether there was a commit since the last call; true on the first call."""
+        self._cursor.execute("PRAGMA data_version")
+        before, self._last = self._last, self._cursor.fetchone()
+        return self._last != before
+
+
+@contextmanager
+def watch_commits(engine: Engine) -> Iterator[CommitWatcher]:
+    """Watch a database over a dedicated connection."""
+    # A raw driver connection, because a session would start a transaction, which keeps seeing the
+    # same snapshot of the database.
+    with closing(engine.raw_connection()) as connection:
+        yield CommitWatcher(connection.cursor())

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
-from studio.db.commit_watcher import CommitWatcher, watch_commits
-from studio.db.session import read_session, unit_of_work
+from studio.db.session import CommitWatcher, read_session, unit_of_work, watch_commits
 from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
@@ -27,7 +26,7 @@ from studio.protocols.run_dir import RunDir
 from studio.services.models import models
 from studio.services.queue import concurrent_exports, queue, wait_reasons
 from studio.services.queue.wait_reasons import Blocker
-from studio.services.runs import attempts, run_commands, runs, trash
+from studio.services.runs import attempts, bulk_actions, run_commands, runs
 from studio.services.runs.attempts import LeaseLostError
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import exit_diagnosis
@@ -259,7 +258,7 @@ class WorkerLoop:
         if time.monotonic() - self._trash_emptied_at > TRASH_SECONDS:
             self._trash_emptied_at = time.monotonic()
             with self.isolation.step("trash"), unit_of_work(self.engine) as db:
-                trash.empty(db, self.settings.runs)
+                bulk_actions.empty(db, self.settings.runs)
         self.adopt()
 
     def _monitor(self, run_id: int, attempt: MonitoredAttempt) -> None:

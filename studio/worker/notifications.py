@@ -30,7 +30,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.network import safe_http
 from studio.services.accounts import secrets
-from studio.services.notifications import channels, deliveries
+from studio.services.notifications import deliveries
 from studio.services.notifications.deliveries import TEST, DeliveryResult
 from studio.settings import Settings
 from studio.worker.fault_isolation import FaultIsolation, catch_errors
@@ -268,7 +268,7 @@ class NotificationSender:
         try:
             with read_session(self._engine) as db:
                 settings = secrets.settings_with_required(
-                    db, self._settings, channels.SECRET_SETTINGS
+                    db, self._settings, deliveries.SECRET_SETTINGS
                 )
         except UnavailableError as error:
             if error.message != self._last_error:
@@ -276,7 +276,9 @@ class NotificationSender:
             self._last_error = error.message
             return False
         self._last_error = ""
-        return send_next(self._engine, settings, datetime.now(UTC), channels.list_enabled(settings))
+        return send_next(
+            self._engine, settings, datetime.now(UTC), deliveries.list_enabled(settings)
+        )
 
 
 def send_next(

@@ -27,7 +27,7 @@ from studio.db.tasks import Task
 from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
 from studio.services.tasks import task_lifecycle
-from studio.services.workers import launcher_status, matmul_speeds
+from studio.services.workers import launcher_status, workers
 from studio.settings import Settings
 from studio.worker.processes import process
 from tests.support.waiting import wait_until
@@ -150,7 +150,7 @@ def prepare(settings: Settings) -> None:
     home.install_starter(engine, settings, say=print, report=print)
     with unit_of_work(engine) as db:
         # Measured once a machine: not by each studio that a test starts.
-        (probe,) = db.exec(select(Task).where(Task.kind == matmul_speeds.KIND))
+        (probe,) = db.exec(select(Task).where(Task.kind == workers.SPEED_TASK_KIND))
         probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1}}
         task_lifecycle.close(probe, TaskStatus.SUCCEEDED)
     engine.dispose()

@@ -18,7 +18,7 @@ from studio.db.outbox import Channel, Delivery, DeliveryAttempt, DeliveryStatus
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.protocols.events import Failed
-from studio.services.notifications import channels, deliveries
+from studio.services.notifications import deliveries
 from studio.services.runs import attempts, states
 from studio.settings import Settings
 from studio.worker.notifications import NotificationSender, send_next
@@ -51,7 +51,7 @@ def given(settings: Settings) -> Set:
 
 
 def send_all(engine: Engine, settings: Settings, now: datetime) -> None:
-    while send_next(engine, settings, now, channels.list_enabled(settings)):
+    while send_next(engine, settings, now, deliveries.list_enabled(settings)):
         pass
 
 

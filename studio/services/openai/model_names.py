@@ -18,7 +18,7 @@ from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services.accounts import owners
 from studio.services.models import models, remote_code_trust
-from studio.services.runs import artifacts, trash
+from studio.services.runs import artifacts, bulk_actions
 
 ORGANISATION = "local"
 """Takes the place of OpenAI's organisation."""
@@ -176,7 +176,7 @@ def delete(db: Session, runs: Path, name: str) -> None:
             f"{name} is a checkpoint, and is deleted with its run.", hint=f"Delete {tuned.model}."
         )
     owners.require(db, "runs", [tuned.run.id or 0])
-    trash.move_to_trash(db, [tuned.run.id or 0])
+    bulk_actions.move_to_trash(db, [tuned.run.id or 0])
 
 
 def job_suffix(db: Session, run: Run) -> str:

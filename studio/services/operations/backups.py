@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from sqlmodel import select
 
 import studio
-from studio.db import migrate, snapshot
+from studio.db import migrate
 from studio.db.session import open_engine, read_session
 from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
@@ -138,7 +138,7 @@ def _write(
     engine: Engine, home: Path, stage: Path, options: BackupOptions, on_progress: ProgressCallback
 ) -> BackupManifest:
     database = stage / f".{DATABASE}"
-    snapshot.create(engine, database)
+    migrate.create(engine, database)
     with backup_format.open_for_writing(stage, packed=options.packed) as open_file:
         files = {DATABASE: _copy(database, DATABASE, open_file, on_progress)}
         for path in _files(home, options):

@@ -1,4 +1,8 @@
-"""The studio's home folder: locked, migrated and set up before use."""
+"""The studio's home folder: locked, migrated and set up before use.
+
+Older homes have no folders of dataset versions: `<id>/1/train.jsonl` was `<id>/train.jsonl`. Each
+step of moving them is a rename or idempotent, so the next start resumes an interrupted migration.
+"""
 
 import os
 import re
@@ -7,23 +11,26 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import Engine, event
 from sqlmodel import select
+from sqlmodel.sql.expression import SelectOfScalar
 
 from studio.db import migrate
-from studio.db.session import open_engine, unit_of_work
-from studio.db.tables import Model
+from studio.db.session import open_engine, read_session, unit_of_work
+from studio.db.tables import DatasetVersion, Model
 from studio.errors import UnavailableError
 from studio.hardware import OPENMP_ENVIRONMENT, detect
-from studio.services.datasets import datasets, starter_dataset
+from studio.intake.conversion.converter import hash_rows
+from studio.services.datasets import datasets, pending_datasets, starter_dataset
 from studio.services.metrics import metric_summaries
 from studio.services.models import models
-from studio.services.operations import legacy_layout, restores
-from studio.services.runs import trash
+from studio.services.operations import restores
+from studio.services.runs import bulk_actions
 from studio.services.storage.locks import HomeLock, explain_os_errors
-from studio.services.workers import matmul_speeds
+from studio.services.workers import workers
 from studio.settings import Settings, without_secrets
 
 STARTER = "starter"
@@ -69,9 +76,9 @@ def _make_usable(engine: Engine, settings: Settings, share: HomeLock) -> None:
         # Another process may have upgraded it before this one got the lock.
         with share.exclusive():
             migrate.upgrade(engine)
-    if legacy_layout.needs_migration(engine):
+    if needs_migration(engine):
         with share.exclusive():
-            legacy_layout.migrate(engine, settings.datasets)
+            migrate_layout(engine, settings.datasets)
     metric_summaries.backfill(engine)
     with unit_of_work(engine) as db:
         models.relocate(db, settings.home)
@@ -84,7 +91,7 @@ def cleanup(engine: Engine, settings: Settings) -> None:
     with unit_of_work(engine) as db:
         datasets.cleanup(db, settings.datasets)
         models.cleanup(db, settings.models)
-        trash.empty(db, settings.runs)
+        bulk_actions.empty(db, settings.runs)
 
 
 def install_starter(
@@ -101,7 +108,7 @@ def install_starter(
     """
     with unit_of_work(engine) as db:
         starter_dataset.get_or_create(db, settings.datasets)
-        matmul_speeds.enqueue(db, detect())
+        workers.enqueue_speed_measurement(db, detect())
         existing = db.exec(select(Model).where(Model.name == STARTER)).first()
     folder = settings.models / STARTER
     if existing and (folder / "config.json").exists():
@@ -148,3 +155,43 @@ def _progress_text(step: int, steps: int, first: tuple[int, float]) -> str:
         return f"{MAKING_STARTER} Step {step} of {steps}"
     seconds_left = (time.monotonic() - started_at) / (step - first_step) * (steps - step)
     return f"{MAKING_STARTER} Step {step} of {steps}, about {seconds_left:.0f} s left"
+
+
+_PARTS = ("train.jsonl", "validation.jsonl")
+
+
+def needs_migration(engine: Engine) -> bool:
+    """Return whether versions exist whose files have not been moved."""
+    with read_session(engine) as db:
+        return db.exec(_unmigrated()).first() is not None
+
+
+def migrate_layout(engine: Engine, folder: Path) -> None:
+    """Move the files of each such version, and store the checksum of its rows."""
+    with read_session(engine) as db:
+        versions = db.exec(_unmigrated()).all()
+    for version in versions:
+        home = folder / str(version.dataset_id)
+        _move(home, home / str(version.number))
+        if version.validation_rows:
+            _link_validation(home / str(version.number) / "validation.jsonl", home)
+        sha256 = hash_rows(home / str(version.number))
+        with unit_of_work(engine) as db:
+            db.get_one(DatasetVersion, version.id).sha256 = sha256
+
+
+def _unmigrated() -> SelectOfScalar[DatasetVersion]:
+    return select(DatasetVersion).where(DatasetVersion.sha256 == "")
+
+
+def _move(home: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in _PARTS:
+        with suppress(FileNotFoundError):
+            (home / name).replace(target / name)
+
+
+def _link_validation(rows: Path, home: Path) -> None:
+    """Link the validation rows as the uploaded validation file, which was not stored then."""
+    with suppress(FileExistsError):
+        (home / f"{pending_datasets.VALIDATION}.jsonl").hardlink_to(rows)

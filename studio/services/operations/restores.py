@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import column, delete, inspect, table, update
 
-from studio.db import migrate, snapshot
+from studio.db import migrate
 from studio.db.session import open_engine, unit_of_work
 from studio.db.states import LIVE, RunStatus
 from studio.errors import ConflictError, DiskFullError, InvalidError
@@ -173,7 +173,7 @@ def _forget_processes(database: Path) -> None:
 
     Runs that were training when the backup was made are paused until a user resumes them.
     """
-    snapshot.verify(database)
+    migrate.verify(database)
     engine = open_engine(database)
     try:
         revision = migrate.current_version(engine)

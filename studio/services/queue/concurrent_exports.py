@@ -14,7 +14,7 @@ from studio.db.tables import Run
 from studio.db.tasks import Export
 from studio.hardware import Hardware
 from studio.services.estimates import memory_fit
-from studio.services.exports import export_formats
+from studio.services.exports import exports
 from studio.services.queue import queue
 from studio.services.runs import runs
 
@@ -54,7 +54,7 @@ class RemainingMemory:
 def export_bytes(db: Session, export: Export) -> int | None:
     """Return the peak host memory of an export in bytes; None if it is unknown."""
     run = db.get(Run, export.run_id)
-    parameters = export_formats.count_weights(run, "full") if run else 0
+    parameters = exports.count_weights(run, "full") if run else 0
     return _WEIGHT_BYTES * parameters + PROCESS_BYTES + SCORING_BYTES if parameters else None
 
 

@@ -1,15 +1,50 @@
-"""Connected workers, their slots, and their heartbeats."""
+"""Connected workers, their slots, heartbeats and hardware, with its measured speeds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pydantic import TypeAdapter, ValidationError
 from sqlmodel import Session, col, delete, select
 
+from studio.db.states import TaskStatus
 from studio.db.tables import FailingStep, Worker
-from studio.db.tasks import LoadedModel
+from studio.db.tasks import LoadedModel, Task
 from studio.hardware import Hardware, detect
-from studio.services.workers import matmul_speeds
+from studio.services.tasks import tasks
+
+SPEED_TASK_KIND = "probe"
+
+
+def enqueue_speed_measurement(db: Session, hardware: Hardware) -> None:
+    """Queue the measurement of a machine that can train, unless it is done or queued already."""
+    lasting = col(Task.status).not_in([TaskStatus.FAILED, TaskStatus.CANCELLED])
+    query = select(Task.id).where(Task.subject == speed_task_subject(hardware), lasting)
+    if hardware.torch and db.exec(query).first() is None:
+        tasks.enqueue(db, SPEED_TASK_KIND, speed_task_subject(hardware), {})
+
+
+def speed_task_subject(hardware: Hardware) -> str:
+    """Return a subject derived from everything that affects a machine's speed."""
+    gpus = [(gpu.name, gpu.capability) for gpu in hardware.gpus]
+    written = repr((hardware.device, hardware.processor, hardware.cores, gpus, hardware.torch))
+    return tasks.hashed_subject("machine", written)
+
+
+def with_measured_speeds(db: Session, hardware: Hardware) -> Hardware:
+    """Return the hardware with its measured speeds, if there are any."""
+    query = select(Task).where(
+        Task.subject == speed_task_subject(hardware),
+        Task.kind == SPEED_TASK_KIND,
+        Task.status == TaskStatus.SUCCEEDED,
+    )
+    task = db.exec(query).first()
+    if task is None:
+        return hardware
+    seconds = task.result["seconds"]
+    ratios = {name: value / seconds["float32"] for name, value in seconds.items()}
+    return replace(hardware, product_times=ratios)
+
 
 HARDWARE_ADAPTER = TypeAdapter(Hardware)
 
@@ -57,7 +92,7 @@ def training_hardware(db: Session) -> Hardware:
 
     It includes the measured speeds, once they are known.
     """
-    return matmul_speeds.with_measured_speeds(db, connected_hardware(db) or detect())
+    return with_measured_speeds(db, connected_hardware(db) or detect())
 
 
 def count_slots(db: Session) -> int:

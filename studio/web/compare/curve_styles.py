@@ -8,8 +8,8 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.services.compare import curve_groups
+from studio.services.compare.compare import label_runs
 from studio.services.compare.curve_groups import CurveGroup
-from studio.services.compare.run_labels import label_runs
 from studio.services.metrics import metrics
 from studio.services.metrics.metrics import Curves, Series
 

@@ -17,7 +17,7 @@ from fastapi import Depends, Request
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.commit_watcher import watch_commits
+from studio.db.session import watch_commits
 from studio.errors import UnavailableError
 from studio.web.auth import identity
 from studio.web.auth.identity import OptionalIdentity

@@ -16,8 +16,8 @@ from studio.errors import InvalidError
 from studio.protocols.run_dir import RunDir
 from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
-from studio.services.exports import export_formats, exports
-from studio.services.exports.export_formats import ExportOption
+from studio.services.exports import exports
+from studio.services.exports.exports import ExportOption
 from studio.services.queue import wait_reasons
 from studio.services.queue.wait_reasons import Wait
 from studio.services.runs import artifacts, runs
@@ -97,7 +97,7 @@ def format_choices(db: Session, run: Run, run_folders: Path) -> list[ExportOptio
     folder = RunDir(run_folders / str(run.id)).artifacts
     if run.status is not RunStatus.SUCCEEDED or not folder.is_dir():
         return []
-    return list(export_formats.list_options(db, run, folder))
+    return list(exports.list_options(db, run, folder))
 
 
 def _parse_choice(model: str) -> tuple[ExportKind, DType]:

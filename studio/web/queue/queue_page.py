@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from studio.db.tasks import Task
 from studio.services.estimates import run_progress
 from studio.services.models import loaded_model
-from studio.services.queue import background_overview, queue, queue_eta, task_results, wait_reasons
+from studio.services.queue import background_overview, queue, task_results, wait_reasons
 from studio.services.runs import run_commands, runs
 from studio.services.tasks import tasks
 from studio.services.workers import workers
@@ -29,7 +29,7 @@ def show(request: Request, db: DB) -> Response:
         request,
         "queue/show.html",
         live=runs.list_live(db),
-        waits=queue_eta.estimate_waits(db),
+        waits=wait_reasons.estimate_waits(db),
         workers=workers.list_alive(db),
         slots=workers.count_slots(db),
         used=background_overview.count_used_slots(db),

@@ -12,14 +12,7 @@ from studio.errors import InvalidError
 from studio.services.estimates import run_progress
 from studio.services.metrics import metric_summaries
 from studio.services.runs import runs
-from studio.services.search import (
-    query_fields,
-    query_filters,
-    query_parser,
-    run_table,
-    saved_views,
-    table_groups,
-)
+from studio.services.search import query_fields, query_filters, query_parser, run_table, saved_views
 from studio.services.search.query_parser import QueryError
 from studio.services.search.run_table import NEWEST_FIRST, TableRow, TableView
 from studio.web.http.deps import DB
@@ -75,7 +68,7 @@ def load_baseline(
 
 
 def _table_context(db: Session, view: TableView, query: TableQuery) -> dict[str, Any]:
-    grouped = table_groups.group_runs(db, view)
+    grouped = run_table.group_runs(db, view)
     if grouped:
         base = load_baseline(db, view, grouped.columns)
         opened = {

@@ -17,15 +17,15 @@ from studio.recipe import yaml
 from studio.services.compare import compare
 from studio.services.estimates import memory, run_progress
 from studio.services.metrics import metrics
-from studio.services.queue import queue, queue_eta
+from studio.services.queue import queue, wait_reasons
 from studio.services.runs import (
     artifacts,
+    bulk_actions,
     failure_report,
     fixes,
     oom_retry,
     run_commands,
     runs,
-    trash,
 )
 from studio.services.samples import sample_ratings
 from studio.services.workers import workers
@@ -79,7 +79,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         memory=_memory_figures(run),
         beginning=run_progress.startup_phases(run, folder.events.read_head(FIRST_EVENTS)),
         position=queue.position(db, run),
-        wait=queue_eta.estimate_wait(db, run),
+        wait=wait_reasons.estimate_wait(db, run),
         precisions=precisions,
         shrunk=oom_retry.list_shrinks(db, run_id),
         **_failure_context(db, run, folder),
@@ -110,7 +110,9 @@ def history_block(request: Request, run_id: int, db: DB) -> Response:
 def wait_block(request: Request, run_id: int, db: DB) -> Response:
     """Show why a run waits; empty once it has started."""
     run = runs.get(db, run_id)
-    return block(request, "runs/show.html", "wait", run=run, wait=queue_eta.estimate_wait(db, run))
+    return block(
+        request, "runs/show.html", "wait", run=run, wait=wait_reasons.estimate_wait(db, run)
+    )
 
 
 @router.get("/{run_id}/row")
@@ -133,13 +135,13 @@ def run_again(request: Request, run_id: int, db: DB, posted: PostedForm) -> Resp
 
 @router.post("/{run_id}/trash")
 def move_to_trash(request: Request, run_id: int, db: DB) -> Response:
-    trash.move_to_trash(db, [runs.get(db, run_id).id or 0])
+    bulk_actions.move_to_trash(db, [runs.get(db, run_id).id or 0])
     return redirect(request, f"/runs/{run_id}")
 
 
 @router.post("/{run_id}/restore")
 def restore(request: Request, run_id: int, db: DB) -> Response:
-    trash.restore(db, [run_id])
+    bulk_actions.restore(db, [run_id])
     return redirect(request, f"/runs/{run_id}")
 
 

@@ -11,8 +11,15 @@ from pydantic import BaseModel, Field
 
 from studio.db.summaries import MetricSummary
 from studio.services.search import query_fields
-from studio.services.search.run_table import DEFAULT_COLUMNS, NEWEST_FIRST, TableRow, TableView
-from studio.services.search.table_groups import GroupedRuns, GroupStats, RunGroup
+from studio.services.search.run_table import (
+    DEFAULT_COLUMNS,
+    NEWEST_FIRST,
+    GroupedRuns,
+    GroupStats,
+    RunGroup,
+    TableRow,
+    TableView,
+)
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 from studio.web.i18n.translation import translate

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from studio.services.search import run_table, table_groups
+from studio.services.search import run_table
 from studio.services.search.query_fields import Field
 from studio.services.search.run_table import MAX_EXPORTED, TableView
 from studio.web.runs import run_table as shown
@@ -44,7 +44,7 @@ def load_table(db: Session, view: TableView) -> TableData:
         QueryError: the query cannot be parsed.
 
     """
-    grouped = table_groups.group_runs(db, view)
+    grouped = run_table.group_runs(db, view)
     return _group_table(grouped) if grouped else _run_table(db, view)
 
 
@@ -67,7 +67,7 @@ def _run_table(db: Session, view: TableView) -> TableData:
     )
 
 
-def _group_table(grouped: table_groups.GroupedRuns) -> TableData:
+def _group_table(grouped: run_table.GroupedRuns) -> TableData:
     numbers = [item for item in grouped.columns if item.is_number]
     spread = [f"{item.name}{part}" for item in numbers for part in ("", "_sd", "_n")]
     return TableData(
@@ -86,7 +86,7 @@ def _group_table(grouped: table_groups.GroupedRuns) -> TableData:
     )
 
 
-def _spread_parts(group: table_groups.RunGroup, numbers: Sequence[Field]) -> list[Any]:
+def _spread_parts(group: run_table.RunGroup, numbers: Sequence[Field]) -> list[Any]:
     spreads = (group.spreads.get(item.name) for item in numbers)
     return [
         value

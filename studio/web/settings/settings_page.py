@@ -11,7 +11,7 @@ from studio.db.outbox import Channel, DeliveryStatus
 from studio.errors import InvalidError, StudioError
 from studio.hardware import Gpu, Hardware, package_versions
 from studio.services.accounts import secrets
-from studio.services.notifications import channels, deliveries
+from studio.services.notifications import deliveries
 from studio.services.operations import health_checks
 from studio.services.workers import launcher_status, workers
 from studio.settings import Settings
@@ -55,7 +55,7 @@ def notifications(request: Request, db: DB, config: ConfigWithSecrets) -> Respon
 def send_test(
     request: Request, db: DB, config: ConfigWithSecrets, channel: Annotated[Channel, Form()]
 ) -> Response:
-    channels.send_test(db, config, channel)
+    deliveries.send_test(db, config, channel)
     if wants_fragment(request):
         return block(request, "settings/show.html", "notices", **_notification_context(db, config))
     return redirect(request, "/settings#notices")
@@ -67,7 +67,7 @@ def _notification_context(db: DB, config: Settings) -> dict[str, Any]:
     has_worker = bool(workers.list_alive(db))
     waiting = (delivery for delivery in recent if delivery.status == DeliveryStatus.WAITING)
     return {
-        "ways": channels.list_channels(config),
+        "ways": deliveries.list_channels(config),
         "links": config.public_url,
         "last": recent,
         "tries": deliveries.list_attempts(db, recent),

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from studio.db.session import open_engine, unit_of_work
-from studio.services.runs import attempts, trash
+from studio.services.runs import attempts, bulk_actions
 from tests.support.factories import make_finished_run, metrics_event
 from tests.support.live_studio import Studio, stop_everything
 
@@ -55,7 +55,7 @@ def more(studio: Studio, name: str, count: int) -> Iterator[None]:
         added = [make_finished_run(db, name).id or 0 for _ in range(count)]
     yield
     with unit_of_work(open_engine(studio.home / "studio.db")) as db:
-        trash.move_to_trash(db, added)
+        bulk_actions.move_to_trash(db, added)
 
 
 def expect_names(page: Page, *names: str) -> None:

@@ -2,8 +2,7 @@
 
 from sqlalchemy import Engine
 
-from studio.db.commit_watcher import watch_commits
-from studio.db.session import unit_of_work
+from studio.db.session import unit_of_work, watch_commits
 from studio.db.tables import Worker
 
 

@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
-from studio.db import migrate, snapshot
+from studio.db import migrate
 from studio.db.session import open_engine, sqlite_driver, unit_of_work
 from studio.db.tables import Run
 from studio.errors import UnavailableError
@@ -59,7 +59,7 @@ def test_the_last_copies_from_before_upgrades_are_kept(empty: Engine, tmp_path: 
     with unit_of_work(empty) as db:
         add_starter_data(db, Settings(home=tmp_path / "home"))
     before = migrate.known_versions()[-2]
-    for _ in range(snapshot.MAX_COPIES + 1):
+    for _ in range(migrate.MAX_COPIES + 1):
         (tmp_path / "backups").mkdir(exist_ok=True)
         (tmp_path / "backups" / ".new-cut-off").touch()
         migrate.downgrade(empty, before)
@@ -67,7 +67,7 @@ def test_the_last_copies_from_before_upgrades_are_kept(empty: Engine, tmp_path: 
     kept = sorted((tmp_path / "backups").iterdir())
     copy = open_engine(kept[-1])
 
-    assert [path.name.endswith(f"Z-{before}.db") for path in kept] == [True] * snapshot.MAX_COPIES
+    assert [path.name.endswith(f"Z-{before}.db") for path in kept] == [True] * migrate.MAX_COPIES
     assert migrate.current_version(copy) == before
     with copy.connect() as connection:
         assert connection.execute(text("SELECT name FROM dataset")).scalar_one() == "starter"

@@ -8,7 +8,7 @@ from studio.db.tasks import Export
 from studio.protocols.events import Finished, PhaseChanged, Stopped
 from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
-from studio.services.exports import export_formats, exports
+from studio.services.exports import exports
 from studio.services.tasks import task_lifecycle
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.weights.model_facts import ModelFacts
@@ -82,7 +82,7 @@ def test_what_has_ended_stays_as_it_is(export: Export) -> None:
     ],
 )
 def test_a_format_costs_what_its_bits_say(dtype: DType, stored: str, says: str) -> None:
-    assert export_formats.describe_cost(dtype, stored).startswith(says)
+    assert exports.describe_cost(dtype, stored).startswith(says)
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("full", True), ("adapter", False)])
@@ -92,4 +92,4 @@ def test_only_weights_that_are_written_can_overflow(
 ) -> None:
     facts = ModelFacts(stats=WeightStats(sampled=9, largest=1e5, over_float16=1))
 
-    assert bool(export_formats.explain_refusal(kind, "float16", facts)) is is_refused
+    assert bool(exports.explain_refusal(kind, "float16", facts)) is is_refused

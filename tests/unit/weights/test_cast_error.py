@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from studio.recipe.float_formats import DType
-from studio.services.precision import number_formats, precision_warnings
+from studio.services.precision import number_formats, recommendation
 from studio.services.precision.incompatibilities import check
 from studio.weights import model_facts
 from tests.support.factories import make_recipe
@@ -82,11 +82,11 @@ def test_the_form_says_what_a_format_rounds(tmp_path: Path) -> None:
         "float32",
         None,
     )
-    assert not any("rounded" in one for one in precision_warnings.list_warnings(native, found))
+    assert not any("rounded" in one for one in recommendation.list_warnings(native, found))
     rounded = number_formats.plan_dtypes(narrow, found).rounded
     assert rounded is not None
     assert (rounded.to, rounded.weights, rounded.changed) == ("bfloat16", 8, 1.0)
-    (said,) = (one for one in precision_warnings.list_warnings(narrow, found) if "rounded" in one)
+    (said,) = (one for one in recommendation.list_warnings(narrow, found) if "rounded" in one)
     assert said == (
         "8 weights stored in float32 are rounded to bfloat16 on loading: of 8 sampled weights, "
         "100 % change, by 0.2 % on average and 0.2 % at most."

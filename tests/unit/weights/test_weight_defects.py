@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.services.precision import precision_warnings
+from studio.services.precision import recommendation
 from studio.weights import model_facts, safetensors_headers, weight_defects
 from studio.weights.weight_defects import WeightDefects
 from tests.support.factories import make_recipe
@@ -49,7 +49,7 @@ def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
 
     assert found.defects.all_zero == ("a.weight",)
     said = "All zeros: a.weight. The file may be incomplete; compare its size or checksum."
-    assert said in precision_warnings.list_warnings(make_recipe(), found)
+    assert said in recommendation.list_warnings(make_recipe(), found)
 
 
 def test_of_a_large_model_an_equal_share_of_each_tensor_is_read(tmp_path: Path) -> None:

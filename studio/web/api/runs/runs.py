@@ -11,7 +11,7 @@ from studio.db.tables import Run
 from studio.methods import AnyRecipe
 from studio.services import experiments
 from studio.services.queue import queue
-from studio.services.runs import attempts, run_commands, run_events, runs, tags_notes, trash
+from studio.services.runs import attempts, bulk_actions, run_commands, run_events, runs, tags_notes
 from studio.services.runs.run_events import AnyEvent
 from studio.services.search import query_parser, run_table
 from studio.services.search.run_table import TableView
@@ -166,9 +166,9 @@ def change(run_id: Id, changed: ChangedRun, db: DB, etag: EtagPrecondition) -> R
     if changed.is_held is not None:
         queue.hold(db, run_id, is_held=changed.is_held)
     if changed.is_archived is not None:
-        (trash.archive if changed.is_archived else trash.unarchive)(db, [run_id])
+        (bulk_actions.archive if changed.is_archived else bulk_actions.unarchive)(db, [run_id])
     if changed.is_trashed is not None:
-        (trash.move_to_trash if changed.is_trashed else trash.restore)(db, [run_id])
+        (bulk_actions.move_to_trash if changed.is_trashed else bulk_actions.restore)(db, [run_id])
     run = runs.get(db, run_id)
     etag.set_header(*_editable_facts(run))
     return run_out(db, run)

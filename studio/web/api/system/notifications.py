@@ -8,7 +8,7 @@ from pydantic import Field
 
 from studio.db.outbox import Channel, Delivery, DeliveryStatus
 from studio.db.outbox import DeliveryAttempt as TryRow
-from studio.services.notifications import channels, deliveries
+from studio.services.notifications import deliveries
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import After, Body, Id, Listing, Out, make_page
 from studio.web.http.deps import DB, ConfigWithSecrets
@@ -57,7 +57,8 @@ class NewTest(Body):
 def ways(config: ConfigWithSecrets) -> Listing[NotificationChannelOut]:
     """List the notification channels as the operator has configured them."""
     items = [
-        NotificationChannelOut.model_validate(channel) for channel in channels.list_channels(config)
+        NotificationChannelOut.model_validate(channel)
+        for channel in deliveries.list_channels(config)
     ]
     return Listing.complete(items)
 
@@ -80,7 +81,7 @@ def show(delivery_id: Id, db: DB) -> DeliveryOut:
 @router.post("/deliveries/test", status_code=202)
 def test(new: NewTest, db: DB, config: ConfigWithSecrets) -> DeliveryOut:
     """Send a test message through a channel."""
-    return _delivery_out(channels.send_test(db, config, new.channel), [])
+    return _delivery_out(deliveries.send_test(db, config, new.channel), [])
 
 
 def _delivery_out(delivery: Delivery, tries: list[TryRow]) -> DeliveryOut:

@@ -12,8 +12,7 @@ from studio.errors import InvalidError
 from studio.protocols.events import Event
 from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import MetricPair
-from studio.services.compare.compare import MetricCell
-from studio.services.compare.run_labels import label_runs
+from studio.services.compare.compare import MetricCell, label_runs
 from studio.services.runs import attempts, states
 from tests.support.factories import make_finished_run, make_running, metrics_event
 

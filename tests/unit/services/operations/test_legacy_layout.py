@@ -10,7 +10,7 @@ from studio.db import migrate
 from studio.db.session import open_engine, read_session, unit_of_work
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.services.datasets import pending_datasets, versions
-from studio.services.operations import home, legacy_layout
+from studio.services.operations import home
 from studio.settings import Settings
 
 ROW = b'{"messages": []}\n'
@@ -56,23 +56,23 @@ def test_a_move_that_was_cut_off_goes_on(engine: Engine, settings: Settings, old
     (older / "1").mkdir()
     (older / "train.jsonl").replace(older / "1" / "train.jsonl")
 
-    legacy_layout.migrate(engine, settings.datasets)
+    home.migrate_layout(engine, settings.datasets)
 
     assert sorted(path.name for path in (older / "1").iterdir()) == [
         "train.jsonl",
         "validation.jsonl",
     ]
-    assert not legacy_layout.needs_migration(engine)
+    assert not home.needs_migration(engine)
 
 
 @pytest.mark.usefixtures("older")
 def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: Settings) -> None:
-    legacy_layout.migrate(engine, settings.datasets)
+    home.migrate_layout(engine, settings.datasets)
     with unit_of_work(engine) as db:
         version = versions.get(db, 1, 1)
         known, version.sha256 = version.sha256, ""
 
-    legacy_layout.migrate(engine, settings.datasets)
+    home.migrate_layout(engine, settings.datasets)
 
     with read_session(engine) as db:
         assert versions.get(db, 1, 1).sha256 == known
@@ -81,7 +81,7 @@ def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: S
 def test_rows_to_measure_on_outlive_another_reading(
     engine: Engine, settings: Settings, older: Path
 ) -> None:
-    legacy_layout.migrate(engine, settings.datasets)
+    home.migrate_layout(engine, settings.datasets)
 
     with read_session(engine) as db:
         found = pending_datasets.validation_source(settings.datasets, db.get_one(Dataset, 1))

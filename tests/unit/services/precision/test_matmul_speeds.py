@@ -11,58 +11,58 @@ from studio.hardware import Hardware, detect
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import recommendation
 from studio.services.tasks import task_lifecycle, tasks
-from studio.services.workers import matmul_speeds, workers
+from studio.services.workers import workers
 from studio.settings import Settings
 
 MACHINE = Hardware(processor="P", cores=2, memory_bytes=2**34, native_bf16=False, torch="2.13")
 
 
 def probes(db: Session) -> list[Task]:
-    query = select(Task).where(Task.kind == matmul_speeds.KIND).order_by(col(Task.id))
+    query = select(Task).where(Task.kind == workers.SPEED_TASK_KIND).order_by(col(Task.id))
     return list(db.exec(query))
 
 
 def measured(db: Session, machine: Hardware, **seconds: float) -> Hardware:
-    matmul_speeds.enqueue(db, machine)
+    workers.enqueue_speed_measurement(db, machine)
     probe = probes(db)[-1]
     probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1} | seconds}
     task_lifecycle.close(probe, TaskStatus.SUCCEEDED)
     db.flush()
-    return matmul_speeds.with_measured_speeds(db, machine)
+    return workers.with_measured_speeds(db, machine)
 
 
 def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
-    matmul_speeds.enqueue(db, MACHINE)
-    matmul_speeds.enqueue(db, MACHINE)
+    workers.enqueue_speed_measurement(db, MACHINE)
+    workers.enqueue_speed_measurement(db, MACHINE)
     measured(db, MACHINE)
     tasks.cleanup(db, settings.tasks)
-    matmul_speeds.enqueue(db, MACHINE)
+    workers.enqueue_speed_measurement(db, MACHINE)
 
     assert len(probes(db)) == 1
 
 
 @pytest.mark.parametrize("status", [TaskStatus.FAILED, TaskStatus.CANCELLED])
 def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: TaskStatus) -> None:
-    matmul_speeds.enqueue(db, MACHINE)
+    workers.enqueue_speed_measurement(db, MACHINE)
     task_lifecycle.close(probes(db)[0], status)
-    matmul_speeds.enqueue(db, MACHINE)
+    workers.enqueue_speed_measurement(db, MACHINE)
 
     assert [one.status for one in probes(db)] == [status, TaskStatus.QUEUED]
-    assert matmul_speeds.with_measured_speeds(db, MACHINE) == MACHINE
+    assert workers.with_measured_speeds(db, MACHINE) == MACHINE
 
 
 @pytest.mark.parametrize("change", [{"processor": "Q"}, {"cores": 4}, {"torch": "2.14"}])
 def test_another_machine_is_measured_by_itself(db: Session, change: dict[str, object]) -> None:
     other = replace(MACHINE, **change)  # type: ignore[arg-type] # one field each
     measured(db, MACHINE)
-    matmul_speeds.enqueue(db, other)
+    workers.enqueue_speed_measurement(db, other)
 
     assert len(probes(db)) == 2
-    assert matmul_speeds.with_measured_speeds(db, other).product_times == {}
+    assert workers.with_measured_speeds(db, other).product_times == {}
 
 
 def test_nothing_is_measured_where_nothing_can_train(db: Session) -> None:
-    matmul_speeds.enqueue(db, replace(MACHINE, torch=""))
+    workers.enqueue_speed_measurement(db, replace(MACHINE, torch=""))
 
     assert probes(db) == []
 

@@ -7,7 +7,7 @@ import pytest
 from studio.hardware import Hardware
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PrecisionName
-from studio.services.precision import precision_warnings
+from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal, check
 from studio.services.precision.number_formats import plan_dtypes
 from studio.weights import family_limits
@@ -142,7 +142,7 @@ def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
     ],
 )
 def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) -> None:
-    assert list(precision_warnings.list_warnings(beside(kind), MODEL)) == [
+    assert list(recommendation.list_warnings(beside(kind), MODEL)) == [
         (
             f"{measured} of their size (root mean square over a sample of this model's weights): "
             "it starts slightly worse than the saved model."
@@ -152,8 +152,6 @@ def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) 
 
 def test_nothing_is_told_of_rounding_that_was_not_measured() -> None:
     assert (
-        list(
-            precision_warnings.list_warnings(beside("nf4"), replace(MODEL, quantisation_errors={}))
-        )
+        list(recommendation.list_warnings(beside("nf4"), replace(MODEL, quantisation_errors={})))
         == []
     )

@@ -7,7 +7,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.errors import ConflictError, InvalidError
-from studio.services.runs import bulk_actions, runs, tags_notes, trash
+from studio.services.runs import bulk_actions, runs, tags_notes
 from studio.services.runs.bulk_actions import UNDO, BulkAction
 from studio.services.search import saved_views
 from tests.support.factories import make_finished_run, make_run
@@ -39,7 +39,7 @@ def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> 
 def test_a_run_that_waits_is_not_thrown_away(db: Session) -> None:
     make_finished_run(db), make_run(db)
     with pytest.raises(ConflictError) as refused:
-        trash.move_to_trash(db, [2])
+        bulk_actions.move_to_trash(db, [2])
 
     assert refused.value.message == "Run 2 is queued."
 
@@ -49,20 +49,20 @@ def test_files_go_only_when_a_run_is_removed_for_good(db: Session, tmp_path: Pat
     file = tmp_path / "1" / "recipe.yaml"
     file.parent.mkdir()
     file.touch()
-    assert trash.remove(db, [1], tmp_path) == []
-    trash.move_to_trash(db, [1])
+    assert bulk_actions.remove(db, [1], tmp_path) == []
+    bulk_actions.move_to_trash(db, [1])
     assert file.exists()
 
-    assert (trash.remove(db, [1], tmp_path), file.exists()) == ([1], False)
+    assert (bulk_actions.remove(db, [1], tmp_path), file.exists()) == ([1], False)
 
 
 def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> None:
     for _ in range(3):
         make_finished_run(db)
-    trash.move_to_trash(db, [1, 2])
+    bulk_actions.move_to_trash(db, [1, 2])
     runs.get(db, 1).deleted_at = datetime.now(UTC) - timedelta(days=31)
 
-    assert trash.empty(db, tmp_path) == [1]
+    assert bulk_actions.empty(db, tmp_path) == [1]
 
 
 @pytest.mark.parametrize(

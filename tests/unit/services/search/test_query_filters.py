@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.services.runs import attempts, tags_notes, trash
+from studio.services.runs import attempts, bulk_actions, tags_notes
 from studio.services.search import run_table
 from studio.services.search.query_parser import QueryError
 from studio.services.search.run_table import TableView
@@ -118,8 +118,8 @@ def test_an_unknown_field_is_answered_with_a_known_one(db: Session) -> None:
 
 
 def test_archive_and_trash_are_searched_when_named(db: Session, four: list[Run]) -> None:
-    trash.archive(db, [1])
-    trash.move_to_trash(db, [2])
+    bulk_actions.archive(db, [1])
+    bulk_actions.move_to_trash(db, [2])
 
     assert len(four) == 4
     queries = ("", "is:archived", "is:trashed", "alpha", "is:archived,trashed")

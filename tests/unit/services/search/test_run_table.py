@@ -4,7 +4,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.services.runs import attempts
-from studio.services.search import run_table, table_groups
+from studio.services.search import run_table
 from studio.services.search.run_table import TableView
 from tests.support.factories import make_run, make_running, metrics_event
 
@@ -68,7 +68,7 @@ def test_groups_tell_how_many_their_mean_and_their_spread(
     db: Session, losses: list[float | None]
 ) -> None:
     assert len(losses) == 6
-    grouped = table_groups.group_runs(db, TableView(group="precision", columns=("eval_loss",)))
+    grouped = run_table.group_runs(db, TableView(group="precision", columns=("eval_loss",)))
 
     assert grouped is not None
     told = {one.value: (one.count, one.term, one.spreads["eval_loss"]) for one in grouped.groups}
@@ -85,7 +85,7 @@ def test_the_term_of_a_group_finds_its_runs(
 ) -> None:
     assert len(losses) == 6
     make_run(db, 'an "odd" name', adapter={"kind": "full"})
-    grouped = table_groups.group_runs(db, TableView(group=group))
+    grouped = run_table.group_runs(db, TableView(group=group))
 
     assert grouped is not None
     assert grouped.total == 7
@@ -103,7 +103,7 @@ def test_groups_are_sorted_by_the_mean_of_the_column(
     assert len(losses) == 6
     orders = []
     for sort in ("eval_loss", "-eval_loss"):
-        grouped = table_groups.group_runs(db, TableView(group="precision", sort=sort))
+        grouped = run_table.group_runs(db, TableView(group="precision", sort=sort))
         orders.append([one.value for one in grouped.groups] if grouped else [])
 
     assert orders == [["fp32", "bf16"], ["bf16", "fp32"]]
