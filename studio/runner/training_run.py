@@ -34,8 +34,7 @@ from studio.training.checkpoints.resume import CheckpointSaver
 from studio.training.checkpoints.store import CheckpointStore
 from studio.training.checkpoints.trainer_state import Stateful
 from studio.training.data import packed_dataset
-from studio.training.evaluation.sample_answers import AnswerSampler
-from studio.training.evaluation.sample_schedule import SampleCallback
+from studio.training.evaluation.sample_answers import AnswerSampler, SampleCallback
 from studio.training.job import TrainingJob
 from studio.training.memory import process_memory
 from studio.training.models import quantised_weights, weight_formats

@@ -17,8 +17,7 @@ from studio.recipe.quantised import Quantised
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
-from studio.training.data.token_cache import TokenCache, cache_key
-from studio.training.data.tokenisation import Examples
+from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.memory.process_memory import MemoryProbe
 from studio.training.models import loader, tokenizers, weight_formats
 from studio.training.precision import float8, format_audit

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.protocols.tokenizer_service import PACKING_WINDOW_ROWS, packing_window
-from studio.training.data import bin_packing
+from studio.training.data import packing
 
 LIMIT = 50
 SIZES = st.lists(st.integers(1, LIMIT), max_size=80)
@@ -14,7 +14,7 @@ SIZES = st.lists(st.integers(1, LIMIT), max_size=80)
 
 @given(SIZES)
 def test_every_size_is_in_one_pack_and_no_pack_is_too_full(sizes: list[int]) -> None:
-    packs = bin_packing.best_fit(sizes, LIMIT)
+    packs = packing.best_fit(sizes, LIMIT)
 
     assert sorted(chain.from_iterable(packs)) == list(range(len(sizes)))
     assert all(0 < sum(sizes[place] for place in pack) <= LIMIT for pack in packs)
@@ -22,14 +22,14 @@ def test_every_size_is_in_one_pack_and_no_pack_is_too_full(sizes: list[int]) -> 
 
 @given(SIZES)
 def test_no_two_packs_would_fit_into_one(sizes: list[int]) -> None:
-    filled = [sum(sizes[place] for place in pack) for pack in bin_packing.best_fit(sizes, LIMIT)]
+    filled = [sum(sizes[place] for place in pack) for pack in packing.best_fit(sizes, LIMIT)]
 
     assert all(one + other > LIMIT for one, other in combinations(filled, 2))
 
 
 @given(SIZES)
 def test_packs_and_their_rows_keep_the_order_of_the_file(sizes: list[int]) -> None:
-    packs = bin_packing.best_fit(sizes, LIMIT)
+    packs = packing.best_fit(sizes, LIMIT)
 
     assert [sorted(pack) for pack in packs] == packs
     assert sorted(packs) == packs
@@ -39,12 +39,12 @@ def test_packs_and_their_rows_keep_the_order_of_the_file(sizes: list[int]) -> No
 def test_a_window_packs_as_if_there_were_no_other(rows: dict[int, int]) -> None:
     numbers = sorted(rows)
     sizes = [rows[number] for number in numbers]
-    packs = bin_packing.pack_rows(numbers, sizes, LIMIT)
+    packs = packing.pack_rows(numbers, sizes, LIMIT)
     told = [[numbers[place] for place in pack] for pack in packs]
 
     alone = []
     for start in range(1, 3 * PACKING_WINDOW_ROWS, PACKING_WINDOW_ROWS):
         some = [number for number in numbers if number in packing_window(start)]
-        fitted = bin_packing.best_fit([rows[number] for number in some], LIMIT)
+        fitted = packing.best_fit([rows[number] for number in some], LIMIT)
         alone += [[some[place] for place in pack] for pack in fitted]
     assert told == alone

@@ -31,7 +31,7 @@ from studio.runner.sandbox import (
     fork_child,
 )
 from studio.runner.tokenizer.cache import TokenizerCache, load_tokenizer
-from studio.training.data import packing_preview, token_preview
+from studio.training.data import packing, token_preview
 
 IDLE_SECONDS = 600.0
 _LOADED_MARKER = b"\n"
@@ -163,7 +163,7 @@ def _answer(
     """Answer in a child: changes to its state do not affect the server."""
     try:
         if request.window and sizes is None:
-            sizes = packing_preview.measure_rows(request, tokenizer)
+            sizes = packing.measure_rows(request, tokenizer)
             yield sizes.model_dump_json().encode() + b"\n"
         answer = _HANDLERS[request.kind](request, tokenizer, sizes)
     except StudioError as error:

@@ -3,21 +3,136 @@
 A model learns an answer together with the end mark behind it: without that mark it would never
 learn to stop. If the template marks answers itself (`{% generation %}`), those spans are used;
 otherwise an answer begins where the prompt before it ends.
+
+In OpenAI's format, a tool call's arguments are JSON in a string. Most templates serialise objects
+to JSON themselves, a few expect strings; a probe finds out which. A template without tool support
+omits tools silently, so its output is checked.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from studio.errors import TrainingError
-from studio.training.data import tool_calls
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
+
+_DEFINED, _CALLED, _GIVEN, _RETURNED = "xyzzy_defined", "xyzzy_called", "plover", "plugh42"
+"""Words that no template writes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSupport:
+    """Which parts of tool use a template renders."""
+
+    definitions: bool
+    calls: bool
+    results: bool
+    as_objects: bool = True
+    """Whether it expects a call's arguments as parsed objects."""
+
+
+class RenderRow(Protocol):
+    """Renders a row, or returns "" if the template refuses it."""
+
+    def __call__(self, row: TrainingRow, /, *, as_objects: bool) -> str: ...
+
+
+def detect_tool_support(write: RenderRow) -> ToolSupport:
+    """Find out which parts of tool use a template renders."""
+    defined = write(
+        TrainingRow(messages=_QUESTION, tools=(_probe_tool(_DEFINED),)), as_objects=True
+    )
+    conversation = TrainingRow(messages=_TALK, tools=(_probe_tool(_CALLED),))
+    for as_objects in (True, False):
+        text = write(conversation, as_objects=as_objects)
+        # Python's own format for an object is not JSON: such a template needs strings.
+        if _GIVEN in text and f"'{_GIVEN}'" not in text:
+            return ToolSupport(
+                _DEFINED in defined, calls=True, results=_RETURNED in text, as_objects=as_objects
+            )
+    return ToolSupport(_DEFINED in defined, calls=False, results=False)
+
+
+def has_tools(row: TrainingRow) -> bool:
+    return bool(row.tools) or any(turn.get("tool_calls") for turn in row.messages)
+
+
+def missing_support(row: TrainingRow, support: ToolSupport) -> str:
+    """Return which of a row's tool features the template would omit, or ""."""
+    calls = any(turn.get("tool_calls") for turn in row.messages)
+    if row.tools and not support.definitions:
+        return "it does not render tool definitions"
+    if calls and not support.calls:
+        return "it does not render tool calls"
+    if calls and not support.results and any(turn["role"] == "tool" for turn in row.messages):
+        return "it does not render tool results"
+    return ""
+
+
+def to_template_message(message: Message, *, as_objects: bool = True) -> dict[str, Any]:
+    """Return a turn in the form templates expect."""
+    turn = {name: value for name, value in message.items() if name != "weight"}
+    if not turn.get("tool_calls"):
+        turn.pop("tool_calls", None)
+        return turn
+    convert: Callable[[Any], Any] = _parse_arguments if as_objects else _dump_arguments
+    return turn | {"tool_calls": [_convert_call(call, convert) for call in turn["tool_calls"]]}
+
+
+def _convert_call(call: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401 -- from a user's file
+    function = call["function"]
+    arguments = change(function.get("arguments", "{}"))
+    return {"type": "function", **call, "function": {**function, "arguments": arguments}}
+
+
+def _parse_arguments(arguments: Any) -> Any:  # noqa: ANN401 -- from a user's file
+    """Parse arguments to an object; invalid JSON is returned as the model wrote it."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+
+
+def _dump_arguments(arguments: Any) -> str:  # noqa: ANN401 -- from a user's file
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _probe_tool(name: str) -> dict[str, Any]:
+    properties = {"colossal": {"type": "string", "description": "Said aloud."}}
+    parameters = {"type": "object", "properties": properties, "required": ["colossal"]}
+    function = {"name": name, "description": "Moves you.", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+_ID = "abcde1234"
+"""The length that the strictest templates require."""
+_QUESTION: tuple[Message, ...] = ({"role": "user", "content": "?"},)
+_TALK: tuple[Message, ...] = (
+    *_QUESTION,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": _ID,
+                "type": "function",
+                "function": {"name": _CALLED, "arguments": json.dumps({"colossal": _GIVEN})},
+            }
+        ],
+    },
+    {"role": "tool", "content": _RETURNED, "tool_call_id": _ID, "name": _CALLED},
+    {"role": "assistant", "content": "."},
+)
+
 
 Span = tuple[int, int]
 
@@ -140,11 +255,7 @@ class ChatTemplate:
 
         """
         for row in rows:
-            if (
-                problem := tool_calls.missing_support(row, self.tool_support)
-                if tool_calls.has_tools(row)
-                else ""
-            ):
+            if problem := missing_support(row, self.tool_support) if has_tools(row) else "":
                 raise ChatTemplateError(problem)
         texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
         if not self._marked:
@@ -168,16 +279,13 @@ class ChatTemplate:
         return starts
 
     @cached_property
-    def tool_support(self) -> tool_calls.ToolSupport:
+    def tool_support(self) -> ToolSupport:
         """Which parts of tool use the template renders."""
-        return tool_calls.detect_tool_support(self._render_or_empty)
+        return detect_tool_support(self._render_or_empty)
 
     def _render_or_empty(self, row: TrainingRow, *, as_objects: bool) -> str:
         """Render a row, or return "" if the template refuses it."""
-        turns = [
-            tool_calls.to_template_message(message, as_objects=as_objects)
-            for message in row.messages
-        ]
+        turns = [to_template_message(message, as_objects=as_objects) for message in row.messages]
         try:
             return self._render_messages([turns], row.tools)[0][0]
         except ChatTemplateError:
@@ -199,8 +307,8 @@ class ChatTemplate:
 
     def _to_template_message(self, message: Message) -> dict[str, Any]:
         if not message.get("tool_calls"):
-            return tool_calls.to_template_message(message)
-        return tool_calls.to_template_message(message, as_objects=self.tool_support.as_objects)
+            return to_template_message(message)
+        return to_template_message(message, as_objects=self.tool_support.as_objects)
 
     def _render_messages(
         self,

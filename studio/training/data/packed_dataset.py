@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from studio.errors import TrainingError
-from studio.training.data import bin_packing, tokenisation
+from studio.training.data import packing, tokenisation
 from studio.training.data.labels import IGNORE_INDEX
 from studio.training.data.tokenisation import Examples
 
@@ -47,7 +47,7 @@ def pack_examples(examples: Examples, limit: int) -> Examples:
     rows = tokenisation.row_tensors(examples.data)
     sizes = [len(row["input_ids"]) for row in rows]
     trained_counts = [int((row["labels"][1:] != IGNORE_INDEX).sum()) for row in rows]
-    packs = bin_packing.pack_rows([row.number for row in examples.rows], sizes, limit)
+    packs = packing.pack_rows([row.number for row in examples.rows], sizes, limit)
     return replace(
         examples,
         packs=packs,

@@ -25,7 +25,7 @@ from studio.protocols.tokenizer_service import (
     TokenizerRequest,
     TokenPreview,
 )
-from studio.training.data import chat_templates, packing_preview
+from studio.training.data import chat_templates, packing
 from studio.training.data.chat_templates import ChatTemplate, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
 from studio.training.data.rows import TrainingRow, to_training_row
@@ -64,7 +64,7 @@ def preview_tokens(
     row = _parse_row(request)
     if row is None:
         return _empty_preview("This answer was rated bad, so nothing in this row is trained on.")
-    template = packing_preview.load_template(request, [row], tokenizer)
+    template = packing.load_template(request, [row], tokenizer)
     show = partial(
         _iter_tokens, template=template, tokenizer=tokenizer, max_length=request.max_length
     )
@@ -74,10 +74,10 @@ def preview_tokens(
         return preview
     if problem := sizes.trouble or _held_out_note(request, sizes):
         return preview.model_copy(update={"sentences": [*preview.sentences, problem]})
-    sizes_by_row = packing_preview.rows_packed_with(request, sizes)
+    sizes_by_row = packing.rows_packed_with(request, sizes)
     if not sizes_by_row:
         return preview
-    rows = packing_preview.read_rows(request, sizes_by_row)
+    rows = packing.read_rows(request, sizes_by_row)
     labelled_rows = zip(rows, label_rows(rows, template, tokenizer), strict=True)
     pack = _build_pack(
         request,

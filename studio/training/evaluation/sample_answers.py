@@ -1,13 +1,19 @@
 """Generate answers to fixed validation prompts, so that users can read what training changed."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 from transformers.pytorch_utils import Conv1D
 
 from studio.protocols.events import Sampled, SampleStage
@@ -15,6 +21,7 @@ from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
 from studio.training.models import quantised_weights
 from studio.training.models.eval_context import evaluation_mode
+from studio.training.monitoring.reporter import Throughput
 
 _BATCH_SIZE = 8
 
@@ -146,3 +153,35 @@ def _message_text(message: Message) -> str:
     calls = message.get("tool_calls") or ()
     call_texts = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
     return "\n".join(part for part in (message["content"], *call_texts) if part)
+
+
+class SampleCallback(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+    """Generates answers a few times, spread evenly over the run.
+
+    Whether a validation is one of them depends only on its step, so a run that resumes from a
+    checkpoint answers at the same steps.
+    """
+
+    def __init__(self, times: int, answer: Callable[[], object], throughput: Throughput) -> None:
+        self._times = times
+        self._answer = answer
+        self._throughput = throughput
+
+    def on_evaluate(
+        self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
+    ) -> None:
+        if control.should_training_stop or state.global_step >= state.max_steps:
+            return  # The answers after training follow now.
+        if is_due(state.global_step, state.max_steps, state.eval_steps, self._times):
+            self._answer()
+            self._throughput.resume()
+
+
+def is_due(step: int, steps: int, eval_steps: int, times: int) -> bool:
+    """Whether this validation is the first at or after one of `times` even parts of the run.
+
+    `eval_steps` is the number of steps between two validations.
+    """
+    return (
+        step > 0 and step * (times + 1) // steps > max(step - eval_steps, 0) * (times + 1) // steps
+    )

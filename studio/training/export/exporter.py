@@ -33,7 +33,7 @@ from studio.training.data.tokenisation import Examples
 from studio.training.evaluation import perplexity
 from studio.training.evaluation.perplexity import Perplexity
 from studio.training.export import dtype_conversion
-from studio.training.export.sharded_weights import ShardLayout
+from studio.training.export.dtype_conversion import ShardLayout
 from studio.training.models import adapter_base, loader, tokenizers
 from studio.weights import safetensors_headers
 

@@ -24,7 +24,7 @@ from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.tokenizer_service import PackingWindow, TokenizerRequest
 from studio.runner.training_run import load_recipe
 from studio.services.estimates import run_duration
-from studio.training.data import packed_dataset, packing_preview, tokenisation
+from studio.training.data import packed_dataset, packing, tokenisation
 from studio.training.data.labels import IGNORE_INDEX
 from studio.training.data.rows import TrainingRow
 from studio.training.job import TrainingJob
@@ -167,9 +167,9 @@ def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Pat
     asked = TokenizerRequest(
         kind="tokens", model="", row={}, number=1, max_length=100, window=window
     )
-    sizes = packing_preview.measure_rows(asked, tiny.tokenizer())
+    sizes = packing.measure_rows(asked, tiny.tokenizer())
     every = [asked.model_copy(update={"number": number}) for number in range(1, len(rows) + 1)]
-    seen = [list(packing_preview.rows_packed_with(one, sizes)) for one in every]
+    seen = [list(packing.rows_packed_with(one, sizes)) for one in every]
 
     assert [pack for pack in seen if pack] == [
         next(pack for pack in learnt if number in pack) for number in sorted(numbers)

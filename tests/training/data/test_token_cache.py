@@ -13,8 +13,7 @@ from studio.runner.execution import execute_run
 from studio.training.data import tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import TrainingRow
-from studio.training.data.token_cache import TokenCache, cache_key
-from studio.training.data.tokenisation import Examples
+from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, RwkvConfig
 
 from studio.training.export import dtype_conversion
-from studio.training.export.dtype_conversion import ConversionStats
-from studio.training.export.sharded_weights import ShardLayout
+from studio.training.export.dtype_conversion import ConversionStats, ShardLayout
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow

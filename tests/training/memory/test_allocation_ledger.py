@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from studio.training.memory.allocation_ledger import AllocationLedger
+from studio.training.memory.dry_run import AllocationLedger
 
 KILO = 1000
 NUMBER = 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from studio.training.evaluation.sample_schedule import is_due
+from studio.training.evaluation.sample_answers import is_due
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,14 @@
-"""Find the rows that share a packed example with a given row. Needs no torch."""
+"""Choose which rows share an example, and find those that share it with a given row.
+
+Whole rows, as many as fit. Rows are only packed with others near them in their file, so that
+previewing one row does not require reading all of them. Works on lengths only and needs no torch.
+"""
 
 import json
 import time
-from collections.abc import Collection, Iterator
-from itertools import chain, islice
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -15,10 +20,47 @@ from studio.protocols.tokenizer_service import (
     TokenizerRequest,
     packing_window,
 )
-from studio.training.data import bin_packing, chat_templates
+from studio.training.data import chat_templates
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, label_rows
 from studio.training.data.rows import TrainingRow, to_training_row, validation_indices
+
+
+def pack_rows(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """Return the indices of rows that share an example, for all rows that are trained on.
+
+    Rows keep their order within an example and between examples.
+    """
+    packed: list[list[int]] = []
+    for _, group in groupby(
+        range(len(numbers)), key=lambda place: packing_window(numbers[place]).start
+    ):
+        indices = list(group)
+        packs = best_fit([sizes[index] for index in indices], limit)
+        packed += [[indices[position] for position in pack] for pack in packs]
+    return packed
+
+
+def best_fit(sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """Pack sizes into bins of a limit that no single size exceeds: best fit, the largest first.
+
+    Each size goes into the bin with the least room left for it, or into a new bin if none has room;
+    so no two resulting bins could be merged.
+    """
+    packs: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []
+    for index in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+        size = sizes[index]
+        best = bisect_left(rooms, (size, 0))
+        if best < len(rooms):
+            room, pack = rooms.pop(best)
+        else:
+            room, pack = limit, len(packs)
+            packs.append([])
+        packs[pack].append(index)
+        insort(rooms, (room - size, pack))
+    return sorted(sorted(pack) for pack in packs)
+
 
 _CHUNK_ROWS = 50
 """Rows measured at a time: all tokens of a window at once would take too much memory."""
@@ -68,7 +110,7 @@ def rows_packed_with(request: TokenizerRequest, sizes: RowLengths) -> dict[int, 
         (number, min(tokens, limit)) for number, tokens, first in row_lengths if 0 < first < limit
     ]
     numbers = [number for number, _ in usable]
-    packs = bin_packing.pack_rows(numbers, [tokens for _, tokens in usable], limit)
+    packs = pack_rows(numbers, [tokens for _, tokens in usable], limit)
     own_pack = next(
         (pack for pack in packs if request.number in (numbers[index] for index in pack)), []
     )
