@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from studio import resources
+from studio import files, resources
 from studio.db.session import explain_errors
 from studio.errors import UnavailableError
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-import os
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -48,9 +47,9 @@ def create(engine: Engine, to: Path) -> None:
         ):
             connection.exec_driver_sql("VACUUM INTO ?", (str(unfinished),))
         verify(unfinished)
-        _fsync(unfinished)
+        files.sync(unfinished)
         unfinished.replace(to)
-        _fsync(to.parent)
+        files.sync(to.parent)
     finally:
         for leftover in to.parent.glob(f"{unfinished.name}*"):
             leftover.unlink()
@@ -91,14 +90,6 @@ def create_before_upgrade(engine: Engine, folder: Path, revision: str) -> Path:
     for old in sorted(folder.glob("*Z-*.db"))[:-MAX_COPIES]:
         old.unlink()
     return backup_path
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 BACKUPS = "backups"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from studio import files
 from studio.protocols.events import EventLog
 from studio.schemas.field_docs import FieldDocs
 
@@ -106,9 +107,7 @@ class RunDir(WorkDir):
 
     def write_exit_code(self, pid: int, code: int) -> None:
         """Record the exit code of a process, for processes that cannot wait for it."""
-        temporary_path = self._exit.with_suffix(".new")
-        temporary_path.write_text(json.dumps({"pid": pid, "code": code}), encoding="utf-8")
-        temporary_path.replace(self._exit)
+        files.replace_text(self._exit, json.dumps({"pid": pid, "code": code}))
 
     def read_exit_code(self, pid: int) -> int | None:
         """Return the recorded exit code of a process, or None if there is none."""

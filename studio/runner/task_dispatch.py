@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from studio import files
 from studio.protocols.events import Event, Finished, PhaseChanged
 from studio.protocols.tasks import TASK_DEFINITIONS, TaskDir, TaskSpec
 
@@ -28,9 +29,7 @@ def run_task(folder: TaskDir, emit: Callable[[Event], None]) -> Finished:
     spec = TaskSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     folder.files.mkdir(exist_ok=True)
     result = load_function(spec.kind)(folder, spec.params, ProgressReporter(emit).report)
-    unfinished = folder.result.with_suffix(".new")
-    unfinished.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
-    unfinished.replace(folder.result)
+    files.replace_text(folder.result, json.dumps(result, allow_nan=False))
     return Finished(metrics={})
 
 

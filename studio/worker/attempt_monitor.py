@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from studio import files
 from studio.db.states import RunCommand
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir, WorkDir
@@ -47,9 +48,7 @@ class MonitoredAttempt:
         now = time.monotonic()
         if command is not self._requested:
             written_command = RunCommand.PAUSE if command is RunCommand.DRAIN else command
-            command_file = self.folder.command.with_suffix(".new")
-            command_file.write_text(written_command.value, encoding="ascii")
-            command_file.replace(self.folder.command)
+            files.replace_text(self.folder.command, written_command.value)
             launcher.stop(self.handle)
             self._requested, self._requested_at = command, now
             return

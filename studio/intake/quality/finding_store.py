@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
+from studio import files
 from studio.intake.files.read_progress import ProgressCallback
 from studio.intake.quality.dataset_checks import Finding, check_dataset
 from studio.intake.rows.filters import Part
@@ -35,9 +36,7 @@ def check_and_store(
         _finding_key(finding.code, finding.part): [finding.rows, finding.twins]
         for finding in findings
     }
-    temporary = folder / f"{FINDINGS_FILE}.new"
-    temporary.write_text(json.dumps(rows), encoding="utf-8")
-    temporary.replace(folder / FINDINGS_FILE)
+    files.replace_text(folder / FINDINGS_FILE, json.dumps(rows))
     on_progress(1)
     return [replace(finding, rows=finding.rows[:SHOWN_ROWS], twins=[]) for finding in findings]
 

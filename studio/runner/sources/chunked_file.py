@@ -1,6 +1,5 @@
 """Write a file as it arrives in chunks: count, report progress and enforce a size limit."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +56,6 @@ class ChunkWriter:
             )
         else:
             self.report(f"downloaded {format_size(done)}", None)
-
-
-def sync_to_disk(path: Path) -> None:
-    """Sync a file, or a folder and all files in it, to disk, so that later readers need not."""
-    for member in (*path.iterdir(), path) if path.is_dir() else (path,):
-        handle = os.open(member, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def format_size(size: int) -> str:

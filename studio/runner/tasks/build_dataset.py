@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from studio import files
 from studio.errors import StudioError
 from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_file
 from studio.intake.conversion.job import (
@@ -16,7 +17,6 @@ from studio.intake.conversion.job import (
 from studio.intake.files.limits import Limits
 from studio.protocols.tasks import TaskDir
 from studio.runner.sandbox import limit_reading
-from studio.runner.sources.chunked_file import sync_to_disk
 from studio.runner.task_dispatch import ReportProgress
 
 
@@ -52,7 +52,7 @@ def _write_rows(job: ConversionJob, rows: Path, report: ReportProgress) -> dict[
         # On a full disk, partial rows would take space that everything else needs.
         shutil.rmtree(rows, ignore_errors=True)
         raise
-    sync_to_disk(rows)
+    files.sync_folder(rows)
     return {
         "rows": str(rows),
         "converted": CONVERSION_RESULT_ADAPTER.dump_python(conversion, mode="json"),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from studio import files
 from studio.data_sources import (
     FetchLimits,
     FetchRequest,
@@ -23,7 +24,7 @@ from studio.intake.files import limits
 from studio.protocols.tasks import TaskDir
 from studio.runner.sandbox import limit_reading
 from studio.runner.sources import http, hub, s3
-from studio.runner.sources.chunked_file import CHUNK_BYTES, format_size, sync_to_disk
+from studio.runner.sources.chunked_file import CHUNK_BYTES, format_size
 from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
@@ -41,7 +42,7 @@ def fetch(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> di
     report("reading the first rows", 0.9)
     with limit_reading(allowed, file.stat().st_size) as limited:
         detection = detect_file(File(path=file, filename=filename), limited)
-    sync_to_disk(file)
+    files.sync(file)
     result = FetchResult(
         file=file.relative_to(folder.files).as_posix(),
         filename=filename,

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlmodel import Session, func, select
 
+from studio import files
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
@@ -81,8 +82,8 @@ def _import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
         first.mkdir()
         conversion = _interactive_reading(_upload_reading(upload)).write_rows(first)
         pending_datasets.move_files(upload, stage)
-        atomic_dirs.sync_dir(first)
-        atomic_dirs.sync_dir(stage)
+        files.sync_folder(first)
+        files.sync_folder(stage)
         # The first statement takes the database's write lock: all slow work is done before it.
         dataset.name = datasets.available_name(db, dataset.name, is_chosen=not upload.may_rename)
         pending_datasets.insert_row(db, folder, stage, dataset)
@@ -115,7 +116,7 @@ def rebuild(
         check_in_child(job)
         with atomic_dirs.staging_dir(home) as stage:
             conversion = _interactive_reading(job).write_rows(stage)
-            atomic_dirs.sync_dir(stage)
+            files.sync_folder(stage)
             with unit_of_work(engine) as db:
                 return save_version(db, home, stage, conversion)
     except SlowReadingError:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sqlmodel import Session
 
+from studio import files
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset
 from studio.errors import InvalidError
@@ -72,7 +73,7 @@ def create(db: Session, folder: Path, upload: Upload) -> Dataset:
         dataset = build_row(upload)
         dataset.status = DatasetStatus.DRAFT
         move_files(upload, stage)
-        atomic_dirs.sync_dir(stage)
+        files.sync_folder(stage)
         # The first statement takes the database's write lock: all slow work is done before it.
         dataset.name = datasets.available_name(db, dataset.name, is_chosen=bool(upload.name))
         return insert_row(db, folder, stage, dataset)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlmodel import Session, select
 
-from studio import starter
+from studio import files, starter
 from studio.db.tables import Dataset, DatasetVersion
 from studio.intake.conversion.converter import hash_rows
 from studio.intake.mapping import Mapping
@@ -51,7 +51,7 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
             ],
         )
         db.add(version)
-        atomic_dirs.sync_dir(stage)
+        files.sync_folder(stage)
         atomic_dirs.move_into_place(stage, folder / str(dataset.id))
     return dataset
 

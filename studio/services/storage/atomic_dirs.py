@@ -6,7 +6,6 @@ Whenever a crash happens, a row has its files. A crash may only leave a folder w
 """
 
 import errno
-import os
 import shutil
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from uuid import uuid4
 from sqlalchemy import event
 from sqlmodel import Session
 
+from studio import files
 from studio.errors import DiskFullError
 
 _STAGING_PREFIX = ".new-"
@@ -53,19 +53,13 @@ def staging_dir(parent: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def sync_dir(stage: Path) -> None:
-    """Flush everything in a folder to disk."""
-    for path in (*stage.iterdir(), stage):
-        _sync(path)
-
-
 def move_into_place(stage: Path, folder: Path) -> None:
     """Move a staged folder to where its row expects it."""
     if folder.exists():
         # No row has this id yet, so this folder was left by a crash.
         shutil.rmtree(folder)
     stage.replace(folder)
-    _sync(folder.parent)
+    files.sync(folder.parent)
 
 
 def delete_on_commit(db: Session, folder: Path) -> None:
@@ -105,11 +99,3 @@ def finish_deletions(parent: Path, names: Container[str]) -> None:
 
 def _is_orphan(path: Path, names: Container[str]) -> bool:
     return path.name.isdecimal() and path.name not in names
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,6 +7,7 @@ from typing import Literal
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from studio import files
 from studio.processes.start_time import process_start_time
 from studio.settings import Settings
 
@@ -48,10 +49,7 @@ class LauncherStatus(BaseModel):
 
 
 def write(settings: Settings, launcher: LauncherStatus) -> None:
-    path = _path(settings)
-    new = path.with_suffix(".new")
-    new.write_text(launcher.model_dump_json(), encoding="utf-8")
-    new.replace(path)
+    files.replace_text(_path(settings), launcher.model_dump_json())
 
 
 def read(settings: Settings) -> LauncherStatus:

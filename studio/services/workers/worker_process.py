@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlmodel import Session
 
+from studio import files
 from studio.db.column_types import HOME_DIRS
 from studio.services.tasks import exit_diagnosis
 from studio.services.workers import workers
@@ -35,11 +36,8 @@ class WorkerExit(BaseModel):
 
 
 def write(settings: Settings, worker_exit: WorkerExit) -> None:
-    path = settings.home / FILE_NAME
-    new = path.with_suffix(".new")
     with suppress(OSError):  # On a full disk, pages only report that no worker is running.
-        new.write_text(worker_exit.model_dump_json(), encoding="utf-8")
-        new.replace(path)
+        files.replace_text(settings.home / FILE_NAME, worker_exit.model_dump_json())
 
 
 def clear(settings: Settings) -> None:

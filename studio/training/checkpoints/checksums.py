@@ -9,7 +9,6 @@ digest of itself.
 """
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from studio import files
 
 MANIFEST = "MANIFEST.json"
 
@@ -62,20 +63,20 @@ def commit_folder(folder: Path, target: Path, manifest: CheckpointManifest) -> C
         OSError: the disk failed or is full. Nothing was put in the place.
 
     """
-    files = sorted(folder.iterdir())
+    written = sorted(folder.iterdir())
     with ThreadPoolExecutor() as pool:
-        flushed, hashed = pool.map(_sync_to_disk, files), pool.map(_checksum_file, files)
+        flushed, hashed = pool.map(files.sync, written), pool.map(_checksum_file, written)
         list(flushed)
-        entries = {file.name: entry for file, entry in zip(files, hashed, strict=True)}
+        entries = {file.name: entry for file, entry in zip(written, hashed, strict=True)}
     complete_manifest = manifest.model_copy(update={"files": entries}).with_digest()
     (folder / MANIFEST).write_text(
         complete_manifest.model_dump_json(indent=1) + "\n", encoding="utf-8"
     )
-    _sync_to_disk(folder / MANIFEST)
-    _sync_to_disk(folder)
+    files.sync(folder / MANIFEST)
+    files.sync(folder)
     remove_folder(target)
     folder.rename(target)
-    _sync_to_disk(target.parent)
+    files.sync(target.parent)
     return complete_manifest
 
 
@@ -144,12 +145,3 @@ def _checksum_file(path: Path) -> FileChecksum:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return FileChecksum(size=path.stat().st_size, sha256=digest)
-
-
-def _sync_to_disk(path: Path) -> None:
-    """Sync a file, or a folder's directory entry, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
