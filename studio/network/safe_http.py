@@ -134,17 +134,9 @@ def post(
         UnavailableError: it cannot be reached, or took longer than `seconds` in total.
 
     """
-    parts, deadline = _parse_url(url), time.monotonic() + seconds
-    with (
-        _explain_errors(deadline),
-        _open_connection(parts, seconds, allow_internal=allow_internal) as connection,
-    ):
-        connection.request("POST", _request_target(parts), body, dict(headers))
-        status = connection.getresponse().status
-        # A response cut off by the timer looks like one that ended normally.
-        if time.monotonic() >= deadline:
-            raise TimeoutError
-        return status
+    opened = open_url(url, headers, seconds=seconds, allow_internal=allow_internal, body=body)
+    with opened as response:
+        return response.status
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +198,9 @@ def open_url(
                 verb = "GET" if body is None else "POST"
                 connection.request(verb, _request_target(parts), body, dict(headers))
                 response = stack.enter_context(closing(connection.getresponse()))
+                # A response cut off by the timer looks like one that ended normally.
+                if time.monotonic() >= deadline:
+                    raise TimeoutError
             location = response.headers.get("Location", "")
             if response.status not in _REDIRECT_STATUSES or not location or body is not None:
                 yield HttpResponse(url, response.status, response.headers, response, deadline)

@@ -201,7 +201,9 @@ def _dry_run(engine: Engine, settings: Settings, run: Run) -> float:
         spec = TaskSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")
         chore_id = chore.id or 0
-    subprocess.run([sys.executable, "-m", "studio.runner.task_main", str(folder.root)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "studio.runner.work_main", "task", str(folder.root)], check=True
+    )
     with unit_of_work(engine) as db:
         tasks.apply_events(tasks.get(db, chore_id), *folder.events.read(), folder)
         found = estimates.estimate_recipe(db, run.recipe).memory

@@ -30,7 +30,7 @@ def measure(gigabytes: float = GIGABYTES) -> Iterator[Measurement]:
         settings = Settings(home=Path(scratch) / "home")
         folder = _asked(settings, round(gigabytes * 10**9) // ROW_BYTES)
         began = time.monotonic()
-        command = [sys.executable, "-m", "studio.runner.task_main", str(folder)]
+        command = [sys.executable, "-m", "studio.runner.work_main", "task", str(folder)]
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _pid, status, used = os.wait4(child.pid, 0)
         took = time.monotonic() - began

@@ -96,8 +96,8 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     yield begin
     for loop in loops:
         stop_processes(loop)
-        for handle, child in loop.launcher._children.items():  # type: ignore[attr-defined] # Local's own
-            LocalLauncher.kill(loop.launcher, handle)  # type: ignore[arg-type] # as above
+        for handle, child in loop.launcher._children.items():
+            LocalLauncher.kill(loop.launcher, handle)
             _ = child.child and child.child.wait()
 
 
@@ -192,10 +192,10 @@ def test_a_run_with_broken_files_fails_and_the_others_go_on(
         with unit_of_work(engine) as db:
             run_commands.pause(db, 1)
     if "restarted" in when:
-        children = loop.launcher._children  # type: ignore[attr-defined] # Local's own
+        children = loop.launcher._children
         loop.monitored.clear()
         loop = start()
-        loop.launcher._children = children  # type: ignore[attr-defined] # so that none is a zombie
+        loop.launcher._children = children
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     run = run_of(loop, 1)
@@ -266,7 +266,7 @@ def test_a_run_that_cannot_be_adopted_fails_and_the_others_are(
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     assert run_of(loop, 1).error_code == "not_followed"
-    assert LocalLauncher.poll(first.launcher, run_of(loop, 2).handle) is None  # type: ignore[arg-type] # a Local
+    assert LocalLauncher.poll(first.launcher, run_of(loop, 2).handle) is None
     finish(loop, 2)
 
 

@@ -49,7 +49,7 @@ def loop(
     )
     made.adopt(alone=True)
     yield made
-    for handle in made.launcher._children:  # type: ignore[attr-defined] # as a Local has them
+    for handle in made.launcher._children:
         made.launcher.kill(handle)
         wait_until(partial(is_gone, made, handle))
     stop_processes(made)

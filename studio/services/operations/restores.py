@@ -11,7 +11,6 @@ Everything happens inside the home, which may be a mount point and then cannot b
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -128,7 +127,7 @@ def _require_room(home: Path, manifest: BackupManifest) -> None:
 
 def _copy_and_verify(home: Path, source: OpenBackup, on_progress: ProgressCallback) -> None:
     """Copy and verify all files, then commit."""
-    with _staging_dir(home) as stage:
+    with atomic_dirs.staging_dir(home, _RESTORING) as stage:
         (stage / "old").mkdir()
         for name, entry in source.manifest.files.items():
             path = stage / "new" / name
@@ -143,17 +142,6 @@ def _copy_and_verify(home: Path, source: OpenBackup, on_progress: ProgressCallba
         os.sync()
         stage.replace(home / _RESTORED)
         os.sync()
-
-
-@contextmanager
-def _staging_dir(home: Path) -> Iterator[Path]:
-    stage = home / _RESTORING
-    try:
-        with atomic_dirs.explain_disk_full():
-            stage.mkdir(mode=0o700)
-            yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 _RUN = table("run", *map(column, ("status", "handle", "lease_until", "pid", "pid_started")))

@@ -42,12 +42,12 @@ def explain_disk_full() -> Iterator[None]:
 
 
 @contextmanager
-def staging_dir(parent: Path) -> Iterator[Path]:
+def staging_dir(parent: Path, name: str = "") -> Iterator[Path]:
     """Create a staging folder; it is deleted afterwards unless it was moved into place."""
-    stage = parent / f"{_STAGING_PREFIX}{uuid4().hex}"
+    stage = parent / (name or f"{_STAGING_PREFIX}{uuid4().hex}")
     try:
         with explain_disk_full():
-            stage.mkdir(parents=True)
+            stage.mkdir(mode=0o700, parents=True)
             yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)

@@ -45,15 +45,7 @@ def single_process(
 
     """
     with _lock_file(home, role) as lock:
-        end = time.monotonic() + patience_seconds
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= end:
-                    raise _in_use_error(home) from error
-                time.sleep(_POLL_SECONDS)
+        _lock(home, lock.fileno(), fcntl.LOCK_EX, patience_seconds)
         lock.truncate(0)
         now = datetime.now().astimezone()
         lock.write(f"process {os.getpid()} since {now:%Y-%m-%d %H:%M}, {address}")
@@ -98,7 +90,7 @@ class HomeLock:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(home / HOME_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._take(fcntl.LOCK_SH, SHARED_TIMEOUT_SECONDS)
+            _lock(home, self._file, fcntl.LOCK_SH, SHARED_TIMEOUT_SECONDS)
         except ConflictError:
             self.close()
             raise
@@ -111,30 +103,31 @@ class HomeLock:
             ConflictError: other processes use the home; the message names them.
 
         """
-        self._take(fcntl.LOCK_EX, EXCLUSIVE_TIMEOUT_SECONDS)
+        _lock(self._home, self._file, fcntl.LOCK_EX, EXCLUSIVE_TIMEOUT_SECONDS)
         try:
             yield
         finally:
-            self._take(fcntl.LOCK_SH, SHARED_TIMEOUT_SECONDS)
+            _lock(self._home, self._file, fcntl.LOCK_SH, SHARED_TIMEOUT_SECONDS)
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
 
-    def _take(self, kind: int, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(self._file, kind | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                # Two processes that wait for each other must both release their shared lock.
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-                if time.monotonic() > end:
-                    raise _in_use_error(self._home) from error
-                time.sleep(_POLL_SECONDS)
-            else:
-                return
+
+def _lock(home: Path, file: int, kind: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            # Two processes that wait for each other must both release their shared lock.
+            fcntl.flock(file, fcntl.LOCK_UN)
+            if time.monotonic() >= end:
+                raise _in_use_error(home) from error
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _lock_file(home: Path, role: Role) -> TextIO:

@@ -23,8 +23,8 @@ from studio.protocols.run_dir import RunDir, WorkDir
 from studio.settings import Settings, without_secrets
 
 RUNNER = (sys.executable, "-m", "studio.runner")
-EXPORTER = (sys.executable, "-m", "studio.runner.export_main")
-TASK_RUNNER = (sys.executable, "-m", "studio.runner.task_main")
+EXPORTER = (sys.executable, "-m", "studio.runner.work_main", "export")
+TASK_RUNNER = (sys.executable, "-m", "studio.runner.work_main", "task")
 PREFORK_SERVER = "studio.runner.prefork_server"
 """The module of the prefork server."""
 

@@ -59,7 +59,7 @@ def fetch(
     folder.root.mkdir(exist_ok=True)
     folder.job.write_text(spec.model_dump_json())
     settings = Settings(home=folder.root, hub_endpoint=hub.url, hub_token=token)
-    command = (sys.executable, "-m", "studio.runner.task_main", str(folder.root))
+    command = (sys.executable, "-m", "studio.runner.work_main", "task", str(folder.root))
     given = settings.environment | settings.secret_environment(["hub_token"])
     environment = os.environ | given | {"HF_HOME": str(folder.root / "hf")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

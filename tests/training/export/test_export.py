@@ -269,7 +269,7 @@ def test_an_export_without_a_model_fails_in_words(full: RunDir, tmp_path: Path) 
 
 def test_an_export_killed_halfway_leaves_nothing_that_looks_finished(full: RunDir) -> None:
     folder = laid_out(full, "bfloat16", "full")
-    command = [sys.executable, "-m", "studio.runner.export_main", str(folder.root)]
+    command = [sys.executable, "-m", "studio.runner.work_main", "export", str(folder.root)]
     with folder.log.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
 
