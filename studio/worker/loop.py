@@ -24,8 +24,8 @@ from studio.protocols import tokenizer_service
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
 from studio.services.models import models
-from studio.services.queue import concurrent_exports, queue, wait_reasons
-from studio.services.queue.wait_reasons import Blocker
+from studio.services.queue import concurrent_exports, overview, queue
+from studio.services.queue.overview import Blocker
 from studio.services.runs import attempts, bulk_actions, run_commands, runs
 from studio.services.runs.attempts import LeaseLostError
 from studio.services.storage import atomic_dirs
@@ -205,7 +205,7 @@ class WorkerLoop:
 
     def _slot_obstacle(self) -> Blocker | None:
         with read_session(self.engine) as db:
-            return wait_reasons.find_slot_blocker(db)
+            return overview.find_slot_blocker(db)
 
     @property
     def _slots(self) -> int:

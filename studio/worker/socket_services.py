@@ -27,7 +27,7 @@ from studio.protocols import inference_service
 from studio.protocols.inference_service import GenerationChunk, InferenceStatus
 from studio.protocols.tokenizer_service import ServiceFailure
 from studio.services.models import loaded_model
-from studio.services.queue.wait_reasons import Blocker
+from studio.services.queue.overview import Blocker
 from studio.settings import Settings
 from studio.worker.processes import process
 

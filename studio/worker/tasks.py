@@ -26,7 +26,7 @@ from studio.services.datasets import token_stats
 from studio.services.exports import exports
 from studio.services.queue import concurrent_exports, task_results
 from studio.services.storage import atomic_dirs
-from studio.services.tasks import exit_diagnosis, task_lifecycle, tasks
+from studio.services.tasks import exit_diagnosis, tasks
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 from studio.worker.attempt_monitor import add_exit_evidence, has_new_events
@@ -123,7 +123,7 @@ class TaskProcesses(Generic[W]):
         """Take over an earlier worker's tasks, whether their processes are alive or gone."""
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
-                live_ids = [_id(row) for row in task_lifecycle.list_live(db, self.kind.table)]
+                live_ids = [_id(row) for row in tasks.list_live(db, self.kind.table)]
             for work_id in live_ids:
                 with self.isolation.step("adopt", self._subject(work_id)):
                     self._adopt(work_id)
@@ -193,7 +193,7 @@ class TaskProcesses(Generic[W]):
         with self.kind.notify_end(db, row) if tells else nullcontext():
             row.pid = row.pid_started = None
             if not row.status.is_final:
-                task_lifecycle.fail(row, failure)
+                tasks.fail_work(row, failure)
 
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
         """Start the next work that waits for a device, or for none. Return whether it did."""
@@ -203,7 +203,7 @@ class TaskProcesses(Generic[W]):
         with unit_of_work(self.engine) as db:
             row = self._next(db, on_device=on_device)
             if row is not None:
-                task_lifecycle.start(row)
+                tasks.start_work(row)
                 self._launch(db, row, gpu, on_device=on_device)
         return row is not None
 
@@ -212,7 +212,7 @@ class TaskProcesses(Generic[W]):
         return self._next(db, on_device=on_device) is not None
 
     def _next(self, db: Session, *, on_device: bool) -> W | None:
-        waiting = task_lifecycle.list_waiting(db, self.kind.table)
+        waiting = tasks.list_waiting(db, self.kind.table)
         # Cancelled work that is queued again waits until its first process has exited.
         free = (row for row in waiting if _id(row) not in self.monitored)
         may_start = self.kind.may_start
@@ -240,7 +240,7 @@ class TaskProcesses(Generic[W]):
             explained = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
             failure = Failed(code=explained.code, message=explained.message, hint=explained.hint)
             with self.kind.notify_end(db, row):
-                task_lifecycle.fail(row, failure)
+                tasks.fail_work(row, failure)
         db.flush()
 
     def _watch(self, row: W, started: Process, *, on_device: bool) -> None:
@@ -274,9 +274,7 @@ class TaskProcesses(Generic[W]):
         with self.kind.notify_end(db, row):
             self.kind.follow(db, row, *folder.events.read(row.events_offset))
             if end is not None:
-                task_lifecycle.close_exited(
-                    row, add_exit_evidence(folder, end), self.kind.display_name(row)
-                )
+                tasks.close_exited(row, add_exit_evidence(folder, end), self.kind.display_name(row))
 
     def _end_and_remove(self, work_id: int, task: MonitoredTask) -> None:
         """Kill the process of deleted or cancelled work, and remove what it has written since."""
@@ -285,7 +283,7 @@ class TaskProcesses(Generic[W]):
             return
         with unit_of_work(self.engine) as db:
             if row := db.get(self.kind.table, work_id):
-                task_lifecycle.close_exited(row, ProcessExit(), self.kind.display_name(row))
+                tasks.close_exited(row, ProcessExit(), self.kind.display_name(row))
             known_ids = {str(one_id) for one_id in db.exec(select(self.kind.table.id))}
         del self.monitored[work_id]
         shutil.rmtree(task.folder.root, ignore_errors=True)

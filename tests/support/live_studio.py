@@ -26,8 +26,8 @@ from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
-from studio.services.tasks import task_lifecycle
-from studio.services.workers import launcher_status, workers
+from studio.services.tasks import tasks
+from studio.services.workers import worker_process, workers
 from studio.settings import Settings
 from studio.worker.processes import process
 from tests.support.waiting import wait_until
@@ -152,7 +152,7 @@ def prepare(settings: Settings) -> None:
         # Measured once a machine: not by each studio that a test starts.
         (probe,) = db.exec(select(Task).where(Task.kind == workers.SPEED_TASK_KIND))
         probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1}}
-        task_lifecycle.close(probe, TaskStatus.SUCCEEDED)
+        tasks.close_work(probe, TaskStatus.SUCCEEDED)
     engine.dispose()
 
 
@@ -255,8 +255,8 @@ def get_run(studio: Studio, number: int) -> dict[str, Any]:
 def launcher_process(studio: Studio) -> psutil.Process:
     """Wait for a studio's warm launcher, and return its process."""
     settings = Settings(home=studio.home)
-    wait_until(lambda: launcher_status.read(settings).state == "ready", seconds=180)
-    return psutil.Process(launcher_status.read(settings).pid)
+    wait_until(lambda: worker_process.read_launcher(settings).state == "ready", seconds=180)
+    return psutil.Process(worker_process.read_launcher(settings).pid)
 
 
 def metric_steps(studio: Studio, number: int) -> list[float]:

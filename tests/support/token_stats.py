@@ -14,7 +14,7 @@ from studio.intake.quality.length_stats import (
 )
 from studio.runner.tokenizer import cache
 from studio.services.datasets import datasets, token_stats, versions
-from studio.services.tasks import task_lifecycle
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.training.data.token_stats import count_tokens, make_tokeniser
 
@@ -36,7 +36,7 @@ def count_rows(db: Session, settings: Settings, model: str, chat_template: str =
         train=part(asked.train, "training"),
         validation=part(asked.validation, "validation") if asked.validation else None,
     )
-    task_lifecycle.start(chore)
+    tasks.start_work(chore)
     chore.result = TOKEN_STATS_ADAPTER.dump_python(found, mode="json")
-    task_lifecycle.close(chore, TaskStatus.SUCCEEDED)
+    tasks.close_work(chore, TaskStatus.SUCCEEDED)
     return chore

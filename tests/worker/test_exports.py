@@ -19,7 +19,7 @@ from studio.protocols.run_dir import ExportDir, RunDir
 from studio.services.exports import exports
 from studio.services.queue import concurrent_exports
 from studio.services.runs import runs
-from studio.services.tasks import task_lifecycle
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes.launcher import LocalLauncher
@@ -144,7 +144,7 @@ def test_training_goes_first(engine: Engine, start: Start) -> None:
     loop = start("succeed")
     loop.tick()
     with read_session(engine) as db:
-        assert task_lifecycle.list_waiting(db, Export)[0].status is TaskStatus.QUEUED
+        assert tasks.list_waiting(db, Export)[0].status is TaskStatus.QUEUED
         assert [run.id for run in runs.list_live(db)] == [second]
     settled(loop)
 
@@ -288,7 +288,7 @@ def test_what_died_with_its_worker_is_made_again(
 def test_an_export_that_dies_again_and_again_fails(
     engine: Engine, start: Start, export: int
 ) -> None:
-    for _ in range(task_lifecycle.MAX_ATTEMPTS):
+    for _ in range(tasks.MAX_ATTEMPTS):
         loop = start("wait")
         until(loop, begun)
         left = loop.scheduler.exports.monitored.pop(export).process

@@ -23,7 +23,7 @@ from studio.protocols.tokenizer_service import PromptTokens
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import inference_client, loaded_model, tokenizer_client
 from studio.services.operations.home import open_home
-from studio.services.queue.wait_reasons import Blocker
+from studio.services.queue.overview import Blocker
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.socket_services import InferenceService, SocketService

@@ -20,7 +20,7 @@ from studio.errors import ConflictError
 from studio.protocols.tasks import TASK_DEFINITIONS, TaskDefinition, TaskDir
 from studio.services.queue import concurrent_exports, task_results
 from studio.services.runs import runs
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes.launcher import LocalLauncher
@@ -214,7 +214,7 @@ def test_what_died_with_its_worker_goes_on_with_its_files(start: Start) -> None:
 
 
 def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore: int) -> None:
-    for _ in range(task_lifecycle.MAX_ATTEMPTS):
+    for _ in range(tasks.MAX_ATTEMPTS):
         loop = start("wait")
         wait_for_task(loop, begun)
         left = abandon(loop)
@@ -275,7 +275,7 @@ def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) 
     loop.tick()
 
     with read_session(engine) as db:
-        assert [one.subject for one in task_lifecycle.list_waiting(db, Task)] == [
+        assert [one.subject for one in tasks.list_waiting(db, Task)] == [
             f"import:{concurrent_exports.MAX_TASKS}"
         ]
 
@@ -288,7 +288,7 @@ def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -
     loop.tick()
 
     with read_session(engine) as db:
-        assert (len(runs.list_live(db)), len(task_lifecycle.list_live(db, Task))) == (1, 1)
+        assert (len(runs.list_live(db)), len(tasks.list_live(db, Task))) == (1, 1)
     wait_for_task(loop, lambda _one: not loop.monitored)
 
 
@@ -304,7 +304,7 @@ def test_one_for_the_device_waits_until_no_run_holds_it(
     loop = start("succeed")
     loop.tick()
     with read_session(engine) as db:
-        assert (len(runs.list_live(db)), len(task_lifecycle.list_waiting(db, Task))) == (1, 1)
+        assert (len(runs.list_live(db)), len(tasks.list_waiting(db, Task))) == (1, 1)
     wait_until_final(loop)
 
     with read_session(engine) as db:

@@ -3,24 +3,198 @@
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import torch
 from pydantic import ValidationError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+from transformers.generation.streamers import BaseStreamer
 
-from studio.errors import StudioError
+from studio.errors import InvalidError, StudioError
 from studio.processes.unix_sockets import is_hung_up, receive_all
 from studio.protocols.inference_service import (
     MAX_REQUEST_BYTES,
     GenerationChunk,
+    GenerationEnd,
     GenerationRequest,
     InferenceStatus,
 )
 from studio.protocols.tokenizer_service import ServiceFailure
-from studio.runner.inference.generation import generate, token_budget
 from studio.runner.inference.model_cache import ModelCache
 from studio.training import exception_mapping
+from studio.training.evaluation.sample_answers import record_compute_formats
+
+_REPLACEMENT_CHARACTER = "�"
+"""What a tokenizer decodes for an incomplete character."""
+
+
+@dataclass(slots=True)
+class TextStream:
+    """Decodes tokens to text incrementally; withholds what may be the start of a stop sequence."""
+
+    tokenizer: PreTrainedTokenizerBase
+    stop: Sequence[str]
+    strips_start: bool
+    """Whether to drop leading spaces."""
+    has_stopped: bool = False
+    _ids: list[int] = field(default_factory=list)
+    _decoded: int = 0
+    """How many tokens have been decoded."""
+    _prefix_start: int = 0
+    """Start of the previously decoded piece: some tokenizers add a space depending on context."""
+    _withheld: str = ""
+
+    def add(self, token: int) -> str:
+        """Add a token. Return the text that is final."""
+        self._ids.append(token)
+        new = self._decode_new()
+        if new.endswith(_REPLACEMENT_CHARACTER):
+            return ""
+        self._prefix_start, self._decoded = self._decoded, len(self._ids)
+        return self._emit(new)
+
+    def finish(self) -> str:
+        """Return the withheld text, now that nothing follows."""
+        rest = self._emit(self._decode_new()) + self._withheld
+        self._withheld = ""
+        return "" if self.has_stopped else rest
+
+    def _decode_new(self) -> str:
+        decoded = self._decode(self._ids[self._prefix_start : self._decoded])
+        return self._decode(self._ids[self._prefix_start :])[len(decoded) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def _emit(self, new: str) -> str:
+        if self.has_stopped:
+            return ""
+        text = self._withheld + new
+        if self.strips_start:
+            text = text.lstrip()
+            self.strips_start = not text
+        stop_index = min(
+            (index for stop in self.stop if (index := text.find(stop)) >= 0), default=-1
+        )
+        if stop_index >= 0:
+            self.has_stopped, self._withheld = True, ""
+            return text[:stop_index]
+        withheld = max((_partial_stop_length(text, stop) for stop in self.stop), default=0)
+        self._withheld = text[len(text) - withheld :]
+        return text[: len(text) - withheld]
+
+
+class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
+    """Passes each token on, except for the prompt, which arrives first."""
+
+    def __init__(self, on_token: Callable[[int], None]) -> None:
+        self._on_token = on_token
+        self._is_prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._is_prompt:
+            self._is_prompt = False
+            return
+        for token in value.flatten().tolist():
+            self._on_token(token)
+
+    def end(self) -> None:
+        """Do nothing: no token is buffered."""
+
+
+class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+
+    def __call__(
+        self, input_ids: torch.Tensor, _scores: torch.Tensor, **_rest: object
+    ) -> torch.Tensor:
+        return torch.full((len(input_ids),), self._should_stop(), device=input_ids.device)
+
+
+def generate(
+    request: GenerationRequest,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    send: Callable[[str], None],
+    is_gone: Callable[[], bool],
+) -> GenerationEnd:
+    """Generate an answer and send its text as it arrives. Stop when the client is gone."""
+    text = TextStream(tokenizer, request.stop, request.is_turn)
+    written: list[int] = []
+
+    def on_token(token: int) -> None:
+        written.append(token)
+        if token not in request.stops and (new := text.add(token)):
+            send(new)
+
+    if request.seed is not None:
+        torch.manual_seed(request.seed)
+    inputs = torch.tensor([request.ids], device=model.device)
+    with torch.inference_mode(), record_compute_formats(model) as formats:
+        model.generate(
+            input_ids=inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=request.most,
+            eos_token_id=request.stops,
+            pad_token_id=tokenizer.pad_token_id,
+            streamer=_TokenStreamer(on_token),
+            stopping_criteria=[_StopWhen(lambda: text.has_stopped or is_gone())],
+            **_sampling_arguments(request),
+        )
+    if rest := text.finish():
+        send(rest)
+    has_ended = text.has_stopped or written[-1] in request.stops
+    return GenerationEnd(
+        reason="stop" if has_ended else "length",
+        tokens=len(written),
+        computed_in=" and ".join(sorted(formats)),
+    )
+
+
+def token_budget(request: GenerationRequest, config: object) -> int:
+    """Return how many tokens an answer may have.
+
+    Raises:
+        InvalidError: the prompt leaves no room for an answer.
+
+    """
+    context = getattr(config, "max_position_embeddings", None) or 2**20
+    remaining = context - len(request.ids)
+    if remaining < 1:
+        raise InvalidError(
+            f"The prompt has {len(request.ids):,} tokens; this model's context is {context:,}.",
+            hint="Shorten the messages.",
+            param="messages",
+        )
+    return min(remaining, request.most or remaining)
+
+
+def _sampling_arguments(request: GenerationRequest) -> dict[str, object]:
+    """Return the sampling arguments; the model's own generation config is ignored.
+
+    Options that OpenAI's API lacks are switched off, so that a temperature behaves as it does
+    there.
+    """
+    plain: dict[str, object] = {"num_beams": 1, "repetition_penalty": 1.0, "use_cache": True}
+    if request.temperature == 0:
+        return plain | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    chosen: dict[str, object] = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": 0,
+    }
+    return plain | {"do_sample": True} | chosen
+
+
+def _partial_stop_length(text: str, stop: str) -> int:
+    """Return the length of the longest prefix of a stop sequence that the text ends with."""
+    limit = min(len(text), len(stop) - 1)
+    return next((size for size in range(limit, 0, -1) if text.endswith(stop[:size])), 0)
+
 
 REQUEST_SECONDS = 5.0
 """How long a request may take to arrive. Clients are the studio's own processes on this machine."""

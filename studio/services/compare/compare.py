@@ -1,22 +1,99 @@
-"""Compare runs side by side: settings, metrics, and whether differences exceed seed noise."""
+"""Compare runs side by side: settings, metrics, and whether differences exceed seed noise.
+
+Runs have distinct labels: if names repeat, the differing settings are appended.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
-from studio.methods import METRICS, direction
+from studio.methods import METRICS, RECIPE_ADAPTER, direction
 from studio.recipe.dotted_keys import flatten
-from studio.services.compare import comparable_metrics, recipe_differences, seed_noise
+from studio.services.compare import comparable_metrics, seed_noise
 from studio.services.compare.comparable_metrics import MetricPair
-from studio.services.compare.recipe_differences import SettingDifference
 from studio.services.compare.seed_noise import SEEDS, NoiseVerdict, RepeatStats, SeedNoise
 from studio.services.runs import runs
+
+NAME_KEY = "name"
+IGNORED_KEYS = SEEDS | {NAME_KEY}
+"""Differences that are hidden by default: they only identify a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingDifference:
+    """The values of one setting in all runs."""
+
+    key: str
+    """Dotted."""
+    values: Sequence[Any]
+    """One value per run; None also if a run has no such setting."""
+    defaults: Sequence[bool]
+    """Whether each run has the default value."""
+
+    @property
+    def differs(self) -> bool:
+        return len({repr(value) for value in self.values}) > 1
+
+    @property
+    def path(self) -> list[str]:
+        """The sections it is nested in, outermost first, then its own name."""
+        return self.key.split(".")
+
+
+def diff_recipes(runs: Sequence[Run]) -> list[SettingDifference]:
+    """Return every setting that any of the runs has, names first, in recipe order."""
+    flat = [{NAME_KEY: run.name} | flatten(run.recipe.model_dump()) for run in runs]
+    defaults = [_recipe_defaults(run.recipe.model_dump()) for run in runs]
+    keys = dict.fromkeys(key for recipe in flat for key in recipe)
+    return [
+        SettingDifference(
+            key=key,
+            values=[recipe.get(key) for recipe in flat],
+            defaults=[
+                key in recipe and key in default and recipe[key] == default[key]
+                for recipe, default in zip(flat, defaults, strict=True)
+            ],
+        )
+        for key in keys
+    ]
+
+
+def group_by_section(
+    differences: Sequence[SettingDifference],
+) -> dict[str, list[SettingDifference]]:
+    """Group settings by recipe section; top-level settings come first."""
+    sections: dict[str, list[SettingDifference]] = {"": []}
+    for difference in differences:
+        section = difference.path[0] if len(difference.path) > 1 else ""
+        sections.setdefault(section, []).append(difference)
+    return {name: rows for name, rows in sections.items() if rows}
+
+
+def _recipe_defaults(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _method_defaults(recipe["method"], recipe["adapter"]["kind"])
+
+
+@lru_cache(maxsize=64)
+def _method_defaults(method: str, adapter: str) -> Mapping[str, Any]:
+    """Return the defaults of a method's recipe, without its required settings."""
+    required = {"base_model": "-", "dataset": "-"}
+    try:
+        minimal = RECIPE_ADAPTER.validate_python(
+            required | {"method": method, "adapter": {"kind": adapter}}
+        )
+    except ValidationError:  # a method of another version
+        return {}
+    flat = flatten(minimal.model_dump())
+    return {key: value for key, value in flat.items() if key not in {*required, "adapter.kind"}}
+
 
 MAX_SETTINGS = 2
 SELF_EXPLANATORY = frozenset({"precision", "base_model", "dataset", "adapter.kind"})
@@ -121,7 +198,7 @@ def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comp
         base=base or compared_runs[0],
         settings=settings,
         differing=tuple(key for key, values in settings.items() if len(set(map(repr, values))) > 1),
-        differences=recipe_differences.diff_recipes(compared_runs),
+        differences=diff_recipes(compared_runs),
         metrics=_metric_cells(db, compared_runs, base or compared_runs[0], noise),
         noise=noise,
         labels=label_runs(compared_runs),

@@ -26,15 +26,12 @@ from studio.services.estimates import (
     calibrations,
     dry_runs,
     memory,
-    memory_fit,
     reference_runs,
     run_duration,
     run_progress,
-    token_lengths,
 )
 from studio.services.estimates.activation_memory import BatchShape
-from studio.services.estimates.memory import MemoryBreakdown
-from studio.services.estimates.memory_fit import HostMemory, Verdict
+from studio.services.estimates.memory import HostMemory, MemoryBreakdown, Verdict
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun, TokenLengths
 from studio.services.estimates.run_duration import TimeEstimate
 from studio.services.precision import number_formats, recommendation
@@ -94,12 +91,12 @@ class MemoryEstimate:
     @property
     def device(self) -> Verdict:
         """Return the verdict for the device alone."""
-        return memory_fit.judge_fit(self.total + self.overhead_bytes, self.room)
+        return memory.judge_fit(self.total + self.overhead_bytes, self.room)
 
     @property
     def verdict(self) -> Verdict:
         """Return the worse of the verdicts for device and host."""
-        return memory_fit.worst_verdict(self.device, self.host.verdict if self.host else "fits")
+        return memory.worst_verdict(self.device, self.host.verdict if self.host else "fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +175,7 @@ def load_inputs(db: Session) -> EstimateInputs:
             return None  # The model of an earlier run was deleted since.
 
     runs = [*calibrations.load_reference_runs(db), *reference_runs.load_recent(db)]
-    return EstimateInputs(runs, find, [*dry_runs.load_readings(db)], token_lengths.make_finder(db))
+    return EstimateInputs(runs, find, [*dry_runs.load_readings(db)], reference_runs.make_finder(db))
 
 
 def estimate_recipe(
@@ -226,7 +223,7 @@ def dry_run_estimate(
         knows_lengths=True,
         is_exact=True,
         formula_total=closed.total if closed else None,
-        host=memory_fit.estimate_host(
+        host=memory.estimate_host(
             recipe, facts, _batch_shape(recipe, inputs.lengths(recipe)), detect()
         ),
     )
@@ -263,7 +260,7 @@ def formula_estimate(
         room=hardware.usable_memory_bytes,
         overhead_bytes=_overhead_bytes(),
         knows_lengths=lengths is not None,
-        host=memory_fit.estimate_host(recipe, facts, batch, hardware),
+        host=memory.estimate_host(recipe, facts, batch, hardware),
         assumptions=tuple(list_assumptions(recipe, facts, on_gpu=on_gpu)),
     )
 

@@ -27,7 +27,7 @@ from studio.services.precision import recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.services.runs import runs
 from studio.services.storage import atomic_dirs
-from studio.services.tasks import task_lifecycle
+from studio.services.tasks import tasks
 from studio.weights import family_limits
 from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import FLOAT16_MAX
@@ -228,7 +228,7 @@ def registered_models(db: Session, run_id: int) -> dict[str, str]:
 
 def apply_events(export: Export, events: Iterable[Event], offset: int) -> None:
     """Apply the events that an export's process wrote since the last call."""
-    if finished := task_lifecycle.apply_events(export, events, offset, PROCESS_NAME):
+    if finished := tasks.apply_work_events(export, events, offset, PROCESS_NAME):
         export.measured = finished.metrics
 
 

@@ -13,7 +13,7 @@ from studio.db.states import TaskStatus
 from studio.db.tables import Run
 from studio.db.tasks import Export
 from studio.hardware import Hardware
-from studio.services.estimates import memory_fit
+from studio.services.estimates import memory
 from studio.services.exports import exports
 from studio.services.queue import queue
 from studio.services.runs import runs
@@ -78,9 +78,7 @@ def remaining_memory(db: Session, hardware: Hardware, free_bytes: int) -> Remain
             return RemainingMemory(0, run)
         used += needed
     used += sum(export_bytes(db, export) or 0 for export in list_beside_training(db, hardware))
-    return RemainingMemory(
-        min(free_bytes, int(memory_fit.TIGHT_SHARE * hardware.memory_bytes) - used)
-    )
+    return RemainingMemory(min(free_bytes, int(memory.TIGHT_SHARE * hardware.memory_bytes) - used))
 
 
 def run_bytes(run: Run, hardware: Hardware) -> int | None:
@@ -90,7 +88,7 @@ def run_bytes(run: Run, hardware: Hardware) -> int | None:
         return None
     if hardware.device == "cpu":
         return int(estimate["total"])
-    return int(estimate["parts"].get("weights", 0)) + memory_fit.CUDA_HOST_BYTES
+    return int(estimate["parts"].get("weights", 0)) + memory.CUDA_HOST_BYTES
 
 
 def list_beside_training(db: Session, hardware: Hardware) -> list[Export]:

@@ -14,7 +14,7 @@ from studio.protocols.events import Failed
 from studio.services.datasets import data_quality, dataset_builds, import_sources
 from studio.services.models import downloads
 from studio.services.openai import fine_tuning_jobs
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.tasks import tasks
 
 EndHandler = Callable[[Session, Task, dict[str, Any]], None]
 """Called with a task that succeeded, failed or was cancelled, and its result, which is empty
@@ -47,7 +47,7 @@ def notify_on_end(db: Session, task: Task) -> Iterator[None]:
             handler(db, task, task.result)
     except StudioError as error:
         task.result = {}
-        task_lifecycle.fail(task, Failed(code=error.code, message=error.message, hint=error.hint))
+        tasks.fail_work(task, Failed(code=error.code, message=error.message, hint=error.hint))
         handler(db, task, {})
 
 

@@ -10,13 +10,7 @@ from sqlmodel import Session
 from studio.db.accounts import Account, LinkPurpose, Role
 from studio.db.session import read_session, unit_of_work
 from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError, UnauthorizedError
-from studio.services.accounts import (
-    accounts,
-    login_sessions,
-    oidc,
-    one_time_links,
-    passwords,
-)
+from studio.services.accounts import accounts, login_sessions, oidc, one_time_links
 from studio.settings import Settings
 from studio.web.auth import identity
 from studio.web.auth.identity import OptionalIdentity
@@ -80,7 +74,7 @@ def choose_password(
     try:
         if password != again:
             raise InvalidError("The passwords do not match.", param="again")
-        hashed = passwords.hash_password(password)
+        hashed = accounts.hash_password(password)
         with unit_of_work(engine) as db:
             account = _account_for_link(db, t, name)
             accounts.set_password(db, account, hashed)
@@ -179,7 +173,7 @@ def _password_page(
         is_first=link.purpose is LinkPurpose.FIRST,
         name=account.name if account else name,
         problem=problem,
-        shortest=passwords.MIN_LENGTH,
+        shortest=accounts.MIN_PASSWORD_LENGTH,
     )
 
 

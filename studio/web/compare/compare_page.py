@@ -12,10 +12,9 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import METRICS, direction
-from studio.services.compare import compare, comparisons, curve_groups, recipe_differences
+from studio.services.compare import compare, comparisons, curve_groups
 from studio.services.compare.comparable_metrics import is_noisy
-from studio.services.compare.compare import Comparison
-from studio.services.compare.recipe_differences import IGNORED_KEYS, SettingDifference
+from studio.services.compare.compare import IGNORED_KEYS, Comparison, SettingDifference
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.runs import runs
@@ -115,7 +114,7 @@ def _settings_context(comparison: Comparison, view: ComparisonQuery) -> dict[str
     ]
     visible: Sequence[SettingDifference] = comparison.differences if view.all else relevant
     return {
-        "sections": recipe_differences.group_by_section(visible),
+        "sections": compare.group_by_section(visible),
         "left_out": [
             difference.key
             for difference in differing

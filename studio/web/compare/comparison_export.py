@@ -12,8 +12,7 @@ from studio.db.summaries import SavedComparison as Saved
 from studio.methods import METRICS
 from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import is_noisy
-from studio.services.compare.compare import Comparison, MetricCell
-from studio.services.compare.recipe_differences import IGNORED_KEYS
+from studio.services.compare.compare import IGNORED_KEYS, Comparison, MetricCell
 from studio.services.metrics import metrics
 from studio.web.compare import curve_styles, svg_charts
 from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush

@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from studio.services.compare.compare import Comparison
-from studio.services.compare.recipe_differences import IGNORED_KEYS
+from studio.services.compare.compare import IGNORED_KEYS, Comparison
 from studio.web.i18n import formatting
 
 

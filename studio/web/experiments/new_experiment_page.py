@@ -13,7 +13,7 @@ from studio.db.tables import Experiment
 from studio.methods import DEFAULT_METHOD, METHODS, AnyRecipe, get_method
 from studio.services import experiments
 from studio.services.datasets import token_stats
-from studio.services.estimates import calibrations, dry_runs, token_lengths
+from studio.services.estimates import calibrations, dry_runs, reference_runs
 from studio.services.precision import recommendation
 from studio.services.queue import queue
 from studio.services.runs import runs
@@ -118,7 +118,7 @@ def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -
     task = token_stats.enqueue(
         db,
         config,
-        token_lengths.build_stats_request(db, draft_form.parse_draft(db, posted).require_recipe()),
+        reference_runs.build_stats_request(db, draft_form.parse_draft(db, posted).require_recipe()),
     )
     return block(request, "experiments/new.html", "counting", count=task)
 

@@ -14,10 +14,10 @@ from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import AUTO
 from studio.services.datasets import data_quality, token_stats
 from studio.services.datasets.data_quality import DataNotice
-from studio.services.estimates import dry_runs, estimates, fit_suggestions, token_lengths
+from studio.services.estimates import dry_runs, estimates, fit_suggestions, reference_runs
 from studio.services.estimates.estimates import RunEstimate
 from studio.services.estimates.fit_suggestions import RecipeChange
-from studio.services.estimates.token_lengths import CountSuggestion
+from studio.services.estimates.reference_runs import CountSuggestion
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.precision.number_formats import DTypePlan
@@ -109,7 +109,7 @@ def _estimate(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
 def _token_count_state(db: Session, recipe: AnyRecipe) -> dict[str, str]:
     key = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
     return {
-        "missing_token_count": token_lengths.suggest_count(db, recipe),
+        "missing_token_count": reference_runs.suggest_count(db, recipe),
         "count_element_id": f"rows-{crc32(key.encode()):x}",
     }
 

@@ -18,8 +18,8 @@ from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import exports
 from studio.services.exports.exports import ExportOption
-from studio.services.queue import wait_reasons
-from studio.services.queue.wait_reasons import Wait
+from studio.services.queue import overview
+from studio.services.queue.overview import Wait
 from studio.services.runs import artifacts, runs
 from studio.services.runs.artifacts import ArtifactFile
 from studio.web.http.deps import DB, Config
@@ -86,7 +86,7 @@ def list_exports(db: Session, run: Run, run_folders: Path) -> list[ExportRow]:
             export=export,
             files=artifacts.list_files(folder.export(export.id or 0).files),
             model_name=bases.get(str(folder.export(export.id or 0).files), ""),
-            wait=wait_reasons.explain_work_wait(db, export),
+            wait=overview.explain_work_wait(db, export),
         )
         for export in exports.list_for_run(db, run.id or 0)
     ]

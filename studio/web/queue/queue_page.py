@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from studio.db.tasks import Task
 from studio.services.estimates import run_progress
 from studio.services.models import loaded_model
-from studio.services.queue import background_overview, queue, task_results, wait_reasons
+from studio.services.queue import overview, queue, task_results
 from studio.services.runs import run_commands, runs
 from studio.services.tasks import tasks
 from studio.services.workers import workers
@@ -29,11 +29,11 @@ def show(request: Request, db: DB) -> Response:
         request,
         "queue/show.html",
         live=runs.list_live(db),
-        waits=wait_reasons.estimate_waits(db),
+        waits=overview.estimate_waits(db),
         workers=workers.list_alive(db),
         slots=workers.count_slots(db),
-        used=background_overview.count_used_slots(db),
-        others=background_overview.list_work(db),
+        used=overview.count_all_used_slots(db),
+        others=overview.list_work(db),
         loaded=model,
         stays=loaded_model.time_left(model) if model else None,
         progress_of=run_progress.measure,
@@ -43,7 +43,7 @@ def show(request: Request, db: DB) -> Response:
 @router.get("/queue/others")
 def background_tasks(request: Request, db: DB) -> Response:
     """Show the background tasks. Runs are updated by the event stream; this block is polled."""
-    return block(request, "queue/show.html", "others", others=background_overview.list_work(db))
+    return block(request, "queue/show.html", "others", others=overview.list_work(db))
 
 
 @router.post("/queue/loaded/stop")
@@ -114,4 +114,4 @@ def _respond(request: Request, db: DB, task: Task, then: str) -> Response:
 
 
 def _task_context(db: DB, task: Task, then: str) -> dict[str, Any]:
-    return {"chore": task, "then": then, "wait": wait_reasons.explain_work_wait(db, task)}
+    return {"chore": task, "then": then, "wait": overview.explain_work_wait(db, task)}

@@ -12,7 +12,7 @@ from studio.errors import InvalidError
 from studio.services.estimates import run_progress
 from studio.services.metrics import metric_summaries
 from studio.services.runs import runs
-from studio.services.search import query_fields, query_filters, query_parser, run_table, saved_views
+from studio.services.search import query_fields, query_filters, query_parser, run_table
 from studio.services.search.query_parser import QueryError
 from studio.services.search.run_table import NEWEST_FIRST, TableRow, TableView
 from studio.web.http.deps import DB
@@ -49,7 +49,7 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         chips=_query_chips(view),
         live=runs.list_live(db),
         progress_of=run_progress.measure,
-        saved=saved_views.list_all(db),
+        saved=run_table.list_views(db),
         vocabulary=query_fields.list_names(metric_summaries.list_keys(db)),
         **context,
     )

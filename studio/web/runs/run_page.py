@@ -17,7 +17,7 @@ from studio.recipe import yaml
 from studio.services.compare import compare
 from studio.services.estimates import memory, run_progress
 from studio.services.metrics import metrics
-from studio.services.queue import queue, wait_reasons
+from studio.services.queue import overview, queue
 from studio.services.runs import (
     artifacts,
     bulk_actions,
@@ -79,7 +79,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         memory=_memory_figures(run),
         beginning=run_progress.startup_phases(run, folder.events.read_head(FIRST_EVENTS)),
         position=queue.position(db, run),
-        wait=wait_reasons.estimate_wait(db, run),
+        wait=overview.estimate_wait(db, run),
         precisions=precisions,
         shrunk=oom_retry.list_shrinks(db, run_id),
         **_failure_context(db, run, folder),
@@ -110,9 +110,7 @@ def history_block(request: Request, run_id: int, db: DB) -> Response:
 def wait_block(request: Request, run_id: int, db: DB) -> Response:
     """Show why a run waits; empty once it has started."""
     run = runs.get(db, run_id)
-    return block(
-        request, "runs/show.html", "wait", run=run, wait=wait_reasons.estimate_wait(db, run)
-    )
+    return block(request, "runs/show.html", "wait", run=run, wait=overview.estimate_wait(db, run))
 
 
 @router.get("/{run_id}/row")

@@ -15,7 +15,7 @@ from studio.services.estimates import run_progress
 from studio.services.metrics import metric_summaries
 from studio.services.runs import bulk_actions, runs, tags_notes
 from studio.services.runs.bulk_actions import BulkAction
-from studio.services.search import run_table, saved_views
+from studio.services.search import run_table
 from studio.web.http.deps import DB, Config
 from studio.web.i18n.locale import gettext
 from studio.web.rendering.render import block, redirect, referring_page, wants_fragment
@@ -134,13 +134,13 @@ def save_row(
 
 @router.post("/views")
 def save_view(request: Request, db: DB, name: FormText = "", query: FormText = "") -> Response:
-    view = saved_views.save(db, name, query)
+    view = run_table.save_view(db, name, query)
     return redirect(request, f"/?{view.query}")
 
 
 @router.post("/views/{view_id}/delete")
 def delete_view(request: Request, view_id: int, db: DB) -> Response:
-    saved_views.delete(db, view_id)
+    run_table.delete_view(db, view_id)
     return redirect(request, referring_page(request, "/"))
 
 

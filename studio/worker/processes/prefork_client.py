@@ -25,7 +25,7 @@ import studio
 from studio.hardware import detect
 from studio.processes.start_time import process_start_time
 from studio.protocols.run_dir import RunDir
-from studio.services.workers import launcher_status as board
+from studio.services.workers import worker_process as board
 from studio.settings import Settings
 from studio.worker.processes import process
 from studio.worker.processes.process import Process
@@ -227,13 +227,13 @@ class PreforkClient:
             self._leaving.append(self.connection.child)
             self.connection = None
 
-    def _write_status(self, state: board.State, why: str = "") -> None:
+    def _write_status(self, state: board.LauncherState, why: str = "") -> None:
         status = board.LauncherStatus(state=state, why=why)
         with suppress(OSError, psutil.NoSuchProcess):  # Only pages and `studio doctor` read it.
             if self.connection is not None:
                 pid = self.connection.child.pid
                 status = status.model_copy(update={"pid": pid, "started": process_start_time(pid)})
-            board.write(self.settings, status)
+            board.write_launcher(self.settings, status)
 
 
 def _to_process(pid: int, folder: RunDir) -> Process:

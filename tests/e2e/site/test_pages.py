@@ -24,7 +24,7 @@ from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.studies import studies
 from studio.services.sweeps import sweeps
 from studio.services.sweeps.sweep_preview import SweepPlan
-from studio.services.tasks import task_lifecycle
+from studio.services.tasks import tasks
 from tests.fakes.exporter import MEASURED
 from tests.support.factories import make_finished_run, make_running
 from tests.support.live_studio import Studio, stop_everything
@@ -177,7 +177,7 @@ def export(db: Session, runs_folder: Path) -> None:
     ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
     asked = [exports.create(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
     for one, end in zip(asked, ends, strict=True):
-        task_lifecycle.start(one)
+        tasks.start_work(one)
         exports.apply_events(one, [end], 1)
     files = run.export(1).files
     files.mkdir(parents=True)

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.inference_service import GenerationRequest
-from studio.runner.inference.generation import TextStream, generate
 from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
+from studio.runner.inference.server import TextStream, generate
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import CheckpointStore
 from tests.support import live_studio

@@ -15,7 +15,7 @@ import pytest
 
 from studio.protocols.events import MetricsLogged, Stopped
 from studio.protocols.run_dir import RunDir
-from studio.services.workers import launcher_status as board
+from studio.services.workers import worker_process as board
 from studio.settings import Settings
 from studio.worker.processes import process
 from studio.worker.processes.prefork_client import PreforkClient
@@ -130,7 +130,7 @@ def test_a_dead_launcher_is_followed_by_another(launcher: PreforkClient) -> None
     first.kill()
     first.wait()
     launcher.tick()
-    assert board.read(launcher.settings).state == "broken"
+    assert board.read_launcher(launcher.settings).state == "broken"
     wait_until(lambda: is_ready(launcher), seconds=120)
 
     assert launcher_of(launcher) != first
@@ -234,7 +234,7 @@ def test_a_change_of_packages_brings_a_new_launcher(launcher: PreforkClient) -> 
 
 
 def test_the_launcher_has_one_thread_and_little_memory(shared: PreforkClient) -> None:
-    told = board.read(shared.settings)
+    told = board.read_launcher(shared.settings)
 
     assert (told.state, psutil.Process(told.pid).num_threads()) == ("ready", 1)
     assert 0 < told.memory_bytes < 10**9
@@ -257,4 +257,7 @@ def test_a_studio_can_do_without(tmp_path: Path) -> None:
     launcher = PreforkClient(Settings(home=tmp_path, warm_launcher=False))
     launcher.open()
 
-    assert (launcher.connection, board.read(launcher.settings)) == (None, board.LauncherStatus())
+    assert (launcher.connection, board.read_launcher(launcher.settings)) == (
+        None,
+        board.LauncherStatus(),
+    )

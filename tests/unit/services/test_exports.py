@@ -9,7 +9,7 @@ from studio.protocols.events import Finished, PhaseChanged, Stopped
 from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import exports
-from studio.services.tasks import task_lifecycle
+from studio.services.tasks import tasks
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import WeightStats
@@ -22,7 +22,7 @@ def export(db: Session) -> Export:
     export = Export(run_id=make_finished_run(db).id or 0, kind="merged", dtype="float16")
     db.add(export)
     db.flush()
-    task_lifecycle.start(export)
+    tasks.start_work(export)
     return export
 
 
@@ -48,16 +48,16 @@ def test_one_told_to_stop_from_outside_waits_again(export: Export) -> None:
 
 
 def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
-    for _ in range(task_lifecycle.MAX_ATTEMPTS - 1):
+    for _ in range(tasks.MAX_ATTEMPTS - 1):
         exports.apply_events(export, [Stopped(step=0)], 1)
-        task_lifecycle.start(export)
+        tasks.start_work(export)
     exports.apply_events(export, [Stopped(step=0)], 1)
 
     assert (export.status, export.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
 def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
-    task_lifecycle.close_exited(export, ProcessExit(exit_code=3), exports.PROCESS_NAME)
+    tasks.close_exited(export, ProcessExit(exit_code=3), exports.PROCESS_NAME)
 
     assert (export.status, export.error_message) == (
         TaskStatus.FAILED,
@@ -67,7 +67,7 @@ def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> No
 
 def test_what_has_ended_stays_as_it_is(export: Export) -> None:
     export.status = TaskStatus.SUCCEEDED
-    task_lifecycle.close_exited(export, ProcessExit(exit_code=None), exports.PROCESS_NAME)
+    tasks.close_exited(export, ProcessExit(exit_code=None), exports.PROCESS_NAME)
 
     assert export.status is TaskStatus.SUCCEEDED
 

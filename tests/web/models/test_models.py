@@ -12,7 +12,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Model
 from studio.protocols.events import Failed
 from studio.services.models import downloads, models
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.fakes.hub_server import HubServer
@@ -141,9 +141,7 @@ def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
     wish = {"source": {"kind": "hub", "id": "tiny/one"}}
     first = online.post("/api/v1/models", json=wish)
     with unit_of_work(engine) as db:
-        task_lifecycle.fail(
-            tasks.get(db, first.json()["id"]), Failed(code="x", message="y", hint="z")
-        )
+        tasks.fail_work(tasks.get(db, first.json()["id"]), Failed(code="x", message="y", hint="z"))
     again = online.post("/api/v1/models", json=wish)
 
     assert (first.status_code, again.status_code) == (202, 202)

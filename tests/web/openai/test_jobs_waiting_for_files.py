@@ -14,7 +14,7 @@ from studio.protocols.events import Failed
 from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds
 from studio.services.queue import task_results
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from tests.web.openai.test_jobs import ROWS, ask, bring
 
@@ -38,7 +38,7 @@ def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
         found = tasks.get(db, chore.id or 0)
         with task_results.notify_on_end(db, found):
             found.result = json.loads(json.dumps(result))
-            task_lifecycle.close(found, TaskStatus.SUCCEEDED)
+            tasks.close_work(found, TaskStatus.SUCCEEDED)
 
 
 def test_a_job_starts_once_its_rows_are_measured_by_the_other_file(
@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
         chore = dataset_builds.latest_task(db, 2)
         assert chore is not None
         with task_results.notify_on_end(db, chore):
-            task_lifecycle.fail(
+            tasks.fail_work(
                 chore,
                 Failed(
                     code="invalid",

@@ -7,8 +7,8 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.tasks import Export
 from studio.protocols.events import Failed, PhaseChanged
-from studio.services.queue import background_overview
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.queue import overview
+from studio.services.tasks import tasks
 from tests.support.factories import make_finished_run
 from tests.support.page_reader import parse_page
 
@@ -18,15 +18,15 @@ def chore(engine: Engine) -> int:
     """Ask for a chore that is half done."""
     with unit_of_work(engine) as db:
         chore = tasks.enqueue(db, "fetch", "dataset:3", {"source": {}})
-        task_lifecycle.start(chore)
-        task_lifecycle.apply_events(chore, [PhaseChanged(name="copying", share=0.5)], 1, "fetch")
+        tasks.start_work(chore)
+        tasks.apply_work_events(chore, [PhaseChanged(name="copying", share=0.5)], 1, "fetch")
         return chore.id or 0
 
 
 def fail(engine: Engine, chore: int) -> None:
     with unit_of_work(engine) as db:
         why = Failed(code="invalid", message="It cannot be read.", hint="Mend it.")
-        task_lifecycle.fail(tasks.get(db, chore), why)
+        tasks.fail_work(tasks.get(db, chore), why)
 
 
 def test_asking_again_returns_the_one_that_waits(engine: Engine, chore: int) -> None:
@@ -140,8 +140,8 @@ def test_what_has_ended_is_no_longer_in_the_queue(
 def test_only_what_goes_on_takes_a_slot(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         chore = tasks.enqueue(db, "calibrate", "x", {})
-        waiting = background_overview.list_work(db)[0].takes_slot
-        task_lifecycle.start(chore)
-        running = background_overview.list_work(db)[0].takes_slot
+        waiting = overview.list_work(db)[0].takes_slot
+        tasks.start_work(chore)
+        running = overview.list_work(db)[0].takes_slot
 
     assert (waiting, running) == (False, True)

@@ -17,7 +17,7 @@ from studio.protocols.run_dir import ExportDir, RunDir
 from studio.services.exports import exports
 from studio.services.models import models
 from studio.services.runs import runs
-from studio.services.tasks import task_lifecycle
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from tests.fakes.exporter import MEASURED
 from tests.support.factories import make_finished_run, make_running
@@ -53,7 +53,7 @@ def finish(engine: Engine, settings: Settings, export_id: int = 1) -> ExportDir:
     (folder.files / "model.safetensors").write_bytes(b"w" * 3_000_000)
     with unit_of_work(engine) as db:
         export = exports.get(db, 1, export_id)
-        task_lifecycle.start(export)
+        tasks.start_work(export)
         exports.apply_events(export, [Finished(metrics=MEASURED)], 10)
     return folder
 
@@ -110,7 +110,7 @@ def test_one_export_is_not_made_twice(client: TestClient, engine: Engine) -> Non
     assert ask(client, dtype="float32")["status"] == 409
 
     with unit_of_work(engine) as db:
-        task_lifecycle.fail(exports.get(db, 1, 1), Failed(code="x", message="It broke."))
+        tasks.fail_work(exports.get(db, 1, 1), Failed(code="x", message="It broke."))
     assert ask(client, dtype="float32")["id"] == 2
 
 
@@ -257,7 +257,7 @@ def test_the_page_asks_follows_and_shows_the_figures(
     answer = client.post("/runs/1/exports", data={"model": "merged float16"})
     assert str(answer.url).endswith("/runs/1#exports")
     with unit_of_work(engine) as db:
-        task_lifecycle.start(exports.get(db, 1, 1))
+        tasks.start_work(exports.get(db, 1, 1))
         exports.apply_events(exports.get(db, 1, 1), [PhaseChanged(name="converting", share=0.5)], 1)
     assert section(client).all("div", **{"hx-trigger": "every 1s"}) != []
     assert cells(client)[:2] == ["float16 Merged with its base model", "● running converting"]
@@ -290,7 +290,7 @@ def test_a_failed_export_says_why(client: TestClient, engine: Engine, settings: 
     folder.log.write_text("loading\nbang\n", encoding="utf-8")
     with unit_of_work(engine) as db:
         why = Failed(code="disk_full", message="The disk is full.", hint="Free some space.")
-        task_lifecycle.fail(exports.get(db, 1, 1), why)
+        tasks.fail_work(exports.get(db, 1, 1), why)
 
     assert cells(client)[1] == "✕ failed The disk is full. Free some space."
     link = section(client).one("a", target="_blank")

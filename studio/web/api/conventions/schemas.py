@@ -15,8 +15,8 @@ from studio.methods import AnyRecipe
 from studio.protocols.run_dir import RunDir
 from studio.schemas.field_docs import FieldDocs
 from studio.services.estimates import run_progress
-from studio.services.queue import queue, wait_reasons
-from studio.services.queue.wait_reasons import Wait
+from studio.services.queue import overview, queue
+from studio.services.queue.overview import Wait
 from studio.services.runs import failure_report
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
 def failed_run_out(db: Session, run: Run, folder: RunDir) -> RunDetailOut:
     failure = failure_report.explain(db, run)
     fields = run_out(db, run).model_dump()
-    fields["waiting"] = waiting_out(wait_reasons.estimate_wait(db, run))
+    fields["waiting"] = waiting_out(overview.estimate_wait(db, run))
     if failure is not None:
         fields["error"] |= {
             "log": failure_report.log_tail(folder),

@@ -13,7 +13,7 @@ from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import exports
-from studio.services.queue import wait_reasons
+from studio.services.queue import overview
 from studio.services.runs import artifacts, runs
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import (
@@ -135,7 +135,7 @@ def _export_out(db: DB, export: Export, config: Config) -> ExportOut:
         "progress": export.share,
         "files": [ArtifactOut(name=file_info.name, bytes=file_info.bytes) for file_info in files],
         "error": error if export.error_code else None,
-        "waiting": waiting_out(wait_reasons.explain_work_wait(db, export)),
+        "waiting": waiting_out(overview.explain_work_wait(db, export)),
     }
     return ExportOut.model_validate(fields)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from studio.db.tasks import LoadedModel
 from studio.services.models import loaded_model
-from studio.services.queue import background_overview, wait_reasons
+from studio.services.queue import overview
 from studio.services.runs import runs
 from studio.services.workers import workers
 from studio.web.api.conventions.api_route import ApiRoute
@@ -51,7 +51,7 @@ class QueueOut(Out):
     """In starting order."""
 
 
-def _wait_out(db: DB, wait: wait_reasons.RunWait) -> WaitingRunOut:
+def _wait_out(db: DB, wait: overview.RunWait) -> WaitingRunOut:
     brief = run_brief(db, wait.run).model_dump()
     return WaitingRunOut(
         **brief,
@@ -66,10 +66,10 @@ def show(db: DB) -> QueueOut:
     live, loaded = runs.list_live(db), loaded_model.current(db)
     return QueueOut(
         slots=workers.count_slots(db),
-        used=background_overview.count_used_slots(db),
+        used=overview.count_all_used_slots(db),
         live=[run_brief(db, run) for run in live],
         loaded=None if loaded is None else _loaded_out(loaded),
-        waiting=[_wait_out(db, wait) for wait in wait_reasons.estimate_waits(db)],
+        waiting=[_wait_out(db, wait) for wait in overview.estimate_waits(db)],
     )
 
 

@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse, Response
 from studio.protocols.run_dir import RunDir
 from studio.run_manifest import Manifest
 from studio.services.metrics import metrics
-from studio.services.runs import artifacts, manifests, runs
+from studio.services.runs import artifacts, runs
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import After, Id, Limit, Listing, Out
 from studio.web.http.deps import DB, Config
@@ -129,7 +129,7 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
 def manifest(run_id: Id, db: DB, config: Config) -> Response:
     """Return everything needed to reproduce and verify the run; partial while it trains."""
-    content = manifests.read_json(db, runs.get(db, run_id), run_folder(db, config, run_id))
+    content = artifacts.read_manifest(db, runs.get(db, run_id), run_folder(db, config, run_id))
     return Response(content, media_type="application/json")
 
 

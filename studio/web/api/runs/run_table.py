@@ -8,7 +8,7 @@ from pydantic import Field
 
 from studio.services.metrics import metric_summaries
 from studio.services.runs import bulk_actions
-from studio.services.search import query_fields, saved_views
+from studio.services.search import query_fields, run_table
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Body, BodyId, Id, Listing, Name, Out
 from studio.web.http.deps import DB, Config
@@ -38,7 +38,7 @@ class BulkOut(Out):
 
 class NewView(Body):
     name: Name
-    query: Annotated[str, Field(max_length=saved_views.QUERY_LIMIT)]
+    query: Annotated[str, Field(max_length=run_table.QUERY_LIMIT)]
     """The query string of the page, without the question mark."""
 
 
@@ -70,16 +70,16 @@ def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
 
 @router.get("/views")
 def saved(db: DB) -> Listing[ViewOut]:
-    views = [ViewOut.model_validate(view) for view in saved_views.list_all(db)]
+    views = [ViewOut.model_validate(view) for view in run_table.list_views(db)]
     return Listing.complete(views)
 
 
 @router.post("/views", status_code=201)
 def save(new: NewView, db: DB) -> ViewOut:
     """Save a view, replacing one of the same name."""
-    return ViewOut.model_validate(saved_views.save(db, new.name, new.query))
+    return ViewOut.model_validate(run_table.save_view(db, new.name, new.query))
 
 
 @router.delete("/views/{view_id}", status_code=204)
 def delete(view_id: Id, db: DB) -> None:
-    saved_views.delete(db, view_id)
+    run_table.delete_view(db, view_id)

@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse
 
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
-from studio.services.queue import task_results, wait_reasons
+from studio.services.queue import overview, task_results
 from studio.services.runs import artifacts
 from studio.services.tasks import tasks
 from studio.web.api.conventions.api_route import ApiRoute
@@ -52,7 +52,7 @@ class TaskOut(Out):
 def show(chore_id: Id, db: DB) -> TaskOut:
     task = tasks.get(db, chore_id)
     return task_out(task).model_copy(
-        update={"waiting": waiting_out(wait_reasons.explain_work_wait(db, task))}
+        update={"waiting": waiting_out(overview.explain_work_wait(db, task))}
     )
 
 

@@ -2,29 +2,27 @@
 
 from sqlmodel import Session
 
-from studio.services.compare import recipe_differences
+from studio.services.compare import compare
 from tests.support.factories import make_run
 
 
 def test_settings_are_told_with_what_is_as_it_comes(db: Session) -> None:
     runs = [make_run(db, precision=name) for name in ("bf16", "fp32")]
-    (found,) = (one for one in recipe_differences.diff_recipes(runs) if one.key == "precision")
+    (found,) = (one for one in compare.diff_recipes(runs) if one.key == "precision")
 
     assert (found.values, found.defaults, found.differs) == (["bf16", "fp32"], [False, False], True)
 
 
 def test_what_must_be_said_is_never_as_it_comes(db: Session) -> None:
-    (found,) = (
-        one for one in recipe_differences.diff_recipes([make_run(db)]) if one.key == "base_model"
-    )
+    (found,) = (one for one in compare.diff_recipes([make_run(db)]) if one.key == "base_model")
 
     assert found.defaults == [False]
 
 
 def test_settings_stand_in_their_sections(db: Session) -> None:
     runs = [make_run(db, precision="fp32", optimisation={"seed": 1}), make_run(db)]
-    differing = [one for one in recipe_differences.diff_recipes(runs) if one.differs]
-    sections = recipe_differences.group_by_section(differing)
+    differing = [one for one in compare.diff_recipes(runs) if one.differs]
+    sections = compare.group_by_section(differing)
 
     assert {name: [one.key for one in rows] for name, rows in sections.items()} == {
         "": ["precision"],
@@ -34,6 +32,6 @@ def test_settings_stand_in_their_sections(db: Session) -> None:
 
 def test_a_setting_only_some_have_differs(db: Session) -> None:
     runs = [make_run(db), make_run(db, adapter={"kind": "full"})]
-    (rank,) = (one for one in recipe_differences.diff_recipes(runs) if one.key == "adapter.r")
+    (rank,) = (one for one in compare.diff_recipes(runs) if one.key == "adapter.r")
 
     assert (rank.values[1], rank.defaults[1], rank.differs) == (None, False, True)

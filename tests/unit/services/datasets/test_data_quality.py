@@ -21,7 +21,7 @@ from studio.services.datasets.pending_datasets import Upload
 from studio.services.datasets.versions import RowQuery
 from studio.services.queue import task_results
 from studio.services.runs import runs
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from tests.support.factories import make_recipe
 
@@ -211,7 +211,7 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
         found = tasks.get(db, chore.id or 0)
         with task_results.notify_on_end(db, found):
             found.result = json.loads(json.dumps(result))
-            task_lifecycle.close(found, TaskStatus.SUCCEEDED)
+            tasks.close_work(found, TaskStatus.SUCCEEDED)
 
     assert (codes(version_of(engine, dataset_id)), told[-1]) == (["duplicates"], 1)
 

@@ -18,7 +18,7 @@ from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.queue import task_results
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.tasks import tasks
 from studio.settings import Settings
 
 BLANK = (b" " * 2**20 + b"\n") * (MAX_REQUEST_BYTES // 2**20)
@@ -56,7 +56,7 @@ def finish(engine: Engine, settings: Settings, dataset_id: int) -> list[float | 
         found = tasks.get(db, chore.id or 0)
         with task_results.notify_on_end(db, found):
             found.result = json.loads(json.dumps(result))
-            task_lifecycle.close(found, TaskStatus.SUCCEEDED)
+            tasks.close_work(found, TaskStatus.SUCCEEDED)
     return shares
 
 
@@ -91,9 +91,7 @@ def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int)
     with unit_of_work(engine) as db:
         found = tasks.get(db, chore.id or 0)
         with task_results.notify_on_end(db, found):
-            task_lifecycle.fail(
-                found, Failed(code="invalid", message="No row can be used.", hint="")
-            )
+            tasks.fail_work(found, Failed(code="invalid", message="No row can be used.", hint=""))
 
     with read_session(engine) as db:
         assert datasets.get(db, large).status is DatasetStatus.FAILED

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from studio.hardware import Gpu, Hardware
-from studio.services.estimates import estimates, memory_fit
+from studio.services.estimates import estimates, memory
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
-from studio.services.estimates.memory_fit import CUDA_HOST_BYTES, HostMemory, Verdict
+from studio.services.estimates.memory import CUDA_HOST_BYTES, HostMemory, Verdict
 from studio.web.rendering.render import _environment
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe
@@ -41,7 +41,7 @@ LORA, FULL = {"kind": "lora", "r": 16}, {"kind": "full"}
 def held(precision: str, adapter: Mapping[str, object], memory_bytes: int = 64 * GIB) -> HostMemory:
     recipe = make_recipe(precision=precision, adapter=adapter)
     machine = replace(MACHINE, memory_bytes=memory_bytes)
-    found = memory_fit.estimate_host(recipe, SEVEN, LOAD, machine)
+    found = memory.estimate_host(recipe, SEVEN, LOAD, machine)
     assert found is not None
     return found
 
@@ -76,13 +76,13 @@ def test_a_host_is_judged_by_its_own_memory(gibibytes: int, verdict: Verdict) ->
 def test_a_host_that_is_the_device_is_not_judged_twice() -> None:
     alone = replace(MACHINE, gpus=())
 
-    assert memory_fit.estimate_host(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
+    assert memory.estimate_host(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
 
 
 def test_a_model_whose_weights_are_not_here_tells_nothing_of_the_host() -> None:
     unknown = replace(SEVEN, parameters=0)
 
-    assert memory_fit.estimate_host(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
+    assert memory.estimate_host(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
 
 
 @pytest.mark.parametrize(

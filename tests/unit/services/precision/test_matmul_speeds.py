@@ -10,7 +10,7 @@ from studio.db.tasks import Task
 from studio.hardware import Hardware, detect
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import recommendation
-from studio.services.tasks import task_lifecycle, tasks
+from studio.services.tasks import tasks
 from studio.services.workers import workers
 from studio.settings import Settings
 
@@ -26,7 +26,7 @@ def measured(db: Session, machine: Hardware, **seconds: float) -> Hardware:
     workers.enqueue_speed_measurement(db, machine)
     probe = probes(db)[-1]
     probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1} | seconds}
-    task_lifecycle.close(probe, TaskStatus.SUCCEEDED)
+    tasks.close_work(probe, TaskStatus.SUCCEEDED)
     db.flush()
     return workers.with_measured_speeds(db, machine)
 
@@ -44,7 +44,7 @@ def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
 @pytest.mark.parametrize("status", [TaskStatus.FAILED, TaskStatus.CANCELLED])
 def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: TaskStatus) -> None:
     workers.enqueue_speed_measurement(db, MACHINE)
-    task_lifecycle.close(probes(db)[0], status)
+    tasks.close_work(probes(db)[0], status)
     workers.enqueue_speed_measurement(db, MACHINE)
 
     assert [one.status for one in probes(db)] == [status, TaskStatus.QUEUED]

@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.errors import ConflictError, InvalidError
 from studio.services.runs import bulk_actions, runs, tags_notes
 from studio.services.runs.bulk_actions import UNDO, BulkAction
-from studio.services.search import saved_views
+from studio.services.search import run_table
 from tests.support.factories import make_finished_run, make_run
 
 
@@ -82,9 +82,9 @@ def test_tags_are_kept_once_and_without_space_around(db: Session) -> None:
 
 
 def test_a_view_of_the_same_name_is_replaced(db: Session) -> None:
-    saved_views.save(db, "mine", "?q=a")
-    saved_views.save(db, "mine", "q=b&sort=name")
+    run_table.save_view(db, "mine", "?q=a")
+    run_table.save_view(db, "mine", "q=b&sort=name")
 
-    assert [(one.name, one.query) for one in saved_views.list_all(db)] == [
+    assert [(one.name, one.query) for one in run_table.list_views(db)] == [
         ("mine", "q=b&sort=name")
     ]
