@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """The format of repository IDs: `owner/name`."""
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 """A branch, a tag, a pull request such as refs/pr/1, or a commit."""
 
@@ -187,7 +186,11 @@ class Hub:
                 "This studio is in offline mode.", hint="HF_HUB_OFFLINE is set where it runs."
             ) from error
         except httpx2.TransportError as error:
-            raise self._unreachable() from error
+            raise UnavailableError(
+                f"{self.host} cannot be reached from here.",
+                hint="Use a model on this machine, or check the hub's address: "
+                "STUDIO_HUB_ENDPOINT.",
+            ) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UnavailableError(
                 f"{self.host} does not respond like the Hugging Face hub.",
@@ -223,12 +226,6 @@ class Hub:
             case _:
                 why, hint = f"responded with status {status}", "Try again later."
         return UnavailableError(f"{self.host} {why}.", hint=hint)
-
-    def _unreachable(self) -> StudioError:
-        return UnavailableError(
-            f"{self.host} cannot be reached from here.",
-            hint="Use a model on this machine, or check the hub's address: STUDIO_HUB_ENDPOINT.",
-        )
 
 
 def _raise_for_status(answer: Any) -> None:  # noqa: ANN401 -- a type of the hub's client

@@ -196,7 +196,8 @@ def open_url(
                 )
                 connection = stack.enter_context(connection_context)
                 verb = "GET" if body is None else "POST"
-                connection.request(verb, _request_target(parts), body, dict(headers))
+                path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+                connection.request(verb, path, body, dict(headers))
                 response = stack.enter_context(closing(connection.getresponse()))
                 # A response cut off by the timer looks like one that ended normally.
                 if time.monotonic() >= deadline:
@@ -227,10 +228,6 @@ def _explain_errors(end: float) -> Iterator[None]:
         raise UnavailableError(f"It could not be reached: {reason}.") from error
     except UnicodeError as error:
         raise InvalidError("This is not a valid host name.") from error
-
-
-def _request_target(parts: SplitResult) -> str:
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def validate_url(url: str) -> None:
@@ -275,7 +272,8 @@ def _open_connection(
     connection = kind(host, port)
     connection.auto_open = 0  # connect only to the checked address
     with plain, closing(connection), _close_after(seconds, plain):
-        connection.sock = _wrap_tls(plain, host) if is_secure else plain
+        context = ssl.create_default_context()
+        connection.sock = context.wrap_socket(plain, server_hostname=host) if is_secure else plain
         yield connection
 
 
@@ -295,10 +293,6 @@ def _close_after(seconds: float, connected: socket.socket) -> Iterator[None]:
 def _shut_down(connected: socket.socket) -> None:
     with suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)
-
-
-def _wrap_tls(plain: socket.socket, host: str) -> ssl.SSLSocket:
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
 
 
 def _resolve_and_check(

@@ -183,7 +183,7 @@ class EventLog:
         """Append the numbered event as one line, in one system call."""
         if not self._written:
             self._end_partial_line()
-            self._written = self._count()
+            self._written = len(self.read()[0])
         self._written += 1
         line = event.model_copy(update={"seq": self._written}).model_dump_json() + "\n"
         with self.path.open("ab", buffering=0) as file:
@@ -221,9 +221,6 @@ class EventLog:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 file.write(b"\n")
-
-    def _count(self) -> int:
-        return len(self.read()[0])
 
 
 def _parse_line(line: bytes) -> Event | None:

@@ -9,15 +9,12 @@ and generates answers. A client sends one request per connection, and the answer
 or ends with `{"failure": …}`. Closing the connection stops the generation.
 """
 
-import socket
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from studio.processes import unix_sockets
-from studio.protocols.tokenizer_service import ServiceFailure
-from studio.schemas.field_docs import FieldDocs
+from studio.protocols.tokenizer_service import Message, ServiceFailure
 
 MODULE = "studio.runner.inference.main"
 
@@ -30,11 +27,7 @@ MAX_LINE_BYTES = 2**20
 FinishReason = Literal["stop", "length"]
 
 
-class _Message(FieldDocs, BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class GenerationRequest(_Message):
+class GenerationRequest(Message):
     """A prompt and the parameters of its generation."""
 
     model: str
@@ -55,7 +48,7 @@ class GenerationRequest(_Message):
     ids: list[int]
     stops: list[int]
     """The token IDs that end an answer."""
-    stop: list[str] = []
+    stop: list[str] = Field(default_factory=list)
     """Strings that end an answer and are not included in it."""
     most: int | None = None
     """The maximum number of new tokens; None allows as many as fit into the context."""
@@ -68,7 +61,7 @@ class GenerationRequest(_Message):
     continuation of text."""
 
 
-class GenerationEnd(_Message):
+class GenerationEnd(Message):
     reason: FinishReason
     tokens: int
     """The number of generated tokens, including the end token."""
@@ -76,7 +69,7 @@ class GenerationEnd(_Message):
     """The number format that the model computed in, as in `events.Sampled`."""
 
 
-class GenerationChunk(_Message):
+class GenerationChunk(Message):
     """One line of a response; exactly one field is set."""
 
     started: bool = False
@@ -89,7 +82,7 @@ class GenerationChunk(_Message):
         return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-class InferenceStatus(_Message):
+class InferenceStatus(Message):
     """The line that the service sends to its worker when an answer starts or ends."""
 
     name: str
@@ -103,13 +96,3 @@ class InferenceStatus(_Message):
 
 def socket_path(home: Path) -> Path:
     return home / "speaker.sock"
-
-
-def connect(home: Path, timeout: float) -> socket.socket:
-    """Connect to the inference service of a home.
-
-    Raises:
-        OSError: the service is not listening.
-
-    """
-    return unix_sockets.connect(socket_path(home), timeout)

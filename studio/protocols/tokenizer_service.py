@@ -4,13 +4,11 @@ The service is a process of the worker (`python -m studio.runner.tokenizer.main`
 tokenizers loaded, so that pages can show a row as the model sees it without loading one.
 """
 
-import socket
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.processes import unix_sockets
 from studio.schemas.field_docs import FieldDocs
 
 MODULE = "studio.runner.tokenizer.main"
@@ -44,11 +42,11 @@ def packing_window(number: int) -> range:
     return range(first, first + PACKING_WINDOW_ROWS)
 
 
-class _Message(FieldDocs, BaseModel):
+class Message(FieldDocs, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class PackingWindow(_Message):
+class PackingWindow(Message):
     """The location of the rows that a row may be packed with."""
 
     path: str
@@ -65,7 +63,7 @@ class PackingWindow(_Message):
     """The seed that selects the held-out rows."""
 
 
-class TokenizerRequest(_Message):
+class TokenizerRequest(Message):
     """A row, and everything that determines how a model sees it."""
 
     kind: RequestKind
@@ -81,7 +79,7 @@ class TokenizerRequest(_Message):
     """With sequence packing, the rows it may be packed with."""
 
 
-class Token(_Message):
+class Token(Message):
     id: int
     text: str
     """Its characters; empty for a further piece of the previous token's character."""
@@ -96,7 +94,7 @@ class Token(_Message):
     """Whether it is beyond the max sequence length, and therefore truncated."""
 
 
-class PackedRow(_Message):
+class PackedRow(Message):
     """One of the rows in a packed sequence."""
 
     number: int
@@ -107,7 +105,7 @@ class PackedRow(_Message):
     for the requested row itself."""
 
 
-class PackedExample(_Message):
+class PackedExample(Message):
     """A packed sequence with all of its rows, as the model reads it."""
 
     rows: list[PackedRow]
@@ -116,7 +114,7 @@ class PackedExample(_Message):
     """The maximum length."""
 
 
-class TokenPreview(_Message):
+class TokenPreview(Message):
     """A row as a model will see it."""
 
     tokens: list[Token]
@@ -140,7 +138,7 @@ class TokenPreview(_Message):
     """The packed sequence that contains it; None without sequence packing."""
 
 
-class TemplatePreview(_Message):
+class TemplatePreview(Message):
     """A row rendered by a chat template."""
 
     name: TemplateSource
@@ -152,14 +150,14 @@ class TemplatePreview(_Message):
     shortened: bool
 
 
-class TemplatePreviews(_Message):
+class TemplatePreviews(Message):
     """The other chat templates available for a model."""
 
     has_own: bool
     choices: list[TemplatePreview]
 
 
-class PromptTokens(_Message):
+class PromptTokens(Message):
     """A tokenized prompt: turns rendered by the chat template, or plain text."""
 
     ids: list[int]
@@ -167,7 +165,7 @@ class PromptTokens(_Message):
     """The token IDs that end an answer."""
 
 
-class RowLengths(_Message):
+class RowLengths(Message):
     """The lengths of a window's rows, which the service caches and does not return."""
 
     numbers: list[int] = []
@@ -181,13 +179,13 @@ class RowLengths(_Message):
     """Why the lengths could not be determined."""
 
 
-class ServiceFailure(_Message):
+class ServiceFailure(Message):
     code: str
     message: str
     hint: str = ""
 
 
-class TokenizerResponse(_Message):
+class TokenizerResponse(Message):
     """The response; exactly one field is set."""
 
     tokens: TokenPreview | None = None
@@ -198,13 +196,3 @@ class TokenizerResponse(_Message):
 
 def socket_path(home: Path) -> Path:
     return home / "desk.sock"
-
-
-def connect(home: Path, timeout: float) -> socket.socket:
-    """Connect to the tokenizer service of a home.
-
-    Raises:
-        OSError: the service is not listening.
-
-    """
-    return unix_sockets.connect(socket_path(home), timeout)

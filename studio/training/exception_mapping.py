@@ -197,12 +197,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _matches(rule: _Rule, error: BaseException) -> bool:
     if not isinstance(error, rule.exceptions):
         return False
-    message = f"{error} [Errno {errno.ENOSPC}]" if _is_disk_full(error) else str(error)
+    is_disk_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    message = f"{error} [Errno {errno.ENOSPC}]" if is_disk_full else str(error)
     return re.search(rule.pattern, message) is not None
-
-
-def _is_disk_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 
 def _summary(error: BaseException) -> str:

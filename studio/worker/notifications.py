@@ -217,17 +217,14 @@ def _webhook_headers(key: str, content: bytes, settings: Settings, now: datetime
 
 
 def _describe_status(status: int) -> DeliveryResult:
-    text = f"The server responded with {status}{_phrase(status)}"
+    phrase = f" {HTTPStatus(status).phrase}" if status in list(HTTPStatus) else ""
+    text = f"The server responded with {status}{phrase}"
     if status // 100 == 2:  # noqa: PLR2004 -- HTTP's success class
         return DeliveryResult(is_ok=True, words=f"{text}.")
     if status // 100 == 3:  # noqa: PLR2004 -- HTTP's redirect class
         return DeliveryResult(is_ok=False, words=f"{text}; redirects are not followed.")
     is_gone = status == HTTPStatus.GONE
     return DeliveryResult(is_ok=False, words=f"{text}.", is_final=is_gone)
-
-
-def _phrase(status: int) -> str:
-    return f" {HTTPStatus(status).phrase}" if status in list(HTTPStatus) else ""
 
 
 log = logging.getLogger(__name__)

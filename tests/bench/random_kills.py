@@ -23,6 +23,7 @@ from typing import Any
 import httpx2
 import psutil
 
+from studio.processes import unix_sockets
 from studio.protocols import tokenizer_service
 from studio.protocols.events import Event, Finished, MetricsLogged, Resumed, Started
 from studio.protocols.run_dir import RunDir
@@ -123,7 +124,10 @@ def _await_victim(scene: Scene, role: str) -> psutil.Process | None:
         _feed(scene)
         if role == "socket service":
             with suppress(OSError):
-                tokenizer_service.connect(scene.studio.home, timeout=1).close()
+                unix_sockets.connect(
+                    path = tokenizer_service.socket_path(scene.studio.home)
+                    unix_sockets.connect(path, timeout=1).close()
+                ).close()
         with suppress(psutil.NoSuchProcess, OSError, ValueError, IndexError):
             if victim := FIND[role](scene):
                 return victim

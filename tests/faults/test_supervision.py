@@ -9,6 +9,7 @@ import httpx2
 import psutil
 import pytest
 
+from studio.processes import unix_sockets
 from studio.protocols import tokenizer_service
 from studio.services.storage import locks
 from studio.services.workers.worker_process import FILE_NAME
@@ -56,7 +57,7 @@ def health(studio: Studio) -> tuple[int, dict[str, Any]]:
 
 
 def start_desk(studio: Studio) -> None:
-    tokenizer_service.connect(studio.home, timeout=30).close()
+    unix_sockets.connect(tokenizer_service.socket_path(studio.home), timeout=30).close()
     wait_until((studio.home / "desk.log").exists)
 
 

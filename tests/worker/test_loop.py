@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
+from studio.processes import unix_sockets
 from studio.protocols import inference_service
 from studio.protocols.run_dir import DatasetFacts, JobSpec, RunDir
 from studio.services.metrics import metrics
@@ -134,7 +135,7 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
     loop = start("train")
     loop.inference.service.module = "tests.fakes.inference_service"
     loop._tick_inference()
-    inference_service.connect(settings.home, timeout=5).close()
+    unix_sockets.connect(inference_service.socket_path(settings.home), timeout=5).close()
     loop._tick_inference()
     assert loop.inference.slots == 1
     number = submit(engine)

@@ -1,6 +1,6 @@
 """Fetch a file from S3 or a compatible store, at the endpoint the operator has configured."""
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,7 +27,9 @@ def fetch(
         report("contacting S3", None)
         info = files.info(url)
         with files.open(url, "rb") as opened:
-            ChunkWriter(limits, report, info["size"]).append(target, _chunks(opened))
+            ChunkWriter(limits, report, info["size"]).append(
+                target, iter(partial(opened.read, CHUNK_BYTES), b"")
+            )
     except FileNotFoundError as error:
         raise NotFoundError(
             f"There is no file {url}.", hint="Check the bucket and the key."
@@ -91,8 +93,3 @@ def _filesystem(settings: Settings) -> Any:  # noqa: ANN401 -- fsspec's are not 
         anon=not settings.s3_key.get_secret_value(),
         use_listings_cache=False,
     )
-
-
-def _chunks(opened: Any) -> Iterator[bytes]:  # noqa: ANN401 -- of fsspec
-    while piece := opened.read(CHUNK_BYTES):
-        yield piece

@@ -47,7 +47,12 @@ def _write_rows(job: ConversionJob, rows: Path, report: ReportProgress) -> dict[
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
     try:
-        conversion = job.write_rows(rows, lambda share: report(_phase(share), share))
+        conversion = job.write_rows(
+            rows,
+            lambda share: report(
+                "reading the rows" if share < READ_SHARE else "checking the rows", share
+            ),
+        )
     except (OSError, StudioError):
         # On a full disk, partial rows would take space that everything else needs.
         shutil.rmtree(rows, ignore_errors=True)
@@ -57,7 +62,3 @@ def _write_rows(job: ConversionJob, rows: Path, report: ReportProgress) -> dict[
         "rows": str(rows),
         "converted": CONVERSION_RESULT_ADAPTER.dump_python(conversion, mode="json"),
     }
-
-
-def _phase(share: float) -> str:
-    return "reading the rows" if share < READ_SHARE else "checking the rows"

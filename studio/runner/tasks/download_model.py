@@ -7,7 +7,7 @@ checksum. An interrupted download resumes: the next try finds the same partial f
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,10 @@ from studio.errors import DiskFullError, InvalidError, UnavailableError
 from studio.methods import model_compatibility
 from studio.network.hub_client import Hub, HubFile, HubModel
 from studio.protocols.tasks import TaskDir
+from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
 from studio.weights.hub_origin import HubOrigin
-
-ReportProgress = Callable[[str, float | None], None]
 
 MAX_STALLED_TRIES = 5
 """How many tries in a row may bring no more of a file."""
@@ -204,15 +203,9 @@ def _matches_hub(path: Path, file: HubFile) -> bool:
     digest = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
     if not file.sha256:
         digest.update(f"blob {file.size}\0".encode())
-    for chunk in _chunks(path):
-        digest.update(chunk)
-    return digest.hexdigest() == (file.sha256 or file.git)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as opened:
-        while chunk := opened.read(2**20):
-            yield chunk
+        hashlib.file_digest(opened, lambda: digest)
+    return digest.hexdigest() == (file.sha256 or file.git)
 
 
 def _file_size(path: Path) -> int:

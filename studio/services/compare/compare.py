@@ -51,7 +51,7 @@ class SettingDifference:
 def diff_recipes(runs: Sequence[Run]) -> list[SettingDifference]:
     """Return every setting that any of the runs has, names first, in recipe order."""
     flat = [{NAME_KEY: run.name} | flatten(run.recipe.model_dump()) for run in runs]
-    defaults = [_recipe_defaults(run.recipe.model_dump()) for run in runs]
+    defaults = [_method_defaults(run.recipe.method, run.recipe.adapter.kind) for run in runs]
     keys = dict.fromkeys(key for recipe in flat for key in recipe)
     return [
         SettingDifference(
@@ -75,10 +75,6 @@ def group_by_section(
         section = difference.path[0] if len(difference.path) > 1 else ""
         sections.setdefault(section, []).append(difference)
     return {name: rows for name, rows in sections.items() if rows}
-
-
-def _recipe_defaults(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _method_defaults(recipe["method"], recipe["adapter"]["kind"])
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from studio.db.states import RunStatus
-from studio.db.tables import DatasetVersion, Metric, Run
+from studio.db.tables import Metric, Run
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.intake.quality.length_stats import TokenStats
@@ -346,12 +346,9 @@ def suggest_count(db: Session, recipe: AnyRecipe) -> CountSuggestion:
     if not Path(request.location).is_absolute():
         return ""  # Its tokenizer has not been downloaded yet.
     if task is None:
-        return "now" if _rows(request.version) <= MAX_AUTOMATIC_ROWS else "offer"
+        rows = request.version.train_rows + request.version.validation_rows
+        return "now" if rows <= MAX_AUTOMATIC_ROWS else "offer"
     return "offer" if task.status.is_final else "now"
-
-
-def _rows(version: DatasetVersion) -> int:
-    return version.train_rows + version.validation_rows
 
 
 def _to_lengths(stats: TokenStats, recipe: AnyRecipe) -> TokenLengths | None:

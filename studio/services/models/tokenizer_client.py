@@ -95,7 +95,8 @@ def _exchange(settings: Settings, request: TokenizerRequest) -> TokenizerRespons
     if len(payload) > tokenizer_service.MAX_REQUEST_BYTES:
         raise TooLargeError("This row is too long to show.")
     try:
-        connection = tokenizer_service.connect(settings.home, TIMEOUT_SECONDS)
+        path = tokenizer_service.socket_path(settings.home)
+        connection = unix_sockets.connect(path, TIMEOUT_SECONDS)
     except OSError as error:
         raise UnavailableError(
             "No worker is running, so tokens cannot be shown.",

@@ -176,6 +176,7 @@ def _insert_delivery(
 
 
 def _run_payload(run: Run, details: Mapping[str, Any]) -> dict[str, Any]:
+    error = {name: details.get(name, "") for name in ("code", "message", "hint", "phase")}
     return {
         "id": run.id,
         "name": run.name,
@@ -184,12 +185,8 @@ def _run_payload(run: Run, details: Mapping[str, Any]) -> dict[str, Any]:
         "step": run.step,
         "total_steps": run.total_steps,
         "metrics": json.loads(METRICS_ADAPTER.dump_json(run.metrics)),
-        "error": _error_payload(details) if run.status is RunStatus.FAILED else None,
+        "error": error if run.status is RunStatus.FAILED else None,
     }
-
-
-def _error_payload(details: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: details.get(name, "") for name in ("code", "message", "hint", "phase")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,10 @@ def _read_values(
     values: list[str] = []
     while True:
         part, position = _read_value(query, position)
-        values.extend(_split_commas(part) if is_list and part[:1] != '"' else [part.strip('"')])
+        if is_list and part[:1] != '"':
+            values.extend(filter(None, part.split(",")))
+        else:
+            values.append(part.strip('"'))
         if not (
             is_list and query[position - 1 : position + 1] in {',"', '",'} and position < len(query)
         ):
@@ -167,10 +170,6 @@ def _read_value(query: str, position: int) -> tuple[str, int]:
         return quotation.group(), quotation.end()
     bare = _BARE.match(query, position)
     return (bare.group(), bare.end()) if bare else ("", position)
-
-
-def _split_commas(part: str) -> list[str]:
-    return [value for value in part.split(",") if value]
 
 
 def _skip_space(query: str, position: int) -> int:

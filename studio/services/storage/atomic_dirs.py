@@ -83,7 +83,8 @@ def remove_orphans(parent: Path, names: Container[str]) -> None:
     """Delete what crashes left, and restore folders whose rows still exist."""
     finish_deletions(parent, names)
     for path in sorted(parent.iterdir()) if parent.exists() else []:
-        if path.name.startswith(_STAGING_PREFIX) or _is_orphan(path, names):
+        is_orphan = path.name.isdecimal() and path.name not in names
+        if is_orphan or path.name.startswith(_STAGING_PREFIX):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -95,7 +96,3 @@ def finish_deletions(parent: Path, names: Container[str]) -> None:
             path.replace(parent / owner)
         else:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_orphan(path: Path, names: Container[str]) -> bool:
-    return path.name.isdecimal() and path.name not in names
