@@ -124,10 +124,8 @@ def _await_victim(scene: Scene, role: str) -> psutil.Process | None:
         _feed(scene)
         if role == "socket service":
             with suppress(OSError):
-                unix_sockets.connect(
-                    path = tokenizer_service.socket_path(scene.studio.home)
-                    unix_sockets.connect(path, timeout=1).close()
-                ).close()
+                path = tokenizer_service.socket_path(scene.studio.home)
+                unix_sockets.connect(path, timeout=1).close()
         with suppress(psutil.NoSuchProcess, OSError, ValueError, IndexError):
             if victim := FIND[role](scene):
                 return victim

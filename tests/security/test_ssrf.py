@@ -12,7 +12,7 @@ from sqlmodel import Session
 from studio import data_sources
 from studio.errors import InvalidError, StudioError
 from studio.network import safe_http
-from studio.network.safe_http import INTERNAL_NETWORKS
+from studio.network.internal_networks import INTERNAL_NETWORKS
 from studio.services.datasets import import_sources as services
 from studio.settings import Settings
 from tests.security.raw_requests import Target

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from studio.network.safe_http import INTERNAL_NETWORKS, InternalNetwork, find_internal_network
+from studio.network.internal_networks import (
+    INTERNAL_NETWORKS,
+    InternalNetwork,
+    find_internal_network,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 ROW = re.compile(r"^\| `([0-9a-f.:/]+)` \| (.+) \|$", re.MULTILINE)

@@ -2,18 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from functools import cache
-from threading import BoundedSemaphore
-from typing import TYPE_CHECKING
 
 from sqlmodel import Session, col, delete, func, select
 
 from studio.db.accounts import Account, OneTimeLink, Role, Scope
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnauthorizedError
-from studio.services.accounts import login_sessions, owners
-
-if TYPE_CHECKING:
-    from pwdlib import PasswordHash
+from studio.services.accounts import login_sessions, owners, passwords
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,79}", re.ASCII)
 
@@ -92,7 +86,10 @@ def authenticate(account: Account | None, password: str) -> Account:
             not say which.
 
     """
-    if not verify_password(password, account.password if account else "") or account is None:
+    if (
+        not passwords.verify_password(password, account.password if account else "")
+        or account is None
+    ):
         raise UnauthorizedError(
             "Wrong name or password.",
             hint="Forgot your password? Ask an administrator for a link to set a new one.",
@@ -133,48 +130,3 @@ def _require_another_administrator(db: Session, account: Account) -> None:
             f"{account.name} is the only administrator.",
             hint="Make another account an administrator first.",
         )
-
-
-MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 10, 200
-
-CONCURRENT_HASHES = BoundedSemaphore(2)
-"""Without a limit, 200 sign-ins at a time would take 12.8 GB."""
-
-
-def hash_password(password: str) -> str:
-    """Return the hash to store.
-
-    Raises:
-        InvalidError: The password is too short or too long.
-
-    """
-    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
-        raise InvalidError(
-            f"Use a password of {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters.",
-            hint="A few words in a row are easier to remember than symbols.",
-            param="password",
-        )
-    with CONCURRENT_HASHES:
-        return _hasher().hash(password)
-
-
-def verify_password(password: str, stored_hash: str) -> bool:
-    """Return whether a password matches a stored hash. Takes as long without a hash."""
-    with CONCURRENT_HASHES:
-        return _hasher().verify(
-            password[:MAX_PASSWORD_LENGTH], stored_hash or _dummy_hash()
-        ) and bool(stored_hash)
-
-
-@cache
-def _dummy_hash() -> str:
-    """Return a hash, so that an account without a password takes as long to refuse as any other."""
-    return _hasher().hash("unknown-user")
-
-
-@cache
-def _hasher() -> "PasswordHash":
-    from pwdlib import PasswordHash  # noqa: PLC0415 -- heavy import
-    from pwdlib.hashers.argon2 import Argon2Hasher  # noqa: PLC0415 -- heavy import
-
-    return PasswordHash((Argon2Hasher(),))

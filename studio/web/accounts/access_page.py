@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.accounts import Scope
 from studio.db.session import read_session, unit_of_work
 from studio.errors import InvalidError, StudioError
-from studio.services.accounts import accounts, api_tokens, login_sessions
+from studio.services.accounts import accounts, api_tokens, login_sessions, passwords
 from studio.web.auth.identity import CurrentIdentity, Identity
 from studio.web.http.deps import DB
 from studio.web.http.errors import status_for
@@ -79,7 +79,7 @@ def change_password(
         request.app.state.tries.clear(account.name, throttle_key)
         if password != again:
             raise InvalidError("The passwords do not match.", param="again")
-        hashed = accounts.hash_password(password)
+        hashed = passwords.hash_password(password)
     except StudioError as error:
         with read_session(engine) as db:
             return _page(request, db, who, refused=error)
@@ -118,6 +118,6 @@ def _page(request: Request, db: Session, caller: Identity, **context: Any) -> Re
             "tokens": api_tokens.list_tokens(db, account_id),
             "browsers": login_sessions.list_sessions(db, account_id),
             "scopes": [scope for scope in Scope if caller.max_scope.includes(scope)],
-            "shortest": accounts.MIN_PASSWORD_LENGTH,
+            "shortest": passwords.MIN_LENGTH,
         },
     )

@@ -10,7 +10,13 @@ from sqlmodel import Session
 from studio.db.accounts import Account, LinkPurpose, Role
 from studio.db.session import read_session, unit_of_work
 from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError, UnauthorizedError
-from studio.services.accounts import accounts, login_sessions, oidc, one_time_links
+from studio.services.accounts import (
+    accounts,
+    login_sessions,
+    oidc,
+    one_time_links,
+    passwords,
+)
 from studio.settings import Settings
 from studio.web.auth import identity
 from studio.web.auth.identity import OptionalIdentity
@@ -74,7 +80,7 @@ def choose_password(
     try:
         if password != again:
             raise InvalidError("The passwords do not match.", param="again")
-        hashed = accounts.hash_password(password)
+        hashed = passwords.hash_password(password)
         with unit_of_work(engine) as db:
             account = _account_for_link(db, t, name)
             accounts.set_password(db, account, hashed)
@@ -173,7 +179,7 @@ def _password_page(
         is_first=link.purpose is LinkPurpose.FIRST,
         name=account.name if account else name,
         problem=problem,
-        shortest=accounts.MIN_PASSWORD_LENGTH,
+        shortest=passwords.MIN_LENGTH,
     )
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from studio.db.accounts import LinkPurpose, Role, Scope
 from studio.db.session import read_session, unit_of_work
 from studio.errors import TooManyRequestsError
-from studio.services.accounts import accounts, audit_log, one_time_links
+from studio.services.accounts import accounts, audit_log, one_time_links, passwords
 from studio.settings import Settings
 from studio.web.auth.login_throttle import (
     MAX_ENTRIES,
@@ -31,7 +31,7 @@ def home(engine: Engine, settings: Settings) -> Visitors:
 @pytest.fixture(scope="module")
 def hashed() -> str:
     """Hash the password once: it takes a while, as it should."""
-    return accounts.hash_password(PASSWORD)
+    return passwords.hash_password(PASSWORD)
 
 
 def add(home: Visitors, hashed: str, name: str = "ann", role: Role = Role.MEMBER) -> None:
