@@ -22,7 +22,7 @@ from studio.recipe.fields import Section, section_types
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
 from studio.services.search import completions
-from studio.web.help import help_index
+from studio.web.help import help_page
 from studio.web.i18n.locale import PHRASE_CALL
 from studio.web.i18n.translation import LIST_PATTERNS, SENTENCE_JOINS
 from studio.web.runs import run_table
@@ -145,7 +145,7 @@ def _declared() -> Iterator[tuple[str, str]]:
     """Yield what is said of each knob, precision and method where it is declared."""
     for section in _sections():
         yield _where(section), _intro(section)
-    for entry in help_index.recipe_fields().values():
+    for entry in help_page.recipe_fields().values():
         where = _where(entry.section)
         yield from ((where, text) for text in _of_knob(entry) if re.search("[A-Za-z]{2}", text))
     joints = (*(between for _opens, between, _closes in SENTENCE_JOINS), *LIST_PATTERNS)
@@ -203,7 +203,7 @@ def _of_knob(entry: FieldReference) -> Iterator[str]:
         entry.knob.unit,
         entry.help,
         entry.allowed_values,
-        help_index.section_title(entry),
+        help_page.section_title(entry),
     )
     yield from (title for title in entry.knob.choice_titles.values() if title.isascii())
     yield from (choice for choice in entry.choices if choice in CHOICES)

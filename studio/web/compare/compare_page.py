@@ -1,12 +1,13 @@
-"""Compare runs side by side. The URL holds every choice."""
+"""Compare runs side by side, and save comparisons. The URL holds every choice."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 from zlib import crc32
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
@@ -19,13 +20,45 @@ from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.runs import runs
 from studio.services.samples import sample_ratings
-from studio.web.compare import comparison_export, curve_styles, parallel_coordinates, sample_table
-from studio.web.compare.comparison_url import ComparisonQuery, runs_outside_brush
+from studio.web.compare import comparison_export, curve_styles, sample_table
+from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush
 from studio.web.http.deps import DB
 from studio.web.i18n import formatting
 from studio.web.rendering.render import page, redirect
 
 router = APIRouter(include_in_schema=False)
+
+
+def build_axes(made: Comparison) -> list[dict[str, Any]]:
+    """Return an axis for each setting and each final metric in which the runs differ.
+
+    An axis has a value for each run, or None. Numbers are drawn to scale; other values become a
+    list of names.
+    """
+    settings = [
+        _axis(key, key.rpartition(".")[2].replace("_", " "), made.settings[key])
+        for key in made.differing
+        if key not in IGNORED_KEYS
+    ]
+    finals = [
+        _axis(name, formatting.metric_title(name), [_finite(cell.value) for cell in cells])
+        for name, cells in made.metrics.items()
+    ]
+    return settings + [axis for axis in finals if len({*axis["values"]} - {None}) > 1]
+
+
+def _axis(key: str, label: str, values: Sequence[Any]) -> dict[str, Any]:
+    is_number = all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        for value in values
+    )
+    axis_values = list(values) if is_number else [str(value) for value in values]
+    return {"key": key, "label": label, "isNumber": is_number, "values": axis_values}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
 
 RECENT_RUNS = 50
 QueryParams = Annotated[ComparisonQuery, Query()]
@@ -53,7 +86,7 @@ def show(request: Request, db: DB, view: QueryParams) -> Response:
             name: comparison.metrics[name] for name in sorted(comparison.metrics, key=_metric_order)
         },
         directed={name for name in comparison.metrics if direction(name)},
-        related=json.dumps(parallel_coordinates.build_axes(comparison)),
+        related=json.dumps(build_axes(comparison)),
         **_chart_context(db, comparison, view),
         **_settings_context(comparison, view),
         **_samples_context(db, comparison, view),
@@ -178,3 +211,44 @@ def _samples_context(db: Session, comparison: Comparison, view: ComparisonQuery)
         # Changes with each rating, so that an order that was revealed is not used again.
         "seed": crc32(repr((ids, scores)).encode()),
     }
+
+
+FormText = Annotated[str, Form()]
+
+
+@router.get("/comparisons/{number}")
+def open_saved(request: Request, number: int, db: DB) -> Response:
+    saved = comparisons.get(db, number)
+    return redirect(request, parse_query(saved.query).model_copy(update={"saved": number}).url)
+
+
+@router.get("/comparisons/{number}/export")
+def export_saved(number: int, db: DB) -> Response:
+    return comparison_export.zip_response(db, comparisons.get(db, number))
+
+
+@router.post("/comparisons")
+def save_comparison(
+    request: Request, db: DB, name: FormText = "", text: FormText = "", query: FormText = ""
+) -> Response:
+    comparison = comparisons.save(db, name, text, query)
+    return redirect(request, f"/comparisons/{comparison.id}")
+
+
+@router.post("/comparisons/{number}")
+def change_saved(
+    request: Request,
+    number: int,
+    db: DB,
+    name: FormText = "",
+    text: FormText = "",
+    query: FormText = "",
+) -> Response:
+    comparisons.update(db, number, name=name, text=text, query=query)
+    return redirect(request, f"/comparisons/{number}")
+
+
+@router.post("/comparisons/{number}/delete")
+def delete_saved(request: Request, number: int, db: DB) -> Response:
+    comparisons.delete(db, number)
+    return redirect(request, "/compare")

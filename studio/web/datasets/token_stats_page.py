@@ -1,11 +1,13 @@
-"""The token statistics of a dataset: how long its rows are."""
+"""The token statistics of a dataset: how long its rows are, and the rows one by one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
+from fastapi import Path as PathParam
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlmodel import Session
@@ -15,18 +17,115 @@ from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, StudioError
 from studio.intake.quality import length_stats as counts
 from studio.intake.quality.length_stats import HistogramBar, PartStats, TokenStats, Truncation
+from studio.intake.rows.paging import NumberedRow, Page
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.datasets.token_stats import StatsRequest
+from studio.services.datasets.versions import Part, RowQuery
 from studio.settings import Settings
-from studio.web.datasets import row_browser
 from studio.web.forms import choices
 from studio.web.http.deps import DB, Config, PostedForm
 from studio.web.rendering.render import block, page, redirect, wants_fragment
 
 router = APIRouter(prefix="/datasets/{dataset_id}/stats", include_in_schema=False)
 
-DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+
+Direction = Literal["", "first", "back", "on"]
+
+
+class RowStep(BaseModel):
+    """Which row to show, from the query string."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    split: Part = "train"
+    row: int = Field(default=1, ge=1, lt=2**53)
+    q: str = Field(default="", max_length=200)
+    step: Direction = ""
+    """Where to go from `row`: to the first match, or to the row before or after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowView:
+    version: DatasetVersion
+    part: Part
+    search_text: str
+    total: int
+    """Number of rows in the part."""
+    row_number: int
+    """Number of the current row."""
+    row: NumberedRow | None = None
+    notice: str = ""
+    continue_direction: Direction = ""
+    """Direction to continue a search that ran out of time; empty if it did not."""
+
+
+def parse_step(asked: Mapping[str, Any]) -> RowStep:
+    """Parse a query string; an invalid one means the first row."""
+    try:
+        return RowStep.model_validate({name: value for name, value in asked.items() if value != ""})
+    except ValidationError:
+        return RowStep()
+
+
+def find_row(folder: Path, version: DatasetVersion, asked: RowStep) -> RowView:
+    """Find the row that a step leads to."""
+    total = version.train_rows if asked.split == "train" else version.validation_rows
+    row_number = min(asked.row, max(1, total))
+    view = RowView(
+        version=version,
+        part=asked.split,
+        search_text=asked.q.strip(),
+        total=total,
+        row_number=row_number,
+    )
+    if not view.search_text:
+        row_number = min(
+            max(1, row_number + {"back": -1, "on": 1}.get(asked.step, 0)), max(1, total)
+        )
+        return replace(view, row_number=row_number, row=_read_row(folder, view, row_number))
+    page = _search_rows(folder, view, asked.step)
+    if page.rows:
+        return replace(view, row_number=page.rows[0].number, row=page.rows[0])
+    if page.searched_to is not None:
+        return _unfinished_search(view, page.searched_to, asked.step)
+    if asked.step in {"back", "on"}:
+        notice = (
+            f"No row before row {row_number:,} has “{view.search_text}”."
+            if asked.step == "back"
+            else f"No row after row {row_number:,} has “{view.search_text}”."
+        )
+        return replace(view, row=_read_row(folder, view, row_number), notice=notice)
+    notice = f"No row from row {row_number:,} onward has “{view.search_text}”."
+    if asked.step == "first" or row_number == 1:
+        notice = f"No row has “{view.search_text}”."
+    return replace(view, notice=notice)
+
+
+def _unfinished_search(view: RowView, looked_to: int, step: Direction) -> RowView:
+    further: Direction = "back" if step == "back" else "on"
+    progress = f"back to row {looked_to:,}" if step == "back" else f"up to row {looked_to:,}"
+    notice = f"No row with “{view.search_text}” {progress} so far."
+    return replace(view, row_number=max(1, looked_to), notice=notice, continue_direction=further)
+
+
+def _read_row(folder: Path, view: RowView, number: int) -> NumberedRow | None:
+    row_query = RowQuery(part=view.part, numbers=frozenset({number}))
+    return next(iter(versions.load_rows(folder, view.version, row_query).rows), None)
+
+
+def _search_rows(folder: Path, view: RowView, step: Direction) -> Page:
+    row_query = RowQuery(part=view.part, words=view.search_text)
+    if step == "back":
+        row_query = replace(row_query, before=view.row_number)
+    else:
+        row_query = replace(
+            row_query, after={"first": 0, "on": view.row_number}.get(step, view.row_number - 1)
+        )
+    return versions.load_rows(folder, view.version, row_query, limit=1)
+
+
+DatasetId = Annotated[int, PathParam(ge=1, lt=2**63)]
 
 
 ROLE_TITLES = {
@@ -257,9 +356,7 @@ def _page_context(
     values["model"] = values["model"] or base
     view = load_stats(db, dataset, values)
     number = view.query.version if view.query else None
-    row = row_browser.find_row(
-        config.datasets, find_version(db, dataset, number), row_browser.parse_query(values)
-    )
+    row = find_row(config.datasets, find_version(db, dataset, number), parse_step(values))
     values |= {"split": row.part, "row": str(row.row_number), "q": row.search_text}
     values.pop("step", None)
     return {

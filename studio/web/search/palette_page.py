@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from studio.services.search import completions, global_search
 from studio.web.auth import template_permissions
-from studio.web.help import help_index
+from studio.web.help import help_page
 from studio.web.http.deps import DB
 from studio.web.i18n.translation import translate
 from studio.web.rendering.navigation import NAV_ITEMS
@@ -102,7 +102,7 @@ def _label_matches(label: str, words: list[str]) -> bool:
 
 
 def _recipe_field_items(words: list[str]) -> Iterator[PaletteItem]:
-    for entry in help_index.recipe_fields().values() if words else ():
+    for entry in help_page.recipe_fields().values() if words else ():
         if entry.matches(words) or _label_matches(entry.label, words):
             href = f"/help/knobs/{entry.name}"
             yield PaletteItem(label=entry.label, description=entry.name, href=href)

@@ -5,7 +5,7 @@ from fastapi.testclient import TestClient
 
 from studio.failure_codes import FAILURE_CODES
 from studio.recipe.precision import PRECISIONS
-from studio.web.help import help_index
+from studio.web.help import help_page
 from tests.support.page_reader import Node, parse_page
 
 
@@ -15,10 +15,10 @@ def facts(page: Node) -> dict[str, str]:
     return {name.text: value.text for name, value in zip(names, values, strict=True)}
 
 
-@pytest.mark.parametrize("name", help_index.recipe_fields())
+@pytest.mark.parametrize("name", help_page.recipe_fields())
 def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
     page = parse_page(client.get(f"/help/knobs/{name}").text)
-    entry = help_index.recipe_fields()[name]
+    entry = help_page.recipe_fields()[name]
 
     assert page.one("h1").text == entry.knob.label
     assert page.one("p", class_="lead").text == " ".join(entry.help.split())
@@ -46,7 +46,7 @@ def test_a_knob_shows_how_to_set_it(client: TestClient) -> None:
 
 
 def test_every_related_knob_exists() -> None:
-    known = help_index.recipe_fields()
+    known = help_page.recipe_fields()
 
     assert [one for entry in known.values() for one in entry.knob.related if one not in known] == []
 
@@ -65,8 +65,8 @@ def test_help_without_words_holds_everything(client: TestClient) -> None:
     found = parse_page(client.get("/help").text).one(id="found")
 
     links = [link.attributes["href"] for link in found.all("a")]
-    assert len(links) == len(help_index.recipe_fields()) + len(FAILURE_CODES) + 1
-    assert help_index.search_help("").count == len(help_index.recipe_fields()) + len(
+    assert len(links) == len(help_page.recipe_fields()) + len(FAILURE_CODES) + 1
+    assert help_page.search_help("").count == len(help_page.recipe_fields()) + len(
         FAILURE_CODES
     ) + len(PRECISIONS)
 
@@ -76,4 +76,4 @@ def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
 
     hrefs = {link.attributes.get("href", "") for link in page.all("a")}
     linked = {href.removeprefix("/help/knobs/") for href in hrefs if "/help/knobs/" in href}
-    assert linked == help_index.recipe_fields().keys()
+    assert linked == help_page.recipe_fields().keys()
