@@ -15,7 +15,6 @@ from studio.services.accounts.oidc import PendingSignIns
 from studio.services.runs.start_checks import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
-from studio.web.api.routers import ROUTERS as API
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
 from studio.web.http import errors
@@ -26,8 +25,8 @@ from studio.web.middleware.auth_middleware import RECHECK_SECONDS, AuthMiddlewar
 from studio.web.middleware.proxy_headers import ProxyHeadersMiddleware
 from studio.web.middleware.request_guard import RequestGuard
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
-from studio.web.page_routers import ROUTERS as PAGES
 from studio.web.rendering import static_files
+from studio.web.routers import API, PAGES
 
 _DESCRIPTION = "Fine-tune language models: experiments, runs and metrics."
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from studio.schemas.field_docs import FieldDocs
 from studio.web.api.conventions.api_route import NEVER_STORED
-from studio.web.api.datasets.new_dataset import NewImport
+from studio.web.api.datasets.datasets import NewImport
 from studio.web.http import openai_errors
 from studio.web.http.idempotency import REPLAY_HEADER
 

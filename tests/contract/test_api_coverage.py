@@ -4,9 +4,8 @@ import pytest
 
 from studio.web.api import openai
 from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.routers import ROUTERS as API
-from studio.web.api.system import prometheus
-from studio.web.page_routers import ROUTERS as PAGES
+from studio.web.api.system import system
+from studio.web.routers import API, PAGES
 
 FORM = ""
 """Of what only lays a form out anew: a program has no form, and calls what the form would."""
@@ -98,7 +97,7 @@ ACTIONS = {
 }
 """What each page sends, and the call that does the same."""
 
-OTHERS = (prometheus.router, *openai.ROUTERS)
+OTHERS = (system.metrics_router, *openai.ROUTERS)
 """What speaks another's language: Prometheus's, OpenAI's."""
 
 CALLS = [route for router in API if router not in OTHERS for route in router.routes]

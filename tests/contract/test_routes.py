@@ -3,8 +3,7 @@
 import re
 from collections import Counter
 
-from studio.web.api.routers import ROUTERS as API
-from studio.web.page_routers import ROUTERS as PAGES
+from studio.web.routers import API, PAGES
 
 
 def test_every_route_has_an_address_of_its_own() -> None:

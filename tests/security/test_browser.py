@@ -15,8 +15,7 @@ from studio.db.tables import Run
 from studio.services import experiments
 from studio.services.runs import runs
 from studio.web.accounts.login_page import local_path
-from studio.web.api.routers import ROUTERS as API
-from studio.web.page_routers import ROUTERS as PAGES
+from studio.web.routers import API, PAGES
 from studio.web.runs import table_export
 from studio.web.runs.table_export import TableData
 from tests.security.raw_requests import Target, send_raw

@@ -1,14 +1,17 @@
 """REST routes of datasets: upload or import, list, show, rename, delete."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
-from fastapi import APIRouter, Response
-from pydantic import Field, model_validator
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError, model_validator
 from sqlmodel import Session
 
+from studio.data_sources import Source
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
 from studio.services.datasets import dataset_builds, datasets, import_sources, versions
@@ -17,12 +20,94 @@ from studio.services.datasets.versions import Part
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
 from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, make_page
-from studio.web.api.datasets.new_dataset import REQUEST_BODY, NewDataset
 from studio.web.api.system import tasks
 from studio.web.api.system.tasks import TaskOut
 from studio.web.http.deps import DB, Config
+from studio.web.http.multipart_upload import receive_dataset
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets", tags=["datasets"])
+
+
+_BINARY = {"type": "string", "format": "binary"}
+REQUEST_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {
+                        "file": _BINARY,
+                        "validation_file": _BINARY,
+                        "name": {"type": "string", "description": "Defaults to the file name."},
+                        "mapping": {
+                            "type": "string",
+                            "description": "How columns become rows: a Mapping as JSON. Detected "
+                            "by default.",
+                        },
+                        "encoding": {
+                            "type": "string",
+                            "description": "Text encoding by its Python name, such as gb18030 or "
+                            "cp1252. Detected by default.",
+                        },
+                        "sheet": {
+                            "type": "string",
+                            "description": "The sheet of an Excel workbook to read. Defaults to "
+                            "the first sheet with rows.",
+                        },
+                        "separator": {
+                            "type": "string",
+                            "enum": [",", ";", "tab", "|", "^"],
+                            "description": "The delimiter of a CSV file. Detected by default.",
+                        },
+                        "header": {
+                            "type": "string",
+                            "enum": ["yes", "no"],
+                            "description": "Whether the first line of a table is a header. "
+                            "Detected by default.",
+                        },
+                        "draft": {
+                            "type": "boolean",
+                            "description": "Save the file and wait for a mapping.",
+                        },
+                    },
+                }
+            },
+            "application/json": {"schema": {"$ref": "#/components/schemas/NewImport"}},
+        },
+    }
+}
+"""The OpenAPI schema of the body. FastAPI cannot infer it: the route parses the body itself."""
+
+
+class NewImport(Body):
+    """A dataset to import from a folder, a URL, the Hugging Face Hub, S3 or a chunked upload."""
+
+    source: Source
+    name: str = Field(default="", max_length=200)
+    """The name of the dataset; defaults to the file name."""
+
+
+async def _parse_request(request: Request, config: Config) -> AsyncIterator[Upload | NewImport]:
+    if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
+        yield _parse_import(await request.body())
+        return
+    async with asynccontextmanager(receive_dataset)(request, config) as upload:
+        yield upload
+
+
+def _parse_import(body: bytes) -> NewImport:
+    try:
+        return NewImport.model_validate_json(body)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        raise RequestValidationError(
+            [detail | {"loc": ("body", *detail["loc"])} for detail in details]
+        ) from error
+
+
+NewDataset = Annotated[Upload | NewImport, Depends(_parse_request)]
 
 
 class ProblemOut(Out):

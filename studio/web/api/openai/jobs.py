@@ -1,34 +1,309 @@
 """Fine-tuning jobs of the OpenAI-compatible API: create, list, pause, resume, cancel."""
 
 import hashlib
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Le, Len
 from fastapi import APIRouter, Header, Query, Request
+from pydantic import Field
 from sqlmodel import Session
 
 from studio.db.accounts import IdempotencyKey
+from studio.db.openai import OpenAIJob
+from studio.db.states import RunCommand, RunStatus
+from studio.db.tables import Run
+from studio.errors import InvalidError
 from studio.services.accounts import idempotency_keys, owners
-from studio.services.openai import fine_tuning_jobs, job_events
+from studio.services.estimates import run_progress
+from studio.services.openai import fine_tuning_jobs, job_events, model_names
 from studio.services.openai.fine_tuning_jobs import JobRequest
-from studio.services.runs import run_commands, runs
-from studio.web.api.openai.job_schemas import (
-    EventOut,
-    JobCheckpointOut,
-    JobOut,
-    NewJob,
-    checkpoint_out,
-    event_out,
-    get_hyperparameters,
-    job_out,
+from studio.services.openai.job_events import JobCheckpoint, JobEvent
+from studio.services.queue import queue
+from studio.services.runs import failure_report, run_commands, runs
+from studio.web.api.conventions.schemas import ChosenPrecision, chosen_precision
+from studio.web.api.openai.schemas import (
+    Body,
+    OpenAIListing,
+    Out,
+    check_fields,
+    make_page,
+    unix_seconds,
 )
-from studio.web.api.openai.schemas import OpenAIListing, make_page
 from studio.web.api.runs.run_results import run_folder as folder_of
 from studio.web.auth.identity import require_identity
 from studio.web.http.deps import DB, Config
 from studio.web.http.multipart_upload import read_limits
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["openai"])
+
+
+Auto = Literal["auto"]
+
+MetadataKey = Annotated[str, Field(max_length=64, pattern=r'^[^"\\]*$')]
+"""A metadata key. Characters that databases treat differently in queries are not allowed."""
+
+SUPPORTED_METHOD = "supervised"
+_NEUTRAL_VALUES: dict[str, Collection[object]] = {"integrations": ([],)}
+
+
+class Hyperparameters(Body):
+    n_epochs: Auto | Annotated[int, Ge(1), Le(50)] = "auto"
+    batch_size: Auto | Annotated[int, Ge(1), Le(256)] = "auto"
+    learning_rate_multiplier: Auto | Annotated[float, Gt(0), Le(1000)] = "auto"
+    """Multiplies the recommended learning rate for the model and its trainable weights."""
+
+
+class Supervised(Body):
+    hyperparameters: Hyperparameters = Hyperparameters()
+
+
+class Method(Body):
+    type: Annotated[str, Len(1, 50)] = SUPPORTED_METHOD
+    supervised: Supervised | None = None
+
+
+class NewJob(Body):
+    model: Annotated[str, Len(1, 1000)]
+    training_file: Annotated[str, Len(1, 200)]
+    validation_file: Annotated[str, Len(1, 200)] | None = None
+    method: Method | None = None
+    hyperparameters: Hyperparameters | None = None
+    """Sent by older clients; `method` takes precedence."""
+    suffix: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^:/\s][^:/\t\n\r]*$")] | (
+        None
+    ) = None
+    seed: Annotated[int, Ge(0), Le(2**31 - 1)] | None = None
+    metadata: Annotated[dict[MetadataKey, Annotated[str, Len(0, 512)]], Len(0, 16)] | None = None
+    x_studio: dict[str, Any] | None = None
+    """Other settings, nested like the recipe: `{"precision": "fp32", "adapter": {"r": 32}}`."""
+
+
+class JobErrorOut(Out):
+    code: str
+    message: str
+    param: str | None = None
+
+
+class ResolvedOut(Out):
+    """The hyperparameters a job actually uses."""
+
+    n_epochs: float
+    batch_size: int
+    learning_rate_multiplier: float
+
+
+class SupervisedOut(Out):
+    hyperparameters: ResolvedOut
+
+
+class JobMethodOut(Out):
+    type: Literal["supervised"] = "supervised"
+    supervised: SupervisedOut
+
+
+class StudioOut(Out):
+    """Fields that OpenAI's API does not have."""
+
+    run: int
+    status: RunStatus
+    queue_position: int | None
+    step: int
+    total_steps: int | None
+    recommended_learning_rate: float
+    """The learning rate for a multiplier of 1."""
+    recipe: dict[str, Any]
+    """The full recipe of the run."""
+    precision: ChosenPrecision
+    resolved: dict[str, Any]
+    """The actual dtypes, counts and versions. Empty until the trainer is built."""
+
+
+class JobOut(Out):
+    id: str
+    object: Literal["fine_tuning.job"] = "fine_tuning.job"
+    created_at: int
+    finished_at: int | None
+    estimated_finish: int | None
+    model: str
+    fine_tuned_model: str | None
+    organization_id: str = model_names.ORGANISATION
+    status: str
+    hyperparameters: ResolvedOut
+    method: JobMethodOut
+    training_file: str
+    validation_file: str | None
+    result_files: list[str]
+    trained_tokens: int | None
+    seed: int
+    suffix: str | None
+    metadata: dict[str, str]
+    integrations: list[Any] = Field(default_factory=list)
+    error: JobErrorOut | None
+    x_studio: StudioOut
+
+
+class EventOut(Out):
+    id: str
+    object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
+    created_at: int
+    level: Literal["info", "warn", "error"]
+    message: str
+    type: Literal["message", "metrics"]
+    data: dict[str, Any]
+
+
+class JobCheckpointOut(Out):
+    id: str
+    object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
+    created_at: int
+    fine_tuned_model_checkpoint: str
+    fine_tuning_job_id: str
+    step_number: int
+    metrics: dict[str, float]
+
+
+def get_hyperparameters(new: NewJob) -> Hyperparameters:
+    """Return the requested hyperparameters, from either place that clients send them in.
+
+    Raises:
+        InvalidError: The job asks for something unsupported.
+
+    """
+    check_fields(new, (), _NEUTRAL_VALUES)
+    kind = new.method.type if new.method else SUPPORTED_METHOD
+    if kind != SUPPORTED_METHOD:
+        error = InvalidError(
+            f"The method {kind} is not available in this studio.",
+            hint=f"Use {SUPPORTED_METHOD}.",
+            param="method.type",
+        )
+        error.code = "unsupported_method"
+        raise error
+    supervised = new.method.supervised if new.method else None
+    chosen = supervised.hyperparameters if supervised else new.hyperparameters or Hyperparameters()
+    for part in (new.method, supervised, chosen):
+        if part is not None:
+            check_fields(part, (), {})
+    return chosen
+
+
+def job_out(db: Session, run: Run) -> JobOut:
+    job = fine_tuning_jobs.get_job(db, run)
+    rate = fine_tuning_jobs.recommended_learning_rate(db, run.recipe)
+    resolved = _resolved_hyperparameters(run, rate)
+    has_succeeded = run.status is RunStatus.SUCCEEDED
+    return JobOut(
+        id=f"ftjob-{run.id}",
+        created_at=unix_seconds(run.created_at),
+        finished_at=unix_seconds(run.finished_at) if run.finished_at else None,
+        estimated_finish=_estimated_finish(run),
+        model=run.recipe.base_model,
+        fine_tuned_model=model_names.tuned_model_name(run, job.suffix) if has_succeeded else None,
+        status=_job_status(run, job),
+        hyperparameters=resolved,
+        method=JobMethodOut(supervised=SupervisedOut(hyperparameters=resolved)),
+        training_file=f"file-{job.training_id}",
+        validation_file=f"file-{job.validation_id}" if job.validation_id else None,
+        result_files=[f"file-results-{run.id}"] if has_succeeded else [],
+        trained_tokens=run.tokens if has_succeeded else None,
+        seed=run.recipe.optimisation.seed,
+        suffix=job.suffix or None,
+        metadata=job.pairs,
+        error=_job_error(db, run, job),
+        x_studio=StudioOut(
+            run=run.id or 0,
+            status=run.status,
+            queue_position=queue.position(db, run),
+            step=run.step,
+            total_steps=run.total_steps,
+            recommended_learning_rate=rate,
+            recipe=run.recipe.model_dump(mode="json"),
+            precision=chosen_precision(run),
+            resolved=run.resolved,
+        ),
+    )
+
+
+def event_out(befell: JobEvent) -> EventOut:
+    return EventOut(
+        id=befell.id,
+        created_at=unix_seconds(befell.at),
+        level=befell.level,
+        message=befell.message,
+        type=befell.type,
+        data=befell.data,
+    )
+
+
+def checkpoint_out(db: Session, run: Run, saved: JobCheckpoint) -> JobCheckpointOut:
+    suffix, step = model_names.job_suffix(db, run), None if saved.is_last else saved.step
+    return JobCheckpointOut(
+        id=saved.id,
+        created_at=unix_seconds(saved.at),
+        fine_tuned_model_checkpoint=model_names.tuned_model_name(run, suffix, step),
+        fine_tuning_job_id=f"ftjob-{run.id}",
+        step_number=saved.step,
+        metrics=saved.metrics,
+    )
+
+
+_JOB_STATUSES = {
+    RunStatus.QUEUED: "queued",
+    RunStatus.STARTING: "running",
+    RunStatus.RUNNING: "running",
+    RunStatus.PAUSED: "paused",
+    RunStatus.SUCCEEDED: "succeeded",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}
+_STOPPING_STATUSES = {
+    RunCommand.PAUSE: "pausing",
+    RunCommand.DRAIN: "running",
+    RunCommand.KEEP: "running",
+}
+
+
+def _job_status(run: Run, job: OpenAIJob) -> str:
+    """Return OpenAI's status of a run; a run that is being cancelled counts as cancelled."""
+    if job.is_validating and run.status is RunStatus.QUEUED:
+        return "validating_files"
+    if run.status is RunStatus.STOPPING:
+        return _STOPPING_STATUSES.get(run.asked or RunCommand.CANCEL, "cancelled")
+    return _JOB_STATUSES[run.status]
+
+
+def _resolved_hyperparameters(run: Run, recommended: float) -> ResolvedOut:
+    optimisation = run.recipe.optimisation
+    epochs = optimisation.num_train_epochs
+    return ResolvedOut(
+        n_epochs=int(epochs) if epochs == int(epochs) else epochs,
+        batch_size=optimisation.per_device_train_batch_size
+        * optimisation.gradient_accumulation_steps,
+        learning_rate_multiplier=round(optimisation.learning_rate / recommended, 6),
+    )
+
+
+def _estimated_finish(run: Run) -> int | None:
+    eta_seconds = run_progress.measure(run).eta_seconds
+    return (
+        None
+        if eta_seconds is None
+        else unix_seconds(datetime.now(UTC) + timedelta(seconds=eta_seconds))
+    )
+
+
+def _job_error(db: Session, run: Run, job: OpenAIJob) -> JobErrorOut | None:
+    failure = failure_report.explain(db, run)
+    if failure is None:
+        return None
+    message = f"{failure.message} {failure.hint}".strip()
+    if job.is_validating:
+        return JobErrorOut(code="invalid_training_file", message=message, param="training_file")
+    return JobErrorOut(code=failure.kind.code, message=message)
+
 
 IdempotencyHeader = Annotated[str, Header(max_length=255)]
 Retries = Annotated[int, Header(alias="x-stainless-retry-count", ge=0)]

@@ -1,17 +1,19 @@
-"""REST routes of health and hardware."""
+"""REST routes of health, hardware, and metrics for Prometheus."""
 
 from typing import Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
 
 import studio
 from studio.errors import UnavailableError
 from studio.hardware import package_versions
 from studio.recipe.precision import PRECISIONS
+from studio.services.operations import prometheus_metrics
 from studio.services.workers import worker_process, workers
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import Out
-from studio.web.http.deps import DB
+from studio.web.http.deps import DB, Config
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["system"])
 
@@ -70,3 +72,16 @@ def hardware(db: DB) -> HardwareOut:
     return HardwareOut.model_validate(
         facts | {"packages": package_versions(), "precisions": refusals}
     )
+
+
+metrics_router = APIRouter(include_in_schema=False)
+
+
+@metrics_router.get("/metrics")
+def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
+    from studio.web.api.system import prometheus_text  # noqa: PLC0415 -- heavy import
+
+    text = prometheus_text.render_text(
+        prometheus_metrics.collect(db), request.app.state.traffic, config.database
+    )
+    return PlainTextResponse(text, media_type=prometheus_text.CONTENT_TYPE)

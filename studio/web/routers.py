@@ -1,6 +1,20 @@
-"""The routers of all pages, in matching order."""
+"""The routers of all pages and of the REST API."""
 
 from studio.web.accounts import access_page, login_page, people_page
+from studio.web.api import accounts, compare, openai
+from studio.web.api.datasets import datasets, tokens, uploads, versions
+from studio.web.api.experiments import experiments, studies, sweeps
+from studio.web.api.models import methods, models
+from studio.web.api.runs import (
+    event_streams,
+    exports,
+    plan,
+    queue,
+    run_results,
+    run_table,
+    runs,
+)
+from studio.web.api.system import notifications, system, tasks
 from studio.web.compare import compare_page
 from studio.web.datasets import (
     dataset_page,
@@ -19,7 +33,7 @@ from studio.web.settings import settings_page
 from studio.web.studies import study_page
 from studio.web.sweeps import sweep_page
 
-ROUTERS = tuple(
+PAGES = tuple(
     module.router
     for module in (
         run_list_page,
@@ -47,3 +61,36 @@ ROUTERS = tuple(
         people_page,
     )
 )
+"""The routers of all pages, in matching order."""
+
+API = (
+    system.router,
+    methods.router,
+    datasets.router,
+    tokens.preview_router,
+    tokens.router,
+    versions.router,
+    models.router,
+    experiments.router,
+    plan.router,
+    event_streams.router,
+    runs.router,
+    run_results.router,
+    run_table.router,
+    run_results.samples_router,
+    exports.router,
+    tasks.router,
+    uploads.router,
+    compare.router,
+    compare.saved_router,
+    studies.router,
+    sweeps.router,
+    queue.router,
+    notifications.router,
+    system.metrics_router,
+    accounts.tokens_router,
+    accounts.router,
+    accounts.secrets_router,
+    *openai.ROUTERS,
+)
+"""The routers of the REST API, in matching order."""

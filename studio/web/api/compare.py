@@ -1,11 +1,13 @@
-"""REST routes that compare runs, as JSON and as an event stream."""
+"""REST routes that compare runs, as JSON and as an event stream, and of saved comparisons."""
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
@@ -13,17 +15,32 @@ from starlette.concurrency import run_in_threadpool
 from studio.db.session import read_session
 from studio.db.tables import Run
 from studio.methods import MAIN_METRICS
-from studio.services.compare import compare
+from studio.services.compare import compare, comparisons
 from studio.services.metrics import metrics
 from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import TRANSIENT_FIELDS, Out, RunBrief, run_brief
+from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
+from studio.web.api.conventions.schemas import (
+    TRANSIENT_FIELDS,
+    After,
+    Body,
+    Id,
+    Limit,
+    Listing,
+    Name,
+    Out,
+    RunBrief,
+    make_page,
+    run_brief,
+)
 from studio.web.api.runs.event_streams import HEARTBEAT
 from studio.web.api.runs.run_results import AxisName, CurveWindowParams, SeriesOut
+from studio.web.compare import comparison_export
 from studio.web.compare.curve_styles import CurveAxis, CurveSet, load_curves
 from studio.web.http.deps import DB, RunIds
 from studio.web.http.event_hub import StreamSlot
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/compare", tags=["compare"])
+
 
 MetricKeys = Annotated[str, Query(max_length=1000)]
 DEFAULT_KEYS = ",".join(MAIN_METRICS)
@@ -206,3 +223,71 @@ def _series_by_metric(curve_set: CurveSet) -> dict[str, dict[int, SeriesOut]]:
         for key, lines in curve_set.series.items()
         if lines
     }
+
+
+saved_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/comparisons", tags=["compare"])
+
+NotesText = Annotated[str, Field(max_length=comparisons.MAX_TEXT)]
+QueryText = Annotated[str, Field(min_length=1, max_length=comparisons.MAX_QUERY)]
+
+
+class NewComparison(Body):
+    name: Name
+    text: NotesText = ""
+    query: QueryText
+    """The query string of the page, such as `runs=1,2&base=1&x=tokens`."""
+
+
+class ChangedComparison(Body):
+    name: Name | None = None
+    text: NotesText | None = None
+    query: QueryText | None = None
+
+
+class SavedComparisonOut(Out):
+    id: int
+    name: str
+    text: str
+    query: str
+    created_at: datetime
+    changed_at: datetime
+
+
+@saved_router.post("", status_code=201)
+def save(new: NewComparison, db: DB) -> SavedComparisonOut:
+    return SavedComparisonOut.model_validate(comparisons.save(db, new.name, new.text, new.query))
+
+
+@saved_router.get("")
+def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedComparisonOut]:
+    rows = comparisons.newest(db, limit=limit + 1, before=after)
+    return make_page(rows, limit, [SavedComparisonOut.model_validate(row) for row in rows])
+
+
+@saved_router.get("/{number}", name="show")
+def show_saved(number: Id, db: DB, etag: EtagResponse) -> SavedComparisonOut:
+    comparison = comparisons.get(db, number)
+    etag.set_header(comparison.name, comparison.text, comparison.query)
+    return SavedComparisonOut.model_validate(comparison)
+
+
+@saved_router.patch("/{number}")
+def change(
+    number: Id, changed: ChangedComparison, db: DB, etag: EtagPrecondition
+) -> SavedComparisonOut:
+    comparison = comparisons.get(db, number)
+    etag.check(comparison.name, comparison.text, comparison.query)
+    comparison = comparisons.update(db, number, **changed.model_dump(exclude_unset=True))
+    etag.set_header(comparison.name, comparison.text, comparison.query)
+    return SavedComparisonOut.model_validate(comparison)
+
+
+@saved_router.delete("/{number}", status_code=204)
+def delete(number: Id, db: DB) -> None:
+    comparisons.delete(db, number)
+
+
+@saved_router.get("/{number}/export", response_class=Response)
+def export(number: Id, db: DB) -> Response:
+    """Return the comparison as a zip of Markdown and its curves as images."""
+    return comparison_export.zip_response(db, comparisons.get(db, number))

@@ -1,1 +1,0 @@
-"""REST routes of accounts, tokens and secrets."""

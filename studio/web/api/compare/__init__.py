@@ -1,1 +1,0 @@
-"""REST routes that compare runs."""
