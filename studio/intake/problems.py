@@ -5,107 +5,81 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, Self
 
 MAX_SHOWN_ROWS = 20
 """Places listed; the count covers all."""
 
 
 class ProblemCode(StrEnum):
-    MISSING_ANSWER = "missing_answer"
-    MISSING_QUESTION = "missing_question"
-    NO_TURNS = "no_turns"
-    UNKNOWN_ROLE = "unknown_role"
-    NOT_TEXT = "not_text"
-    MEDIA = "media"
-    NO_TEXT = "no_text"
-    BAD_TOOLS = "bad_tools"
-    BAD_TOOL_CALL = "bad_tool_call"
-    BAD_WEIGHT = "bad_weight"
-    NOTHING_LEARNT = "nothing_learnt"
-    EQUAL_ANSWERS = "equal_answers"
-    FEW_ANSWERS = "few_answers"
-    BAD_SCORES = "bad_scores"
-    BAD_LABEL = "bad_label"
-    NOT_A_NUMBER = "not_a_number"
-    ORPHAN = "orphan"
-    CYCLE = "cycle"
-    REPEATED_ID = "repeated_id"
-    NOT_JSON = "not_json"
-    NOT_FINITE = "not_finite"
-    REPEATED_NAME = "repeated_name"
-    HUGE_NUMBER = "huge_number"
-    TOO_DEEP = "too_deep"
-    NOT_A_ROW = "not_a_row"
-    NOT_UTF8 = "not_utf8"
-    BROKEN_CHARACTER = "broken_character"
-    BROKEN_VALUE = "broken_value"
-    TOO_LONG = "too_long"
-    CUT_OFF = "cut_off"
-    AFTER_END = "after_end"
-    NOT_CSV = "not_csv"
-    EXTRA_CELLS = "extra_cells"
-    RENAMED_COLUMNS = "renamed_columns"
-    REASONING = "reasoning"
-    UNUSED_COLUMNS = "unused_columns"
-    UNUSED_FILES = "unused_files"
-    ENCODING = "encoding"
-    BY_PARAGRAPH = "by_paragraph"
-    BY_LINE = "by_line"
-    BY_HEADING = "by_heading"
+    """A kind of problem, by its code; `message` describes it."""
 
+    message: str
 
-PROBLEM_MESSAGES: dict[ProblemCode, str] = {
-    ProblemCode.MISSING_ANSWER: "The answer is missing or empty",
-    ProblemCode.MISSING_QUESTION: "The question is missing or empty",
-    ProblemCode.NO_TURNS: "No turns found: expected a list of objects with a role and a text",
-    ProblemCode.UNKNOWN_ROLE: "A turn has a role other than system, user, assistant or tool",
-    ProblemCode.NOT_TEXT: "A value is not text",
-    ProblemCode.MEDIA: (
-        "Contains an image, audio, video or file, which no training method supports yet"
-    ),
-    ProblemCode.NO_TEXT: "The text is missing or empty",
-    ProblemCode.BAD_TOOLS: "The tools are not a list of named functions",
-    ProblemCode.BAD_TOOL_CALL: "A tool call has no name, or its arguments are not a JSON object",
-    ProblemCode.BAD_WEIGHT: "A weight must be 0 or 1",
-    ProblemCode.NOTHING_LEARNT: "Every answer has weight 0, so there is nothing to train on",
-    ProblemCode.EQUAL_ANSWERS: "The preferred and rejected answers are identical or rated equally",
-    ProblemCode.FEW_ANSWERS: "At least two answers are required",
-    ProblemCode.BAD_SCORES: "Each answer needs one numeric score or rank",
-    ProblemCode.BAD_LABEL: "The label must be good (true) or bad (false)",
-    ProblemCode.NOT_A_NUMBER: "The value is not a number",
-    ProblemCode.ORPHAN: "Its parent row is missing, so its thread has no start",
-    ProblemCode.CYCLE: "Its parent rows form a loop",
-    ProblemCode.REPEATED_ID: "The id is missing or duplicated",
-    ProblemCode.NOT_JSON: "Not valid JSON",
-    ProblemCode.NOT_FINITE: "NaN, Infinity and numbers beyond 1e308 cannot be stored; use null",
-    ProblemCode.REPEATED_NAME: "A key appears twice, so its value is ambiguous",
-    ProblemCode.HUGE_NUMBER: "A number has too many digits; put it in quotes",
-    ProblemCode.TOO_DEEP: "Nested too deeply",
-    ProblemCode.NOT_A_ROW: (
-        'Not a row: expected an object such as {"prompt": "…", "completion": "…"}'
-    ),
-    ProblemCode.NOT_UTF8: (
-        "Invalid bytes for the file's encoding; save the file as UTF-8 to keep such rows"
-    ),
-    ProblemCode.BROKEN_VALUE: "A value cannot be read",
-    ProblemCode.BROKEN_CHARACTER: "Invalid character: half of a surrogate pair",
-    ProblemCode.TOO_LONG: "Longer than the row limit",
-    ProblemCode.CUT_OFF: "The file ends in the middle of this row; it may be incomplete",
-    ProblemCode.AFTER_END: "Text after the end of the list was ignored",
-    ProblemCode.NOT_CSV: "Not valid CSV",
-    ProblemCode.EXTRA_CELLS: "More cells than columns in the first line",
-    ProblemCode.RENAMED_COLUMNS: "Columns with the same name were numbered",
-    ProblemCode.REASONING: (
-        "The reasoning of answers is kept, and trained on if the model's chat template includes it"
-    ),
-    ProblemCode.UNUSED_COLUMNS: "These columns are not used",
-    ProblemCode.UNUSED_FILES: "These files in the archive are ignored",
-    ProblemCode.ENCODING: ("Not UTF-8; check that the characters look right"),
-    ProblemCode.BY_PARAGRAPH: "Each paragraph is a row, separated by blank lines",
-    ProblemCode.BY_LINE: "Each line is a row, because there are no blank lines",
-    ProblemCode.BY_HEADING: "Each section is a row, starting at a level 1 or 2 heading",
-}
+    def __new__(cls, value: str, message: str) -> Self:
+        code = str.__new__(cls, value)
+        code._value_, code.message = value, message
+        return code
+
+    MISSING_ANSWER = "missing_answer", "The answer is missing or empty"
+    MISSING_QUESTION = "missing_question", "The question is missing or empty"
+    NO_TURNS = "no_turns", "No turns found: expected a list of objects with a role and a text"
+    UNKNOWN_ROLE = "unknown_role", "A turn has a role other than system, user, assistant or tool"
+    NOT_TEXT = "not_text", "A value is not text"
+    MEDIA = (
+        "media",
+        "Contains an image, audio, video or file, which no training method supports yet",
+    )
+    NO_TEXT = "no_text", "The text is missing or empty"
+    BAD_TOOLS = "bad_tools", "The tools are not a list of named functions"
+    BAD_TOOL_CALL = (
+        "bad_tool_call",
+        "A tool call has no name, or its arguments are not a JSON object",
+    )
+    BAD_WEIGHT = "bad_weight", "A weight must be 0 or 1"
+    NOTHING_LEARNT = "nothing_learnt", "Every answer has weight 0, so there is nothing to train on"
+    EQUAL_ANSWERS = (
+        "equal_answers",
+        "The preferred and rejected answers are identical or rated equally",
+    )
+    FEW_ANSWERS = "few_answers", "At least two answers are required"
+    BAD_SCORES = "bad_scores", "Each answer needs one numeric score or rank"
+    BAD_LABEL = "bad_label", "The label must be good (true) or bad (false)"
+    NOT_A_NUMBER = "not_a_number", "The value is not a number"
+    ORPHAN = "orphan", "Its parent row is missing, so its thread has no start"
+    CYCLE = "cycle", "Its parent rows form a loop"
+    REPEATED_ID = "repeated_id", "The id is missing or duplicated"
+    NOT_JSON = "not_json", "Not valid JSON"
+    NOT_FINITE = "not_finite", "NaN, Infinity and numbers beyond 1e308 cannot be stored; use null"
+    REPEATED_NAME = "repeated_name", "A key appears twice, so its value is ambiguous"
+    HUGE_NUMBER = "huge_number", "A number has too many digits; put it in quotes"
+    TOO_DEEP = "too_deep", "Nested too deeply"
+    NOT_A_ROW = (
+        "not_a_row",
+        'Not a row: expected an object such as {"prompt": "…", "completion": "…"}',
+    )
+    NOT_UTF8 = (
+        "not_utf8",
+        "Invalid bytes for the file's encoding; save the file as UTF-8 to keep such rows",
+    )
+    BROKEN_CHARACTER = "broken_character", "Invalid character: half of a surrogate pair"
+    BROKEN_VALUE = "broken_value", "A value cannot be read"
+    TOO_LONG = "too_long", "Longer than the row limit"
+    CUT_OFF = "cut_off", "The file ends in the middle of this row; it may be incomplete"
+    AFTER_END = "after_end", "Text after the end of the list was ignored"
+    NOT_CSV = "not_csv", "Not valid CSV"
+    EXTRA_CELLS = "extra_cells", "More cells than columns in the first line"
+    RENAMED_COLUMNS = "renamed_columns", "Columns with the same name were numbered"
+    REASONING = (
+        "reasoning",
+        "The reasoning of answers is kept, and trained on if the model's chat template includes it",
+    )
+    UNUSED_COLUMNS = "unused_columns", "These columns are not used"
+    UNUSED_FILES = "unused_files", "These files in the archive are ignored"
+    ENCODING = "encoding", "Not UTF-8; check that the characters look right"
+    BY_PARAGRAPH = "by_paragraph", "Each paragraph is a row, separated by blank lines"
+    BY_LINE = "by_line", "Each line is a row, because there are no blank lines"
+    BY_HEADING = "by_heading", "Each section is a row, starting at a level 1 or 2 heading"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +155,7 @@ class ProblemTally:
 
 
 def problem_message(code: ProblemCode, detail: str = "") -> str:
-    return f"{PROBLEM_MESSAGES[code]}{f' ({detail})' if detail else ''}."
+    return f"{code.message}{f' ({detail})' if detail else ''}."
 
 
 def format_place(number: int, offset: int, member: str) -> str:

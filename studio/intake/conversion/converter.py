@@ -25,7 +25,7 @@ from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits
 from studio.intake.files.read_progress import ProgressCallback, report_progress, track_path
 from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, RowKind, Split
-from studio.intake.problems import PROBLEM_MESSAGES, Problem, ProblemCode, ProblemTally
+from studio.intake.problems import Problem, ProblemCode, ProblemTally
 from studio.intake.quality.dataset_checks import Finding
 from studio.intake.raw_rows import RawRow
 from studio.intake.readers import file_reader
@@ -335,7 +335,7 @@ def _column_names(rows: Sequence[RawRow]) -> list[str]:
 def _unused_columns_problem(columns: Sequence[str]) -> list[Problem]:
     if not columns:
         return []
-    message = f"{PROBLEM_MESSAGES[ProblemCode.UNUSED_COLUMNS]}: {', '.join(columns)[:500]}."
+    message = f"{ProblemCode.UNUSED_COLUMNS.message}: {', '.join(columns)[:500]}."
     return [Problem(code=ProblemCode.UNUSED_COLUMNS, message=message, count=len(columns), rows=[])]
 
 
