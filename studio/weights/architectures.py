@@ -14,12 +14,11 @@ from typing import Any
 
 from studio.weights.model_kinds import ModelKind
 
+_FAMILIES: dict[ModelKind, list[str]] = json.loads(
+    Path(__file__).with_name("families.json").read_text(encoding="utf-8")
+)
 FAMILY_KINDS: dict[str, ModelKind] = {
-    family: kind
-    for kind, families in json.loads(
-        Path(__file__).with_name("families.json").read_text(encoding="utf-8")
-    ).items()
-    for family in families
+    family: kind for kind, families in _FAMILIES.items() for family in families
 }
 """The usual kind of each family."""
 

@@ -60,7 +60,7 @@ def test_a_method_is_named_that_cannot_train_a_model() -> None:
 
 
 def test_no_family_has_two_kinds() -> None:
-    names = [name for families in architectures._FAMILIES.values() for name in families.split()]
+    names = [name for families in architectures._FAMILIES.values() for name in families]
     assert len(names) == len(set(names)) == len(architectures.FAMILY_KINDS)
     assert {
         name for name, kind in architectures.FAMILY_KINDS.items() if kind == "encoder"
