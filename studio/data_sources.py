@@ -161,6 +161,6 @@ class FetchResult(BaseModel):
     bytes: int
     sha256: str
     arrival: dict[str, Any]
-    """The detected format: a `studio.intake.conversion.detection_result.DetectionResult`."""
+    """The detected format: a `studio.intake.conversion.job.DetectionResult`."""
     facts: dict[str, Any] = {}
     """Other facts about the source, such as the hub commit or the URL after redirects."""

@@ -2,7 +2,7 @@
 
 file ──files──▶ format ──readers──▶ rows ──row_formats──▶ canonical rows ──rows──▶ two files
      └──archives──▶ each file in an archive,  ▲                │
-                    unpacked, in UTF-8        │                └──sft_view──▶ an SFT example
+                    unpacked, in UTF-8        │                └──▶ an SFT example
 first rows ──detection──▶ a mapping ──(user)──┘
 
 A mapping says which column plays which role, and which rows to keep. A canonical row (see

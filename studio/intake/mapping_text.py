@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from studio.intake.column_roles import roles_for_shape
 from studio.intake.detection.name_heuristics import join_names
 from studio.intake.mapping import (
     Condition,
@@ -11,6 +10,7 @@ from studio.intake.mapping import (
     Mapping,
     ShapeName,
     Split,
+    roles_for_shape,
 )
 
 SHAPE_LABELS: dict[ShapeName, str] = {

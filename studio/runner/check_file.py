@@ -15,9 +15,14 @@ from contextlib import suppress
 from importlib import import_module
 
 from studio.errors import StudioError
-from studio.intake.conversion.child_check import CHECKED_FORMATS, MAX_MEMORY_BYTES, ChildExitCode
 from studio.intake.conversion.converter import SourceFile
-from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER, ConversionJob
+from studio.intake.conversion.job import (
+    CHECKED_FORMATS,
+    CONVERSION_JOB_ADAPTER,
+    MAX_MEMORY_BYTES,
+    ChildExitCode,
+    ConversionJob,
+)
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.readers import file_reader

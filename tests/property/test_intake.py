@@ -24,7 +24,7 @@ from studio.intake.files.limits import Limits
 from studio.intake.raw_rows import RawRow
 from studio.intake.readers.file_reader import read_rows
 from studio.intake.readers.json_rows import rows_in_json_list
-from studio.intake.readers.text_lines import read_lines
+from studio.intake.readers.text_rows import read_lines
 from tests.unit.intake.conftest import zipped
 
 TABLE: list[dict[str, Any]] = [{"prompt": "é" * 40, "n": i, "list": ["a"]} for i in range(40)]

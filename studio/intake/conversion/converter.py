@@ -6,33 +6,173 @@ the hashes of earlier rows when duplicates are dropped, and threads (see `thread
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as Values
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError, StudioError
-from studio.intake.column_roles import check_mapping, is_complete
-from studio.intake.conversion.head_rows import first_rows, no_rows_error, readable_rows
-from studio.intake.detection.archive_splits import add_archive_splits
 from studio.intake.detection.column_types import build_table
 from studio.intake.detection.media import MediaCount, count_media, media_columns
+from studio.intake.detection.name_heuristics import join_names
 from studio.intake.detection.row_shapes import DetectedMapping, detect_mapping, find_unused_columns
-from studio.intake.files.archives import list_members
+from studio.intake.files.archives import Member, assign_splits, list_members
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits
 from studio.intake.files.read_progress import ProgressCallback, report_progress, track_path
-from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, RowKind, Split
+from studio.intake.mapping import (
+    DETECT_ALL,
+    FileOptions,
+    Mapping,
+    RowKind,
+    Split,
+    check_mapping,
+    is_complete,
+)
 from studio.intake.problems import Problem, ProblemCode, ProblemTally
 from studio.intake.quality.dataset_checks import Finding
-from studio.intake.raw_rows import RawRow
+from studio.intake.raw_rows import AssignedSplit, FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers import file_reader
 from studio.intake.readers.option_detection import DetectedOptions, detect_options
-from studio.intake.rows.filters import ExclusionReason
-from studio.intake.rows.pipeline import DropCounts, build_candidates
+from studio.intake.row_formats.cell_text import to_text
+from studio.intake.rows.pipeline import (
+    EXCLUSION_REASONS,
+    DropCounts,
+    ExclusionReason,
+    build_candidates,
+)
 from studio.intake.rows.writer import ROW_FILES, WriteCounts, numbers_path, write_rows
+
+HEAD_ROWS = 500
+"""Rows sampled to detect the shape."""
+_MAX_TRIED_ROWS = 1000
+"""If none of this many rows can be read, the others are not tried."""
+_MAX_BYTES = 8 * 2**20
+_PARAMS: dict[ExclusionReason, str] = {
+    "excluded": "exclude",
+    "filtered": "keep",
+    "other_part": "split.column",
+    "media": "media",
+    "duplicate": "deduplicate",
+    "not_drawn": "sample",
+}
+_SHOWN_PLACES = 5
+
+
+def first_rows(
+    path: Path,
+    kind: Format,
+    limits: Limits,
+    options: FileOptions = DETECT_ALL,
+    tally: ProblemTally | None = None,
+) -> list[RawRow]:
+    """Return the first rows, as many as detection needs, or fewer if they are long.
+
+    Rows that could not be read are counted in the tally.
+
+    Raises:
+        InvalidError: none of the first rows can be read.
+
+    """
+    tally = ProblemTally() if tally is None else tally
+    head: list[RawRow] = []
+    size = 0
+    tried = islice(file_reader.read_rows(path, kind, limits, options=options), _MAX_TRIED_ROWS)
+    for row in islice(readable_rows(tried, tally), HEAD_ROWS):
+        head.append(row)
+        size += sum(len(to_text(value)) for value in row.values.values())
+        if size > _MAX_BYTES:
+            break
+    if not head:
+        raise no_rows_error(kind, list(tally), {})
+    return head
+
+
+def readable_rows(rows: RowStream, tally: ProblemTally) -> Iterator[RawRow]:
+    """Yield the rows that could be read, and count the others."""
+    for row in rows:
+        match row:
+            case RawRow(_number, _values, member, before):
+                tally.enter_member(member, before)
+                yield row
+            case UnreadableRow(number, code, detail, member, before):
+                tally.enter_member(member, before)
+                tally.add(code, number, detail)
+            case FileNote(code, detail):
+                tally.note(code, detail)
+
+
+def no_rows_error(
+    kind: Format, problems: Sequence[Problem], removed: Values[ExclusionReason, int], held: int = 0
+) -> InvalidError:
+    """Return the error for a file with no row left to train on: its main problem, or choice."""
+    if held:
+        return InvalidError(
+            f"No training rows left: every row is for validation ({held:,}).",
+            hint="Change the validation split.",
+            param="split.kind",
+        )
+    if not problems or not problems[0].count:
+        return _all_excluded_error(removed)
+    worst = problems[0]
+    places = ", ".join(worst.shown_places[:_SHOWN_PLACES]) + (
+        ", …" if worst.count > _SHOWN_PLACES else ""
+    )
+    if file_reader.ROW_UNITS[kind] == "line":
+        where = f"Lines {places}" if worst.count > 1 else f"Line {places}"
+    else:
+        where = f"Rows {places}" if worst.count > 1 else f"Row {places}"
+    return InvalidError(
+        f"None of the rows can be used. {where}: {worst.message}",
+        hint="Fix the file and upload it again, or choose other columns.",
+        param="file",
+    )
+
+
+def _all_excluded_error(removed: Values[ExclusionReason, int]) -> InvalidError:
+    if not removed:
+        return InvalidError(
+            "The file has no rows.", hint="Choose a file that has rows.", param="file"
+        )
+    reason = max(removed, key=lambda reason: removed[reason])
+    return InvalidError(
+        f"All rows are excluded. {EXCLUSION_REASONS[reason]}: {removed[reason]:,} rows.",
+        hint="Exclude fewer rows.",
+        param=_PARAMS[reason],
+    )
+
+
+_SHOWN_NAMES = 5
+
+
+def add_archive_splits(detected: DetectedMapping, members: Sequence[Member]) -> DetectedMapping:
+    """Return the detected mapping with the split that the file names give, if any."""
+    splits = assign_splits(members)
+    if "validation" not in splits.values():
+        return detected
+    evidence = [f"Used for validation, by file name: {_names_assigned_to(splits, 'validation')}."]
+    if aside := _names_assigned_to(splits, "aside"):
+        evidence.append(f"Left out as test data, by file name: {aside}.")
+    return replace(
+        detected,
+        mapping=_with_file_split(detected.mapping),
+        evidence=[*detected.evidence, *evidence],
+        alternatives=[_with_file_split(mapping) for mapping in detected.alternatives],
+    )
+
+
+def _names_assigned_to(splits: dict[str, AssignedSplit], side: AssignedSplit) -> str:
+    names = [name for name, split in splits.items() if split == side]
+    more = [f"{len(names) - _SHOWN_NAMES} more"] if len(names) > _SHOWN_NAMES else []
+    return join_names([*names[:_SHOWN_NAMES], *more])
+
+
+def _with_file_split(mapping: Mapping) -> Mapping:
+    return mapping.model_copy(update={"split": Split(kind="file")})
+
 
 _PLAIN_TEXT_FORMATS: set[Format] = {"text", "markdown"}
 """Text without columns: something that looks like a media placeholder in it is just text."""

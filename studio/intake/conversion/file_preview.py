@@ -1,4 +1,4 @@
-"""The first rows of a file as they are, and the values of their columns, for display.
+"""The first rows of a file, as they are and as the rows that a mapping makes of them, for display.
 
 A preview reads so little that it is fast whatever the size of the file.
 """
@@ -6,15 +6,21 @@ A preview reads so little that it is fast whatever the size of the file.
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from studio.intake.conversion.converter import SourceFile
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
+from studio.intake.mapping import Mapping, check_mapping
+from studio.intake.problems import problem_message
 from studio.intake.raw_rows import FileNote, RawRow, UnreadableRow
 from studio.intake.readers import file_reader
 from studio.intake.row_formats.cell_text import to_text
+from studio.intake.row_formats.schema import CanonicalRow
+from studio.intake.rows.pipeline import Candidate, Part, RowOutcome, build_candidates
 
 MAX_ROWS = 500
 """Rows to preview, if there is time."""
@@ -131,3 +137,77 @@ def _count_classes(preview: FilePreview, column: str) -> dict[str, int]:
         if len(text) > _MAX_CLASS_CHARS or len(counts) > _MAX_CLASSES:
             return {}
     return dict(counts.most_common())
+
+
+_THREAD_FACTOR = 25
+"""Factor of rows to read for threads, whose rows may lie far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewedRow:
+    number: int
+    place: str
+    """Where the user finds it; in an archive, "12 of b.jsonl"."""
+    values: dict[str, str]
+    """The values as they are in the file, truncated."""
+    row: CanonicalRow | None
+    problem: str | None
+    """Why it would be left out, as a sentence."""
+    part: Part | None
+    """Where it would go."""
+
+
+def preview_rows(
+    source: SourceFile, mapping: Mapping, limits: Limits, rows: int = 20
+) -> list[PreviewedRow]:
+    """Return the first rows of a file and what the mapping makes of them.
+
+    No sample is drawn here, and duplicates are only detected among these rows.
+
+    Raises:
+        InvalidError: the file cannot be read, or the mapping is incomplete.
+
+    """
+    check_mapping(mapping, mapping.columns)
+    kind = detect_format(source.path, source.filename)
+    count = rows * _THREAD_FACTOR if mapping.shape == "thread" else rows
+    raw_rows = file_reader.read_rows(source.path, kind, limits.for_request(), options=mapping.file)
+    first: list[RawRow | UnreadableRow] = []
+    # Rows beyond the time limit are not shown; slow files are reported on conversion.
+    with suppress(SlowReadingError):
+        first.extend(islice((row for row in raw_rows if not isinstance(row, FileNote)), count))
+    readable = [row for row in first if isinstance(row, RawRow)]
+    outcomes = {
+        outcome.number: outcome for outcome in build_candidates(readable, mapping, limits.row_bytes)
+    }
+    return [_preview_row(row, outcomes) for row in first[:rows]]
+
+
+def _preview_row(row: RawRow | UnreadableRow, outcomes: dict[int, RowOutcome]) -> PreviewedRow:
+    if isinstance(row, UnreadableRow):
+        return _left_out_row(row, {}, problem_message(row.code, row.detail))
+    values = {column: shorten_value(value) for column, value in row.values.items()}
+    match outcomes.get(row.number):
+        case Candidate(number, part, canonical):
+            return PreviewedRow(
+                number=number,
+                place=row.place,
+                values=values,
+                row=canonical,
+                problem=None,
+                part=part,
+            )
+        case None:
+            return _left_out_row(
+                row, values, "It is part of a conversation that ends in a later row."
+            )
+        case left_out:
+            return _left_out_row(row, values, left_out.message)
+
+
+def _left_out_row(
+    row: RawRow | UnreadableRow, values: dict[str, str], problem: str
+) -> PreviewedRow:
+    return PreviewedRow(
+        number=row.number, place=row.place, values=values, row=None, problem=problem, part=None
+    )

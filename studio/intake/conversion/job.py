@@ -1,15 +1,78 @@
-"""A conversion job: everything needed to convert a file, here or in another process."""
+"""Convert or inspect a file, here or in another process, and what the processes send each other."""
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from studio.intake.conversion.converter import ConversionResult, SourceFile, convert_file
-from studio.intake.files.limits import Limits
+from studio.errors import InvalidError, TooLargeError
+from studio.intake.conversion.converter import (
+    ConversionResult,
+    SourceFile,
+    convert_file,
+    inspect_file,
+)
+from studio.intake.detection.row_shapes import DetectedMapping, UnrecognisedError
+from studio.intake.files.format_detection import detect_format
+from studio.intake.files.formats import Format
+from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.files.read_progress import ProgressCallback
 from studio.intake.mapping import Mapping
-from studio.intake.quality import finding_store
+from studio.intake.quality import dataset_checks
+from studio.settings import without_secrets
+
+DETECTED_MAPPING_ADAPTER = TypeAdapter(DetectedMapping)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionResult:
+    """What was detected in an uploaded file, as one process sends it to another."""
+
+    format: str
+    detected: dict[str, Any]
+    """A `DetectedMapping` as JSON.
+
+    Empty if no column is recognised, because the user may know better.
+    """
+
+
+DETECTION_RESULT_ADAPTER = TypeAdapter(DetectionResult)
+
+
+def detect_format_only(source: SourceFile) -> DetectionResult:
+    """Return a file's format from its first bytes, when detecting its rows must wait.
+
+    Raises:
+        InvalidError: the format is not supported.
+
+    """
+    return DetectionResult(format=detect_format(source.path, source.filename), detected={})
+
+
+def detect_file(
+    source: SourceFile, limits: Limits, mapping: Mapping | None = None
+) -> DetectionResult:
+    """Detect a file's format and mapping; `mapping` holds what the user has already chosen.
+
+    Raises:
+        InvalidError: it cannot be read, or no row can be trained on.
+
+    """
+    kind = detect_format(source.path, source.filename)
+    try:
+        detected: dict[str, Any] = DETECTED_MAPPING_ADAPTER.dump_python(
+            inspect_file(source, limits, mapping).detected, mode="json"
+        )
+    except UnrecognisedError:
+        detected = {}
+    return DetectionResult(format=kind, detected=detected)
+
 
 READ_SHARE = 0.7
 """The share of the work after which the rows are written and the data checks begin."""
@@ -43,7 +106,7 @@ class ConversionJob:
             lambda share: on_progress(READ_SHARE * share),
             self.validation,
         )
-        findings = finding_store.check_and_store(
+        findings = dataset_checks.check_and_store(
             folder, lambda share: self._report_in_time(on_progress, share)
         )
         return replace(result, findings=findings)
@@ -57,3 +120,71 @@ class ConversionJob:
 CONVERSION_JOB_ADAPTER = TypeAdapter(ConversionJob)
 CONVERSION_RESULT_ADAPTER = TypeAdapter(ConversionResult)
 """Serialise them between processes."""
+
+
+MAX_MEMORY_BYTES = 2**30
+CHECKED_FORMATS: dict[Format, str] = {
+    "parquet": "pyarrow",
+    "arrow": "pyarrow",
+    "xlsx": "openpyxl.reader.excel",
+}
+"""The reader library of each format that may use much memory at once, or crash."""
+_COMMAND = (sys.executable, "-m", "studio.runner.check_file")
+_WALL_SECONDS = 120.0
+"""Generous, because a busy machine may be slow to start a process; slower files become a task."""
+
+
+class ChildExitCode(IntEnum):
+    READ = 0
+    SLOW = 10
+    MEMORY = 11
+
+
+def check_in_child(job: ConversionJob) -> None:
+    """Refuse a small Parquet, Arrow or Excel file that would crash or exhaust this process.
+
+    Raises:
+        InvalidError: reading it crashes.
+        SlowReadingError: reading it takes longer than a request may.
+        TooLargeError: reading it takes too much memory.
+
+    """
+    sources = (job.source, *([job.validation] if job.validation else []))
+    if not any(map(_needs_check, sources)):
+        return
+    code = _run_child(job)
+    if code in {ChildExitCode.SLOW, -signal.SIGXCPU}:
+        raise SlowReadingError("Reading the file takes too long for one request.", param="file")
+    if code in {ChildExitCode.MEMORY, -signal.SIGKILL}:
+        raise TooLargeError(
+            f"Reading the file needs more than {MAX_MEMORY_BYTES / 1e9:.2g} GB of memory.",
+            hint="Split the file, or remove rows.",
+            param="file",
+        )
+    if code != ChildExitCode.READ:
+        raise InvalidError(
+            "The file is corrupted: it crashes the reader.",
+            hint="Export it again, or upload the rows as JSON Lines.",
+            param="file",
+        )
+
+
+def _needs_check(source: SourceFile) -> bool:
+    try:
+        return detect_format(source.path, source.filename) in CHECKED_FORMATS
+    except InvalidError:
+        return False  # The reader reports the error, with the field.
+
+
+def _run_child(job: ConversionJob) -> int:
+    try:
+        return subprocess.run(  # noqa: S603 -- our own interpreter, our own module
+            _COMMAND,
+            input=CONVERSION_JOB_ADAPTER.dump_json(job),
+            env=without_secrets(os.environ),
+            capture_output=True,
+            timeout=_WALL_SECONDS,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return ChildExitCode.SLOW

@@ -11,8 +11,12 @@ from typing import Any
 
 from studio.errors import InvalidError
 from studio.intake.detection.column_types import ColumnTable, build_table
-from studio.intake.detection.name_heuristics import ShapeMatch, Sureness, match_by_names
-from studio.intake.detection.value_heuristics import match_by_values
+from studio.intake.detection.name_heuristics import (
+    ShapeMatch,
+    Sureness,
+    match_by_names,
+    match_by_values,
+)
 from studio.intake.files.encodings import EncodingPreview
 from studio.intake.mapping import Mapping, RowKind, Split
 from studio.intake.raw_rows import RawRow

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from studio.intake.files.decompression import CHUNK_BYTES, chunks_as_file
-from studio.intake.files.magic_bytes import UTF8_BOM
+from studio.intake.files.formats import UTF8_BOM
 
 UTF8 = "utf-8"
 

@@ -10,31 +10,29 @@ from pathlib import Path
 
 from studio.errors import InvalidError
 from studio.intake.files import archives
-from studio.intake.files.data_files import HEAD_BYTES, DataFile, DataFiles, open_data_files
+from studio.intake.files.archives import HEAD_BYTES, DataFile, DataFiles, open_data_files
 from studio.intake.files.encodings import head_as_utf8
 from studio.intake.files.formats import (
     ARCHIVE_EXTENSION,
-    COMPRESSIONS,
-    EXTENSIONS,
-    SUPPORTED_FORMATS,
-    Format,
-    extension,
-    without_compression,
-)
-from studio.intake.files.magic_bytes import (
     ARROW,
     BINARY,
+    COMPRESSIONS,
+    EXTENSIONS,
     HINTS,
     HTML,
     JSON,
     JSON_LIST_START,
     PARQUET,
+    SUPPORTED_FORMATS,
     TEXT,
     UTF8_BOM,
     WORKBOOK,
     XML,
     ZIP,
+    Format,
     describe_content,
+    extension,
+    without_compression,
 )
 
 _SUPPORTED_HINT = f"Supported formats: {SUPPORTED_FORMATS}."

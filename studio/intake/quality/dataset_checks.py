@@ -1,14 +1,18 @@
 """Checks of a whole dataset: findings with counts, row numbers and messages.
 
 Rows are streamed. Only two hashes of eight bytes are kept of each, so a file of millions of rows
-needs megabytes. `finding_spans` shows where in a row a finding is, and why.
+needs megabytes. `locate_finding` shows where in a row a finding is, and why.
+
+The findings of a dataset version are stored beside its rows, with all row numbers: a page lists the
+first rows of a finding, but excluding them needs all.
 """
 
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +31,8 @@ from studio.intake.quality.row_checks import (
     script_name,
 )
 from studio.intake.rows.deduplication import find_common, find_repeats, question_key
-from studio.intake.rows.filters import Part
+from studio.intake.rows.pipeline import Part
+from studio.intake.rows.writer import NUMBER_BYTES, ROW_FILES, numbers_path
 
 if TYPE_CHECKING:
     from studio.intake.row_formats.schema import CanonicalRow
@@ -312,3 +317,63 @@ def _label_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
             part=part,
             blocking=True,
         )
+
+
+FINDINGS_FILE = "findings.json"
+SHOWN_ROWS = 20
+"""Rows of a finding that are reported; the file has up to `MAX_LISTED_ROWS`."""
+
+
+def check_and_store(
+    folder: Path, on_progress: ProgressCallback = lambda _share: None, *, languages: bool = True
+) -> list[Finding]:
+    """Check the rows in a folder, store the findings there, and return them shortened.
+
+    See `check_dataset` for `languages`.
+    """
+    validation = folder / ROW_FILES["validation"]
+    validation_file = validation if validation.exists() else None
+    findings = check_dataset(
+        folder / ROW_FILES["train"], validation_file, on_progress, languages=languages
+    )
+    rows = {
+        _finding_key(finding.code, finding.part): [finding.rows, finding.twins]
+        for finding in findings
+    }
+    temporary = folder / f"{FINDINGS_FILE}.new"
+    temporary.write_text(json.dumps(rows), encoding="utf-8")
+    temporary.replace(folder / FINDINGS_FILE)
+    on_progress(1)
+    return [replace(finding, rows=finding.rows[:SHOWN_ROWS], twins=[]) for finding in findings]
+
+
+def rows_with_finding(folder: Path, code: str, part: Part) -> dict[int, int | None]:
+    """Return the numbers of a finding's rows within their part, with the row each repeats, if any.
+
+    At most `MAX_LISTED_ROWS` are returned.
+    """
+    try:
+        stored: dict[str, list[list[int]]] = json.loads(
+            (folder / FINDINGS_FILE).read_text(encoding="utf-8")
+        )
+    except FileNotFoundError:
+        return {}
+    rows, twins = stored.get(_finding_key(code, part), ([], []))
+    return dict(zip_longest(rows, twins))
+
+
+def original_row_numbers(folder: Path, part: Part, rows: Iterable[int]) -> list[int]:
+    """Return the numbers of these rows in the original file, as far as they are known."""
+    try:
+        numbers = numbers_path(folder / ROW_FILES[part]).read_bytes()
+    except FileNotFoundError:
+        return []
+    starts = ((row - 1) * NUMBER_BYTES for row in rows)
+    originals = (
+        int.from_bytes(numbers[start : start + NUMBER_BYTES], "little") for start in starts
+    )
+    return sorted({number for number in originals if number})
+
+
+def _finding_key(code: str, part: Part) -> str:
+    return f"{part}/{code}"

@@ -11,7 +11,7 @@ from studio.intake.mapping import DETECT_ALL, FileOptions, Separator
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import RawRow, RowStream, UnreadableRow
 from studio.intake.readers.column_names import ColumnNames, unique_names
-from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_error
+from studio.intake.readers.text_rows import not_utf8_row, read_lines, too_long_error
 
 # The csv module's limit applies to the whole process, and to a cell; `_CsvLines` limits the row.
 csv.field_size_limit(2**31 - 1)

@@ -26,7 +26,7 @@ from studio.intake.files.limits import Meter, check_column_count
 from studio.intake.mapping import DETECT_ALL, FileOptions
 from studio.intake.raw_rows import RawRow, RowStream
 from studio.intake.readers.column_names import unique_names
-from studio.intake.readers.text_lines import too_long_row
+from studio.intake.readers.text_rows import too_long_row
 
 MAX_SHEET_ROWS = 1_048_576
 """Excel's own limit."""

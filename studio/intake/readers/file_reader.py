@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 from studio.errors import InvalidError
-from studio.intake.files.archives import error_in_member
-from studio.intake.files.data_files import DataFile, open_data_files
+from studio.intake.files.archives import DataFile, error_in_member, open_data_files
 from studio.intake.files.encodings import CERTAIN_ENCODINGS, ENCODINGS, as_utf8, normalise_newlines
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, Meter
 from studio.intake.mapping import DETECT_ALL, FileOptions
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
-from studio.intake.readers.arrow_rows import rows_in_arrow
+from studio.intake.readers.columnar_rows import rows_in_arrow, rows_in_parquet
 from studio.intake.readers.csv_rows import rows_in_csv
 from studio.intake.readers.json_rows import flatten_articles, rows_in_json_lines, rows_in_json_list
 from studio.intake.readers.option_detection import guess_file_encoding
-from studio.intake.readers.parquet_rows import rows_in_parquet
 from studio.intake.readers.text_rows import rows_in_markdown, rows_in_text
 
 ROW_UNITS: dict[str, str] = {

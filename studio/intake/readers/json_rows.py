@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, BinaryIO, NoReturn
 
-from studio.intake.files.magic_bytes import JSON_LIST_START
+from studio.intake.files.formats import JSON_LIST_START
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
-from studio.intake.readers.text_lines import not_utf8_row, read_lines, too_long_error, too_long_row
+from studio.intake.readers.text_rows import not_utf8_row, read_lines, too_long_error, too_long_row
 
 _CHUNK_BYTES = 2**20
 _HEAD_BYTES = 2**16

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.intake.detection.name_heuristics import KNOWN_COLUMN_NAMES
-from studio.intake.files.data_files import DataFile, open_data_files
+from studio.intake.files.archives import DataFile, open_data_files
 from studio.intake.files.encodings import (
     EncodingGuess,
     EncodingPreview,

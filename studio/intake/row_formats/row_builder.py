@@ -7,20 +7,260 @@ from typing import Any
 
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import ProblemCode
-from studio.intake.row_formats import conversations, preferences
-from studio.intake.row_formats.cell_text import MappedRow
-from studio.intake.row_formats.schema import CanonicalRow, TextRow, UnusableRowError
+from studio.intake.row_formats.cell_text import (
+    MappedRow,
+    is_number,
+    parse_json_cell,
+    require_text,
+    to_text,
+)
+from studio.intake.row_formats.message_formats import (
+    holds_turns,
+    parse_tools,
+    parse_transcript,
+    parse_turns,
+    parse_turns_or_text,
+)
+from studio.intake.row_formats.schema import (
+    CanonicalRow,
+    ConversationRow,
+    JudgedRow,
+    PreferenceRow,
+    TextRow,
+    Turn,
+    UnusableRowError,
+    make_turn,
+    validate_answers,
+    validate_conversation,
+    validate_prompt,
+)
+
+
+def build_alpaca(cells: MappedRow, system: str) -> ConversationRow:
+    question = cells.join(cells.text("instruction"), cells.text("input"))
+    answer = make_turn("assistant", cells.text("output"))
+    past = _history_turns(cells.value("history"))
+    return {
+        "messages": validate_conversation(
+            [*system_turns(cells, system), *past, make_turn("user", question), answer]
+        )
+    }
+
+
+def _history_turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+    past = parse_json_cell(value) or []
+    if not isinstance(past, list) or not all(map(_is_pair, past)):
+        raise UnusableRowError(ProblemCode.NOT_TEXT)
+    return [
+        turn
+        for question, answer in past
+        for turn in (
+            make_turn("user", require_text(question)),
+            make_turn("assistant", require_text(answer)),
+        )
+    ]
+
+
+def _is_pair(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    return isinstance(value, list) and len(value) == 2  # noqa: PLR2004 -- a pair
+
+
+def build_prompt_completion(cells: MappedRow, system: str) -> ConversationRow:
+    return with_tools(
+        cells, validate_conversation([*prompt_turns(cells, system), *completion_turns(cells)])
+    )
+
+
+def prompt_turns(cells: MappedRow, system: str) -> list[Turn]:
+    """Return the turns of a prompt: a list of them, or the joined text of its columns."""
+    raw = cells.value("prompt")
+    if holds_turns(raw):
+        return add_system_turn(cells, system, parse_turns_or_text(raw, "user"))
+    question = cells.join(cells.text("context"), cells.text("prompt"))
+    return [*system_turns(cells, system), make_turn("user", question)]
+
+
+def completion_turns(cells: MappedRow) -> list[Turn]:
+    raw = cells.value("completion")
+    if holds_turns(raw):
+        return parse_turns_or_text(raw, "assistant")
+    return [make_turn("assistant", cells.text("completion"))]
+
+
+def build_messages(cells: MappedRow, system: str) -> ConversationRow:
+    raw = cells.value("messages")
+    turns = parse_turns(cells.value("conversations") if raw is None else raw)
+    return with_tools(cells, validate_conversation(add_system_turn(cells, system, turns)))
+
+
+def build_classification(cells: MappedRow, system: str) -> ConversationRow:
+    """Return a text with its label as the answer."""
+    return _build_answered(cells, system, to_text(cells.value("label")))
+
+
+def build_regression(cells: MappedRow, system: str) -> ConversationRow:
+    """Return a text with its number as the answer."""
+    answer = to_text(cells.value("number")).strip()
+    if answer and not is_number(answer):
+        raise UnusableRowError(ProblemCode.NOT_A_NUMBER)
+    return _build_answered(cells, system, answer)
+
+
+def _build_answered(cells: MappedRow, system: str, answer: str) -> ConversationRow:
+    prompt = [*system_turns(cells, system), make_turn("user", cells.text("text"))]
+    return {"messages": validate_conversation([*prompt, make_turn("assistant", answer)])}
+
+
+def thread_turns(cells: MappedRow) -> list[Turn]:
+    """Return the turns that a row adds to its thread: one turn, or a question and its answer."""
+    speaker = cells.value("speaker")
+    if speaker is not None:
+        return parse_turns([{"role": speaker, "content": cells.text("text")}])
+    return [make_turn("user", cells.text("prompt")), make_turn("assistant", cells.text("answer"))]
+
+
+def system_turns(cells: MappedRow, system: str) -> list[Turn]:
+    """Return the system turn: the row's own prompt, or else the mapping's."""
+    content = cells.text("system")
+    content = content if content.strip() else system
+    return [make_turn("system", content)] if content.strip() else []
+
+
+def add_system_turn(cells: MappedRow, system: str, turns: list[Turn]) -> list[Turn]:
+    """Add the system turn to turns without one."""
+    has_system = any(turn["role"] == "system" and turn["content"].strip() for turn in turns)
+    return [*system_turns(cells, "" if has_system else system), *turns]
+
+
+def with_tools(cells: MappedRow, messages: list[Turn]) -> ConversationRow:
+    """Return a conversation with the row's tools, if any."""
+    tools = parse_tools(cells.value("tools"))
+    return {"messages": messages, "tools": tools} if tools else {"messages": messages}
+
+
+_LABEL_VALUES = {
+    **dict.fromkeys(("true", "1", "1.0", "yes", "good", "desirable", "👍", "thumbs_up"), True),
+    **dict.fromkeys(("false", "0", "0.0", "no", "bad", "undesirable", "👎", "thumbs_down"), False),
+}
+_TEXT_KEYS = ("text", "content", "value", "answer", "response", "completion", "output")
+_SCORE_KEYS = ("score", "rating", "reward", "overall_score")
+_MIN_ANSWERS = 2
+
+
+def build_preference(cells: MappedRow, system: str) -> PreferenceRow:
+    prompt, prompt_tools = _parse_prompt(cells)
+    chosen = parse_transcript(cells.value("chosen")) or parse_turns_or_text(
+        cells.value("chosen"), "assistant"
+    )
+    rejected = parse_transcript(cells.value("rejected")) or parse_turns_or_text(
+        cells.value("rejected"), "assistant"
+    )
+    if chosen[0]["role"] != "assistant" or rejected[0]["role"] != "assistant":
+        # Both contain the prompt: their common prefix, up to where the answers start.
+        shared = _shared_prefix_length(chosen, rejected)
+        prompt, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
+    row = _build_pair(add_system_turn(cells, system, prompt), chosen, rejected)
+    tools = parse_tools(cells.value("tools")) or prompt_tools
+    return {**row, "tools": tools} if tools else row
+
+
+def _parse_prompt(cells: MappedRow) -> tuple[list[Turn], list[dict[str, Any]]]:
+    """Return the prompt, and the tools that OpenAI stores with its turns."""
+    raw = cells.value("prompt")
+    match parse_json_cell(raw):
+        case {"messages": [*messages], **rest}:
+            return parse_turns(messages), parse_tools(rest.get("tools"))
+    if holds_turns(raw):
+        return parse_turns_or_text(raw, "user"), []
+    return [make_turn("user", cells.text("prompt"))], []
+
+
+def _shared_prefix_length(chosen: list[Turn], rejected: list[Turn]) -> int:
+    limit = min(len(chosen), len(rejected)) - 1
+    return next((i for i in range(limit) if chosen[i] != rejected[i]), limit)
+
+
+def _build_pair(prompt: list[Turn], chosen: list[Turn], rejected: list[Turn]) -> PreferenceRow:
+    messages = validate_prompt(prompt)
+    if validate_answers(chosen) == validate_answers(rejected):
+        raise UnusableRowError(ProblemCode.EQUAL_ANSWERS)
+    return {"messages": messages, "chosen": chosen, "rejected": rejected}
+
+
+def build_ranked(cells: MappedRow, system: str) -> PreferenceRow:
+    """Return the best and worst of several answers; unscored lists are sorted best first."""
+    answers = parse_json_cell(cells.value("answers"))
+    if not isinstance(answers, list) or len(answers) < _MIN_ANSWERS:
+        raise UnusableRowError(ProblemCode.FEW_ANSWERS)
+    scores = _score_answers(cells, answers)
+    best, worst = max(scores), min(scores)
+    if best == worst:
+        raise UnusableRowError(ProblemCode.EQUAL_ANSWERS)
+    chosen, rejected = (_parse_answer(answers[scores.index(score)]) for score in (best, worst))
+    return _build_pair(prompt_turns(cells, system), chosen, rejected)
+
+
+def _parse_answer(answer: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+    if isinstance(answer, dict):
+        answer = next((answer[key] for key in _TEXT_KEYS if answer.get(key) is not None), None)
+    return parse_turns_or_text(answer, "assistant")
+
+
+def _score_answers(cells: MappedRow, answers: list[Any]) -> list[float]:
+    """Return the score of each answer; higher is better."""
+    scores, ranks = parse_json_cell(cells.value("scores")), parse_json_cell(cells.value("ranks"))
+    if scores is None and ranks is None:
+        scores, ranks = (
+            _scores_in_answers(answers, _SCORE_KEYS),
+            _scores_in_answers(answers, ("rank",)),
+        )
+    if scores is None and ranks is None:
+        return [float(-place) for place in range(len(answers))]
+    merits = [_parse_number(value) for value in _require_list(ranks if scores is None else scores)]
+    if len(merits) != len(answers):
+        raise UnusableRowError(ProblemCode.BAD_SCORES)
+    return merits if scores is not None else [-merit for merit in merits]
+
+
+def _scores_in_answers(answers: list[Any], keys: tuple[str, ...]) -> list[Any] | None:
+    """Return the scores inside the answers themselves."""
+    for key in keys:
+        if all(isinstance(answer, dict) and answer.get(key) is not None for answer in answers):
+            return [answer[key] for answer in answers]
+    return None
+
+
+def _require_list(value: Any) -> list[Any]:  # noqa: ANN401 -- from a user's file
+    if not isinstance(value, list):
+        raise UnusableRowError(ProblemCode.BAD_SCORES)
+    return value
+
+
+def _parse_number(value: Any) -> float:  # noqa: ANN401 -- from a user's file
+    text = to_text(value)
+    if not is_number(text):
+        raise UnusableRowError(ProblemCode.BAD_SCORES)
+    return float(text)
+
+
+def build_judged(cells: MappedRow, system: str) -> JudgedRow:
+    verdict = _LABEL_VALUES.get(to_text(cells.value("label")).strip().lower())
+    if verdict is None:
+        raise UnusableRowError(ProblemCode.BAD_LABEL)
+    whole_row = build_prompt_completion if cells.value("messages") is None else build_messages
+    return {**whole_row(cells, system), "label": verdict}
+
 
 _BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {
-    "alpaca": conversations.build_alpaca,
-    "prompt_completion": conversations.build_prompt_completion,
-    "messages": conversations.build_messages,
-    "sharegpt": conversations.build_messages,
-    "classification": conversations.build_classification,
-    "regression": conversations.build_regression,
-    "preference": preferences.build_preference,
-    "ranked": preferences.build_ranked,
-    "judged": preferences.build_judged,
+    "alpaca": build_alpaca,
+    "prompt_completion": build_prompt_completion,
+    "messages": build_messages,
+    "sharegpt": build_messages,
+    "classification": build_classification,
+    "regression": build_regression,
+    "preference": build_preference,
+    "ranked": build_ranked,
+    "judged": build_judged,
 }
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 

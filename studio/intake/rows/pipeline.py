@@ -1,20 +1,83 @@
 """The row pipeline: filter rows, convert them, drop duplicates and assign a part."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from studio.intake.detection.media import find_media
-from studio.intake.mapping import Mapping
+from studio.intake.mapping import Condition, FilterOp, Mapping
 from studio.intake.problems import ProblemCode, ProblemTally, problem_message
 from studio.intake.raw_rows import RawRow
-from studio.intake.readers.text_lines import row_limit_text
+from studio.intake.readers.text_rows import row_limit_text
+from studio.intake.row_formats.cell_text import to_text
 from studio.intake.row_formats.row_builder import build_row, encode_row
 from studio.intake.row_formats.schema import CanonicalRow, UnusableRowError
 from studio.intake.row_formats.threads import ThreadJoiner
-from studio.intake.rows.deduplication import SeenHashes, question_key
-from studio.intake.rows.filters import EXCLUSION_REASONS, ExclusionReason, Part, RowFilter
-from studio.intake.rows.sampling import is_held_out
+from studio.intake.rows.deduplication import SeenHashes, is_held_out, question_key
+
+Part = Literal["train", "validation"]
+
+_OPERATORS: dict[FilterOp, Callable[[str, str], bool]] = {
+    "is": lambda found, value: found == value,
+    "is_not": lambda found, value: found != value,
+    "contains": lambda found, value: value in found,
+    "lacks": lambda found, value: value not in found,
+    "longer_than": lambda found, value: len(found) > int(value),
+    "shorter_than": lambda found, value: len(found) < int(value),
+}
+
+
+class RowFilter:
+    """The row filters of a mapping."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        self._keep = mapping.keep
+        self._excluded = frozenset(mapping.exclude)
+        self._kind = mapping.split.kind
+        self._column = mapping.split.column
+        self._parts: dict[str, Part] = {
+            **{word.strip().lower(): "validation" for word in mapping.split.validation},
+            **{word.strip().lower(): "train" for word in mapping.split.train},
+        }
+
+    def exclusion_reason(self, row: RawRow) -> "ExclusionReason | None":
+        """Return why the row is excluded, or None."""
+        if row.number in self._excluded:
+            return "excluded"
+        if not all(_matches(condition, row) for condition in self._keep):
+            return "filtered"
+        return "other_part" if self._is_in_other_part(row) else None
+
+    def assigned_part(self, row: RawRow) -> Part | None:
+        """Return the part given by the split column or the file, or None."""
+        if self._kind == "file":
+            return None if row.split == "aside" else row.split
+        if self._kind != "column":
+            return None
+        return self._parts.get(to_text(row.values.get(self._column)).strip().lower())
+
+    def _is_in_other_part(self, row: RawRow) -> bool:
+        if self._kind == "dataset":
+            return row.split != "train"
+        return self._kind in {"file", "column"} and self.assigned_part(row) is None
+
+
+ExclusionReason = Literal["excluded", "filtered", "other_part", "media", "duplicate", "not_drawn"]
+
+EXCLUSION_REASONS: dict[ExclusionReason, str] = {
+    "excluded": "Excluded by row number",
+    "filtered": "Excluded by a filter",
+    "other_part": "Its split is neither training nor validation",
+    "media": "Contains an image, audio, video or file",
+    "duplicate": "Duplicate of an earlier row",
+    "not_drawn": "Not in the sample",
+}
+"""Why a usable row is excluded: by choice, not because of a problem."""
+
+
+def _matches(condition: Condition, row: RawRow) -> bool:
+    return _OPERATORS[condition.op](to_text(row.values.get(condition.column)), condition.value)
 
 
 @dataclass(frozen=True, slots=True)

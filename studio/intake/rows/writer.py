@@ -7,10 +7,8 @@ from typing import Self
 
 from studio.errors import TooLargeError
 from studio.intake.mapping import Mapping
-from studio.intake.rows.deduplication import fingerprint
-from studio.intake.rows.filters import Part
-from studio.intake.rows.pipeline import Candidate
-from studio.intake.rows.sampling import sample_lines
+from studio.intake.rows.deduplication import fingerprint, sample_lines
+from studio.intake.rows.pipeline import Candidate, Part
 
 ROW_FILES: dict[Part, str] = {"train": "train.jsonl", "validation": "validation.jsonl"}
 NUMBER_BYTES = 8

@@ -7,12 +7,13 @@ from typing import Any
 
 from studio import files
 from studio.errors import StudioError
-from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_file
 from studio.intake.conversion.job import (
     CONVERSION_JOB_ADAPTER,
     CONVERSION_RESULT_ADAPTER,
+    DETECTION_RESULT_ADAPTER,
     READ_SHARE,
     ConversionJob,
+    detect_file,
 )
 from studio.intake.files.limits import Limits
 from studio.protocols.tasks import TaskDir

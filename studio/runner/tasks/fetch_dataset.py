@@ -19,7 +19,7 @@ from studio.data_sources import (
 )
 from studio.errors import InvalidError, NotFoundError, TooLargeError
 from studio.intake.conversion.converter import SourceFile as File
-from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER, detect_file
+from studio.intake.conversion.job import DETECTION_RESULT_ADAPTER, detect_file
 from studio.intake.files import limits
 from studio.protocols.tasks import TaskDir
 from studio.runner.sandbox import limit_reading

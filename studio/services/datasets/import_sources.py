@@ -30,7 +30,7 @@ from studio.data_sources import (
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, UnavailableError
-from studio.intake.conversion.detection_result import DETECTION_RESULT_ADAPTER
+from studio.intake.conversion.job import DETECTION_RESULT_ADAPTER
 from studio.intake.files import limits
 from studio.network import safe_http
 from studio.protocols.tasks import TaskDir

@@ -13,11 +13,7 @@ from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset
 from studio.errors import InvalidError
 from studio.intake.conversion.converter import SourceFile, inspect_file
-from studio.intake.conversion.detection_result import (
-    DETECTED_MAPPING_ADAPTER,
-    DetectionResult,
-    detect_file,
-)
+from studio.intake.conversion.job import DETECTED_MAPPING_ADAPTER, DetectionResult, detect_file
 from studio.intake.detection.row_shapes import DetectedMapping
 from studio.intake.files.formats import full_extension, stem
 from studio.intake.files.limits import Limits

@@ -9,7 +9,7 @@ from studio import files, starter
 from studio.db.tables import Dataset, DatasetVersion
 from studio.intake.conversion.converter import hash_rows
 from studio.intake.mapping import Mapping
-from studio.intake.quality import finding_store
+from studio.intake.quality import dataset_checks
 from studio.run_manifest import file_sha256
 from studio.services.storage import atomic_dirs
 
@@ -47,7 +47,8 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
             validation_rows=_count_lines(validation),
             # The web creates it at startup, and all its rows are English.
             findings=[
-                asdict(finding) for finding in finding_store.check_and_store(first, languages=False)
+                asdict(finding)
+                for finding in dataset_checks.check_and_store(first, languages=False)
             ],
         )
         db.add(version)

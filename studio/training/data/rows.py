@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.sft_view import to_sft_example
+from studio.intake.row_formats.schema import to_sft_example
 
 Message = Mapping[str, Any]
 """A turn: `role` and `content`, maybe `tool_calls`, `tool_call_id`, `name` and `weight`."""

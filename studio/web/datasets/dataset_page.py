@@ -18,8 +18,8 @@ from studio.intake.conversion import file_preview
 from studio.intake.mapping import Mapping
 from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
 from studio.intake.readers.file_reader import ROW_UNITS
-from studio.intake.rows.filters import EXCLUSION_REASONS
 from studio.intake.rows.paging import Page
+from studio.intake.rows.pipeline import EXCLUSION_REASONS
 from studio.services.datasets import (
     data_quality,
     dataset_builds,

@@ -15,8 +15,7 @@ from studio.errors import InvalidError, StudioError, TooLargeError
 from studio.intake import mapping_text
 from studio.intake.conversion import file_preview
 from studio.intake.conversion.converter import SourceFile, inspect_file
-from studio.intake.conversion.file_preview import FilePreview
-from studio.intake.conversion.mapping_preview import PreviewedRow, preview_rows
+from studio.intake.conversion.file_preview import FilePreview, PreviewedRow, preview_rows
 from studio.intake.detection.row_shapes import DetectedMapping
 from studio.intake.files.archives import is_archive
 from studio.intake.files.encodings import ENCODINGS, EncodingPreview
@@ -25,7 +24,7 @@ from studio.intake.files.limits import Limits
 from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, Split
 from studio.intake.raw_rows import RawRow
 from studio.intake.readers.option_detection import TEXT_FORMATS, detect_options
-from studio.intake.row_formats.sft_view import to_sft_example
+from studio.intake.row_formats.schema import to_sft_example
 from studio.methods import readers
 from studio.methods.base import Method
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions

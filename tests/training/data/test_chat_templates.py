@@ -3,7 +3,7 @@
 import pytest
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.sft_view import to_sft_example
+from studio.intake.row_formats.schema import to_sft_example
 from studio.training.data import chat_templates, tokenisation
 from studio.training.data.rows import Message, TrainingRow
 from tests.training import tiny

@@ -8,7 +8,7 @@ import pytest
 import trl
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.sft_view import to_sft_example
+from studio.intake.row_formats.schema import to_sft_example
 from studio.training.data import chat_templates, tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import TrainingRow

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validat
 from studio.db.tables import DatasetVersion
 from studio.errors import ConflictError
 from studio.intake.conversion.converter import inspect_file
-from studio.intake.conversion.mapping_preview import preview_rows as previewed
+from studio.intake.conversion.file_preview import preview_rows as previewed
 from studio.intake.mapping import FileOptions, Mapping, RowKind
 from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
-from studio.intake.quality.finding_spans import FindingInRow
+from studio.intake.quality.row_checks import FindingInRow
 from studio.intake.row_formats.schema import MessageRole
 from studio.intake.rows.paging import NumberedRow
 from studio.methods import readers

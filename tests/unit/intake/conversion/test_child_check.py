@@ -9,9 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import TooLargeError
-from studio.intake.conversion.child_check import check_in_child
 from studio.intake.conversion.converter import SourceFile
-from studio.intake.conversion.job import ConversionJob
+from studio.intake.conversion.job import ConversionJob, check_in_child
 from studio.intake.files.limits import Limits, SlowReadingError
 
 

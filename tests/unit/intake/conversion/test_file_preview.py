@@ -8,7 +8,7 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.intake.conversion.converter import SourceFile
-from studio.intake.conversion.mapping_preview import PreviewedRow, preview_rows
+from studio.intake.conversion.file_preview import PreviewedRow, preview_rows
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Condition, Mapping, Split
 

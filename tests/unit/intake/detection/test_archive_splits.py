@@ -8,7 +8,7 @@ import pytest
 from studio.errors import InvalidError
 from studio.intake.conversion import file_preview
 from studio.intake.conversion.converter import SourceFile, inspect_file
-from studio.intake.conversion.mapping_preview import preview_rows
+from studio.intake.conversion.file_preview import preview_rows
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping, Split
 from tests.unit.intake.conftest import Convert, Result, zipped

@@ -25,9 +25,9 @@ from studio.intake.files.limits import (
 from studio.intake.problems import ProblemCode
 from studio.intake.quality import language_check
 from studio.intake.raw_rows import RawRow, UnreadableRow
+from studio.intake.readers.columnar_rows import unpacked_bytes
 from studio.intake.readers.file_reader import read_rows
-from studio.intake.readers.record_batches import unpacked_bytes
-from studio.intake.readers.text_lines import read_lines
+from studio.intake.readers.text_rows import read_lines
 from tests.unit.intake.conftest import zipped
 
 MB = 2**20

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from studio.intake.quality.finding_spans import SHOWN_CHARS, locate_finding
-from studio.intake.quality.row_checks import LONG_BYTES
+from studio.intake.quality.row_checks import LONG_BYTES, SHOWN_CHARS, locate_finding
 
 
 def talk(*turns: tuple[str, str]) -> dict[str, Any]:

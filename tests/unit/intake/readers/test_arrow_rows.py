@@ -12,7 +12,7 @@ from studio.errors import InvalidError
 from studio.intake.files.limits import Limits
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import RawRow, UnreadableRow
-from studio.intake.readers.arrow_rows import rows_in_arrow
+from studio.intake.readers.columnar_rows import rows_in_arrow
 
 Read = Callable[..., list[Any]]
 

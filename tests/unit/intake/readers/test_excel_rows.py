@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.conversion.child_check import check_in_child
 from studio.intake.conversion.converter import SourceFile, inspect_file
-from studio.intake.conversion.job import ConversionJob
+from studio.intake.conversion.job import ConversionJob, check_in_child
 from studio.intake.detection.row_shapes import DetectedMapping
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.mapping import FileOptions

@@ -9,8 +9,7 @@ from studio.intake.detection.row_shapes import detect_mapping
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import ProblemCode
 from studio.intake.row_formats.row_builder import build_row
-from studio.intake.row_formats.schema import UnusableRowError, make_turn
-from studio.intake.row_formats.sft_view import SFTExample, to_sft_example
+from studio.intake.row_formats.schema import SFTExample, UnusableRowError, make_turn, to_sft_example
 
 USER = make_turn("user", "Hi")
 GOOD = make_turn("assistant", "Hello!")

@@ -8,8 +8,7 @@ import pytest
 from studio.intake.mapping import Mapping
 from studio.intake.problems import ProblemCode
 from studio.intake.row_formats.row_builder import build_row
-from studio.intake.row_formats.schema import ConversationRow, UnusableRowError
-from studio.intake.row_formats.sft_view import to_sft_example
+from studio.intake.row_formats.schema import ConversationRow, UnusableRowError, to_sft_example
 
 ASKED = {"role": "user", "content": "How warm is it in Bonn?"}
 ANSWERED = {"role": "assistant", "content": "19 degrees."}
