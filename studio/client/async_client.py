@@ -8,7 +8,7 @@ from typing import Self
 
 import httpx2
 
-from studio.client import retries
+from studio.client import transports
 from studio.client.errors import api_error
 from studio.client.resources import POLL_SECONDS, RunMethods, StudioMethods, TaskMethods
 from studio.client.schemas import Run, Task
@@ -54,7 +54,7 @@ class Runs(RunMethods[AsyncTransport]):
     async def _listen(self, run_id: int, last: str) -> AsyncIterator[httpx2.ServerSentEvent]:
         client = self._transport.client
         response = await client.send(
-            retries.build_stream_request(client, run_id, last), stream=True
+            transports.build_stream_request(client, run_id, last), stream=True
         )
         try:
             if response.is_error:

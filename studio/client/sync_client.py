@@ -8,7 +8,7 @@ from typing import Self
 
 import httpx2
 
-from studio.client import retries
+from studio.client import transports
 from studio.client.errors import api_error
 from studio.client.resources import POLL_SECONDS, RunMethods, StudioMethods, TaskMethods
 from studio.client.schemas import Run, Task
@@ -60,7 +60,7 @@ class Runs(RunMethods[Transport]):
 
     def _listen(self, run_id: int, last: str) -> Iterator[httpx2.ServerSentEvent]:
         client = self._transport.client
-        response = client.send(retries.build_stream_request(client, run_id, last), stream=True)
+        response = client.send(transports.build_stream_request(client, run_id, last), stream=True)
         try:
             if response.is_error:
                 response.read()

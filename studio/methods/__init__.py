@@ -12,7 +12,7 @@ from studio import metrics
 from studio.errors import NotFoundError
 from studio.methods.base import Method
 from studio.metrics import Direction
-from studio.recipe.upgrade import upgrade
+from studio.recipe.base import upgrade
 
 _NAMES = (
     "sft",

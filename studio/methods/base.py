@@ -7,7 +7,7 @@ from typing import Any
 from studio.intake.mapping import RowKind, ShapeName
 from studio.metrics import MethodMetrics, MetricSpec
 from studio.recipe.base import Recipe
-from studio.weights.model_kinds import ModelKind
+from studio.weights.architectures import ModelKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from studio.errors import InvalidError
 from studio.methods import METHODS
 from studio.methods.base import Method
-from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS, ModelKind
+from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS, ModelKind
 
 
 def untrainable_reason(

@@ -4,19 +4,26 @@ A section whose fields go to one upstream config keeps that config's names, so t
 as `Config(**section.model_dump())` and no list of names exists twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from studio.recipe.adapters import FullFineTune, Lora
-from studio.recipe.checkpoints import Checkpoints
-from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
 from studio.recipe.fields import FieldSpec, Section
-from studio.recipe.optimisation import Optimisation
 from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
-from studio.recipe.robustness import Numerics, Recovery
+from studio.recipe.sections import (
+    Checkpoints,
+    Data,
+    EarlyStopping,
+    Evaluation,
+    FullFineTune,
+    Lora,
+    Numerics,
+    Optimisation,
+    Recovery,
+    Samples,
+)
 
 VERSION: Literal[1] = 1
 
@@ -76,3 +83,16 @@ class Recipe(Section):
         mode = PRECISIONS.get(self.precision)
         needed = {mode.package if mode else "", quantised.package if quantised else ""}
         return frozenset(needed - {""})
+
+
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+
+UPGRADES: dict[int, Upgrade] = {}
+"""Upgrade functions by the version they start from; each upgrades by one version."""
+
+
+def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade a stored recipe to the current version."""
+    for version in range(int(values.get("version", VERSION)), VERSION):
+        values = UPGRADES[version](values) | {"version": version + 1}
+    return values

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from studio.recipe.adapters import Lora
 from studio.recipe.base import Conflict, Recipe
 from studio.recipe.fields import Section, field_spec
 from studio.recipe.precision import AUTO, PRECISIONS
+from studio.recipe.sections import Lora
 
 _ADAMW_OPTIMIZERS = ("adamw_torch_fused", "adamw_torch")
 

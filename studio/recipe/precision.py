@@ -5,7 +5,7 @@ optimizer, the docs) reads this table and adds nothing to it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from studio.hardware import Hardware
@@ -163,6 +163,22 @@ class Precision:
         return ""
 
 
+_PURE_BF16 = Precision(
+    name="bf16_pure",
+    title="bfloat16 throughout",
+    summary="Half the memory, but small updates round to zero: stalls at low learning rates.",
+    weights="bfloat16",
+    compute="bfloat16",
+    matmul="bfloat16",
+    gradients="bfloat16",
+    optimizer_states="bfloat16",
+    rounding="nearest",
+    bytes_per_parameter=8,
+    needs="NVIDIA Ampere or newer; CPUs emulate it or support it natively",
+    detected=_BF16_DETECTION,
+    capability=AMPERE,
+)
+
 _TABLE = (
     Precision(
         name="bf16",
@@ -230,52 +246,23 @@ _TABLE = (
         detected=_BF16_DETECTION,
         capability=AMPERE,
     ),
-    Precision(
-        name="bf16_pure",
-        title="bfloat16 throughout",
-        summary="Half the memory, but small updates round to zero: stalls at low learning rates.",
-        weights="bfloat16",
-        compute="bfloat16",
-        matmul="bfloat16",
-        gradients="bfloat16",
-        optimizer_states="bfloat16",
-        rounding="nearest",
-        bytes_per_parameter=8,
-        needs="NVIDIA Ampere or newer; CPUs emulate it or support it natively",
-        detected=_BF16_DETECTION,
-        capability=AMPERE,
-    ),
-    Precision(
+    _PURE_BF16,
+    replace(
+        _PURE_BF16,
         name="bf16_stochastic",
         title="bfloat16, stochastic rounding",
         summary="Half the memory. Rounds randomly, so small updates survive on average.",
-        weights="bfloat16",
-        compute="bfloat16",
-        matmul="bfloat16",
-        gradients="bfloat16",
-        optimizer_states="bfloat16",
         optimizer="AdamW, stochastic rounding",
         rounding="stochastic",
-        bytes_per_parameter=8,
-        needs="NVIDIA Ampere or newer; CPUs emulate it or support it natively",
-        detected=_BF16_DETECTION,
-        capability=AMPERE,
     ),
-    Precision(
+    replace(
+        _PURE_BF16,
         name="bf16_kahan",
         title="bfloat16, Kahan summation",
         summary="Carries rounding errors over to the next update, so small updates add up.",
-        weights="bfloat16",
-        compute="bfloat16",
-        matmul="bfloat16",
-        gradients="bfloat16",
-        optimizer_states="bfloat16",
         optimizer="AdamW, Kahan",
         rounding="kahan",
         bytes_per_parameter=10,
-        needs="NVIDIA Ampere or newer; CPUs emulate it or support it natively",
-        detected=_BF16_DETECTION,
-        capability=AMPERE,
     ),
     Precision(
         name="fp8",

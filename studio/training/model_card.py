@@ -7,11 +7,11 @@ from typing import Any
 import yaml
 
 from studio.protocols.events import Sampled
-from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.quantised import QUANTISED
+from studio.recipe.sections import Lora
 from studio.recipe.yaml import dump
 
 _RUN_TEMPLATE = """\

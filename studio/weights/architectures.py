@@ -10,32 +10,49 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from studio.weights.model_kinds import ModelKind
+ModelKind = Literal[
+    "causal",
+    "encoder_decoder",
+    "encoder",
+    "classifier",
+    "embedding",
+    "multimodal",
+    "audio",
+    "vision",
+    "other",
+]
+"""What a model does with tokens; "causal" predicts each token from those before it."""
 
-_FAMILIES: dict[ModelKind, list[str]] = json.loads(
-    Path(__file__).with_name("families.json").read_text(encoding="utf-8")
-)
+KIND_DESCRIPTIONS: dict[ModelKind, str] = {
+    "causal": "This is a causal language model: it predicts each token from those before it.",
+    "encoder_decoder": "This is an encoder-decoder model: one half reads a text and the other "
+    "writes one.",
+    "encoder": "This is an encoder: each token sees later tokens, so it cannot learn to predict "
+    "them.",
+    "classifier": "This is a classifier: it was saved with a head for labels, not for text.",
+    "embedding": "This is an embedding model: it was saved without a head that writes text.",
+    "multimodal": "This is a multimodal model: it reads images or video as well as text.",
+    "audio": "This is an audio model: it processes or generates sound.",
+    "vision": "This is a vision model: it reads images.",
+    "other": "This is not a language model, or only a part of one.",
+}
+
+CAUSAL_MODEL_HINT = "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2."
+
+
+_LISTS = json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8"))
+_FAMILIES: dict[ModelKind, list[str]] = _LISTS["kinds"]
 FAMILY_KINDS: dict[str, ModelKind] = {
     family: kind for kind, families in _FAMILIES.items() for family in families
 }
 """The usual kind of each family."""
 
-_DECODABLE = """
-    bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert
-    reformer rembert roberta roberta-prelayernorm roc_bert roformer xlm-roberta
-    xlm-roberta-xl xmod
-"""
-DECODABLE = frozenset(_DECODABLE.split())
+DECODABLE: frozenset[str] = frozenset(_LISTS["decodable"])
 """Encoders that are causal if the config sets `is_decoder`."""
 
-_LAYER_NORMS = """
-biogpt bloom codegen ctrl falcon fuyu git gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox
-gpt_neox_japanese
-gptj jais2 mpt openai-gpt opt phi starcoder2
-"""
-LAYER_NORMS = frozenset(_LAYER_NORMS.split())
+LAYER_NORMS: frozenset[str] = frozenset(_LISTS["layer_norms"])
 """Families whose layer norms a CPU cannot compute if weights are in the other 16-bit format.
 
 Autocast casts the input of such a norm, but not its weights. A GPU computes it in float32.

@@ -18,8 +18,8 @@ from studio.weights import (
     weight_defects,
     weight_samples,
 )
+from studio.weights.architectures import ModelKind
 from studio.weights.model_config import ModelShape
-from studio.weights.model_kinds import ModelKind
 from studio.weights.rounding_error import CastRounding
 from studio.weights.safetensors_headers import DType, TensorInfo
 from studio.weights.weight_defects import WeightDefects

@@ -9,8 +9,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Sweep
-from studio.services.sweeps import sweeps, trials
-from studio.services.sweeps.trials import Trial
+from studio.services.sweeps import sweeps
+from studio.services.sweeps.sweeps import Trial
 from studio.services.tasks import exit_diagnosis
 from studio.worker.fault_isolation import FaultIsolation
 
@@ -52,7 +52,7 @@ class SweepScheduler:
 
     def _advance(self, sweep: Sweep) -> None:
         with read_session(self.engine) as db:
-            sweep_trials = trials.list_trials(db, sweep, courses=sweep.is_pruning)
+            sweep_trials = sweeps.list_trials(db, sweep, courses=sweep.is_pruning)
             count = 0 if sweep.planned else sweeps.count_queueable(db, sweep)
         # Outside of any transaction, so that the database is not locked while Optuna computes.
         result = _consult_optuna(sweep, sweep_trials, self.folder, count)
@@ -71,7 +71,7 @@ def _consult_optuna(
 ) -> "optuna_sampler.SamplerResult | None":
     """Ask Optuna; return None if there is nothing to ask yet."""
     done = [trial for trial in sweep_trials if trial.state == "done"]
-    if sweep.strategy != "tpe" and len(done) < trials.MIN_TRIALS:
+    if sweep.strategy != "tpe" and len(done) < sweeps.MIN_TRIALS:
         return None
     # Optuna takes half a second to import, so the web and workers without sweeps never load it.
     from studio.services.sweeps import optuna_sampler  # noqa: PLC0415 -- heavy import

@@ -6,11 +6,8 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from studio.recipe.adapters import Lora
-from studio.recipe.checkpoints import Checkpoints
-from studio.recipe.data import EarlyStopping, Evaluation
 from studio.recipe.fields import Section, field_spec
-from studio.recipe.optimisation import Optimisation
+from studio.recipe.sections import Checkpoints, EarlyStopping, Evaluation, Lora, Optimisation
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

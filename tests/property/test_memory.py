@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from studio.methods import AnyRecipe
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.memory import estimate
-from studio.weights.decoder_layers import FAMILY_LAYERS
+from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe

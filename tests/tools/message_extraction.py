@@ -21,7 +21,7 @@ from studio.recipe.field_reference import FieldReference
 from studio.recipe.fields import Section, section_types
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
-from studio.services.search import completions
+from studio.services.search import palette_search
 from studio.web.help import help_page
 from studio.web.i18n.locale import PHRASE_CALL
 from studio.web.i18n.translation import LIST_PATTERNS, SENTENCE_JOINS
@@ -60,7 +60,6 @@ ELSEWHERE = frozenset(
             "web/auth/security_headers.py",
         ),
         "web/experiments/code_snippets.py",
-        "weights/architectures.py",
         *(
             "web/i18n/translation.py",
             "web/middleware/request_guard.py",
@@ -83,7 +82,7 @@ ELSEWHERE = frozenset(
             "services/storage/locks.py",
             "services/operations/restores.py",
         ),
-        *("training/model_card.py", "recipe/yaml.py", "recipe/upgrade.py"),
+        *("training/model_card.py", "recipe/yaml.py"),
     }
 )
 """Parts of these that speak to programs, to terminals, or in files that are handed on."""
@@ -186,11 +185,11 @@ def _terms() -> Iterator[tuple[str, str]]:
         )
     yield _where(Actor), Actor().name
     for about in (
-        *completions._TEXT_SIGNS.values(),
-        *completions._NUMBER_SIGNS.values(),
-        *completions._FLAG_TITLES.values(),
+        *palette_search._TEXT_SIGNS.values(),
+        *palette_search._NUMBER_SIGNS.values(),
+        *palette_search._FLAG_TITLES.values(),
     ):
-        yield _where(completions.Suggestion), about
+        yield _where(palette_search.Suggestion), about
 
 
 def _where(declared: type) -> str:

@@ -16,6 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from studio import files
 from studio.intake.files.read_progress import ProgressCallback
 from studio.intake.quality.language_check import RowSample, find_other_languages
 from studio.intake.quality.row_checks import (
@@ -340,9 +341,7 @@ def check_and_store(
         _finding_key(finding.code, finding.part): [finding.rows, finding.twins]
         for finding in findings
     }
-    temporary = folder / f"{FINDINGS_FILE}.new"
-    temporary.write_text(json.dumps(rows), encoding="utf-8")
-    temporary.replace(folder / FINDINGS_FILE)
+    files.replace_text(folder / FINDINGS_FILE, json.dumps(rows))
     on_progress(1)
     return [replace(finding, rows=finding.rows[:SHOWN_ROWS], twins=[]) for finding in findings]
 

@@ -8,9 +8,8 @@ from annotated_types import Gt, Le
 from studio.methods.base import Method, Preset
 from studio.metrics import EVAL_LOSS, NEXT_TOKEN, MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict, Recipe
-from studio.recipe.data import Data, MaxLength, Packing
 from studio.recipe.fields import FieldSpec
-from studio.recipe.optimisation import Epochs, LearningRate, Optimisation
+from studio.recipe.sections import Data, Epochs, LearningRate, MaxLength, Optimisation, Packing
 
 PERPLEXITY = MetricSpec(
     key="eval_perplexity",

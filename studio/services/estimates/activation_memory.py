@@ -8,11 +8,11 @@ verify it tensor by tensor. Families that were not verified get no estimate.
 from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
-from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
+from studio.recipe.sections import Lora
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
-from studio.weights.decoder_layers import FAMILY_LAYERS, DecoderLayers
+from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
 

@@ -26,13 +26,13 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
 from studio.methods import AnyRecipe
-from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
+from studio.recipe.sections import Lora
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes
 from studio.weights import model_config
-from studio.weights.decoder_layers import FAMILY_LAYERS
+from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 
 Moment = Literal["backward", "update"]

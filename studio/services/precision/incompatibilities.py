@@ -11,14 +11,14 @@ from typing import Any
 
 from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
-from studio.recipe.adapters import Lora
 from studio.recipe.constraints import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
+from studio.recipe.sections import Lora
 from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
 from studio.weights import architectures, family_limits, weight_samples
+from studio.weights.architectures import CAUSAL_MODEL_HINT
 from studio.weights.model_facts import FLOAT8_MULTIPLE, ModelFacts
-from studio.weights.model_kinds import CAUSAL_MODEL_HINT
 
 MAX_NAMED = 3
 """How many layers a message names; the others are counted."""

@@ -1,4 +1,4 @@
-"""The run table: the runs that match a query, sorted and paged, or grouped by a field."""
+"""The run table: the runs that match a query, sorted and paged or grouped, and its saved views."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -17,6 +17,40 @@ from studio.services import experiments
 from studio.services.metrics import metric_summaries
 from studio.services.search import query_fields, query_filters
 from studio.services.search.query_fields import Field
+
+QUERY_LIMIT = 4000
+
+
+def save_view(db: Session, name: str, query: str) -> SavedView:
+    """Save a view under a name; replace an existing one.
+
+    Raises:
+        InvalidError: The name is not valid.
+
+    """
+    name = experiments.clean_name(name)
+    existing = db.exec(select(SavedView).where(SavedView.name == name)).first()
+    view = existing or SavedView(name=name, query=query)
+    view.query = query[:QUERY_LIMIT].removeprefix("?")
+    db.add(view)
+    db.flush()
+    return view
+
+
+def get(db: Session, view_id: int) -> SavedView:
+    view = db.get(SavedView, view_id)
+    if view is None:
+        raise NotFoundError(f"View {view_id} does not exist.", hint="It may have been deleted.")
+    return view
+
+
+def list_views(db: Session) -> Sequence[SavedView]:
+    return db.exec(select(SavedView).order_by(col(SavedView.name))).all()
+
+
+def delete_view(db: Session, view_id: int) -> None:
+    db.delete(get(db, view_id))
+
 
 DEFAULT_COLUMNS = (
     *("name", "status", "tag", "model", "dataset", "precision"),
@@ -292,37 +326,3 @@ def _sort_groups(groups: Sequence[RunGroup], order: SortOrder) -> list[RunGroup]
         return list(groups)
     with_value.sort(key=lambda one: one.spreads[name].mean, reverse=order.is_descending)
     return [*with_value, *(group for group in groups if name not in group.spreads)]
-
-
-QUERY_LIMIT = 4000
-
-
-def save_view(db: Session, name: str, query: str) -> SavedView:
-    """Save a view under a name; replace an existing one.
-
-    Raises:
-        InvalidError: The name is not valid.
-
-    """
-    name = experiments.clean_name(name)
-    existing = db.exec(select(SavedView).where(SavedView.name == name)).first()
-    view = existing or SavedView(name=name, query=query)
-    view.query = query[:QUERY_LIMIT].removeprefix("?")
-    db.add(view)
-    db.flush()
-    return view
-
-
-def get_view(db: Session, view_id: int) -> SavedView:
-    view = db.get(SavedView, view_id)
-    if view is None:
-        raise NotFoundError(f"View {view_id} does not exist.", hint="It may have been deleted.")
-    return view
-
-
-def list_views(db: Session) -> Sequence[SavedView]:
-    return db.exec(select(SavedView).order_by(col(SavedView.name))).all()
-
-
-def delete_view(db: Session, view_id: int) -> None:
-    db.delete(get_view(db, view_id))

@@ -40,7 +40,7 @@ from studio.services.sweeps.sweep_preview import (
     draw_settings,
     effective_settings,
 )
-from studio.services.sweeps.trials import MIN_TRIALS, Trial
+from studio.services.sweeps.sweeps import MIN_TRIALS, Trial
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -12,8 +12,8 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import METHODS, AnyRecipe, direction
-from studio.recipe import variants
 from studio.recipe.dotted_keys import flatten, merge, nest
+from studio.recipe.fields import active_settings, variant_fields
 from studio.recipe.search_space import (
     Distribution,
     Range,
@@ -181,7 +181,7 @@ def apply_settings(recipe: AnyRecipe, settings: TrialSettings) -> AnyRecipe:
 
 def effective_settings(recipe: AnyRecipe, settings: TrialSettings) -> TrialSettings:
     """Return the settings that have an effect: without an adapter, a rank has none."""
-    return variants.active_settings(type(recipe), flatten(recipe.model_dump()), settings)
+    return active_settings(type(recipe), flatten(recipe.model_dump()), settings)
 
 
 def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
@@ -280,7 +280,7 @@ def _required_switch(
         InvalidError: The sweep never tries the variant that the setting belongs to.
 
     """
-    variant = variants.variant_fields(type(recipe)).get(name)
+    variant = variant_fields(type(recipe)).get(name)
     if variant is None:
         return []
     varied = space.get(variant.discriminator)

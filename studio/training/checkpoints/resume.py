@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from studio.errors import TrainingError
 from studio.protocols.events import AlarmRaised, Checkpointed, Event
-from studio.recipe.checkpoints import Checkpoints
+from studio.recipe.sections import Checkpoints
 from studio.training import exception_mapping
 from studio.training.checkpoints import checksums, trainer_state
 from studio.training.checkpoints.checksums import CorruptCheckpointError

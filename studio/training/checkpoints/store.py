@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from studio import hardware
 from studio.errors import TrainingError
 from studio.protocols.events import AlarmRaised
-from studio.recipe.base import Recipe
-from studio.recipe.upgrade import upgrade
+from studio.recipe.base import Recipe, upgrade
 from studio.training.checkpoints import checksums
 from studio.training.checkpoints.checksums import CheckpointManifest, CorruptCheckpointError
 

@@ -19,13 +19,13 @@ from transformers import (
 )
 
 from studio.errors import InvalidError, TrainingError
-from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
+from studio.recipe.sections import FullFineTune, Lora
 from studio.training.models import quantised_weights, remote_code
 from studio.weights import architectures, family_limits, model_config
-from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
+from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 
 
 def load_config(name: str, code: str = "") -> PreTrainedConfig:

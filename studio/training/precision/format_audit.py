@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.pytorch_utils import Conv1D
 
-from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.precision import PRECISIONS
+from studio.recipe.sections import Lora
 from studio.training.models import loader, quantised_weights
 from studio.training.models.eval_context import evaluation_mode
 from studio.training.models.weight_formats import WeightFormats

@@ -11,8 +11,8 @@ from studio.errors import InvalidError
 from studio.methods import METHODS
 from studio.methods.base import Method
 from studio.recipe import yaml
+from studio.recipe.base import upgrade
 from studio.recipe.fields import Section, section_types
-from studio.recipe.upgrade import upgrade
 from studio.web.forms.recipe_form import format_value
 
 MAX_CHARS = 100_000

@@ -12,8 +12,8 @@ from studio.errors import InvalidError
 from studio.services.estimates import run_progress
 from studio.services.metrics import metric_summaries
 from studio.services.runs import runs
-from studio.services.search import query_fields, query_filters, query_parser, run_table
-from studio.services.search.query_parser import QueryError
+from studio.services.search import query_fields, query_filters, run_table
+from studio.services.search.query_filters import QueryError
 from studio.services.search.run_table import NEWEST_FIRST, TableRow, TableView
 from studio.web.http.deps import DB
 from studio.web.rendering.render import page
@@ -118,7 +118,7 @@ def _query_chips(view: TableView) -> list[tuple[str, str]]:
     return [
         (
             view.query[term.start : term.end],
-            table_url(replace(view, query=query_parser.remove_term(view.query, term))),
+            table_url(replace(view, query=query_filters.remove_term(view.query, term))),
         )
         for term in query_filters.parse_or_empty(view.query)
     ]

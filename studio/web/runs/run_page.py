@@ -24,8 +24,8 @@ from studio.services.metrics import metrics
 from studio.services.queue import overview, queue
 from studio.services.runs import (
     artifacts,
-    bulk_actions,
     attempts,
+    bulk_actions,
     failure_report,
     fixes,
     nonfinite_steps,

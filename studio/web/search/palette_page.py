@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.services.search import completions, global_search
+from studio.services.search import palette_search
 from studio.web.auth import template_permissions
 from studio.web.help import help_page
 from studio.web.http.deps import DB
@@ -59,7 +59,7 @@ _ACTIONS = (
     PaletteItem(label="Take the tour", action="tour-start"),
 )
 
-_SEARCH_KINDS: dict[global_search.HitKind, tuple[str, str]] = {
+_SEARCH_KINDS: dict[palette_search.HitKind, tuple[str, str]] = {
     "run": ("Runs", "/runs/"),
     "experiment": ("Experiments", "/experiments/"),
     "study": ("Precision studies", "/reports/precision/"),
@@ -72,7 +72,7 @@ def find_items(db: Session, query: str) -> list[PaletteGroup]:
     """Return what matches the query, in groups; empty groups are left out."""
     words = query.casefold().split()
     by_title: dict[str, list[PaletteItem]] = {}
-    for result in global_search.search(db, query.strip(), limit=MAX_PER_GROUP):
+    for result in palette_search.search(db, query.strip(), limit=MAX_PER_GROUP):
         title, url_prefix = _SEARCH_KINDS[result.kind]
         details = ", ".join(filter(None, (result.about, translate(result.status))))
         item = PaletteItem(label=result.name, description=details, href=f"{url_prefix}{result.id}")
@@ -123,4 +123,4 @@ def show_completions(
     q: Annotated[str, Query(max_length=1000)] = "",
     at: Annotated[int, Query(ge=0, le=1000)] = 1000,
 ) -> Response:
-    return page(request, "search/completions.html", found=completions.complete(db, q, at))
+    return page(request, "search/completions.html", found=palette_search.complete(db, q, at))

@@ -4,8 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from studio.services.studies.incidents import Incident, IncidentKind
-from studio.services.studies.study_reports import StudyReport
+from studio.services.studies.study_reports import Incident, IncidentKind, StudyReport
 from studio.services.studies.study_statistics import (
     REFERENCE,
     GapVerdict,

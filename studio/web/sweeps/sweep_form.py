@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from studio.errors import InvalidError
 from studio.methods import METHODS, AnyRecipe, direction
-from studio.recipe import search_space, variants
-from studio.recipe.fields import FieldSpec
+from studio.recipe import search_space
+from studio.recipe.fields import FieldSpec, discriminators
 from studio.recipe.search_space import SearchSpace
 from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import SweepPlan
@@ -237,7 +237,7 @@ def _variant_input(section: Fieldset, name: str) -> Input:
 
 def _recipe_sections(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]:
     section = METHODS[recipe.method].recipe
-    return _sections(fieldset(section, recipe.model_dump()), variants.discriminators(section))
+    return _sections(fieldset(section, recipe.model_dump()), discriminators(section))
 
 
 def _field_row(control: Input, draft: SweepDraft, problems: Mapping[str, str]) -> FieldRow:

@@ -15,8 +15,8 @@ from studio.recipe.search_space import Range, Scalar, value_text
 from studio.services import experiments
 from studio.services.estimates import run_progress
 from studio.services.studies import studies
-from studio.services.sweeps import sweep_preview, sweeps, trials
-from studio.services.sweeps.trials import Trial
+from studio.services.sweeps import sweep_preview, sweeps
+from studio.services.sweeps.sweeps import Trial
 from studio.web.http.deps import DB, ReadDB
 from studio.web.i18n import formatting
 from studio.web.rendering.render import block, page, redirect
@@ -75,8 +75,8 @@ def preview_sweep(request: Request, draft: PostedSweepDraft, db: ReadDB) -> Resp
 @router.get("/{sweep_id}")
 def show(request: Request, sweep_id: int, db: DB) -> Response:
     sweep = sweeps.get(db, sweep_id)
-    all_trials = trials.list_trials(db, sweep)
-    best = trials.best(sweep, all_trials)
+    all_trials = sweeps.list_trials(db, sweep)
+    best = sweeps.best(sweep, all_trials)
     return page(
         request,
         "sweeps/show.html",
@@ -85,7 +85,7 @@ def show(request: Request, sweep_id: int, db: DB) -> Response:
         best=best,
         ended=sum(trial.run.status.is_final for trial in all_trials),
         done=sum(trial.state == "done" for trial in all_trials),
-        enough=trials.MIN_TRIALS,
+        enough=sweeps.MIN_TRIALS,
         labels=sweep_form.field_labels(sweep.recipe, list(sweep.space)),
         plots=build_plots(sweep, all_trials, best),
         left=_seconds_left(sweep, all_trials),

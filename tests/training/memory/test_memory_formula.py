@@ -13,7 +13,7 @@ from studio.services.estimates.memory import MemoryBreakdown
 from studio.training.memory import dry_run
 from studio.training.models import loader
 from studio.weights import model_facts
-from studio.weights.decoder_layers import FAMILY_LAYERS
+from studio.weights.family_limits import FAMILY_LAYERS
 from tests.training import tiny
 from tests.training.memory import tiny_configs
 from tests.training.memory.test_dry_run import dry, plan

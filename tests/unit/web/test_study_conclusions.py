@@ -5,8 +5,7 @@ import math
 
 from studio.db.tables import Study
 from studio.services.studies import study_statistics
-from studio.services.studies.incidents import Timeline
-from studio.services.studies.study_reports import AnswerComparison, StudyReport
+from studio.services.studies.study_reports import AnswerComparison, StudyReport, Timeline
 from studio.services.studies.study_statistics import State, StudyRun
 from studio.web.studies import study_export
 from studio.web.study_conclusions import draw_conclusions, format_share

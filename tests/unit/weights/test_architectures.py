@@ -6,7 +6,7 @@ import pytest
 
 from studio.methods import METHODS, model_compatibility
 from studio.weights import architectures
-from studio.weights.model_kinds import KIND_DESCRIPTIONS, ModelKind
+from studio.weights.architectures import KIND_DESCRIPTIONS, ModelKind
 
 CONFIGS: list[tuple[dict[str, Any], ModelKind | None]] = [
     ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "causal"),

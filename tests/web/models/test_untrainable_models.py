@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.services.models import models
-from studio.weights.model_kinds import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
+from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 from tests.support.page_reader import parse_page
 from tests.unit.weights import safetensors_folders
 from tests.web.experiments.test_plans import advised, planned

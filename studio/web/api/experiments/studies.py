@@ -12,7 +12,7 @@ from studio.db.tables import Run
 from studio.recipe.precision import PrecisionName
 from studio.services import experiments
 from studio.services.studies import studies, study_reports
-from studio.services.studies.incidents import IncidentKind
+from studio.services.studies.study_reports import IncidentKind
 from studio.services.studies.study_statistics import GapVerdict, State
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Out, make_page

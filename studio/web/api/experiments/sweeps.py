@@ -12,9 +12,9 @@ from studio.db.tables import Sweep
 from studio.methods import AnyRecipe
 from studio.recipe.search_space import Scalar, SearchSpace
 from studio.services import experiments
-from studio.services.sweeps import sweep_preview, sweeps, trials
+from studio.services.sweeps import sweep_preview, sweeps
 from studio.services.sweeps.sweep_preview import Direction, Strategy, SweepPlan
-from studio.services.sweeps.trials import State, Trial
+from studio.services.sweeps.sweeps import State, Trial
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.schemas import (
     After,
@@ -179,8 +179,8 @@ def _build_plan(new: NewSweep) -> SweepPlan:
 
 
 def _sweep_with_trials(db: Session, sweep: Sweep) -> SweepWithTrialsOut:
-    listed = trials.list_trials(db, sweep)
-    best = trials.best(sweep, listed)
+    listed = sweeps.list_trials(db, sweep)
+    best = sweeps.best(sweep, listed)
     fields = SweepOut.model_validate(sweep).model_dump()
     fields["recipe"], fields["space"] = sweep.recipe, sweep.space
     results = {

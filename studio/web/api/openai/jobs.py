@@ -12,9 +12,8 @@ from pydantic import Field
 from sqlmodel import Session
 
 from studio.db.accounts import IdempotencyKey
-from studio.db.openai import OpenAIJob
 from studio.db.states import RunCommand, RunStatus
-from studio.db.tables import Run
+from studio.db.tables import OpenAIJob, Run
 from studio.errors import InvalidError
 from studio.services.accounts import idempotency_keys, owners
 from studio.services.estimates import run_progress

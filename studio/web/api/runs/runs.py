@@ -13,7 +13,7 @@ from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import attempts, bulk_actions, run_commands, run_events, runs, tags_notes
 from studio.services.runs.run_events import AnyEvent
-from studio.services.search import query_parser, run_table
+from studio.services.search import query_filters, run_table
 from studio.services.search.run_table import TableView
 from studio.web.api.conventions.api_route import ApiRoute
 from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
@@ -70,8 +70,8 @@ class RunQuery(BaseModel):
     def query(self) -> str:
         """The filters combined into one query."""
         filters = {name: str(getattr(self, name) or "") for name in _FILTERS}
-        parts = [f"{name}:{query_parser.quote(value)}" for name, value in filters.items() if value]
-        words = [query_parser.quote(self.search)] if self.search else []
+        parts = [f"{name}:{query_filters.quote(value)}" for name, value in filters.items() if value]
+        words = [query_filters.quote(self.search)] if self.search else []
         return " ".join(filter(None, (self.q, *parts, *words)))
 
 

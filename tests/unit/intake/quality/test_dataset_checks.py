@@ -9,7 +9,7 @@ import pytest
 
 from studio.intake.quality.dataset_checks import Finding, check_dataset
 from studio.intake.quality.row_checks import LONG_TOKENS
-from studio.recipe.data import Data
+from studio.recipe.sections import Data
 
 Row = dict[str, Any]
 

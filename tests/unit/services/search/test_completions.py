@@ -4,7 +4,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.services.runs import attempts, tags_notes
-from studio.services.search import completions
+from studio.services.search import palette_search
 from tests.support.factories import make_finished_run, metrics_event
 
 
@@ -38,22 +38,22 @@ def told(db: Session) -> Session:
     ],
 )
 def test_what_fits_best_is_offered_first(told: Session, query: str, offered: str) -> None:
-    assert completions.complete(told, query, len(query)).offers[0].text == offered
+    assert palette_search.complete(told, query, len(query)).offers[0].text == offered
 
 
 @pytest.mark.parametrize("query", ["", "alpha ", '"stat', "nothing:sta", "status:failed", "loss:"])
 def test_where_nothing_fits_nothing_is_offered(told: Session, query: str) -> None:
-    assert completions.complete(told, query, len(query)).offers == []
+    assert palette_search.complete(told, query, len(query)).offers == []
 
 
 def test_a_field_is_found_by_what_it_is_called(told: Session) -> None:
-    offers = completions.complete(told, "lora rank", 9).offers
+    offers = palette_search.complete(told, "lora rank", 9).offers
 
     assert (offers[0].text, offers[0].about) == ("adapter.r<", "LoRA rank")
 
 
 def test_a_number_is_offered_its_signs(told: Session) -> None:
-    offers = completions.complete(told, "eval_loss", 9).offers
+    offers = palette_search.complete(told, "eval_loss", 9).offers
 
     assert [(one.text, one.about) for one in offers[:4]] == [
         ("eval_loss<", "less than"),
@@ -65,7 +65,7 @@ def test_a_number_is_offered_its_signs(told: Session) -> None:
 
 def test_what_stands_around_the_place_stays(told: Session) -> None:
     query = "alpha sta:failed beta"
-    found = completions.complete(told, query, 9)
+    found = palette_search.complete(told, query, 9)
 
     assert query[: found.start] + found.offers[0].text + query[found.end :] == (
         "alpha status:failed beta"

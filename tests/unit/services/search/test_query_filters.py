@@ -8,7 +8,7 @@ from sqlmodel import Session
 from studio.db.tables import Run
 from studio.services.runs import attempts, bulk_actions, tags_notes
 from studio.services.search import run_table
-from studio.services.search.query_parser import QueryError
+from studio.services.search.query_filters import QueryError
 from studio.services.search.run_table import TableView
 from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 

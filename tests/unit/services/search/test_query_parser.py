@@ -2,7 +2,7 @@
 
 import pytest
 
-from studio.services.search.query_parser import QueryError, parse, quote, remove_term
+from studio.services.search.query_filters import QueryError, parse, quote, remove_term
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.protocols.events import AlarmRaised, Event, Started
 from studio.services.runs import attempts, states
-from studio.services.studies import incidents
+from studio.services.studies import study_reports
 from tests.support.factories import make_run, metrics_event
 
 
@@ -21,20 +21,20 @@ def told(db: Session, *events: Event) -> Run:
 
 
 def incidents_of(db: Session, run: Run) -> list[tuple[str, int, int, int]]:
-    found = incidents.build_timeline(db, [run]).incidents
+    found = study_reports.build_timeline(db, [run]).incidents
     return [(one.kind, one.first, one.last, one.count) for one in found]
 
 
 def test_a_run_whose_numbers_hold_has_no_incidents(db: Session) -> None:
     run = told(db, metrics_event(1, loss=1.0), metrics_event(2, loss=0.5))
 
-    assert (incidents_of(db, run), incidents.build_timeline(db, [run]).steps) == ([], 10)
+    assert (incidents_of(db, run), study_reports.build_timeline(db, [run]).steps) == ([], 10)
 
 
 def test_an_alarm_stands_where_it_was_raised(db: Session) -> None:
     run = told(db, metrics_event(4, loss=1.0), AlarmRaised(code="x", message="It broke.", step=4))
 
-    found = incidents.build_timeline(db, [run]).incidents
+    found = study_reports.build_timeline(db, [run]).incidents
     assert [(one.kind, one.first, one.text) for one in found] == [("alarm", 4, "It broke.")]
 
 

@@ -17,7 +17,7 @@ from studio.recipe.search_space import Distribution, Range, SearchSpace, Values
 from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs, states
-from studio.services.sweeps import sweep_preview, sweeps, trials
+from studio.services.sweeps import sweep_preview, sweeps
 from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.worker.sweep_scheduler import SweepScheduler
 from tests.support.factories import make_finished_run, make_recipe, metrics_event
@@ -55,7 +55,7 @@ def finish(db: Session, run: Run, *losses: float) -> None:
 
 
 def tried(db: Session) -> list[Mapping[str, object]]:
-    return [one.settings for one in trials.list_trials(db, sweeps.get(db, 1))]
+    return [one.settings for one in sweeps.list_trials(db, sweeps.get(db, 1))]
 
 
 def carry_out(engine: Engine, sweeper: SweepScheduler) -> None:
@@ -138,7 +138,7 @@ def test_another_worker_goes_on_with_the_very_same_settings(
 
     with unit_of_work(engine) as db:
         first, second = (
-            [dict(one.settings) for one in trials.list_trials(db, sweeps.get(db, number))]
+            [dict(one.settings) for one in sweeps.list_trials(db, sweeps.get(db, number))]
             for number in (1, 2)
         )
     assert len(first) == 6
@@ -152,7 +152,7 @@ def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
-        made = trials.list_trials(db, sweep)
+        made = sweeps.list_trials(db, sweep)
     early = [abs(one.value or 0) for one in made[:8]]
     late = [abs(one.value or 0) for one in made[-8:]]
     assert sum(late) < sum(early)
@@ -200,8 +200,8 @@ def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
         assert (spared, pruned.status) == (RunStatus.RUNNING, RunStatus.STOPPING)
         assert (pruned.asked, pruned.is_pruned) == ("keep", True)
         attempts.apply_events(db, pruned, [Finished(metrics={"eval_loss": 3.4})], 3)
-        made = trials.list_trials(db, sweeps.get(db, 1))
-        assert (made[-1].state, trials.best(sweeps.get(db, 1), made)) == ("pruned", made[0])
+        made = sweeps.list_trials(db, sweeps.get(db, 1))
+        assert (made[-1].state, sweeps.best(sweeps.get(db, 1), made)) == ("pruned", made[0])
 
 
 def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: Path) -> None:
@@ -218,9 +218,9 @@ def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: P
 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
-        made = trials.list_trials(db, sweep)
+        made = sweeps.list_trials(db, sweep)
         assert [one.state for one in made] == ["failed", "done"]
-        assert (trials.best(sweep, made), sweep.status) == (made[1], SweepStatus.FINISHED)
+        assert (sweeps.best(sweep, made), sweep.status) == (made[1], SweepStatus.FINISHED)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{half", b'{"op_code":99}\n{"op_code":99}\n'])
@@ -234,7 +234,7 @@ def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: 
     SweepScheduler(engine, tmp_path).tick()
 
     with unit_of_work(engine) as db:
-        assert [one.state for one in trials.list_trials(db, sweeps.get(db, 1))] == ["done", "going"]
+        assert [one.state for one in sweeps.list_trials(db, sweeps.get(db, 1))] == ["done", "going"]
 
 
 def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
     carry_out(engine, sweeper)
 
     with unit_of_work(engine) as db:
-        assert [one.state for one in trials.list_trials(db, sweeps.get(db, 1))] == ["done", "done"]
+        assert [one.state for one in sweeps.list_trials(db, sweeps.get(db, 1))] == ["done", "done"]
 
 
 def test_a_deleted_run_is_not_made_again(engine: Engine, tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_the_best_is_the_greatest_where_more_is_better(db: Session) -> None:
     for run, speed in zip(queued(db), (10.0, 20.0), strict=True):
         train(db, run, then=Finished(metrics={"tokens_per_second": speed}))
 
-    found = trials.best(sweep, trials.list_trials(db, sweep))
+    found = sweeps.best(sweep, sweeps.list_trials(db, sweep))
     assert found is not None
     assert (found.number, found.value) == (1, 20.0)
 

@@ -1,17 +1,70 @@
-"""Complete a query at the cursor: field names, operators and the values that runs have."""
+"""Search for the command palette: what has a name, and completions of a query at the cursor."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Literal
 
 from sqlmodel import Session, col, select
 
-from studio.db.tables import Run
+from studio.db.tables import Dataset, Experiment, Model, Run, Study
 from studio.services.metrics import metric_summaries
-from studio.services.runs import tags_notes
-from studio.services.search import query_fields, query_filters, query_parser
+from studio.services.runs import runs, tags_notes
+from studio.services.search import query_fields, query_filters
 from studio.services.search.query_fields import Field
+
+HitKind = Literal["run", "experiment", "study", "dataset", "model"]
+
+_TABLES: tuple[tuple[HitKind, type[Experiment | Study | Dataset | Model]], ...] = (
+    ("experiment", Experiment),
+    ("study", Study),
+    ("dataset", Dataset),
+    ("model", Model),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """Something with a name and a page."""
+
+    kind: HitKind
+    id: int
+    name: str
+    about: str
+    """Tells it apart from others of the same name."""
+    status: str = ""
+
+
+def search(db: Session, query: str, *, limit: int) -> Iterator[SearchHit]:
+    """Yield matches by name, the newest of each kind first, at most `limit` of each kind.
+
+    A number, with or without #, also finds the run with that id. An empty query lists the newest
+    runs.
+    """
+    numbered = db.get(Run, int(query.removeprefix("#"))) if _is_number(query) else None
+    if numbered is not None:
+        yield _run_hit(numbered)
+    for run in runs.newest(db, runs.RunFilter(search=query), limit=limit):
+        if run is not numbered:
+            yield _run_hit(run)
+    if query:
+        for kind, table in _TABLES:
+            name = col(table.name)
+            matches = select(table.id, name).where(name.icontains(query, autoescape=True))
+            for number, label in db.exec(matches.order_by(col(table.id).desc()).limit(limit)):
+                yield SearchHit(kind=kind, id=number or 0, name=label, about="")
+
+
+def _is_number(query: str) -> bool:
+    digits = query.removeprefix("#")
+    return digits.isdecimal() and len(digits) < 10  # noqa: PLR2004 -- more digits exceed any id
+
+
+def _run_hit(run: Run) -> SearchHit:
+    about = f"#{run.id}, {run.recipe.precision}"
+    return SearchHit(kind="run", id=run.id or 0, name=run.name, about=about, status=run.status)
+
 
 MAX_SUGGESTIONS = 10
 MAX_VALUES = 200
@@ -50,7 +103,7 @@ class Completion:
 
 def complete(db: Session, query: str, position: int) -> Completion:
     """Return completions at a position of a query, best match first."""
-    term = query_parser.partial_term_at(query, position)
+    term = query_filters.partial_term_at(query, position)
     metric_keys = metric_summaries.list_keys(db)
     suggestions = (
         _suggest_values(db, term, metric_keys)
@@ -89,7 +142,7 @@ def _title(name: str, metric_keys: Sequence[str]) -> str:
 
 
 def _suggest_values(
-    db: Session, term: query_parser.PartialTerm, metric_keys: Sequence[str]
+    db: Session, term: query_filters.PartialTerm, metric_keys: Sequence[str]
 ) -> Iterator[Suggestion]:
     field = query_fields.find(term.field, metric_keys)
     if field is None:
@@ -97,7 +150,7 @@ def _suggest_values(
     else:
         values = _known_values(db, field, term.word)
     return (
-        Suggestion(query_parser.quote(value))
+        Suggestion(query_filters.quote(value))
         for value in _rank_matches(term.word, values)
         if value.lower() != term.word.lower()
     )
