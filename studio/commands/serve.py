@@ -65,7 +65,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
                 app,
                 log_config=None,
                 access_log=False,
-                # `studio.web.middleware.proxy_headers` reads them from trusted proxies only.
+                # `studio.web.middleware.request_guard` reads them from trusted proxies only.
                 proxy_headers=False,
                 timeout_graceful_shutdown=int(GRACE_SECONDS) or 1,
             )

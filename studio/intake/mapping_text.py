@@ -2,16 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from studio.intake.column_roles import roles_for_shape
 from studio.intake.detection.name_heuristics import join_names
-from studio.intake.mapping import (
-    Condition,
-    FileOptions,
-    FilterOp,
-    Mapping,
-    ShapeName,
-    Split,
-    roles_for_shape,
-)
+from studio.intake.mapping import Condition, FileOptions, FilterOp, Mapping, ShapeName, Split
 
 SHAPE_LABELS: dict[ShapeName, str] = {
     "alpaca": "Instruction and answer (Alpaca)",

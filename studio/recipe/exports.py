@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.recipe.float_formats import DType
+from studio.recipe.precision import DType
 from studio.recipe.sections import FullFineTune, Lora
 
 ExportKind = Literal["full", "merged", "merged_original", "adapter"]

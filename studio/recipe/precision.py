@@ -1,15 +1,44 @@
-"""The precision modes: the number formats a run may train in, one row per mode.
+"""The precision modes a run may train in, and the quantised formats of frozen models (QLoRA).
 
-Everything else that depends on precision (the form's choices, the loader, the trainer's flags, the
-optimizer, the docs) reads this table and adds nothing to it.
+Everything else that depends on them (the form's choices, the loader, the trainer's flags, the
+optimizer, the docs) reads these tables, one row per mode or format, and adds nothing to them.
+Embeddings, norms and the output layer are never quantised: they stay in the compute format of the
+precision, and so does the output of a quantised layer.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from studio.hardware import Hardware
-from studio.recipe.float_formats import FLOAT_FORMATS, DType, FloatFormat, MatmulDType
+from studio.weights import safetensors_headers
+
+DType: TypeAlias = safetensors_headers.DType
+"""The formats a number can be stored in."""
+
+MatmulDType = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+"""The input formats of a matrix product: TF32 and float8 exist only inside one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatFormat:
+    sign: int = 1
+    exponent: int
+    mantissa: int
+    max: float
+    eps: float
+    """Distance from 1 to the next number: the smallest relative change it can hold."""
+
+
+FLOAT_FORMATS: dict[MatmulDType, FloatFormat] = {
+    "float32": FloatFormat(exponent=8, mantissa=23, max=3.4028235e38, eps=2**-23),
+    "tf32": FloatFormat(exponent=8, mantissa=10, max=3.4011621e38, eps=2**-10),
+    "bfloat16": FloatFormat(exponent=8, mantissa=7, max=3.3895314e38, eps=2**-7),
+    "float16": FloatFormat(exponent=5, mantissa=10, max=65504.0, eps=2**-10),
+    "float8_e4m3fn": FloatFormat(exponent=4, mantissa=3, max=448.0, eps=2**-3),
+    "float8_e5m2": FloatFormat(exponent=5, mantissa=2, max=57344.0, eps=2**-2),
+}
+
 
 Rounding = Literal["nearest", "stochastic", "kahan"]
 PrecisionName = Literal[
@@ -284,3 +313,69 @@ PRECISIONS: Mapping[str, Precision] = {mode.name: mode for mode in _TABLE}
 
 def _version_text(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
+
+
+QuantisedName = Literal["int8", "nf4"]
+
+NF4_BLOCK_SIZE = 64
+"""NF4 weights that share one scale."""
+_NF4_SCALE_BLOCK_SIZE = 256
+"""NF4 scales that share one scale themselves: what bitsandbytes calls double quantisation."""
+
+PASCAL = (6, 0)
+TURING = (7, 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantised:
+    name: QuantisedName
+    title: str
+    bytes_per_weight: float
+    """Including its share of the scales of weight blocks."""
+    bytes_per_row: int = 0
+    """Size of the scale per layer output; 0 if there is none."""
+    is_read_in_int8: bool = False
+    """Whether matrix products on a GPU read it as int8. Otherwise it is widened first, as on CPUs
+    during training; CPUs read int8 in evaluation."""
+    is_made_of_float16: bool = False
+    """Whether weights are cast to float16 before they are quantised, and must fit into it."""
+    capability: tuple[int, int]
+    """The lowest CUDA compute capability that the package has kernels for."""
+    package: str = "bitsandbytes"
+    extra: str = "quantised"
+    """The extra of `mantissa-studio` that installs the package."""
+
+    def unsupported_reason(self, hardware: Hardware) -> str:
+        """Return why this machine cannot use the format; empty if it can."""
+        if self.package not in hardware.packages:
+            return (
+                f"needs the package {self.package}, which is not installed: "
+                f"pip install 'mantissa-studio[{self.extra}]'"
+            )
+        if hardware.device == "cpu" or hardware.capability >= self.capability:
+            return ""
+        oldest = min(hardware.gpus, key=lambda gpu: gpu.capability)
+        return (
+            f"needs a GPU with compute capability {_version_text(self.capability)} or newer; "
+            f"{oldest.name} has {_version_text(oldest.capability)}"
+        )
+
+
+_QUANTISED_TABLE = (
+    Quantised(
+        name="int8",
+        title="8-bit (LLM.int8)",
+        bytes_per_weight=1,
+        bytes_per_row=4,
+        is_read_in_int8=True,
+        is_made_of_float16=True,
+        capability=TURING,
+    ),
+    Quantised(
+        name="nf4",
+        title="4-bit (NF4)",
+        bytes_per_weight=1 / 2 + 1 / NF4_BLOCK_SIZE + 4 / (NF4_BLOCK_SIZE * _NF4_SCALE_BLOCK_SIZE),
+        capability=PASCAL,
+    ),
+)
+QUANTISED: dict[str, Quantised] = {row.name: row for row in _QUANTISED_TABLE}

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from studio.recipe.fields import FieldSpec, Section
-from studio.recipe.precision import Precision
-from studio.recipe.quantised import QUANTISED, Quantised
+from studio.recipe.precision import QUANTISED, Precision, Quantised
 
 MaxLength = Annotated[
     int,

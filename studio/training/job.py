@@ -10,10 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from studio import hardware
 from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
-from studio.recipe.base import Recipe
-from studio.recipe.constraints import find_conflict
-from studio.recipe.precision import PRECISIONS, Precision
-from studio.recipe.quantised import Quantised
+from studio.recipe.base import Recipe, find_conflict
+from studio.recipe.precision import PRECISIONS, Precision, Quantised
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows

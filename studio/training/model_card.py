@@ -9,8 +9,7 @@ import yaml
 from studio.protocols.events import Sampled
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
-from studio.recipe.precision import PRECISIONS
-from studio.recipe.quantised import QUANTISED
+from studio.recipe.precision import PRECISIONS, QUANTISED
 from studio.recipe.sections import Lora
 from studio.recipe.yaml import dump
 

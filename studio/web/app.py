@@ -22,8 +22,7 @@ from studio.web.http.deps import SessionSlots
 from studio.web.http.event_hub import EventHub, StreamLimiter
 from studio.web.i18n.locale import LocaleMiddleware
 from studio.web.middleware.auth_middleware import RECHECK_SECONDS, AuthMiddleware
-from studio.web.middleware.proxy_headers import ProxyHeadersMiddleware
-from studio.web.middleware.request_guard import RequestGuard
+from studio.web.middleware.request_guard import ProxyHeadersMiddleware, RequestGuard
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from studio.web.rendering import static_files
 from studio.web.routers import API, PAGES

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from studio.schemas.field_docs import FieldDocs
 from studio.web.api.conventions.api_route import NEVER_STORED
 from studio.web.api.datasets.datasets import NewImport
-from studio.web.http import openai_errors
+from studio.web.http import errors
 from studio.web.http.idempotency import REPLAY_HEADER
 
 _ERROR_DESCRIPTIONS = {
@@ -93,7 +93,7 @@ def add_shared_parts(document: dict[str, Any]) -> dict[str, Any]:
     for address, path in document["paths"].items():
         for method, operation in path.items():
             _complete_operation(
-                method, operation, OPENAI if openai_errors.is_openai_path(address) else ERROR
+                method, operation, OPENAI if errors.is_openai_path(address) else ERROR
             )
         if "if-match" in _parameter_names(path.get("patch", {})):
             path["patch"]["responses"]["412"] = {"$ref": "#/components/responses/Error412"}

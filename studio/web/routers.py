@@ -1,6 +1,6 @@
 """The routers of all pages and of the REST API."""
 
-from studio.web.accounts import access_page, login_page, people_page
+from studio.web.accounts import accounts_page, login_page
 from studio.web.api import accounts, compare, openai
 from studio.web.api.datasets import datasets, tokens, uploads, versions
 from studio.web.api.experiments import experiments, studies, sweeps
@@ -16,18 +16,12 @@ from studio.web.api.runs import (
 )
 from studio.web.api.system import notifications, system, tasks
 from studio.web.compare import compare_page
-from studio.web.datasets import (
-    dataset_page,
-    import_page,
-    mapping_page,
-    token_preview_page,
-    token_stats_page,
-)
+from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
 from studio.web.experiments import experiment_page, new_experiment_page
 from studio.web.help import help_page, style_page
 from studio.web.models import export_page, model_page
 from studio.web.queue import queue_page
-from studio.web.runs import run_list_page, run_page, run_table_page
+from studio.web.runs import run_page, run_table_page
 from studio.web.search import palette_page
 from studio.web.settings import settings_page
 from studio.web.studies import study_page
@@ -36,7 +30,6 @@ from studio.web.sweeps import sweep_page
 PAGES = tuple(
     module.router
     for module in (
-        run_list_page,
         run_table_page,
         palette_page,
         token_preview_page,
@@ -45,7 +38,6 @@ PAGES = tuple(
         run_page,
         export_page,
         compare_page,
-        import_page,
         dataset_page,
         token_stats_page,
         study_page,
@@ -57,8 +49,7 @@ PAGES = tuple(
         help_page,
         style_page,
         login_page,
-        access_page,
-        people_page,
+        accounts_page,
     )
 )
 """The routers of all pages, in matching order."""

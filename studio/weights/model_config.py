@@ -16,28 +16,17 @@ _MAX_SHAPE_LAYERS = 2**12
 _MAX_WIDTH = 2**20
 _MAX_VOCABULARY = 2**24
 
+_LAYER_KEYS = (
+    *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers"),
+    *("num_attention_heads", "num_key_value_heads", "n_head"),
+)
+_WIDTH_KEYS = (
+    *("num_experts", "num_local_experts", "n_routed_experts", "hidden_size", "d_model", "n_embd"),
+    *("head_dim", "intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "d_ff"),
+)
 MAX_VALUES: dict[str, int] = {
-    "num_hidden_layers": _MAX_LAYERS,
-    "num_layers": _MAX_LAYERS,
-    "n_layer": _MAX_LAYERS,
-    "n_layers": _MAX_LAYERS,
-    "encoder_layers": _MAX_LAYERS,
-    "decoder_layers": _MAX_LAYERS,
-    "num_attention_heads": _MAX_LAYERS,
-    "num_key_value_heads": _MAX_LAYERS,
-    "n_head": _MAX_LAYERS,
-    "num_experts": _MAX_WIDTH,
-    "num_local_experts": _MAX_WIDTH,
-    "n_routed_experts": _MAX_WIDTH,
-    "hidden_size": _MAX_WIDTH,
-    "d_model": _MAX_WIDTH,
-    "n_embd": _MAX_WIDTH,
-    "head_dim": _MAX_WIDTH,
-    "intermediate_size": _MAX_WIDTH,
-    "moe_intermediate_size": _MAX_WIDTH,
-    "n_inner": _MAX_WIDTH,
-    "ffn_dim": _MAX_WIDTH,
-    "d_ff": _MAX_WIDTH,
+    **dict.fromkeys(_LAYER_KEYS, _MAX_LAYERS),
+    **dict.fromkeys(_WIDTH_KEYS, _MAX_WIDTH),
     "vocab_size": _MAX_VOCABULARY,
     "max_position_embeddings": 2**30,
     "n_positions": 2**30,

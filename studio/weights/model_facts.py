@@ -15,15 +15,13 @@ from studio.weights import (
     model_config,
     rounding_error,
     safetensors_headers,
-    weight_defects,
     weight_samples,
 )
 from studio.weights.architectures import ModelKind
 from studio.weights.model_config import ModelShape
 from studio.weights.rounding_error import CastRounding
 from studio.weights.safetensors_headers import DType, TensorInfo
-from studio.weights.weight_defects import WeightDefects
-from studio.weights.weight_samples import WeightStats
+from studio.weights.weight_samples import WeightDefects, WeightStats
 
 MAX_CONFIG_BYTES = 4 * 2**20
 _EXPERT_LAYER = re.compile(r"\.(gate|router|experts)\.")
@@ -160,7 +158,7 @@ def read(folder: Path) -> ModelFacts:
         linear_rows=sum(tensor.shape[0] for tensor in linear),
         expert_parameters=sum(tensor.size for tensor in weights if ".experts." in tensor.name),
         stats=weight_samples.collect_stats(weights),
-        defects=weight_defects.scan(weights),
+        defects=weight_samples.scan(weights),
         quantisation_errors=rounding_error.measure_errors(linear),
     )
 

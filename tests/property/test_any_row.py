@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.errors import InvalidError
+from studio.intake.column_roles import roles_for_shape
 from studio.intake.conversion.converter import SourceFile, convert_file
 from studio.intake.conversion.file_preview import preview_rows
 from studio.intake.detection.row_shapes import detect_mapping
 from studio.intake.files.limits import Limits
-from studio.intake.mapping import Mapping, ShapeName, roles_for_shape
+from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.row_formats.row_builder import build_row, encode_row
 from studio.intake.row_formats.schema import (
     MESSAGE_ROLES,

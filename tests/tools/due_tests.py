@@ -23,7 +23,7 @@ RECORD = "tests/passed.sha256"
 
 COMMON = (
     *("studio/training", "studio/methods", "studio/runner", "studio/worker/processes"),
-    *("studio/recipe/precision.py", "studio/recipe/quantised.py", "studio/metrics.py"),
+    *("studio/recipe/precision.py", "studio/metrics.py"),
     *("constraints.txt", "tests/support", "tests/fakes"),
 )
 """What every slow test depends on: what trains a model, and what tests share."""

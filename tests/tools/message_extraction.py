@@ -26,7 +26,7 @@ from studio.web.help import help_page
 from studio.web.i18n.locale import PHRASE_CALL
 from studio.web.i18n.translation import LIST_PATTERNS, SENTENCE_JOINS
 from studio.web.runs import run_table
-from studio.web.studies import study_export
+from studio.web.studies import study_page
 
 SPEAKING = (
     *("studio/web", "studio/services", "studio/intake", "studio/recipe", "studio/weights"),
@@ -174,14 +174,12 @@ def _terms() -> Iterator[tuple[str, str]]:
         for word in token_stats.PART_NAMES.values()
     )
     for words in (
-        study_export.STATE_LABELS,
-        study_export.INCIDENT_LABELS,
-        study_export.VERSUS_LABELS,
+        study_page.STATE_LABELS,
+        study_page.INCIDENT_LABELS,
+        study_page.VERSUS_LABELS,
     ):
         yield from (
-            ("studio/web/studies/study_export.py", word)
-            for word in words.values()
-            if word.isascii()
+            ("studio/web/studies/study_page.py", word) for word in words.values() if word.isascii()
         )
     yield _where(Actor), Actor().name
     for about in (

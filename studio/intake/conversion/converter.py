@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError, StudioError
+from studio.intake.column_roles import check_mapping, is_complete
 from studio.intake.detection.column_types import build_table
 from studio.intake.detection.media import MediaCount, count_media, media_columns
 from studio.intake.detection.name_heuristics import join_names
@@ -23,15 +24,7 @@ from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits
 from studio.intake.files.read_progress import ProgressCallback, report_progress, track_path
-from studio.intake.mapping import (
-    DETECT_ALL,
-    FileOptions,
-    Mapping,
-    RowKind,
-    Split,
-    check_mapping,
-    is_complete,
-)
+from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, RowKind, Split
 from studio.intake.problems import Problem, ProblemCode, ProblemTally
 from studio.intake.quality.dataset_checks import Finding
 from studio.intake.raw_rows import AssignedSplit, FileNote, RawRow, RowStream, UnreadableRow

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from studio.intake.column_roles import check_mapping
 from studio.intake.conversion.converter import SourceFile
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
-from studio.intake.mapping import Mapping, check_mapping
+from studio.intake.mapping import Mapping
 from studio.intake.problems import problem_message
 from studio.intake.raw_rows import FileNote, RawRow, UnreadableRow
 from studio.intake.readers import file_reader

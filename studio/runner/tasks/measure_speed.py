@@ -10,7 +10,7 @@ from torch.utils.benchmark import Timer
 
 from studio.hardware import detect
 from studio.protocols.tasks import TaskDir
-from studio.recipe.float_formats import DType
+from studio.recipe.precision import DType
 from studio.runner.task_dispatch import ReportProgress
 
 

@@ -18,6 +18,7 @@ from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
 from studio.db.tasks import Task
 from studio.errors import ConflictError
+from studio.intake.column_roles import check_mapping
 from studio.intake.conversion.converter import ConversionResult, SourceFile, inspect_file
 from studio.intake.conversion.job import (
     CONVERSION_JOB_ADAPTER,
@@ -29,7 +30,7 @@ from studio.intake.conversion.job import (
 )
 from studio.intake.files.formats import ARCHIVE_EXTENSION, COMPRESSIONS, extension
 from studio.intake.files.limits import MAX_REQUEST_BYTES, Limits, SlowReadingError
-from studio.intake.mapping import Mapping, Split, check_mapping
+from studio.intake.mapping import Mapping, Split
 from studio.services.datasets import datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.storage import atomic_dirs

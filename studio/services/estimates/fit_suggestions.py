@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
-from studio.recipe.constraints import find_conflict
+from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.sections import FullFineTune

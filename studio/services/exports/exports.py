@@ -21,7 +21,7 @@ from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundEr
 from studio.protocols.events import Event
 from studio.protocols.run_dir import RunDir
 from studio.recipe.exports import ExportKind, export_kinds
-from studio.recipe.float_formats import FLOAT_FORMATS, DType
+from studio.recipe.precision import FLOAT_FORMATS, DType
 from studio.services.models import models
 from studio.services.precision import recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES

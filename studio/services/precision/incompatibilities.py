@@ -11,7 +11,7 @@ from typing import Any
 
 from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
-from studio.recipe.constraints import find_conflict
+from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.sections import Lora

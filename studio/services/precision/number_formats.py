@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
-from studio.recipe.float_formats import DType
-from studio.recipe.precision import PRECISIONS, Precision
+from studio.recipe.precision import PRECISIONS, DType, Precision
 from studio.recipe.sections import Lora, keeps_saved_dtypes
 from studio.weights.model_facts import ModelFacts
 from studio.weights.rounding_error import CastRounding

@@ -11,8 +11,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.hardware import Hardware
 from studio.methods import AnyRecipe
-from studio.recipe.float_formats import DType
-from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, Precision
+from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, DType, Precision
 from studio.services.models import models
 from studio.services.precision.incompatibilities import check_precision, join_names
 from studio.services.precision.number_formats import rounding_on_load, trained_dtype, weight_dtype

@@ -21,8 +21,7 @@ from studio.db.tasks import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.hardware import Hardware
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
-from studio.recipe.base import Conflict
-from studio.recipe.constraints import find_conflict, unusable_values
+from studio.recipe.base import Conflict, find_conflict, unusable_values
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import AUTO
 from studio.schemas.validation_errors import field_errors

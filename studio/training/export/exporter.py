@@ -25,8 +25,7 @@ from studio.protocols.events import Event, PhaseChanged
 from studio.protocols.run_dir import ExportDir, JobSpec, RunDir
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
-from studio.recipe.float_formats import DType
-from studio.recipe.precision import PRECISIONS
+from studio.recipe.precision import PRECISIONS, DType
 from studio.training import artifacts, job, model_card
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.tokenisation import Examples

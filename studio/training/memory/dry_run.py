@@ -28,9 +28,7 @@ from transformers import (
 )
 from trl.kernels import chunked_logprob
 
-from studio.recipe.float_formats import DType
-from studio.recipe.precision import Precision
-from studio.recipe.quantised import Quantised
+from studio.recipe.precision import DType, Precision, Quantised
 from studio.training.data.labels import IGNORE_INDEX
 from studio.training.models import loader, remote_code
 from studio.training.precision import matmul_precision

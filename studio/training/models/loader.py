@@ -19,9 +19,7 @@ from transformers import (
 )
 
 from studio.errors import InvalidError, TrainingError
-from studio.recipe.float_formats import DType
-from studio.recipe.precision import Precision
-from studio.recipe.quantised import Quantised
+from studio.recipe.precision import DType, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
 from studio.training.models import quantised_weights, remote_code
 from studio.weights import architectures, family_limits, model_config

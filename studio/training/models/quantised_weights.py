@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig
 
-from studio.recipe.float_formats import DType
-from studio.recipe.quantised import QUANTISED, Quantised
+from studio.recipe.precision import QUANTISED, DType, Quantised
 
 
 def bitsandbytes_config(row: Quantised, compute: DType) -> BitsAndBytesConfig:

@@ -24,8 +24,7 @@ from transformers.core_model_loading import (
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from studio.recipe.float_formats import DType
-from studio.recipe.precision import Precision
+from studio.recipe.precision import DType, Precision
 from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
 from studio.training.models import loader, remote_code
 from studio.weights import model_facts, safetensors_headers

@@ -18,8 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 
 from studio.errors import TrainingError
 from studio.protocols.events import AlarmRaised
-from studio.recipe.float_formats import FLOAT_FORMATS
-from studio.recipe.precision import Precision
+from studio.recipe.precision import FLOAT_FORMATS, Precision
 from studio.training.models import weight_formats
 from studio.training.monitoring.numeric_health import HealthReading, NumericHealth
 

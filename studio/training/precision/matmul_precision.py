@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from studio.recipe.float_formats import MatmulDType
-from studio.recipe.precision import Precision
+from studio.recipe.precision import MatmulDType, Precision
 
 _TORCH_PRECISION: dict[MatmulDType, str] = {
     "float32": "highest",

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 
 from studio.db.accounts import Account, Role, Scope
 from studio.services.accounts import accounts, api_tokens, secrets
-from studio.web.accounts import people_page
+from studio.web.accounts import accounts_page
 from studio.web.api.conventions.api_route import NEVER_STORED, ApiRoute
 from studio.web.api.conventions.schemas import Body, Id, Name, Out
 from studio.web.auth.identity import CurrentIdentity
@@ -79,7 +79,7 @@ def remove(account_id: Id, db: DB) -> None:
 
 def _invited(request: Request, db: DB, account: Account) -> InvitedAccountOut:
     fields = AccountOut.model_validate(account).model_dump()
-    return InvitedAccountOut(**fields, link=people_page.create_link(request, db, account))
+    return InvitedAccountOut(**fields, link=accounts_page.create_link(request, db, account))
 
 
 tokens_router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["tokens"])

@@ -1,20 +1,23 @@
-"""Pages of datasets: list, show, rename, delete, versions, findings and downloads."""
+"""Pages of datasets: import, list, show, rename, delete, versions, findings and downloads."""
 
 from collections.abc import Mapping as Values
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import FileResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlmodel import Session
 
+from studio.data_sources import SOURCE_ADAPTER, Source
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
-from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.db.tasks import Task
+from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.intake import mapping_text
 from studio.intake.conversion import file_preview
+from studio.intake.files.formats import ACCEPTED_EXTENSIONS, SUPPORTED_FORMATS
 from studio.intake.mapping import Mapping
 from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
 from studio.intake.readers.file_reader import ROW_UNITS
@@ -24,19 +27,129 @@ from studio.services.datasets import (
     data_quality,
     dataset_builds,
     datasets,
+    import_sources,
     pending_datasets,
     versions,
 )
 from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.dataset_builds import BuildResult
+from studio.services.datasets.import_sources import FolderEntry, SourceOption
 from studio.services.datasets.versions import Part, RowQuery
+from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.web.datasets import import_page, mapping_view
+from studio.web.datasets import mapping_view
 from studio.web.http.deps import DB, Config, PostedForm, ReadDB
 from studio.web.http.multipart_upload import NewUpload, read_limits
+from studio.web.queue.queue_page import TaskId
 from studio.web.rendering.render import page, redirect, refused_form
 
 router = APIRouter(prefix="/datasets", include_in_schema=False)
+
+
+_FORM_ERRORS = (ConflictError, InvalidError, NotFoundError, UnavailableError)
+UPLOAD = "upload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportForm:
+    options: list[SourceOption]
+    kind: str
+    """Kind of the chosen source."""
+    folder: str
+    """Folder that is listed."""
+    parent_folder: str
+    entries: list[FolderEntry]
+    pending_tasks: Sequence[Task]
+    values: Values[str, str] = field(default_factory=dict)
+    """The posted values, if they were invalid."""
+
+    @property
+    def selected(self) -> SourceOption:
+        return next(option for option in self.options if option.kind == self.kind)
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+
+def build_form(
+    db: Session,
+    config: Settings,
+    way: str = UPLOAD,
+    at: str = "",
+    values: Values[str, str] | None = None,
+) -> ImportForm:
+    """Return the import form with one source chosen."""
+    options = import_sources.list_sources(config)
+    selected = way if way in {option.kind for option in options} else UPLOAD
+    is_folder_source = selected == "path" and bool(config.import_folders)
+    return ImportForm(
+        options=options,
+        kind=selected,
+        folder=at if is_folder_source else "",
+        parent_folder=import_sources.parent_folder(config, at) if is_folder_source and at else "",
+        entries=import_sources.list_folder(config, at) if is_folder_source else [],
+        pending_tasks=import_sources.list_unfinished(db),
+        values=values or {},
+    )
+
+
+def parse_source(posted: Values[str, Any]) -> Source:
+    """Return the source that a posted form describes.
+
+    Raises:
+        InvalidError: a field is missing or invalid.
+
+    """
+    fields = {name: str(value) for name, value in posted.items() if name != "name" and value}
+    try:
+        return SOURCE_ADAPTER.validate_python(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        param = str(first["loc"][-1]) if first["loc"] else ""
+        raise InvalidError("This field is required.", param=param) from error
+
+
+@router.post("/imports")
+def start_import(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
+    """Queue an import and redirect to its progress."""
+    name = str(posted.get("name", ""))
+    try:
+        task = import_sources.enqueue_import(db, config, parse_source(posted), name)
+    except _FORM_ERRORS as error:
+        context: dict[str, Any] = list_context(db, config, name=name, problem=error)
+        kind = str(posted.get("kind", ""))
+        form_context = context | {"bring": build_form(db, config, kind, values=posted)}
+        return refused_form(request, "datasets/list.html", **form_context)
+    return redirect(request, f"/chores/{task.id}?then=/datasets/imports/{task.id}/done")
+
+
+@router.get("/imports/{chore_id}/done")
+def show_imported(request: Request, chore_id: TaskId, db: DB) -> Response:
+    """Redirect to the dataset that an import task created."""
+    dataset_id = tasks.get(db, chore_id).result.get("dataset_id")
+    return redirect(request, f"/datasets/{dataset_id}" if dataset_id else "/datasets")
+
+
+def list_context(
+    db: Session, config: Settings, *, name: str = "", problem: StudioError | None = None
+) -> dict[str, Any]:
+    """Return the template context of the dataset list."""
+    listed_datasets = datasets.newest(db)
+    current = versions.current_by_dataset(db, listed_datasets)
+    return {
+        "accepted": ACCEPTED_EXTENSIONS,
+        "formats": SUPPORTED_FORMATS,
+        "datasets": listed_datasets,
+        "versions": current,
+        "words": {
+            number: mapping_text.describe_mapping(Mapping.model_validate(version.mapping))
+            for number, version in current.items()
+        },
+        "bring": build_form(db, config),
+        "limit": config.upload_limit_bytes,
+        "name": name,
+        "problem": problem,
+    }
 
 
 PAGE_ROWS = 10
@@ -220,13 +333,11 @@ def listing(
     request: Request,
     db: DB,
     config: Config,
-    way: ImportKind = import_page.UPLOAD,
+    way: ImportKind = UPLOAD,
     at: FolderPath = "",
 ) -> Response:
-    form_context = {"bring": import_page.build_form(db, config, way, at)}
-    return page(
-        request, "datasets/list.html", **import_page.list_context(db, config) | form_context
-    )
+    form_context = {"bring": build_form(db, config, way, at)}
+    return page(request, "datasets/list.html", **list_context(db, config) | form_context)
 
 
 @router.post("")
@@ -235,7 +346,7 @@ def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response
     try:
         dataset = dataset_builds.import_file(db, config.datasets, replace(upload, is_draft=True))
     except (ConflictError, InvalidError) as error:
-        context = import_page.list_context(db, config, name=upload.name, problem=error)
+        context = list_context(db, config, name=upload.name, problem=error)
         return refused_form(request, "datasets/list.html", **context)
     return redirect(request, f"/datasets/{dataset.id}")
 

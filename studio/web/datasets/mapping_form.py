@@ -11,15 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from studio.intake.column_roles import ColumnRole, roles_for_shape
 from studio.intake.conversion.file_preview import FilePreview
-from studio.intake.mapping import (
-    KIND_BY_SHAPE,
-    ColumnRole,
-    FileOptions,
-    Mapping,
-    Split,
-    roles_for_shape,
-)
+from studio.intake.mapping import KIND_BY_SHAPE, FileOptions, Mapping, Split
 from studio.schemas.validation_errors import field_errors
 
 MAX_COLUMNS = 60

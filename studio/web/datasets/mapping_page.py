@@ -1,6 +1,6 @@
 """The mapping page: the detected format, each column's role, and a preview of the rows."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
@@ -13,7 +13,7 @@ from studio.web.datasets import mapping_form
 from studio.web.datasets.mapping_view import MappingView
 from studio.web.http.deps import Config, PostedForm, ReadDB
 from studio.web.http.multipart_upload import parse_file_options, read_limits
-from studio.web.rendering.render import block, page, redirect, wants_fragment
+from studio.web.rendering.render import block, page, redirect, refused_form, wants_fragment
 
 router = APIRouter(prefix="/datasets/{dataset_id}/mapping", include_in_schema=False)
 
@@ -90,13 +90,6 @@ def save_mapping(
         )
     except (ValidationError, InvalidError) as error:
         view = MappingView(db, config, datasets.get(db, dataset_id))
-        return _form_with_errors(request, view.form_context(form, error))
+        return refused_form(request, TEMPLATE, **view.form_context(form, error))
     notice = "" if result.is_new else "?told=same"
     return redirect(request, f"/datasets/{dataset_id}{notice}")
-
-
-def _form_with_errors(request: Request, context: dict[str, Any]) -> Response:
-    """Show the form with its errors; a boosted form replaces the whole page."""
-    if wants_fragment(request):
-        return block(request, TEMPLATE, "form", status=422, **context)
-    return page(request, TEMPLATE, status=422, **context)

@@ -15,7 +15,7 @@ from studio.db.tasks import Export
 from studio.errors import InvalidError
 from studio.protocols.run_dir import RunDir
 from studio.recipe.exports import ExportKind
-from studio.recipe.float_formats import DType
+from studio.recipe.precision import DType
 from studio.services.exports import exports
 from studio.services.exports.exports import ExportOption
 from studio.services.queue import overview

@@ -2,6 +2,7 @@
 
 import hashlib
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +16,36 @@ from jinja2.bccache import Bucket
 from jinja2_fragments import render_block
 
 from studio import resources
+from studio.db.session import read_session
+from studio.errors import StudioError
 from studio.recipe.dotted_keys import flatten
+from studio.services.workers import worker_process, workers
+from studio.services.workers.worker_process import WorkerExit
 from studio.web.auth import template_permissions
 from studio.web.i18n import formatting, locale, translation
 from studio.web.rendering import live_figures, navigation, static_files
-from studio.web.rendering.worker_banner import worker_status
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    exit: WorkerExit | None
+    """How the worker exited, if none is running."""
+    problems: list[str]
+    """What the worker cannot do at present, in sentences."""
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.exit is None and not self.problems
+
+
+def worker_status(request: Request) -> WorkerStatus:
+    """Return the status of the worker; a busy database must not prevent a page from rendering."""
+    try:
+        with read_session(request.app.state.engine) as db:
+            return WorkerStatus(worker_process.last_exit(db), workers.list_failures(db))
+    except StudioError:
+        return WorkerStatus(None, [])
+
 
 VARY_HEADERS = {"Vary": "HX-Request, Accept-Language, Cookie"}
 """The request headers that a page's content depends on."""

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 from studio.protocols.events import Failed, Finished, PhaseChanged
 from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import ExportKind, ExportSpec
-from studio.recipe.float_formats import DType
+from studio.recipe.precision import DType
 from studio.runner.execution import execute_export
 from studio.training.stop_handler import StopHandler
 from tests.support.waiting import wait_until

@@ -20,8 +20,7 @@ from studio.errors import TrainingError
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
-from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.recipe.quantised import QUANTISED
+from studio.recipe.precision import PRECISIONS, QUANTISED, PrecisionName
 from studio.runner import training_run
 from studio.services.precision import number_formats
 from studio.training.models import loader, quantised_weights

@@ -10,16 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
+from studio.intake.column_roles import check_mapping, roles_for_shape
 from studio.intake.conversion.converter import ConversionResult, SourceFile, convert_file
 from studio.intake.files.limits import Limits
-from studio.intake.mapping import (
-    Condition,
-    FilterOp,
-    Mapping,
-    Split,
-    check_mapping,
-    roles_for_shape,
-)
+from studio.intake.mapping import Condition, FilterOp, Mapping, Split
 from tests.unit.intake.conftest import Convert, read_kept_rows
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})

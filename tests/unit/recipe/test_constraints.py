@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from studio.methods import RECIPE_ADAPTER
-from studio.recipe.base import Conflict
-from studio.recipe.constraints import find_conflict
+from studio.recipe.base import Conflict, find_conflict
 
 BARE: dict[str, Any] = {"method": "sft", "base_model": "m", "dataset": "d"}
 FULL = {"adapter": {"kind": "full"}}

@@ -3,8 +3,7 @@
 import pytest
 
 from studio.hardware import OPTIONAL_PACKAGES, Gpu, Hardware
-from studio.recipe.float_formats import FLOAT_FORMATS
-from studio.recipe.precision import PRECISIONS, Precision, PrecisionName
+from studio.recipe.precision import FLOAT_FORMATS, PRECISIONS, Precision, PrecisionName
 
 
 def machine(

@@ -6,9 +6,8 @@ import pytest
 
 from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
-from studio.recipe.constraints import find_conflict
-from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.recipe.quantised import QUANTISED
+from studio.recipe.base import find_conflict
+from studio.recipe.precision import PRECISIONS, QUANTISED, PrecisionName
 
 BARE = Hardware(processor="A processor", cores=2, memory_bytes=0, native_bf16=True)
 PROCESSOR = replace(BARE, packages=frozenset({"bitsandbytes"}))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from studio.methods import METHODS, RECIPE_ADAPTER
-from studio.recipe.constraints import unusable_values
+from studio.recipe.base import unusable_values
 from studio.recipe.fields import Section, field_spec, section_types
 
 LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}

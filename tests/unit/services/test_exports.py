@@ -7,7 +7,7 @@ from studio.db.states import TaskStatus
 from studio.db.tasks import Export
 from studio.protocols.events import Finished, PhaseChanged, Stopped
 from studio.recipe.exports import ExportKind
-from studio.recipe.float_formats import DType
+from studio.recipe.precision import DType
 from studio.services.exports import exports
 from studio.services.tasks import tasks
 from studio.services.tasks.exit_diagnosis import ProcessExit

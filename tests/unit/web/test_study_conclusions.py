@@ -7,7 +7,7 @@ from studio.db.tables import Study
 from studio.services.studies import study_statistics
 from studio.services.studies.study_reports import AnswerComparison, StudyReport, Timeline
 from studio.services.studies.study_statistics import State, StudyRun
-from studio.web.studies import study_export
+from studio.web.studies import study_page
 from studio.web.study_conclusions import draw_conclusions, format_share
 
 
@@ -113,7 +113,7 @@ def test_a_share_is_written_without_a_negative_zero() -> None:
 
 
 def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
-    text = study_export.to_markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
+    text = study_page.to_markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
 
     lines = text.splitlines()
     assert lines[0] == "# Precision study: a\\|b"
@@ -124,7 +124,7 @@ def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
 
 
 def test_the_csv_holds_bare_numbers() -> None:
-    text = study_export.to_csv(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
+    text = study_page.to_csv(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
     rows = {row["precision"]: row for row in csv.DictReader(text.splitlines())}
 
     assert (rows["bf16"]["gap"], rows["bf16"]["eval_loss_n"], rows["fp32"]["gap"]) == (

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from studio.services.metrics.metrics import Series
-from studio.web.compare import svg_charts
+from studio.web.compare import comparison_export
+from studio.web.compare.comparison_export import ChartOptions
 from studio.web.compare.curve_styles import CurveStyle, StyledCurve
-from studio.web.compare.svg_charts import ChartOptions
 
 X = [1.0, 2.0, 3.0, 4.0]
 
@@ -26,14 +26,16 @@ def one(*values: float | None, label: str = "a", **more: int) -> StyledCurve:
 @pytest.mark.parametrize("look", [{}, {"is_log": True, "is_x_log": True}, {"is_clipped": True}])
 @pytest.mark.parametrize("values", [(1.0, 2.0, 3.0, 4.0), (5.0,) * 4, (-1.0, None, 0.0, 2.0)])
 def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[str, bool]) -> None:
-    drawn = svg_charts.render_svg(X, [one(*values)], ChartOptions(title="t", x_axis="step", **look))  # type: ignore[arg-type] # switches only
+    drawn = comparison_export.render_svg(
+        X, [one(*values)], ChartOptions(title="t", x_axis="step", **look)
+    )  # type: ignore[arg-type] # switches only
 
     assert (tags(drawn)[0], tags(drawn).count("path") > 0) == ("svg", True)
     assert "nan" not in drawn
 
 
 def test_what_is_not_finite_is_marked() -> None:
-    drawn = svg_charts.render_svg(
+    drawn = comparison_export.render_svg(
         X, [one(1.0, None, None, 2.0)], ChartOptions(title="t", x_axis="step")
     )
 
@@ -41,7 +43,7 @@ def test_what_is_not_finite_is_marked() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    drawn = svg_charts.render_svg(
+    drawn = comparison_export.render_svg(
         X, [one(*X, label="<script>")], ChartOptions(title="<b>", x_axis="step")
     )
 
@@ -50,16 +52,18 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_nothing_told_is_an_empty_picture() -> None:
-    assert tags(svg_charts.render_svg([], [], ChartOptions(title="t", x_axis="step")))[:2] == [
+    assert tags(comparison_export.render_svg([], [], ChartOptions(title="t", x_axis="step")))[
+        :2
+    ] == [
         "svg",
         "title",
     ]
 
 
 def test_smoothing_is_corrected_for_its_start() -> None:
-    assert svg_charts.smooth([2.0, None, 2.0], 0.9) == [
+    assert comparison_export.smooth([2.0, None, 2.0], 0.9) == [
         pytest.approx(2.0),
         None,
         pytest.approx(2.0),
     ]
-    assert math.isclose(svg_charts.smooth([0.0, 1.0], 0.5)[1] or 0, 2 / 3)
+    assert math.isclose(comparison_export.smooth([0.0, 1.0], 0.5)[1] or 0, 2 / 3)

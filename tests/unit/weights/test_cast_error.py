@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.recipe.float_formats import DType
+from studio.recipe.precision import DType
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.incompatibilities import check
 from studio.weights import model_facts

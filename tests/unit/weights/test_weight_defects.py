@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from studio.services.precision import recommendation
-from studio.weights import model_facts, safetensors_headers, weight_defects
-from studio.weights.weight_defects import WeightDefects
+from studio.weights import model_facts, safetensors_headers, weight_samples
+from studio.weights.weight_samples import WeightDefects
 from tests.support.factories import make_recipe
 from tests.unit.weights import safetensors_folders
 
 SOUND = [0.0, -1.5, 2.0**-20, 3.0, 60000.0]
 
 
-def scanned(folder: Path, most: int = weight_defects.MAX_SCANNED_BYTES) -> WeightDefects:
-    return weight_defects.scan(
+def scanned(folder: Path, most: int = weight_samples.MAX_SCANNED_BYTES) -> WeightDefects:
+    return weight_samples.scan(
         safetensors_headers.read_tensors(folder / safetensors_headers.WEIGHTS_FILE), most
     )
 

@@ -10,7 +10,7 @@ from studio.errors import InvalidError
 from studio.services.accounts import accounts, audit_log
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.web.middleware.proxy_headers import ProxyHeadersMiddleware
+from studio.web.middleware.request_guard import ProxyHeadersMiddleware
 from tests.support.visitors import Visitors, make_visitors
 
 PROXY = {"trusted_proxies": "10.0.0.1, 192.168.0.0/16", "proxy_user_header": "X-Forwarded-User"}

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.services.runs import attempts, states
-from studio.web.runs.run_list_page import PAGE_SIZE
+from studio.web.runs.run_table_page import PAGE_SIZE
 from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 from tests.support.page_reader import Node, parse_page
 

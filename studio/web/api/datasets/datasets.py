@@ -29,50 +29,38 @@ router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets", tags=["datas
 
 
 _BINARY = {"type": "string", "format": "binary"}
+
+
+def _text_schema(description: str, *choices: str) -> dict[str, Any]:
+    options = {"enum": list(choices)} if choices else {}
+    return {"type": "string", **options, "description": description}
+
+
+_FORM_FIELDS = {
+    "file": _BINARY,
+    "validation_file": _BINARY,
+    "name": _text_schema("Defaults to the file name."),
+    "mapping": _text_schema("How columns become rows: a Mapping as JSON. Detected by default."),
+    "encoding": _text_schema(
+        "Text encoding by its Python name, such as gb18030 or cp1252. Detected by default."
+    ),
+    "sheet": _text_schema(
+        "The sheet of an Excel workbook to read. Defaults to the first sheet with rows."
+    ),
+    "separator": _text_schema(
+        "The delimiter of a CSV file. Detected by default.", ",", ";", "tab", "|", "^"
+    ),
+    "header": _text_schema(
+        "Whether the first line of a table is a header. Detected by default.", "yes", "no"
+    ),
+    "draft": {"type": "boolean", "description": "Save the file and wait for a mapping."},
+}
 REQUEST_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {
-                        "file": _BINARY,
-                        "validation_file": _BINARY,
-                        "name": {"type": "string", "description": "Defaults to the file name."},
-                        "mapping": {
-                            "type": "string",
-                            "description": "How columns become rows: a Mapping as JSON. Detected "
-                            "by default.",
-                        },
-                        "encoding": {
-                            "type": "string",
-                            "description": "Text encoding by its Python name, such as gb18030 or "
-                            "cp1252. Detected by default.",
-                        },
-                        "sheet": {
-                            "type": "string",
-                            "description": "The sheet of an Excel workbook to read. Defaults to "
-                            "the first sheet with rows.",
-                        },
-                        "separator": {
-                            "type": "string",
-                            "enum": [",", ";", "tab", "|", "^"],
-                            "description": "The delimiter of a CSV file. Detected by default.",
-                        },
-                        "header": {
-                            "type": "string",
-                            "enum": ["yes", "no"],
-                            "description": "Whether the first line of a table is a header. "
-                            "Detected by default.",
-                        },
-                        "draft": {
-                            "type": "boolean",
-                            "description": "Save the file and wait for a mapping.",
-                        },
-                    },
-                }
+                "schema": {"type": "object", "required": ["file"], "properties": _FORM_FIELDS}
             },
             "application/json": {"schema": {"$ref": "#/components/schemas/NewImport"}},
         },

@@ -25,7 +25,7 @@ from studio.services.models import inference_client, tokenizer_client
 from studio.services.models.inference_client import ResponseStream
 from studio.services.openai import model_names
 from studio.web.api.openai.schemas import Body, check_fields
-from studio.web.http import openai_errors
+from studio.web.http import errors
 from studio.web.http.errors import status_for
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -333,7 +333,7 @@ async def _stream_events(
                 yield _format_event(builder.text_chunk(chunk) | usage)
         yield "data: [DONE]\n\n"
     except StudioError as error:
-        payload = openai_errors.openai_error_response(error, status_for(error)).body
+        payload = errors.openai_error_response(error, status_for(error)).body
         yield f"data: {bytes(payload).decode()}\n\n"
     finally:
         await stream.close()

@@ -17,9 +17,8 @@ from studio.db.tables import OpenAIJob, Run
 from studio.errors import InvalidError
 from studio.services.accounts import idempotency_keys, owners
 from studio.services.estimates import run_progress
-from studio.services.openai import fine_tuning_jobs, job_events, model_names
-from studio.services.openai.fine_tuning_jobs import JobRequest
-from studio.services.openai.job_events import JobCheckpoint, JobEvent
+from studio.services.openai import fine_tuning_jobs, model_names
+from studio.services.openai.fine_tuning_jobs import JobCheckpoint, JobEvent, JobRequest
 from studio.services.queue import queue
 from studio.services.runs import failure_report, run_commands, runs
 from studio.web.api.conventions.schemas import ChosenPrecision, chosen_precision
@@ -386,7 +385,7 @@ def resume(job_id: str, db: DB) -> JobOut:
 def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> OpenAIListing[EventOut]:
     """List the events and metrics of a job, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
-    rows = job_events.list_events(db, run, limit=limit + 1, after=after)
+    rows = fine_tuning_jobs.list_events(db, run, limit=limit + 1, after=after)
     return make_page(
         [event_out(event) for event in rows[:limit]], [event.id for event in rows], limit
     )
@@ -398,7 +397,9 @@ def checkpoints(
 ) -> OpenAIListing[JobCheckpointOut]:
     """List the saved checkpoints and the final model of a job, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
-    rows = job_events.list_checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
+    rows = fine_tuning_jobs.list_checkpoints(
+        db, run, folder_of(db, config, run.id or 0).checkpoints
+    )
     ids = [checkpoint.id for checkpoint in rows]
     start = ids.index(after) + 1 if after in ids else 0
     rows, ids = rows[start : start + limit + 1], ids[start : start + limit + 1]

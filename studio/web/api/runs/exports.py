@@ -1,7 +1,11 @@
 """REST routes of model exports: create, list, show, download, delete."""
 
+import io
 import re
+import zipfile
+from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
@@ -11,7 +15,7 @@ from studio.db.tasks import Export
 from studio.errors import ConflictError
 from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import ExportKind
-from studio.recipe.float_formats import DType
+from studio.recipe.precision import DType
 from studio.services.exports import exports
 from studio.services.queue import overview
 from studio.services.runs import artifacts, runs
@@ -28,10 +32,10 @@ from studio.web.api.conventions.schemas import (
 from studio.web.api.models import models
 from studio.web.api.models.models import ModelOut
 from studio.web.api.runs.run_results import ArtifactOut
-from studio.web.http import zip_stream
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"])
+
 
 LOG_LINES = 500
 
@@ -118,7 +122,7 @@ def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingRespons
         )
     name = _zip_name(runs.get(db, run_id).name, export)
     return StreamingResponse(
-        zip_stream.stream_zip(_export_folder(export, config).files, name),
+        stream_zip(_export_folder(export, config).files, name),
         media_type="application/zip",
         headers={"Content-Disposition": f'attachment; filename="{name}.zip"'},
     )
@@ -148,3 +152,44 @@ def _zip_name(run: str, export: Export) -> str:
     """Return a file name that is valid on every system."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", run).strip("-").lower()[:60] or "run"
     return f"{plain}-{export.run_id}-{export.kind}-{export.dtype}"
+
+
+CHUNK_BYTES = 2**20
+"""Bytes per read."""
+
+
+def stream_zip(folder: Path, name: str) -> Iterator[bytes]:
+    """Yield a zip of a folder's files, inside a top-level folder called `name`.
+
+    Files are stored uncompressed: weights barely compress, and it would take minutes.
+    """
+    buffer = _ZipBuffer()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            arcname = f"{name}/{path.relative_to(folder).as_posix()}"
+            entry = zipfile.ZipInfo.from_file(path, arcname)
+            with path.open("rb") as source, archive.open(entry, "w") as target:
+                while chunk := source.read(CHUNK_BYTES):
+                    target.write(chunk)
+                    yield buffer.drain()
+    yield buffer.drain()
+
+
+class _ZipBuffer(io.RawIOBase):
+    """Holds what was written since the last drain. Not seekable, so zipfile never seeks back."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        chunk = bytes(memoryview(data))  # type: ignore[arg-type] # whatever zipfile writes
+        self._held += chunk
+        return len(chunk)
+
+    def drain(self) -> bytes:
+        content = bytes(self._held)
+        self._held.clear()
+        return content

@@ -8,7 +8,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.recipe.constraints import find_conflict
+from studio.recipe.base import find_conflict
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import estimates, memory, reference_runs
 from studio.services.estimates.activation_memory import BatchShape

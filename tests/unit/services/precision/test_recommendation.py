@@ -18,8 +18,7 @@ from studio.services.precision.number_formats import plan_dtypes
 from studio.weights import family_limits
 from studio.weights.model_facts import ModelFacts
 from studio.weights.rounding_error import CastRounding
-from studio.weights.weight_defects import WeightDefects
-from studio.weights.weight_samples import WeightStats
+from studio.weights.weight_samples import WeightDefects, WeightStats
 from tests.support.factories import make_recipe
 from tests.unit.weights import safetensors_folders
 

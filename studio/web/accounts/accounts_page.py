@@ -1,21 +1,30 @@
-"""The page of your own access: tokens, signed-in browsers and password."""
+"""Pages of accounts: your own access, and for administrators all accounts and the audit log."""
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Path, Request
+from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.db.accounts import Scope
+from studio.db.accounts import Account, LinkPurpose, Role, Scope
 from studio.db.session import read_session, unit_of_work
 from studio.errors import InvalidError, StudioError
-from studio.services.accounts import accounts, api_tokens, login_sessions, passwords
+from studio.services.accounts import (
+    accounts,
+    api_tokens,
+    audit_log,
+    login_sessions,
+    one_time_links,
+    passwords,
+)
+from studio.settings import Settings
 from studio.web.auth.identity import CurrentIdentity, Identity
-from studio.web.http.deps import DB
+from studio.web.http.deps import DB, Config
 from studio.web.http.errors import status_for
 from studio.web.rendering.render import page, redirect
 
-router = APIRouter(prefix="/settings/access", include_in_schema=False)
+router = APIRouter(prefix="/settings", include_in_schema=False)
+
 
 RowId = Annotated[int, Path(ge=1, lt=2**63)]
 FormText = Annotated[str, Form(max_length=200)]
@@ -23,12 +32,12 @@ FormText = Annotated[str, Form(max_length=200)]
 PAGE_URL = "/settings/access"
 
 
-@router.get("")
+@router.get("/access")
 def show(request: Request, db: DB, who: CurrentIdentity) -> Response:
     return _page(request, db, who)
 
 
-@router.post("/tokens")
+@router.post("/access/tokens")
 def create_token(
     request: Request,
     db: DB,
@@ -46,25 +55,25 @@ def create_token(
     return _page(request, db, who, made=token, secret=secret)
 
 
-@router.post("/tokens/{number}")
+@router.post("/access/tokens/{number}")
 def revoke_token(request: Request, number: RowId, db: DB, who: CurrentIdentity) -> Response:
     api_tokens.revoke(db, number, who.account_id)
     return redirect(request, PAGE_URL)
 
 
-@router.post("/browsers")
+@router.post("/access/browsers")
 def end_other_sessions(request: Request, db: DB, who: CurrentIdentity) -> Response:
     login_sessions.end_others(db, who.account_id, except_session=who.session_id)
     return redirect(request, PAGE_URL + "#browsers")
 
 
-@router.post("/browsers/{number}")
+@router.post("/access/browsers/{number}")
 def end_session(request: Request, number: RowId, db: DB, who: CurrentIdentity) -> Response:
     login_sessions.end(db, number, who.account_id)
     return redirect(request, PAGE_URL + "#browsers")
 
 
-@router.post("/password")
+@router.post("/access/password")
 def change_password(
     request: Request, who: CurrentIdentity, old: FormText, password: FormText, again: FormText
 ) -> Response:
@@ -121,3 +130,101 @@ def _page(request: Request, db: Session, caller: Identity, **context: Any) -> Re
             "shortest": passwords.MIN_LENGTH,
         },
     )
+
+
+PostedRole = Annotated[Role, Form()]
+
+PAGE_SIZE = 100
+
+
+@router.get("/people")
+def show_people(request: Request, db: DB, config: Config) -> Response:
+    return _people_page(request, db, config)
+
+
+@router.post("/people")
+def add(
+    request: Request,
+    db: DB,
+    config: Config,
+    name: Annotated[str, Form(max_length=200)] = "",
+    role: PostedRole = Role.MEMBER,
+) -> Response:
+    try:
+        account = accounts.add(db, name, role)
+    except StudioError as error:
+        return _people_page(request, db, config, problem=error, name=name)
+    return _with_link(request, db, config, account)
+
+
+@router.post("/people/{number}/link")
+def link(request: Request, number: RowId, db: DB, config: Config) -> Response:
+    """Show a link to choose a new password."""
+    return _with_link(request, db, config, accounts.get(db, number))
+
+
+@router.post("/people/{number}/role")
+def change_role(
+    request: Request, number: RowId, db: DB, config: Config, role: PostedRole
+) -> Response:
+    try:
+        accounts.change_role(db, accounts.get(db, number), role)
+    except StudioError as error:
+        return _people_page(request, db, config, problem=error)
+    return redirect(request, "/settings/people")
+
+
+@router.post("/people/{number}/remove")
+def remove(request: Request, number: RowId, db: DB, config: Config) -> Response:
+    try:
+        accounts.remove(db, accounts.get(db, number))
+    except StudioError as error:
+        return _people_page(request, db, config, problem=error)
+    return redirect(request, "/settings/people")
+
+
+@router.get("/log")
+def show_audit_log(
+    request: Request,
+    db: DB,
+    config: Config,
+    before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    who: Annotated[str, Query(max_length=100)] = "",
+) -> Response:
+    entries = audit_log.newest(db, PAGE_SIZE, before, who)
+    return page(
+        request,
+        "accounts/audit_log.html",
+        deeds=entries,
+        who=who,
+        older=entries[-1].id if len(entries) == PAGE_SIZE else None,
+        days=config.audit_days,
+        mode=config.sign_in,
+    )
+
+
+def _with_link(request: Request, db: DB, config: Settings, account: Account) -> Response:
+    return _people_page(
+        request, db, config, link=create_link(request, db, account), invited=account
+    )
+
+
+def _people_page(request: Request, db: DB, config: Settings, **context: Any) -> Response:  # noqa: ANN401 -- any template variable
+    error = context.get("problem")
+    defaults: dict[str, Any] = {"problem": None, "name": "", "link": "", "invited": None}
+    return page(
+        request,
+        "accounts/people.html",
+        status=status_for(error) if error else 200,
+        people=accounts.list_all(db),
+        roles=list(Role),
+        mode=config.sign_in,
+        **defaults | context,
+    )
+
+
+def create_link(request: Request, db: Session, account: Account) -> str:
+    """Create a link for an account; the previous link stops working."""
+    secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
+    base_url = request.app.state.settings.public_url or str(request.base_url)
+    return f"{base_url.rstrip('/')}/login?t={secret}"
