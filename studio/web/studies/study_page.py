@@ -436,8 +436,8 @@ def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLi
             line,
             *pair,
             (
-                f"{study_export.format_peak_memory(result)}; "
-                f"estimated {study_export.format_memory_estimate(result)}"
+                f"{format_peak_memory(result)}; "
+                f"estimated {format_memory_estimate(result)}"
             ),
         )
         for line, pair, result in zip(lines, sizes, report.findings, strict=True)

@@ -26,9 +26,8 @@ def one(*values: float | None, label: str = "a", **more: int) -> StyledCurve:
 @pytest.mark.parametrize("look", [{}, {"is_log": True, "is_x_log": True}, {"is_clipped": True}])
 @pytest.mark.parametrize("values", [(1.0, 2.0, 3.0, 4.0), (5.0,) * 4, (-1.0, None, 0.0, 2.0)])
 def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[str, bool]) -> None:
-    drawn = comparison_export.render_svg(
-        X, [one(*values)], ChartOptions(title="t", x_axis="step", **look)
-    )  # type: ignore[arg-type] # switches only
+    options = ChartOptions(title="t", x_axis="step", **look)  # type: ignore[arg-type] # switches only
+    drawn = comparison_export.render_svg(X, [one(*values)], options)
 
     assert (tags(drawn)[0], tags(drawn).count("path") > 0) == ("svg", True)
     assert "nan" not in drawn
