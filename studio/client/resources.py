@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from studio.client import endpoints
-from studio.client.request import ApiRequest, PagedRequest
+from studio.client.endpoints import ApiRequest, PagedRequest
 from studio.client.transports import AsyncTransport, Transport
 
 P = ParamSpec("P")

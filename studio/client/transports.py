@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import httpx2
 
 from studio.client.discovery import ClientSettings, resolve_settings
+from studio.client.endpoints import ApiRequest, PagedRequest
 from studio.client.errors import api_error, unreachable_error
-from studio.client.request import ApiRequest, PagedRequest
 
 T = TypeVar("T")
 Outcome = httpx2.Response | httpx2.TransportError

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 from studio.db.session import open_engine
 from studio.failure_codes import FAILURE_CODES
 from studio.methods import METHODS
-from studio.recipe.field_reference import FieldReference, field_references
-from studio.recipe.fields import Section
+from studio.recipe.fields import FieldReference, Section, field_references
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.settings import Settings
 from studio.web.app import create_app

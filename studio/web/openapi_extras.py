@@ -6,7 +6,7 @@ from fastapi.openapi.models import ParameterInType
 from pydantic import BaseModel
 
 from studio.schemas.field_docs import FieldDocs
-from studio.web.api.conventions.api_route import NEVER_STORED
+from studio.web.api.conventions import NEVER_STORED
 from studio.web.api.datasets.datasets import NewImport
 from studio.web.http import errors
 from studio.web.http.idempotency import REPLAY_HEADER

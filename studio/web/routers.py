@@ -2,19 +2,11 @@
 
 from studio.web.accounts import accounts_page, login_page
 from studio.web.api import accounts, compare, openai
-from studio.web.api.datasets import datasets, tokens, uploads, versions
-from studio.web.api.experiments import experiments, studies, sweeps
-from studio.web.api.models import methods, models
-from studio.web.api.runs import (
-    event_streams,
-    exports,
-    plan,
-    queue,
-    run_results,
-    run_table,
-    runs,
-)
-from studio.web.api.system import notifications, system, tasks
+from studio.web.api.datasets import datasets, tokens, versions
+from studio.web.api.experiments import experiments, sweeps
+from studio.web.api.models import models
+from studio.web.api.runs import event_streams, exports, plan, run_results, runs
+from studio.web.api.system import system
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
 from studio.web.experiments import experiment_page, new_experiment_page
@@ -56,7 +48,7 @@ PAGES = tuple(
 
 API = (
     system.router,
-    methods.router,
+    models.methods_router,
     datasets.router,
     tokens.preview_router,
     tokens.router,
@@ -67,17 +59,17 @@ API = (
     event_streams.router,
     runs.router,
     run_results.router,
-    run_table.router,
+    runs.table_router,
     run_results.samples_router,
     exports.router,
-    tasks.router,
-    uploads.router,
+    system.tasks_router,
+    datasets.uploads_router,
     compare.router,
     compare.saved_router,
-    studies.router,
+    experiments.studies_router,
     sweeps.router,
-    queue.router,
-    notifications.router,
+    runs.queue_router,
+    system.notifications_router,
     system.metrics_router,
     accounts.tokens_router,
     accounts.router,

@@ -3,7 +3,7 @@
 import pytest
 
 from studio.web.api import openai
-from studio.web.api.conventions.api_route import ApiRoute
+from studio.web.api.conventions import ApiRoute
 from studio.web.api.system import system
 from studio.web.routers import API, PAGES
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from studio.client import endpoints, schemas
-from studio.client.request import ApiRequest, PagedRequest
+from studio.client.endpoints import ApiRequest, PagedRequest
 from studio.commands import docs
 
 DOCUMENT: dict[str, Any] = json.loads(docs.openapi())

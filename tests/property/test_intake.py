@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.files.decompression import chunks_as_file
+from studio.intake.files.archives import chunks_as_file
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import EXTENSIONS
 from studio.intake.files.limits import Limits

@@ -17,8 +17,7 @@ from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods import METHODS
 from studio.protocols.events import PHASES
-from studio.recipe.field_reference import FieldReference
-from studio.recipe.fields import Section, section_types
+from studio.recipe.fields import FieldReference, Section, section_types
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
 from studio.services.search import palette_search

@@ -33,11 +33,14 @@ from studio.intake.readers.option_detection import DetectedOptions, detect_optio
 from studio.intake.row_formats.cell_text import to_text
 from studio.intake.rows.pipeline import (
     EXCLUSION_REASONS,
+    ROW_FILES,
     DropCounts,
     ExclusionReason,
+    WriteCounts,
     build_candidates,
+    numbers_path,
+    write_rows,
 )
-from studio.intake.rows.writer import ROW_FILES, WriteCounts, numbers_path, write_rows
 
 HEAD_ROWS = 500
 """Rows sampled to detect the shape."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from studio.intake.files.decompression import CHUNK_BYTES, chunks_as_file
+from studio.intake.files.archives import CHUNK_BYTES, chunks_as_file
 from studio.intake.files.formats import UTF8_BOM
 
 UTF8 = "utf-8"

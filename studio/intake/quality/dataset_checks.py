@@ -32,8 +32,7 @@ from studio.intake.quality.row_checks import (
     script_name,
 )
 from studio.intake.rows.deduplication import find_common, find_repeats, question_key
-from studio.intake.rows.pipeline import Part
-from studio.intake.rows.writer import NUMBER_BYTES, ROW_FILES, numbers_path
+from studio.intake.rows.pipeline import NUMBER_BYTES, ROW_FILES, Part, numbers_path
 
 if TYPE_CHECKING:
     from studio.intake.row_formats.schema import CanonicalRow

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from studio.intake.rows.writer import NUMBER_BYTES, numbers_path
+from studio.intake.rows.pipeline import NUMBER_BYTES, numbers_path
 
 PAGE_BYTES = 4 * 2**20
 """A page of very long rows ends early, so that it stays fast to send and render."""

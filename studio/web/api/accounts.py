@@ -9,8 +9,7 @@ from pydantic import Field, SecretStr
 from studio.db.accounts import Account, Role, Scope
 from studio.services.accounts import accounts, api_tokens, secrets
 from studio.web.accounts import accounts_page
-from studio.web.api.conventions.api_route import NEVER_STORED, ApiRoute
-from studio.web.api.conventions.schemas import Body, Id, Name, Out
+from studio.web.api.conventions import NEVER_STORED, ApiRoute, Body, Id, Name, Out
 from studio.web.auth.identity import CurrentIdentity
 from studio.web.http.deps import DB, Config
 

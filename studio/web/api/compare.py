@@ -17,12 +17,13 @@ from studio.db.tables import Run
 from studio.methods import MAIN_METRICS
 from studio.services.compare import compare, comparisons
 from studio.services.metrics import metrics
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
-from studio.web.api.conventions.schemas import (
+from studio.web.api.conventions import (
     TRANSIENT_FIELDS,
     After,
+    ApiRoute,
     Body,
+    EtagPrecondition,
+    EtagResponse,
     Id,
     Limit,
     Listing,

@@ -14,7 +14,7 @@ from studio.failure_codes import FAILURE_CODES
 from studio.failure_codes import FailureCode as Failure
 from studio.methods import METHODS
 from studio.recipe.dotted_keys import nest
-from studio.recipe.field_reference import FieldReference, field_references, related_fields
+from studio.recipe.fields import FieldReference, field_references, related_fields
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.web.help import api_reference
 from studio.web.i18n.translation import translate

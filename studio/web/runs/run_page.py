@@ -29,7 +29,6 @@ from studio.services.runs import (
     failure_report,
     fixes,
     nonfinite_steps,
-    nonfinite_steps,
     oom_retry,
     run_commands,
     run_events,

@@ -24,7 +24,7 @@ from studio.services.studies.study_statistics import (
     State,
 )
 from studio.services.workers import workers
-from studio.web.api.experiments.studies import report_out
+from studio.web.api.experiments.experiments import report_out
 from studio.web.forms import choices
 from studio.web.http.deps import DB
 from studio.web.i18n import formatting
@@ -435,10 +435,7 @@ def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLi
         (
             line,
             *pair,
-            (
-                f"{format_peak_memory(result)}; "
-                f"estimated {format_memory_estimate(result)}"
-            ),
+            (f"{format_peak_memory(result)}; estimated {format_memory_estimate(result)}"),
         )
         for line, pair, result in zip(lines, sizes, report.findings, strict=True)
     ]

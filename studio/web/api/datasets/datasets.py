@@ -1,4 +1,4 @@
-"""REST routes of datasets: upload or import, list, show, rename, delete."""
+"""REST routes of datasets: upload in chunks or at once, import, list, show, rename, delete."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -6,22 +6,35 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError, model_validator
 from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from studio.data_sources import Source
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
-from studio.services.datasets import dataset_builds, datasets, import_sources, versions
+from studio.services.datasets import dataset_builds, datasets, import_sources, uploads, versions
 from studio.services.datasets.pending_datasets import Upload
+from studio.services.datasets.uploads import PartialUpload
 from studio.services.datasets.versions import Part
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
-from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, make_page
-from studio.web.api.system import tasks
-from studio.web.api.system.tasks import TaskOut
+from studio.web.api.conventions import (
+    After,
+    ApiRoute,
+    Body,
+    EtagPrecondition,
+    EtagResponse,
+    Id,
+    Limit,
+    Listing,
+    Name,
+    Out,
+    make_page,
+)
+from studio.web.api.system import system
+from studio.web.api.system.system import TaskOut
 from studio.web.http.deps import DB, Config
 from studio.web.http.multipart_upload import receive_dataset
 
@@ -176,7 +189,7 @@ def add(brought: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- 
     """
     if isinstance(brought, Upload):
         return _dataset_out(db, dataset_builds.import_file(db, config.datasets, brought))
-    task = tasks.task_out(import_sources.enqueue_import(db, config, brought.source, brought.name))
+    task = system.task_out(import_sources.enqueue_import(db, config, brought.source, brought.name))
     return Response(task.model_dump_json(), 202, media_type="application/json")
 
 
@@ -250,3 +263,88 @@ def findings_out(version: DatasetVersion | None) -> list[ProblemOut] | None:
         ProblemOut.model_validate(finding | {"kind": "finding", "split": finding["part"]})
         for finding in version.findings
     ]
+
+
+uploads_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/uploads", tags=["uploads"])
+
+Offset = Annotated[int, Header(alias="Upload-Offset", ge=0)]
+
+_CHUNK_BYTES = 2**20
+
+
+class NewUpload(Body):
+    filename: str
+    size: int
+    """Size of the whole file in bytes."""
+
+
+class UploadOut(Out):
+    id: str
+    filename: str
+    size: int
+    offset: int
+    """Bytes received so far: where the next chunk starts."""
+
+
+@uploads_router.post("", status_code=201)
+def begin(new: NewUpload, config: Config, response: Response) -> UploadOut:
+    """Start an upload. It is deleted if it is not complete within a day."""
+    upload = uploads.create(config.uploads, new.filename, new.size, config.upload_limit_bytes)
+    response.headers["Location"] = f"/api/v1/uploads/{upload.id}"
+    return UploadOut.model_validate(upload)
+
+
+@uploads_router.head("/{upload}", status_code=204)
+def offset(upload: str, config: Config) -> Response:
+    """Return the bytes received so far as `Upload-Offset`."""
+    return _offset_response(uploads.get(config.uploads, upload))
+
+
+@uploads_router.get("/{upload}", name="show")
+def show_upload(upload: str, config: Config) -> UploadOut:
+    return UploadOut.model_validate(uploads.get(config.uploads, upload))
+
+
+@uploads_router.patch(
+    "/{upload}",
+    status_code=204,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/offset+octet-stream": {
+                    "schema": {"type": "string", "format": "binary"}
+                }
+            },
+        }
+    },
+)
+async def send(request: Request, upload: str, upload_offset: Offset, config: Config) -> Response:
+    """Send the next bytes, starting at `Upload-Offset`. Bytes before a disconnect are saved."""
+    with uploads.open_writer(config.uploads, upload, upload_offset) as writer:
+        buffer = bytearray()
+        try:
+            async for chunk in request.stream():
+                buffer += chunk
+                if len(buffer) >= _CHUNK_BYTES:
+                    await run_in_threadpool(writer.write, bytes(buffer))
+                    buffer.clear()
+        except ClientDisconnect:
+            pass  # The client cannot get a response; it asks for the offset when it resumes.
+        await run_in_threadpool(writer.write, bytes(buffer))
+    return _offset_response(await run_in_threadpool(uploads.get, config.uploads, upload))
+
+
+@uploads_router.delete("/{upload}", status_code=204)
+def drop(upload: str, config: Config) -> None:
+    uploads.delete(config.uploads, upload)
+
+
+def _offset_response(parts: PartialUpload) -> Response:
+    headers = {
+        "Upload-Offset": str(parts.offset),
+        "Upload-Length": str(parts.size),
+        "Tus-Resumable": "1.0.0",
+        "Cache-Control": "no-store",
+    }
+    return Response(status_code=204, headers=headers)

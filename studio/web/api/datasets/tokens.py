@@ -13,10 +13,9 @@ from studio.protocols.tokenizer_service import TemplateSource, TokenizerRequest,
 from studio.services.datasets import datasets, token_preview, token_stats
 from studio.services.datasets.versions import Part
 from studio.services.models import tokenizer_client
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import Body, Id, Out
-from studio.web.api.system.tasks import TaskOut
-from studio.web.api.system.tasks import task_out as chore_out
+from studio.web.api.conventions import ApiRoute, Body, Id, Out
+from studio.web.api.system.system import TaskOut
+from studio.web.api.system.system import task_out as chore_out
 from studio.web.datasets import token_stats_page as shown
 from studio.web.http.deps import DB, Config
 

@@ -28,11 +28,10 @@ from studio.services.datasets import (
 from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part, RowQuery
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import Body, Id, Listing, Out
+from studio.web.api.conventions import ApiRoute, Body, Id, Listing, Out
 from studio.web.api.datasets.datasets import ProblemOut, findings_out
-from studio.web.api.system.tasks import TaskOut
-from studio.web.api.system.tasks import task_out as chore_out
+from studio.web.api.system.system import TaskOut
+from studio.web.api.system.system import task_out as chore_out
 from studio.web.http.deps import DB, Config, ReadDB
 from studio.web.http.multipart_upload import read_limits
 

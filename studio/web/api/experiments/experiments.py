@@ -1,24 +1,31 @@
-"""REST routes of experiments, and of submitting their runs."""
+"""REST routes of experiments, of submitting their runs, and of precision studies."""
 
 from datetime import datetime
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import Field
+from sqlmodel import Session
 
-from studio.db.tables import Experiment
+from studio.db.states import RunStatus
+from studio.db.tables import Experiment, Run
 from studio.methods import AnyRecipe
 from studio.recipe.dotted_keys import merge, nest
+from studio.recipe.precision import PrecisionName
 from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import runs
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
-from studio.web.api.conventions.schemas import (
+from studio.services.studies import studies, study_reports
+from studio.services.studies.study_reports import IncidentKind
+from studio.services.studies.study_statistics import GapVerdict, State
+from studio.web.api.conventions import (
     After,
+    ApiRoute,
     Body,
     ChosenPrecision,
+    EtagPrecondition,
+    EtagResponse,
     Id,
     Limit,
     Listing,
@@ -31,9 +38,12 @@ from studio.web.api.conventions.schemas import (
     make_page,
     run_out,
 )
+from studio.web.api.runs.run_results import SeriesOut
 from studio.web.http.deps import DB
+from studio.web.study_conclusions import draw_conclusions
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/experiments", tags=["experiments"])
+
 
 Tags = Annotated[list[Name], Field(max_length=50)]
 Sweep = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=10)]
@@ -135,3 +145,175 @@ def _experiment_out(row: Experiment) -> ExperimentOut:
 
 def _seed_override(seed: int) -> dict[str, Any]:
     return {"optimisation": {"seed": seed}}
+
+
+studies_router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["studies"])
+
+
+class NewStudy(Body):
+    modes: Annotated[list[PrecisionName], Field(min_length=2, max_length=studies.MAX_RUNS)]
+    """Precisions to compare; must include fp32, the reference."""
+    seeds: Annotated[int, Field(ge=1, le=studies.MAX_RUNS)] = studies.DEFAULT_SEEDS
+    """The number of seeds per precision, starting at seed 0."""
+    max_steps: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
+    """The steps of each run; defaults to the recipe's."""
+
+
+class StudyOut(Out):
+    id: int
+    experiment_id: int
+    name: str
+    modes: list[str]
+    seeds: list[int]
+    max_steps: int | None
+    created_at: datetime
+
+
+class EstimateOut(Out):
+    mean: float
+    spread: float | None
+    """Standard deviation; null for a single measurement."""
+    n: int
+
+
+class FindingOut(Out):
+    """The results of one precision, computed in `studio.services.studies.study_statistics`."""
+
+    precision: str
+    states: dict[State, int]
+    step: int | None
+    """The step at which losses are compared; null is the end."""
+    loss: EstimateOut | None
+    gap: EstimateOut | None
+    noise: EstimateOut | None
+    versus: GapVerdict
+    """How the gap compares with the seed noise."""
+    lost: float | None
+    """The share of the reference's improvement that this precision loses."""
+    lost_since: int | None
+    not_finite: int
+    speed: EstimateOut | None
+    speed_ratio: EstimateOut | None
+    memory: float | None
+    memory_ratio: float | None
+    memory_estimate: float | None
+    """The peak estimated before the run; null if unknown."""
+    skipped_steps: int
+    broken_steps: int
+    alarms: int
+
+
+class LossGapsOut(Out):
+    """Loss gap to the reference by step; the reference's own series is the band of seed noise."""
+
+    x: list[float]
+    series: dict[str, SeriesOut]
+
+
+class DiffPieceOut(Out):
+    kind: Literal["same", "added", "gone"]
+    text: str
+
+
+class StudyAnswerOut(Out):
+    prompt: str
+    wanted: str
+    reference: str
+    others: dict[str, list[DiffPieceOut]]
+
+
+class AnswersOut(Out):
+    seed: int
+    prompts: int
+    differing: list[StudyAnswerOut]
+    by_mode: dict[str, int]
+    between_seeds: int | None
+
+
+class IncidentOut(Out):
+    """An alarm, or steps with a skipped update or a NaN or infinite loss."""
+
+    precision: str
+    seed: int
+    run_id: int
+    kind: IncidentKind
+    first: int
+    last: int
+    count: int
+    text: str
+
+
+class StudyRunOut(Out):
+    id: int
+    name: str
+    precision: str
+    seed: int
+    status: RunStatus
+    error: str
+
+
+class ReportOut(StudyOut):
+    """A study with its full report."""
+
+    going: int
+    """Runs that have not finished."""
+    verdict: list[str]
+    findings: list[FindingOut]
+    curves: dict[str, LossGapsOut]
+    answers: AnswersOut | None
+    incidents: list[IncidentOut]
+    devices: list[str]
+    runs: list[StudyRunOut]
+
+
+@studies_router.post("/experiments/{experiment_id}/studies", status_code=201, name="create")
+def create_study(experiment_id: Id, new: NewStudy, db: DB) -> StudyOut:
+    """Queue a run of the experiment for each precision and seed."""
+    plan = studies.StudyPlan(**new.model_dump())
+    return StudyOut.model_validate(studies.create(db, experiments.get(db, experiment_id), plan))
+
+
+@studies_router.get("/studies", name="newest")
+def newest_studies(db: DB, after: After = None, limit: Limit = 50) -> Listing[StudyOut]:
+    rows = studies.newest(db, limit=limit + 1, before=after)
+    return make_page(rows, limit, [StudyOut.model_validate(row) for row in rows])
+
+
+@studies_router.get("/studies/{study_id}", name="show")
+def show_study(study_id: Id, db: DB) -> ReportOut:
+    return report_out(db, study_id)
+
+
+@studies_router.delete("/studies/{study_id}", status_code=204, name="delete")
+def delete_study(study_id: Id, db: DB) -> None:
+    """Delete the study. Its runs are not deleted."""
+    studies.delete(db, study_id)
+
+
+def report_out(db: Session, study_id: int) -> ReportOut:
+    report = study_reports.build_report(db, study_id)
+    return ReportOut.model_validate(
+        {
+            **StudyOut.model_validate(report.study).model_dump(),
+            "going": report.going,
+            "verdict": draw_conclusions(report),
+            "findings": report.findings,
+            "curves": report.curves,
+            "answers": report.answers,
+            "incidents": report.timeline.incidents,
+            "devices": report.devices,
+            "runs": [_study_run_out(run) for run in report.runs],
+        },
+        from_attributes=True,
+    )
+
+
+def _study_run_out(run: Run) -> StudyRunOut:
+    return StudyRunOut(
+        id=run.id or 0,
+        name=run.name,
+        precision=run.recipe.precision,
+        seed=run.recipe.optimisation.seed,
+        status=run.status,
+        error=run.error_message,
+    )

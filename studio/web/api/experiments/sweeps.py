@@ -15,9 +15,9 @@ from studio.services import experiments
 from studio.services.sweeps import sweep_preview, sweeps
 from studio.services.sweeps.sweep_preview import Direction, Strategy, SweepPlan
 from studio.services.sweeps.sweeps import State, Trial
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import (
+from studio.web.api.conventions import (
     After,
+    ApiRoute,
     Body,
     BodyId,
     Id,

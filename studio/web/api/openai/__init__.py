@@ -1,5 +1,5 @@
 """The OpenAI-compatible API under /v1: files, fine-tuning jobs, models and completions."""
 
-from studio.web.api.openai import chat, files, jobs, models
+from studio.web.api.openai import chat, files, jobs
 
-ROUTERS = tuple(module.router for module in (files, jobs, models, chat))
+ROUTERS = (files.router, jobs.router, chat.models_router, chat.router)

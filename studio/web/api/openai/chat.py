@@ -1,4 +1,4 @@
-"""Chat completions and completions of the OpenAI-compatible API, whole or streamed.
+"""Models, chat completions and completions of the OpenAI-compatible API.
 
 Neither a thread nor a session is held while a model generates, and a disconnect stops it.
 """
@@ -24,8 +24,18 @@ from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import inference_client, tokenizer_client
 from studio.services.models.inference_client import ResponseStream
 from studio.services.openai import model_names
-from studio.web.api.openai.schemas import Body, check_fields
+from studio.services.openai.model_names import ModelInfo
+from studio.web.api.openai.schemas import (
+    Body,
+    Deleted,
+    OpenAIListing,
+    Out,
+    check_fields,
+    make_page,
+    unix_seconds,
+)
 from studio.web.http import errors
+from studio.web.http.deps import DB, Config
 from studio.web.http.errors import status_for
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -362,3 +372,39 @@ async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T
 async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+models_router = APIRouter(prefix="/v1/models", tags=["openai"])
+
+
+class OpenAIModelOut(Out):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+
+
+@models_router.get("")
+def newest(db: DB) -> OpenAIListing[OpenAIModelOut]:
+    """List the models: fine-tuned models, then base models, each newest first."""
+    listed = [_model_out(model) for model in model_names.list_models(db)]
+    return make_page(listed, [model.id for model in listed], len(listed))
+
+
+# Names contain slashes and colons, and clients do not escape them.
+@models_router.get("/{name:path}")
+def show(name: str, db: DB, config: Config) -> OpenAIModelOut:
+    return _model_out(model_names.get(db, config.runs, name))
+
+
+@models_router.delete("/{name:path}")
+def delete(name: str, db: DB, config: Config) -> Deleted:
+    """Move the run that trained the model to the trash, where it can be restored for weeks."""
+    model_names.delete(db, config.runs, name)
+    return Deleted(id=name, object="model")
+
+
+def _model_out(model: ModelInfo) -> OpenAIModelOut:
+    return OpenAIModelOut(
+        id=model.name, created=unix_seconds(model.created_at), owned_by=model_names.ORGANISATION
+    )

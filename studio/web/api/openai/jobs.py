@@ -21,7 +21,7 @@ from studio.services.openai import fine_tuning_jobs, model_names
 from studio.services.openai.fine_tuning_jobs import JobCheckpoint, JobEvent, JobRequest
 from studio.services.queue import queue
 from studio.services.runs import failure_report, run_commands, runs
-from studio.web.api.conventions.schemas import ChosenPrecision, chosen_precision
+from studio.web.api.conventions import ChosenPrecision, chosen_precision
 from studio.web.api.openai.schemas import (
     Body,
     OpenAIListing,

@@ -21,8 +21,7 @@ from studio.services.compare import compare
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, run_events, runs
 from studio.settings import Settings
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import TRANSIENT_FIELDS, Id, RunBrief, run_brief
+from studio.web.api.conventions import TRANSIENT_FIELDS, ApiRoute, Id, RunBrief, run_brief
 from studio.web.http.event_hub import StreamSlot
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["live"])

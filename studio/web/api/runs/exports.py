@@ -19,8 +19,8 @@ from studio.recipe.precision import DType
 from studio.services.exports import exports
 from studio.services.queue import overview
 from studio.services.runs import artifacts, runs
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import (
+from studio.web.api.conventions import (
+    ApiRoute,
     Body,
     ErrorOut,
     Id,

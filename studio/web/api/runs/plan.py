@@ -15,10 +15,9 @@ from studio.services.estimates.fit_suggestions import RecipeChange
 from studio.services.estimates.memory import HostMemory
 from studio.services.precision import number_formats, recommendation
 from studio.services.runs import runs, start_checks
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import Body, Out
-from studio.web.api.system.tasks import TaskOut
-from studio.web.api.system.tasks import task_out as chore_out
+from studio.web.api.conventions import ApiRoute, Body, Out
+from studio.web.api.system.system import TaskOut
+from studio.web.api.system.system import task_out as chore_out
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["runs"])

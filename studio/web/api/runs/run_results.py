@@ -15,8 +15,7 @@ from studio.services.compare import compare
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, runs
 from studio.services.samples import sample_ratings
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Out
+from studio.web.api.conventions import After, ApiRoute, Body, Id, Limit, Listing, Out
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])

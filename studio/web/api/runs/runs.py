@@ -1,4 +1,4 @@
-"""REST routes of runs: submit, list, show, change, pause, resume, retry, delete."""
+"""REST routes of runs and of their table: submit, list, show, change, pause, retry, delete."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -8,35 +8,121 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
+from studio.db.tasks import LoadedModel
 from studio.methods import AnyRecipe
 from studio.services import experiments
-from studio.services.queue import queue
+from studio.services.metrics import metric_summaries
+from studio.services.models import loaded_model
+from studio.services.queue import overview, queue
 from studio.services.runs import attempts, bulk_actions, run_commands, run_events, runs, tags_notes
 from studio.services.runs.run_events import AnyEvent
-from studio.services.search import query_filters, run_table
+from studio.services.search import query_fields, query_filters, run_table
 from studio.services.search.run_table import TableView
-from studio.web.api.conventions.api_route import ApiRoute
-from studio.web.api.conventions.preconditions import EtagPrecondition, EtagResponse
-from studio.web.api.conventions.schemas import (
+from studio.services.workers import workers
+from studio.web.api.conventions import (
     After,
+    ApiRoute,
     Body,
+    BodyId,
+    EtagPrecondition,
+    EtagResponse,
     Id,
     Limit,
     Listing,
     Name,
     Notes,
     Out,
+    RunBrief,
     RunDetailOut,
     RunOut,
     Source,
     failed_run_out,
     make_page,
+    run_brief,
     run_out,
 )
 from studio.web.api.runs import run_results
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
+
+
+queue_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/queue", tags=["queue"])
+
+
+class WaitingRunOut(RunBrief):
+    reason: str
+    """Why it is waiting."""
+    waiting_since: datetime
+    starts_in_seconds: float | None
+    """Estimated from training runs and from earlier runs of its experiment."""
+
+
+class LoadedOut(Out):
+    """The model that is loaded for inference."""
+
+    model: str
+    """The name in the latest request; empty before the first request."""
+    computed_in: str
+    """The number format of its latest answer, as measured; empty before the first answer."""
+    since: datetime
+    leaves_in_seconds: float | None
+    """Seconds until it is unloaded if idle; null while it answers or is being unloaded."""
+    is_leaving: bool
+    """Whether it is unloaded as soon as the current answer is complete."""
+    slots: int
+
+
+class QueueOut(Out):
+    slots: int
+    """How many runs can train at once, over all known workers."""
+    used: int
+    """Slots used by training runs, by tasks and exports, and by a loaded model."""
+    live: list[RunBrief]
+    loaded: LoadedOut | None
+    """The model loaded for inference. It is unloaded when a run waits for its slot."""
+    waiting: list[WaitingRunOut]
+    """In starting order."""
+
+
+def _wait_out(db: DB, wait: overview.RunWait) -> WaitingRunOut:
+    brief = run_brief(db, wait.run).model_dump()
+    return WaitingRunOut(
+        **brief,
+        reason=wait.reason,
+        waiting_since=wait.since,
+        starts_in_seconds=wait.seconds,
+    )
+
+
+@queue_router.get("", name="show")
+def show_queue(db: DB) -> QueueOut:
+    live, loaded = runs.list_live(db), loaded_model.current(db)
+    return QueueOut(
+        slots=workers.count_slots(db),
+        used=overview.count_all_used_slots(db),
+        live=[run_brief(db, run) for run in live],
+        loaded=None if loaded is None else _loaded_out(loaded),
+        waiting=[_wait_out(db, wait) for wait in overview.estimate_waits(db)],
+    )
+
+
+@queue_router.delete("/loaded")
+def stop(db: DB) -> LoadedOut:
+    """Unload the model loaded for inference, once the current answer is complete."""
+    return _loaded_out(loaded_model.request_unload(db))
+
+
+def _loaded_out(row: LoadedModel) -> LoadedOut:
+    remaining = loaded_model.time_left(row)
+    return LoadedOut(
+        model=row.model,
+        computed_in=row.computed_in,
+        since=row.since,
+        leaves_in_seconds=None if remaining is None else remaining.total_seconds(),
+        is_leaving=row.is_leaving,
+        slots=loaded_model.SLOTS_USED,
+    )
 
 
 FilterText = Annotated[str, Field(max_length=200)]
@@ -243,3 +329,75 @@ def _editable_facts(run: Run) -> tuple[Any, ...]:
     """Return the editable fields of a run; its training progress is not one of them."""
     times = (run.archived_at, run.deleted_at)
     return (run.name, run.notes, run.tags, run.priority, run.is_held, *times)
+
+
+table_router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["runs"])
+
+
+class FieldOut(Out):
+    name: str
+    title: str
+    """Empty for metrics."""
+    kind: str
+
+
+class Bulk(Body):
+    """An action on many runs: applied to all or to none."""
+
+    runs: Annotated[list[BodyId], Field(min_length=1, max_length=bulk_actions.MAX_RUNS)]
+    act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
+    tag: str = ""
+
+
+class BulkOut(Out):
+    changed: list[int]
+    """The runs that were changed; the others already were in this state."""
+
+
+class NewView(Body):
+    name: Name
+    query: Annotated[str, Field(max_length=run_table.QUERY_LIMIT)]
+    """The query string of the page, without the question mark."""
+
+
+class ViewOut(Out):
+    id: int
+    name: str
+    query: str
+    created_at: datetime
+
+
+@table_router.get("/fields", name="listing")
+def list_fields(db: DB) -> Listing[FieldOut]:
+    """List the fields by which runs can be searched, sorted and displayed."""
+    metric_keys = metric_summaries.list_keys(db)
+    fields = [
+        field
+        for name in query_fields.list_names(metric_keys)
+        if (field := query_fields.find(name, metric_keys))
+    ]
+    return Listing.complete([FieldOut.model_validate(field) for field in fields])
+
+
+@table_router.post("/bulk")
+def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
+    return BulkOut(
+        changed=bulk_actions.apply_action(db, asked.act, asked.runs, asked.tag, config.runs)
+    )
+
+
+@table_router.get("/views")
+def saved(db: DB) -> Listing[ViewOut]:
+    views = [ViewOut.model_validate(view) for view in run_table.list_views(db)]
+    return Listing.complete(views)
+
+
+@table_router.post("/views", status_code=201)
+def save(new: NewView, db: DB) -> ViewOut:
+    """Save a view, replacing one of the same name."""
+    return ViewOut.model_validate(run_table.save_view(db, new.name, new.query))
+
+
+@table_router.delete("/views/{view_id}", status_code=204, name="delete")
+def delete_view(view_id: Id, db: DB) -> None:
+    run_table.delete_view(db, view_id)

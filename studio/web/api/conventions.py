@@ -1,23 +1,133 @@
-"""JSON schemas that several resources share."""
+"""What all REST routes share: the route class, conditional requests, and schemas."""
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from fastapi import Path, Query
+from fastapi import Depends, Header, Path, Query, Request, Response
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 
 from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import Experiment, Run
+from studio.errors import StaleError
 from studio.methods import AnyRecipe
 from studio.protocols.run_dir import RunDir
 from studio.schemas.field_docs import FieldDocs
+from studio.schemas.validation_errors import accepts_list
 from studio.services.estimates import run_progress
 from studio.services.queue import overview, queue
 from studio.services.queue.overview import Wait
 from studio.services.runs import failure_report
+from studio.web.http import idempotency
+
+CREATED, ACCEPTED = 201, 202
+
+NEVER_STORED = {"x-never-kept": True}
+"""`openapi_extra` of a route whose response holds a secret: never stored for replay."""
+
+
+class ApiRoute(APIRoute):
+    """A route of the REST API."""
+
+    @property
+    def creates_resource(self) -> bool:
+        """Whether the route creates something and honours an Idempotency-Key."""
+        makes = "POST" in (self.methods or ()) and self.status_code in {CREATED, ACCEPTED}
+        return makes and self.openapi_extra != NEVER_STORED
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        parameters = {
+            parameter.alias: accepts_list(parameter.field_info)
+            for parameter in get_flat_params(self.dependant)
+        }
+
+        async def answer(request: Request) -> Response:
+            _check_query(request, parameters)
+            if self.creates_resource:
+                return await idempotency.respond_once(request, handle)
+            return await handle(request)
+
+        return answer
+
+
+def _check_query(request: Request, parameters: Mapping[str, bool]) -> None:
+    """Reject unknown and repeated query parameters: a script would get wrong rows unnoticed.
+
+    `known` maps each parameter to whether it may be repeated.
+    """
+    counts = Counter(name for name, _value in request.query_params.multi_items())
+    unknown = [_query_error("extra_forbidden", name) for name in counts if name not in parameters]
+    repeated = [
+        _query_error("given_twice", name)
+        for name, count in counts.items()
+        if count > 1 and not parameters.get(name, True)
+    ]
+    if unknown or repeated:
+        raise RequestValidationError(unknown + repeated)
+
+
+def _query_error(kind: str, name: str) -> dict[str, Any]:
+    message = "Given more than once; send one value."
+    return {"type": kind, "loc": ("query", name), "msg": message, "input": None}
+
+
+IfMatch = Annotated[str | None, Header(max_length=1000)]
+
+
+class Etag:
+    """The ETag of a resource: a hash of its editable fields, without those that change alone."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+
+    def set_header(self, *facts: Any) -> None:  # noqa: ANN401 -- any field values
+        self._response.headers["ETag"] = _hash_facts(facts)
+
+
+class EtagCondition(Etag):
+    """The ETag of a resource that is about to change."""
+
+    def __init__(self, response: Response, if_match: IfMatch = None) -> None:
+        """Take the ETag from when the resource was read; without one, no check is made."""
+        super().__init__(response)
+        self._if_match = if_match
+
+    def check(self, *facts: Any) -> None:  # noqa: ANN401 -- any field values
+        """Reject a change to a resource that has changed since it was read.
+
+        Raises:
+            StaleError: The resource has changed.
+
+        """
+        if self._if_match is None or self._if_match.strip() == "*":
+            return
+        # A proxy that compresses the response may have made the ETag weak.
+        etags = {etag.strip().removeprefix("W/") for etag in self._if_match.split(",")}
+        if _hash_facts(facts) not in etags:
+            raise StaleError(
+                "Someone else has changed this since you read it.",
+                hint="Read it again, then apply your change to the current version.",
+                param="If-Match",
+            )
+
+
+def _hash_facts(facts: tuple[Any, ...]) -> str:
+    text = json.dumps(facts, default=str, sort_keys=True)
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:20]}"'
+
+
+EtagResponse = Annotated[Etag, Depends(Etag)]
+EtagPrecondition = Annotated[EtagCondition, Depends(EtagCondition)]
+
 
 T = TypeVar("T")
 

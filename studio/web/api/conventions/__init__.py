@@ -1,1 +1,0 @@
-"""What all REST routes share: schemas, the route class, conditional requests."""
