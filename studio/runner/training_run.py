@@ -49,7 +49,7 @@ from studio.training.monitoring.numeric_health import NumericHealth
 from studio.training.monitoring.reporter import Reporter
 from studio.training.precision.verification import PrecisionVerifier
 from studio.training.stop_handler import StopHandler
-from studio.weights import hub_origin
+from studio.weights import model_metadata
 
 EmitEvent = Callable[[Event], None]
 
@@ -221,7 +221,7 @@ class TrainingRun:
         recipe = self.recipe.model_dump(mode="json")
         draft = run_manifest.build_manifest(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
-        origin = hub_origin.read(Path(location))
+        origin = model_metadata.read_origin(Path(location))
         revision = origin.commit if origin else getattr(config, "_commit_hash", None)
         manifest = run_manifest.finish_manifest(
             draft, location=location, revision=revision, folder=folder

@@ -15,8 +15,19 @@ from studio.services.accounts.oidc import PendingSignIns
 from studio.services.runs.start_checks import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
+from studio.web.accounts import accounts_page
+from studio.web.api import accounts, compare, openai
+from studio.web.api.datasets import datasets, tokens, versions
+from studio.web.api.experiments import experiments, sweeps
+from studio.web.api.models import models
+from studio.web.api.runs import event_streams, plan, run_results, runs
+from studio.web.api.system import system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
+from studio.web.compare import compare_page
+from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
+from studio.web.experiments import experiment_page, new_experiment_page
+from studio.web.help import help_page, style_page
 from studio.web.http import errors
 from studio.web.http.deps import SessionSlots
 from studio.web.http.event_hub import EventHub, StreamLimiter
@@ -24,8 +35,73 @@ from studio.web.i18n.locale import LocaleMiddleware
 from studio.web.middleware.auth_middleware import RECHECK_SECONDS, AuthMiddleware
 from studio.web.middleware.request_guard import ProxyHeadersMiddleware, RequestGuard
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
+from studio.web.models import export_page, model_page
+from studio.web.queue import queue_page
 from studio.web.rendering import static_files
-from studio.web.routers import API, PAGES
+from studio.web.runs import run_page, run_table_page
+from studio.web.search import palette_page
+from studio.web.settings import settings_page
+from studio.web.studies import study_page
+from studio.web.sweeps import sweep_page
+
+PAGES = tuple(
+    module.router
+    for module in (
+        run_table_page,
+        palette_page,
+        token_preview_page,
+        new_experiment_page,
+        experiment_page,
+        run_page,
+        export_page,
+        compare_page,
+        dataset_page,
+        token_stats_page,
+        study_page,
+        sweep_page,
+        mapping_page,
+        model_page,
+        queue_page,
+        settings_page,
+        help_page,
+        style_page,
+        accounts_page,
+    )
+)
+"""The routers of all pages, in matching order."""
+
+API = (
+    system.router,
+    models.methods_router,
+    datasets.router,
+    tokens.preview_router,
+    tokens.router,
+    versions.router,
+    models.router,
+    experiments.router,
+    plan.router,
+    event_streams.router,
+    runs.router,
+    run_results.router,
+    runs.table_router,
+    run_results.samples_router,
+    run_results.exports_router,
+    system.tasks_router,
+    datasets.uploads_router,
+    compare.router,
+    compare.saved_router,
+    experiments.studies_router,
+    sweeps.router,
+    runs.queue_router,
+    system.notifications_router,
+    system.metrics_router,
+    accounts.tokens_router,
+    accounts.router,
+    accounts.secrets_router,
+    *openai.ROUTERS,
+)
+"""The routers of the REST API, in matching order."""
+
 
 _DESCRIPTION = "Fine-tune language models: experiments, runs and metrics."
 

@@ -1,6 +1,6 @@
-"""Metadata beside a model's weights: its licence, context length and chat template.
+"""Metadata beside a model's weights: its licence, context length, chat template and origin.
 
-All of it is untrusted, so it is limited in size and shown as plain text only.
+Its files are untrusted, so they are limited in size and shown as plain text only.
 """
 
 import re
@@ -10,10 +10,42 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from studio.errors import InvalidError
 from studio.weights import download_filter, model_config
 from studio.weights.model_code import read_small_json
+
+ORIGIN_FILE = "origin.json"
+
+
+class HubOrigin(BaseModel):
+    """A commit of a repository on Hugging Face."""
+
+    model_config = ConfigDict(frozen=True)
+
+    repo: str
+    commit: str
+    files: dict[str, str]
+    """The downloaded files, and the hash that each was verified with."""
+
+
+def folder_name(repo: str, commit: str) -> str:
+    """Return the name of a model's folder: one per commit."""
+    return f"{repo.replace('/', '--')}-{commit[:12]}"
+
+
+def read_origin(folder: Path) -> HubOrigin | None:
+    """Return a folder's origin, or None if the model was not completely downloaded."""
+    try:
+        return HubOrigin.model_validate_json((folder / ORIGIN_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_origin(folder: Path, origin: HubOrigin) -> None:
+    (folder / ORIGIN_FILE).write_text(origin.model_dump_json(indent=1), encoding="utf-8")
+
 
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.{0,100000}?)\n---\s*(?:\n|\Z)", re.DOTALL)
 _CARD_BYTES = 200_000

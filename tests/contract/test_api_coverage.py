@@ -5,7 +5,7 @@ import pytest
 from studio.web.api import openai
 from studio.web.api.conventions import ApiRoute
 from studio.web.api.system import system
-from studio.web.routers import API, PAGES
+from studio.web.app import API, PAGES
 
 FORM = ""
 """Of what only lays a form out anew: a program has no form, and calls what the form would."""

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from studio.web.routers import API, PAGES
+from studio.web.app import API, PAGES
 
 
 def test_every_route_has_an_address_of_its_own() -> None:

@@ -14,8 +14,8 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Run
 from studio.services import experiments
 from studio.services.runs import runs
-from studio.web.accounts.login_page import local_path
-from studio.web.routers import API, PAGES
+from studio.web.accounts.accounts_page import local_path
+from studio.web.app import API, PAGES
 from studio.web.runs import table_export
 from studio.web.runs.table_export import TableData
 from tests.security.raw_requests import Target, send_raw

@@ -30,7 +30,7 @@ from studio.intake.quality.dataset_checks import Finding
 from studio.intake.raw_rows import AssignedSplit, FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers import file_reader
 from studio.intake.readers.option_detection import DetectedOptions, detect_options
-from studio.intake.row_formats.cell_text import to_text
+from studio.intake.row_formats.message_formats import to_text
 from studio.intake.rows.pipeline import (
     EXCLUSION_REASONS,
     ROW_FILES,

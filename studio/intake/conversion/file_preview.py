@@ -19,7 +19,7 @@ from studio.intake.mapping import Mapping
 from studio.intake.problems import problem_message
 from studio.intake.raw_rows import FileNote, RawRow, UnreadableRow
 from studio.intake.readers import file_reader
-from studio.intake.row_formats.cell_text import to_text
+from studio.intake.row_formats.message_formats import to_text
 from studio.intake.row_formats.schema import CanonicalRow
 from studio.intake.rows.pipeline import Candidate, Part, RowOutcome, build_candidates
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from studio.intake.files.limits import MAX_COLUMNS
 from studio.intake.mapping import MAX_COLUMN_NAME_CHARS
-from studio.intake.row_formats.cell_text import is_number, parse_json_cell, to_text
+from studio.intake.row_formats.message_formats import is_number, parse_json_cell, to_text
 
 _MAJORITY = 0.8
 """The share of values that decides the type of a column."""

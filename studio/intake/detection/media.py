@@ -13,7 +13,7 @@ from typing import Any
 
 from studio.errors import InvalidError
 from studio.intake.raw_rows import RawRow
-from studio.intake.row_formats.cell_text import MEDIA_PART_TYPE, is_number, parse_json_cell
+from studio.intake.row_formats.message_formats import MEDIA_PART_TYPE, is_number, parse_json_cell
 
 _MEDIA_NAME = re.compile(
     r"(?:images?|imgs?|pictures?|photos?|pixel_values|audios?|speech|wavs?|videos?|"

@@ -20,8 +20,7 @@ from studio.intake.detection.name_heuristics import (
 from studio.intake.files.encodings import EncodingPreview
 from studio.intake.mapping import Mapping, RowKind, Split
 from studio.intake.raw_rows import RawRow
-from studio.intake.row_formats.cell_text import to_text
-from studio.intake.row_formats.message_formats import unused_keys
+from studio.intake.row_formats.message_formats import to_text, unused_keys
 from studio.intake.row_formats.row_builder import build_row
 from studio.intake.row_formats.schema import UnusableRowError
 from studio.intake.row_formats.threads import ThreadJoiner

@@ -23,7 +23,7 @@ from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, Meter
 from studio.intake.mapping import FileOptions, Separator
 from studio.intake.readers.csv_rows import SEPARATORS, most_frequent_separator
-from studio.intake.row_formats.cell_text import is_number, to_text
+from studio.intake.row_formats.message_formats import is_number, to_text
 
 _MIN_REGULAR_SHARE = 0.9
 """Minimum share of lines that must have as many cells as the first."""

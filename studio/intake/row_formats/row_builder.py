@@ -7,19 +7,17 @@ from typing import Any
 
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import ProblemCode
-from studio.intake.row_formats.cell_text import (
+from studio.intake.row_formats.message_formats import (
     MappedRow,
+    holds_turns,
     is_number,
     parse_json_cell,
-    require_text,
-    to_text,
-)
-from studio.intake.row_formats.message_formats import (
-    holds_turns,
     parse_tools,
     parse_transcript,
     parse_turns,
     parse_turns_or_text,
+    require_text,
+    to_text,
 )
 from studio.intake.row_formats.schema import (
     CanonicalRow,

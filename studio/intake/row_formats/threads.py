@@ -13,7 +13,7 @@ from studio.errors import TooLargeError
 from studio.intake.mapping import Mapping
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import RawRow
-from studio.intake.row_formats.cell_text import MappedRow, to_text
+from studio.intake.row_formats.message_formats import MappedRow, to_text
 from studio.intake.row_formats.row_builder import system_turns, thread_turns
 from studio.intake.row_formats.schema import (
     ConversationRow,

@@ -12,7 +12,7 @@ from studio.intake.mapping import Condition, FilterOp, Mapping
 from studio.intake.problems import ProblemCode, ProblemTally, problem_message
 from studio.intake.raw_rows import RawRow
 from studio.intake.readers.text_rows import row_limit_text
-from studio.intake.row_formats.cell_text import to_text
+from studio.intake.row_formats.message_formats import to_text
 from studio.intake.row_formats.row_builder import build_row, encode_row
 from studio.intake.row_formats.schema import CanonicalRow, UnusableRowError
 from studio.intake.row_formats.threads import ThreadJoiner

@@ -22,8 +22,8 @@ from studio.network.hub_client import Hub, HubFile, HubModel
 from studio.protocols.tasks import TaskDir
 from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
-from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
-from studio.weights.hub_origin import HubOrigin
+from studio.weights import download_filter, model_code, model_facts, model_metadata
+from studio.weights.model_metadata import HubOrigin
 
 MAX_STALLED_TRIES = 5
 """How many tries in a row may bring no more of a file."""
@@ -54,7 +54,7 @@ def download(folder: TaskDir, params: dict[str, Any], report: ReportProgress) ->
     """
     request, settings = DownloadRequest.model_validate(params), Settings()
     hub = Hub(endpoint=settings.hub_endpoint, token=settings.hub_token.get_secret_value())
-    target = settings.models / hub_origin.folder_name(request.repo, request.commit)
+    target = settings.models / model_metadata.folder_name(request.repo, request.commit)
     report("contacting the hub", None)
     listing = hub.model_info(request.repo, request.commit)
     downloader = Downloader(hub, listing, request.commit, folder.files, report)
@@ -64,7 +64,7 @@ def download(folder: TaskDir, params: dict[str, Any], report: ReportProgress) ->
         downloader.download_all(code)
         for path in folder.files.glob("*.py"):
             path.replace(target / path.name)
-    elif hub_origin.read(target) is None:
+    elif model_metadata.read_origin(target) is None:
         _download_model(downloader, request, target)
     return {"location": str(target), "repo": listing.id, "code": model_code.read(target).sha256}
 
@@ -87,7 +87,7 @@ def _download_model(downloader: "Downloader", request: DownloadRequest, target: 
     downloader.report("checking the files", 1.0)
     model_facts.read(stage)
     hashes = {file.name: file.sha256 or file.git for file in files}
-    hub_origin.write(
+    model_metadata.write_origin(
         stage, HubOrigin(repo=downloader.listing.id, commit=request.commit, files=hashes)
     )
     # An existing folder is incomplete, or it would have been found.

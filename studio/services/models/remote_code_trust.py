@@ -13,7 +13,7 @@ from sqlmodel import Session
 from studio.db.owners import current_actor
 from studio.db.tables import Model
 from studio.errors import ConflictError, InvalidError
-from studio.weights import hub_origin, model_code
+from studio.weights import model_code, model_metadata
 from studio.weights.model_code import ModelCode
 
 WARNING = (
@@ -89,7 +89,7 @@ def revoke(model: Model) -> None:
         )
     model.consent = None
     folder = Path(model.location)
-    if hub_origin.read(folder) is not None:
+    if model_metadata.read_origin(folder) is not None:
         for name in model_code.read(folder).files:
             (folder / name).unlink(missing_ok=True)
 

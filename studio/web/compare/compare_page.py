@@ -13,7 +13,7 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import METRICS, direction
-from studio.services.compare import compare, comparisons, curve_groups
+from studio.services.compare import compare, comparisons, seed_noise
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import IGNORED_KEYS, Comparison, SettingDifference
 from studio.services.estimates import run_progress
@@ -114,7 +114,7 @@ def export(db: DB, view: QueryParams) -> Response:
 def _chart_context(db: Session, comparison: Comparison, view: ComparisonQuery) -> dict[str, Any]:
     """Return the data of the charts and their legend."""
     ids = [run.id or 0 for run in comparison.runs]
-    groups = curve_groups.group_runs(comparison.runs, view.group) if view.group else []
+    groups = seed_noise.group_runs(comparison.runs, view.group) if view.group else []
     styles = (
         curve_styles.group_styles(groups)
         if view.group

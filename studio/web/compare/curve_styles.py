@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.services.compare import curve_groups
+from studio.services.compare import seed_noise
 from studio.services.compare.compare import label_runs
-from studio.services.compare.curve_groups import CurveGroup
+from studio.services.compare.seed_noise import CurveGroup
 from studio.services.metrics import metrics
 from studio.services.metrics.metrics import Curves, Series
 
@@ -97,9 +97,9 @@ def load_curves(
         for (run_id, key), run_series in curves.series.items():
             series[key][run_id] = run_series
         return CurveSet(curves, run_styles(chosen), series)
-    groups = curve_groups.group_runs(chosen, along.group)
+    groups = seed_noise.group_runs(chosen, along.group)
     numbers = [min(group.runs) for group in groups]
-    merged = curve_groups.merge_curves(curves, groups, keys)
+    merged = seed_noise.merge_curves(curves, groups, keys)
     by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in merged.items()}
     return CurveSet(curves, group_styles(groups), by_key)
 

@@ -10,7 +10,7 @@ from studio.network.hub_client import Hub as Reader
 from studio.network.hub_client import HubFile, HubModel
 from studio.protocols.tasks import TaskDir
 from studio.runner.tasks import download_model
-from studio.weights import hub_origin, model_facts
+from studio.weights import model_facts, model_metadata
 from tests.fakes.hub_server import Files, HubServer, Repo
 from tests.unit.weights import safetensors_folders
 
@@ -70,7 +70,7 @@ def test_what_came_is_kept_with_its_commit_and_its_hashes(
     first = repo.commit("main")
     repo.push(repo.commits[first] | {"README.md": b"newer"})
     result, _said = fetch(chore, repo, commit=first)
-    origin = hub_origin.read(Path(result["location"]))
+    origin = model_metadata.read_origin(Path(result["location"]))
 
     assert origin is not None
     assert (origin.repo, origin.commit) == ("tiny/one", first)

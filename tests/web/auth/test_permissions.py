@@ -22,11 +22,11 @@ from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services.accounts.owners import TABLES_BY_PATH
 from studio.services.operations.home import open_home
 from studio.settings import Settings
+from studio.web.app import API, PAGES
 from studio.web.auth.permissions import ROUTE_PERMISSIONS
 from studio.web.auth.route_table import RouteInfo, RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
-from studio.web.routers import API, PAGES
 from tests.support.factories import make_recipe, make_run
 from tests.support.visitors import Visitors, make_visitors
 

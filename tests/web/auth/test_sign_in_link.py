@@ -15,7 +15,7 @@ from studio.db.column_types import now
 from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings
-from studio.web.accounts.login_page import local_path
+from studio.web.accounts.accounts_page import local_path
 from studio.web.auth.route_table import RouteTable
 from tests.support.page_reader import parse_page
 from tests.support.visitors import Visitors, make_visitors

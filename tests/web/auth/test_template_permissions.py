@@ -28,10 +28,10 @@ from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.settings import Settings
+from studio.web.app import API, PAGES
 from studio.web.auth.route_table import RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
-from studio.web.routers import API, PAGES
 from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
 from tests.support.page_reader import Node, parse_page
 from tests.support.visitors import Visitors, make_visitors

@@ -5,8 +5,8 @@ import math
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.services.compare import curve_groups
-from studio.services.compare.curve_groups import CurveGroup
+from studio.services.compare import seed_noise
+from studio.services.compare.seed_noise import CurveGroup
 from studio.services.metrics import metrics
 from studio.services.runs import attempts
 from tests.support.factories import make_running, metrics_event
@@ -21,7 +21,7 @@ def told(db: Session, seed: int, points: dict[int, float], precision: str = "bf1
 def test_seeds_of_one_recipe_are_one_group(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0}), told(db, 2, {1: 2.0}), told(db, 1, {1: 3.0}, "fp32")]
 
-    assert curve_groups.group_runs(runs, "seed") == [
+    assert seed_noise.group_runs(runs, "seed") == [
         CurveGroup(label="precision = bf16", runs=[1, 2]),
         CurveGroup(label="precision = fp32", runs=[3]),
     ]
@@ -30,9 +30,7 @@ def test_seeds_of_one_recipe_are_one_group(db: Session) -> None:
 def test_any_setting_makes_groups(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0}), told(db, 2, {1: 2.0})]
 
-    assert [
-        (one.label, one.runs) for one in curve_groups.group_runs(runs, "optimisation.seed")
-    ] == [
+    assert [(one.label, one.runs) for one in seed_noise.group_runs(runs, "optimisation.seed")] == [
         ("seed = 1", [1]),
         ("seed = 2", [2]),
     ]
@@ -41,9 +39,7 @@ def test_any_setting_makes_groups(db: Session) -> None:
 def test_a_group_is_its_mean_between_its_extremes(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0, 2: 2.0}), told(db, 2, {1: 3.0, 2: 6.0})]
     curves = metrics.load_curves(db, [1, 2], ["loss"])
-    (line,) = curve_groups.merge_curves(curves, curve_groups.group_runs(runs, "seed"), ["loss"])[
-        "loss"
-    ]
+    (line,) = seed_noise.merge_curves(curves, seed_noise.group_runs(runs, "seed"), ["loss"])["loss"]
 
     assert (line.mean, line.min, line.max) == ([2.0, 4.0], [1.0, 2.0], [3.0, 6.0])
 
@@ -51,9 +47,7 @@ def test_a_group_is_its_mean_between_its_extremes(db: Session) -> None:
 def test_a_run_is_read_between_its_points_and_never_beyond_them(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0, 3: 3.0}), told(db, 2, {1: 1.0, 2: 4.0, 3: 3.0, 4: 9.0})]
     curves = metrics.load_curves(db, [1, 2], ["loss"])
-    (line,) = curve_groups.merge_curves(curves, curve_groups.group_runs(runs, "seed"), ["loss"])[
-        "loss"
-    ]
+    (line,) = seed_noise.merge_curves(curves, seed_noise.group_runs(runs, "seed"), ["loss"])["loss"]
 
     assert line.mean == [1.0, 3.0, 3.0, 9.0]
 
@@ -61,8 +55,6 @@ def test_a_run_is_read_between_its_points_and_never_beyond_them(db: Session) -> 
 def test_a_group_names_the_run_that_broke_first(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0, 3: math.nan}), told(db, 2, {1: 1.0, 2: math.nan})]
     curves = metrics.load_curves(db, [1, 2], ["loss"])
-    (line,) = curve_groups.merge_curves(curves, curve_groups.group_runs(runs, "seed"), ["loss"])[
-        "loss"
-    ]
+    (line,) = seed_noise.merge_curves(curves, seed_noise.group_runs(runs, "seed"), ["loss"])["loss"]
 
     assert (line.non_finite, line.first_broken, line.broken_run) == ([2, 3], 2, 2)
