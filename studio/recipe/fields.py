@@ -216,7 +216,7 @@ def _field_reference(
         required=info.is_required(),
         default=None if info.is_required() else info.default,
         allowed_values=_allowed_values(info),
-        choices={choice: _choice_title(spec, choice) for choice in _choices(info.annotation)},
+        choices={choice: _choice_title(spec, choice) for choice in choices_of(info.annotation)},
         upstream=f"{section.upstream}.{name.rpartition('.')[2]}" if is_upstreams else "",
     )
 
@@ -225,7 +225,7 @@ def _allowed_values(info: FieldInfo) -> str:
     kinds = [
         kind for kind in get_args(info.annotation) or (info.annotation,) if kind in _TYPE_NAMES
     ]
-    kind = "one of the values below" if _choices(info.annotation) else _TYPE_NAMES[kinds[0]]
+    kind = "one of the values below" if choices_of(info.annotation) else _TYPE_NAMES[kinds[0]]
     bounds = " and ".join(filter(None, map(_bound_text, info.metadata)))
     empty = "; may be left empty" if NoneType in get_args(info.annotation) else ""
     return f"{kind}, {bounds}{empty}" if bounds else f"{kind}{empty}"
@@ -244,8 +244,18 @@ def _format_limit(limit: object) -> str:
     )
 
 
-def _choices(annotation: Any) -> tuple[str, ...]:  # noqa: ANN401 -- annotations have no narrower type
+def choices_of(annotation: object) -> tuple[str, ...]:
+    """Return the values of a `Literal`; none for another type."""
     return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def section_intro(section: type[BaseModel]) -> str:
+    """Return the docstring's first paragraph; the rest is for developers."""
+    return (section.__doc__ or "").partition("\n\n")[0].strip()
+
+
+def title_from_name(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", " ").capitalize()
 
 
 def _choice_title(spec: FieldSpec, choice: str) -> str:

@@ -165,7 +165,7 @@ class MetricCell:
 class Comparison:
     runs: Sequence[Run]
     base: Run
-    settings: dict[str, list[Any]]
+    settings: dict[str, Sequence[Any]]
     """Values in each run by dotted recipe key, in the order of `runs`."""
     differing: tuple[str, ...]
     """Keys whose values differ."""
@@ -187,14 +187,15 @@ def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comp
     base = next((run for run in compared_runs if run.id == base_id), None)
     if base_id is not None and base is None:
         raise InvalidError(f"Run {base_id} is not among the runs compared.", param="base")
-    settings = _recipe_values(compared_runs)
+    differences = diff_recipes(compared_runs)
+    settings = [setting for setting in differences if setting.key != NAME_KEY]
     noise = seed_noise.measure_noise(db, compared_runs)
     return Comparison(
         runs=compared_runs,
         base=base or compared_runs[0],
-        settings=settings,
-        differing=tuple(key for key, values in settings.items() if len(set(map(repr, values))) > 1),
-        differences=diff_recipes(compared_runs),
+        settings={setting.key: setting.values for setting in settings},
+        differing=tuple(setting.key for setting in settings if setting.differs),
+        differences=differences,
         metrics=_metric_cells(db, compared_runs, base or compared_runs[0], noise),
         noise=noise,
         labels=label_runs(compared_runs),
@@ -221,12 +222,6 @@ def list_samples(db: Session, run_ids: Sequence[int]) -> list[Sample]:
     # Descending order puts the stage "after" last within a step.
     order = (col(Sample.position), col(Sample.step), col(Sample.stage).desc(), col(Sample.id))
     return list(db.exec(select(Sample).where(col(Sample.run_id).in_(run_ids)).order_by(*order)))
-
-
-def _recipe_values(compared_runs: Sequence[Run]) -> dict[str, list[Any]]:
-    flat = [flatten(run.recipe.model_dump()) for run in compared_runs]
-    names = dict.fromkeys(name for recipe in flat for name in recipe)
-    return {name: [recipe.get(name) for recipe in flat] for name in names}
 
 
 def _metric_cells(

@@ -215,15 +215,7 @@ def _run_field(name: str, kind: FieldKind, value: Any, title: str, **options: An
 
 
 def _recipe_alias(name: str, key: str, title: str) -> Field:
-    field = recipe_fields()[key]
-    return Field(
-        name=name,
-        kind=field.kind,
-        value=field.value,
-        read=field.read,
-        title=title,
-        choices=field.choices,
-    )
+    return replace(recipe_fields()[key], name=name, title=title)
 
 
 _RUN_FIELDS: dict[str, Field] = {

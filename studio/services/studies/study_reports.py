@@ -1,12 +1,13 @@
 """Reports of precision studies: load the runs' data and compare it with `study_statistics`."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from sqlmodel import Session, col, func, select
+from sqlmodel import Session, col, select
 
 from studio.db.states import RunStatus
 from studio.db.tables import Metric, Run, RunEvent, Study
@@ -130,6 +131,8 @@ def _sort_key(incident: Incident) -> tuple[int, int]:
     return incident.first, incident.run_id
 
 
+IncidentCounts = Counter[tuple[int, IncidentKind]]
+"""Number of incidents by run and kind."""
 CurvesByMode = Mapping[tuple[str, int], Series]
 """A metric by precision and seed, all on one x axis."""
 
@@ -143,14 +146,6 @@ _STATES: dict[RunStatus, study_statistics.State] = {
     RunStatus.FAILED: "failed",
     RunStatus.CANCELLED: "cancelled",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemCounts:
-    """For each run: steps with a non-finite training loss, and alerts."""
-
-    broken: Mapping[int, int]
-    alarms: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +194,12 @@ def build_report(db: Session, study_id: int) -> StudyReport:
     study, study_runs = studies.get(db, study_id), studies.list_runs(db, study_id)
     ids = [run.id or 0 for run in study_runs]
     curves_by_key = {key: metrics.load_curves(db, ids, [key]) for key in ("eval_loss", "loss")}
-    marks = ProblemCounts(_count_broken_steps(db, ids), _count_alarms(db, ids))
+    timeline = build_timeline(db, study_runs)
+    counts: IncidentCounts = Counter()
+    for incident in timeline.incidents:
+        counts[incident.run_id, incident.kind] += incident.count
     trials = [
-        _study_run(run, curves_by_key["eval_loss"], marks, _memory_estimate(db, run))
+        _study_run(run, curves_by_key["eval_loss"], counts, _memory_estimate(db, run))
         for run in study_runs
     ]
     return StudyReport(
@@ -210,7 +208,7 @@ def build_report(db: Session, study_id: int) -> StudyReport:
         findings=study_statistics.compare_precisions(trials),
         curves={key: _gap_curves(study_runs, key, curves) for key, curves in curves_by_key.items()},
         answers=_compare_answers(db, study_runs),
-        timeline=build_timeline(db, study_runs),
+        timeline=timeline,
         devices=sorted(
             {str(name) for run in study_runs if (name := run.resolved.get("device_name"))}
         ),
@@ -229,7 +227,7 @@ def compute_gaps(lines: CurvesByMode) -> dict[str, Series]:
 
 
 def _study_run(
-    run: Run, curves: metrics.Curves, marks: ProblemCounts, estimate: MemoryBreakdown | None
+    run: Run, curves: metrics.Curves, counts: IncidentCounts, estimate: MemoryBreakdown | None
 ) -> StudyRun:
     series = curves.series.get((run.id or 0, "eval_loss"))
     points = zip(curves.x, series.mean, strict=True) if series else ()
@@ -245,8 +243,8 @@ def _study_run(
         peak_memory_bytes=run.metrics.get("peak_memory_bytes"),
         estimated_bytes=estimate.total if estimate else None,
         skipped_steps=_to_int(run.metrics.get("skipped_steps", 0)),
-        broken_steps=marks.broken.get(run.id or 0, 0),
-        alarms=marks.alarms.get(run.id or 0, 0),
+        broken_steps=counts[run.id or 0, "broken"],
+        alarms=counts[run.id or 0, "alarm"],
     )
 
 
@@ -260,25 +258,6 @@ def _memory_estimate(db: Session, run: Run) -> MemoryBreakdown | None:
 
 def _to_int(value: float) -> int:
     return round(value) if math.isfinite(value) else 0
-
-
-def _count_broken_steps(db: Session, ids: Sequence[int]) -> dict[int, int]:
-    """Return how many steps of each run had a non-finite training loss."""
-    query = (
-        select(Metric.run_id, func.count())
-        .where(col(Metric.run_id).in_(ids), Metric.key == "loss", Metric.non_finite != "")
-        .group_by(col(Metric.run_id))
-    )
-    return dict(db.exec(query).all())
-
-
-def _count_alarms(db: Session, ids: Sequence[int]) -> dict[int, int]:
-    query = (
-        select(RunEvent.run_id, func.count())
-        .where(col(RunEvent.run_id).in_(ids), *runs.alarm_conditions())
-        .group_by(col(RunEvent.run_id))
-    )
-    return dict(db.exec(query).all())
 
 
 def _gap_curves(study_runs: Sequence[Run], key: str, curves: metrics.Curves) -> GapCurves:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -163,9 +163,9 @@ class Listing(Out, Generic[T]):
     next_after: int | None
 
     @classmethod
-    def complete(cls, data: Sequence[T]) -> Self:
-        """Return a list that fits on one page."""
-        return cls(data=list(data), has_more=False, next_after=None)
+    def complete(cls, rows: Iterable[Any]) -> Self:
+        """Return a list that fits on one page, of items or of rows with their attributes."""
+        return cls.model_validate({"data": list(rows), "has_more": False, "next_after": None})
 
 
 class ErrorOut(Out):

@@ -24,7 +24,7 @@ from studio.web.compare import comparison_export, curve_styles, sample_table
 from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush
 from studio.web.http.deps import DB
 from studio.web.i18n import formatting
-from studio.web.rendering.render import page, redirect
+from studio.web.rendering.render import attachment_response, page, redirect
 
 router = APIRouter(include_in_schema=False)
 
@@ -108,7 +108,7 @@ def export(db: DB, view: QueryParams) -> Response:
     """Download the comparison as Markdown with charts."""
     saved = comparisons.get(db, view.saved) if view.saved else None
     content = comparison_export.build_zip(db, view, "comparison", saved)
-    return comparison_export.attachment_response(content, "comparison.zip", "application/zip")
+    return attachment_response(content, "comparison.zip", "application/zip")
 
 
 def _chart_context(db: Session, comparison: Comparison, view: ComparisonQuery) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from studio.web.compare import curve_styles
 from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush
 from studio.web.compare.curve_styles import CurveAxis, CurveSet, StyledCurve
 from studio.web.i18n import formatting
+from studio.web.rendering.render import attachment_response
 
 WIDTH, HEIGHT = 960, 400
 LEFT, RIGHT, TOP, BOTTOM = 72, 16, 44, 48
@@ -284,11 +285,6 @@ def zip_response(db: Session, saved: Saved) -> Response:
     name = f"comparison-{saved.id}"
     content = build_zip(db, parse_query(saved.query), name, saved)
     return attachment_response(content, f"{name}.zip", "application/zip")
-
-
-def attachment_response(content: str | bytes, name: str, kind: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(content, media_type=kind, headers=headers)
 
 
 def build_zip(db: Session, view: ComparisonQuery, name: str, saved: Saved | None = None) -> bytes:

@@ -15,6 +15,7 @@ from studio.intake.column_roles import ColumnRole, roles_for_shape
 from studio.intake.conversion.file_preview import FilePreview
 from studio.intake.mapping import KIND_BY_SHAPE, FileOptions, Mapping, Split
 from studio.schemas.validation_errors import field_errors
+from studio.web.forms.recipe_form import nested_values
 
 MAX_COLUMNS = 60
 """Columns that the page can map; use REST for a file with more."""
@@ -169,25 +170,25 @@ def empty_form(seen: FilePreview, options: FileOptions) -> MappingForm:
 
 def parse_form(sent: Values[str, Any]) -> MappingForm:
     """Return the form as it was posted."""
-    columns, roles = _nested_values(sent, "column"), _nested_values(sent, "role")
+    columns, roles = nested_values(sent, "column"), nested_values(sent, "role")
     return MappingForm(
         shape=_text_value(sent, "shape"),
         roles={str(name): str(roles.get(key, "")) for key, name in columns.items()},
         joiner=_json_string(_text_value(sent, "joiner")) or json.dumps("\n\n"),
         system=_text_value(sent, "system").replace("\r\n", "\n"),
-        values=dict(_parse_values(_nested_values(sent, "value"))),
+        values=dict(_parse_values(nested_values(sent, "value"))),
         keep=[
             Filter(**{name: _text_value(row_filter, name) for name in ("column", "op", "value")})
-            for row_filter in _nested_values(sent, "keep").values()
+            for row_filter in nested_values(sent, "keep").values()
             if isinstance(row_filter, dict)
         ][:MAX_FILTERS],
         sample=_text_value(sent, "sample").strip(),
         media=_text_value(sent, "media") or "refuse",
         deduplicate=_text_value(sent, "deduplicate") or "none",
-        split={name: str(value) for name, value in _nested_values(sent, "split").items()},
+        split={name: str(value) for name, value in nested_values(sent, "split").items()},
         exclude=_text_value(sent, "exclude"),
         seed=_text_value(sent, "seed").strip() or "42",
-        file={name: str(value) for name, value in _nested_values(sent, "file").items()},
+        file={name: str(value) for name, value in nested_values(sent, "file").items()},
     )
 
 
@@ -301,11 +302,6 @@ def _parse_values(posted: Values[str, Any]) -> Iterator[tuple[str, dict[str, str
             pairs = (pair for pair in entry.values() if isinstance(pair, dict))
             words = {str(pair.get("raw", "")): str(pair.get("shown", "")) for pair in pairs}
             yield str(entry.get("column", "")), words
-
-
-def _nested_values(posted: Values[str, Any], name: str) -> dict[str, Any]:
-    value = posted.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _text_value(posted: Values[str, Any], name: str) -> str:

@@ -27,6 +27,7 @@ from studio.services.datasets.versions import Part
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.web.forms import choices
+from studio.web.forms.recipe_form import nested_values
 from studio.web.http.deps import Config, PostedForm
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
@@ -278,7 +279,7 @@ def preview_dataset_row(
 def _preview_query(posted: Mapping[str, Any]) -> dict[str, Any]:
     """Read the preview's parameters from a posted recipe form."""
     data, preview_fields, optimisation = (
-        _form_section(posted, name) for name in ("data", "look", "optimisation")
+        nested_values(posted, name) for name in ("data", "look", "optimisation")
     )
     params = {
         "model": posted.get("base_model"),
@@ -292,8 +293,3 @@ def _preview_query(posted: Mapping[str, Any]) -> dict[str, Any]:
         "seed": optimisation.get("seed"),
     }
     return {name: value for name, value in params.items() if value not in (None, "")}
-
-
-def _form_section(posted: Mapping[str, Any], name: str) -> dict[str, Any]:
-    section = posted.get(name)
-    return section if isinstance(section, dict) else {}

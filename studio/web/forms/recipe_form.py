@@ -6,13 +6,20 @@ discriminated by a field such as `kind`, becomes variants of which one is chosen
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from studio.recipe.fields import FieldSpec, field_spec
+from studio.recipe.fields import (
+    FieldSpec,
+    choices_of,
+    field_spec,
+    section_intro,
+    section_types,
+    title_from_name,
+)
 from studio.schemas.field_docs import field_descriptions
 from studio.schemas.validation_errors import field_errors
 
@@ -116,7 +123,7 @@ class _FormState:
     problems: Problems
 
     def nested(self, name: str) -> "_FormState":
-        values, base = _nested_values(self.values, name), _nested_values(self.initial, name)
+        values, base = nested_values(self.values, name), nested_values(self.initial, name)
         return _FormState(values=values, initial=base, problems=self.problems)
 
 
@@ -139,8 +146,8 @@ def fieldset(
 def _fieldset(section: type[BaseModel], state: _FormState, prefix: str) -> Fieldset:
     return Fieldset(
         name=prefix.rstrip("."),
-        title=section.model_config.get("title") or _title_from_name(prefix.rstrip(".")),
-        intro=_intro(section),
+        title=section.model_config.get("title") or title_from_name(prefix.rstrip(".")),
+        intro=section_intro(section),
         inputs=tuple(_inputs(section, state, prefix)),
         sections=tuple(
             _subsection(
@@ -150,7 +157,7 @@ def _fieldset(section: type[BaseModel], state: _FormState, prefix: str) -> Field
                 f"{prefix}{name}.",
             )
             for name, info in section.model_fields.items()
-            if _sections_in(info.annotation)
+            if section_types(info.annotation)
         ),
     )
 
@@ -179,7 +186,7 @@ def _parse_value(info: FieldInfo | None, value: object) -> object:
         return value
     if value == "" and NoneType in get_args(info.annotation):
         return None
-    sections = _sections_in(info.annotation)
+    sections = section_types(info.annotation)
     if not sections or not isinstance(value, Mapping):
         return value
     chosen = _chosen_variant(sections, info, value)
@@ -192,12 +199,12 @@ def _parse_value(info: FieldInfo | None, value: object) -> object:
 
 
 def _subsection(info: FieldInfo, intro: str, state: _FormState, prefix: str) -> Fieldset:
-    sections = _sections_in(info.annotation)
+    sections = section_types(info.annotation)
     if len(sections) == 1:
         return _fieldset(sections[0], state, prefix)
     return Fieldset(
         name=prefix.rstrip("."),
-        title=_title_from_name(prefix.rstrip(".")),
+        title=title_from_name(prefix.rstrip(".")),
         intro=intro,
         variant=_variant_name(_chosen_variant(sections, info, state.values), info),
         variants=tuple(_variant(section, info, state, prefix) for section in sections),
@@ -209,8 +216,8 @@ def _variant(section: type[BaseModel], info: FieldInfo, state: _FormState, prefi
     kind = _variant_name(section, info)
     return Fieldset(
         name=prefix.rstrip("."),
-        title=section.model_config.get("title") or _title_from_name(kind),
-        intro=_intro(section),
+        title=section.model_config.get("title") or title_from_name(kind),
+        intro=section_intro(section),
         inputs=tuple(_inputs(section, state, prefix)),
         variant=kind,
         initial_variant=kind,
@@ -247,20 +254,16 @@ def _inputs(section: type[BaseModel], state: _FormState, prefix: str) -> Iterato
             problem=state.problems.get(prefix + name, ""),
             initial=format_value(state.initial.get(name, default)),
             default=format_value(default),
-            choices=_choices(info.annotation),
+            choices=choices_of(info.annotation),
         )
 
 
 def _widget(annotation: object) -> Widget:
     if annotation is bool:
         return "checkbox"
-    if _choices(annotation):
+    if choices_of(annotation):
         return "select"
     return "number" if {int, float} & {annotation, *get_args(annotation)} else "text"
-
-
-def _choices(annotation: object) -> tuple[str, ...]:
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def format_value(value: object) -> str:
@@ -272,21 +275,7 @@ def format_value(value: object) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _nested_values(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def nested_values(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the values in a group of fields; none if something else was posted."""
     group = values.get(name)
     return group if isinstance(group, Mapping) else {}
-
-
-def _intro(section: type[BaseModel]) -> str:
-    """Return the docstring's first paragraph; the rest is for developers."""
-    return (section.__doc__ or "").partition("\n\n")[0].strip()
-
-
-def _title_from_name(name: str) -> str:
-    return name.rpartition(".")[2].replace("_", " ").capitalize()
-
-
-def _sections_in(annotation: object) -> list[type[BaseModel]]:
-    is_union = get_origin(annotation) in (UnionType, Union)
-    options = get_args(annotation) if is_union else (annotation,)
-    return [item for item in options if isinstance(item, type) and issubclass(item, BaseModel)]

@@ -14,7 +14,13 @@ from studio.failure_codes import FAILURE_CODES
 from studio.failure_codes import FailureCode as Failure
 from studio.methods import METHODS
 from studio.recipe.dotted_keys import nest
-from studio.recipe.fields import FieldReference, field_references, related_fields
+from studio.recipe.fields import (
+    FieldReference,
+    field_references,
+    related_fields,
+    section_intro,
+    title_from_name,
+)
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.web.help import api_reference
 from studio.web.i18n.translation import translate
@@ -101,8 +107,8 @@ def section_fields(entry: FieldReference) -> list[FieldReference]:
 
 def section_title(entry: FieldReference) -> str:
     """Return the title of the entry's section."""
-    group = entry.group.rpartition(".")[2].replace("_", " ").capitalize()
-    return entry.section.model_config.get("title") or group or "What to train"
+    title = entry.section.model_config.get("title") or title_from_name(entry.group)
+    return title or "What to train"
 
 
 def _group_by_section(entries: Iterable[FieldReference]) -> list[Chapter]:
@@ -112,15 +118,11 @@ def _group_by_section(entries: Iterable[FieldReference]) -> list[Chapter]:
     return [
         Chapter(
             title=title,
-            description=_intro(section_entries[0]) if section_entries[0].group else "",
-            entries=section_entries,
+            description=section_intro(rows[0].section) if rows[0].group else "",
+            entries=rows,
         )
-        for title, section_entries in by_title.items()
+        for title, rows in by_title.items()
     ]
-
-
-def _intro(entry: FieldReference) -> str:
-    return (entry.section.__doc__ or "").partition("\n\n")[0].strip()
 
 
 def _contains_all(words: list[str], *texts: str) -> bool:

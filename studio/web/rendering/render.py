@@ -83,6 +83,11 @@ def redirect(request: Request, url: str) -> Response:
     return RedirectResponse(url, status_code=303)
 
 
+def attachment_response(content: str | bytes, name: str, kind: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=kind, headers=headers)
+
+
 def referring_page(request: Request, default: str) -> str:
     """Return the page that sent the request, if it is one of ours, as a path with its query."""
     referrer = urlsplit(request.headers.get("referer", ""))

@@ -22,7 +22,14 @@ from studio.services.search.query_filters import QueryError
 from studio.services.search.run_table import NEWEST_FIRST, TableRow, TableView
 from studio.web.http.deps import DB, Config
 from studio.web.i18n.locale import gettext
-from studio.web.rendering.render import block, page, redirect, referring_page, wants_fragment
+from studio.web.rendering.render import (
+    attachment_response,
+    block,
+    page,
+    redirect,
+    referring_page,
+    wants_fragment,
+)
 from studio.web.runs import run_table as shown
 from studio.web.runs import table_export
 from studio.web.runs.run_table import Row, TableQuery, table_url
@@ -175,10 +182,8 @@ def export(form: str, db: DB, asked: TableParams) -> Response:
     if form not in table_export.FORMATS:
         raise NotFoundError(f"There is no format named {form}.", hint="Use csv, json, md or tex.")
     writer, media_type = table_export.FORMATS[form]
-    headers = {"Content-Disposition": f'attachment; filename="runs.{form}"'}
-    return Response(
-        writer(table_export.load_table(db, asked.to_view)), media_type=media_type, headers=headers
-    )
+    content = writer(table_export.load_table(db, asked.to_view))
+    return attachment_response(content, f"runs.{form}", media_type)
 
 
 @router.post("/runs/bulk")

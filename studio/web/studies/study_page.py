@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -29,7 +29,7 @@ from studio.web.forms import choices
 from studio.web.http.deps import DB
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import ENGLISH, gettext, set_language
-from studio.web.rendering.render import page, redirect
+from studio.web.rendering.render import attachment_response, page, redirect
 from studio.web.study_conclusions import (
     draw_conclusions,
     format_count,
@@ -86,8 +86,8 @@ def finding_row(one: PrecisionResult) -> list[str]:
     return [
         one.precision,
         format_runs(one),
-        format_loss(one.loss),
-        format_gap(one.gap),
+        _format_stats(one.loss, formatting.number),
+        _format_stats(one.gap, format_signed),
         format_versus(one),
         formatting.NO_VALUE if one.lost is None else format_share(one.lost),
         format_speed(one),
@@ -108,18 +108,11 @@ def format_runs(one: PrecisionResult) -> str:
     return ", ".join(counts)
 
 
-def format_loss(found: SampleStats | None) -> str:
+def _format_stats(found: SampleStats | None, format_mean: Callable[[float], str]) -> str:
     if found is None:
         return formatting.NO_VALUE
     spread = "" if found.spread is None else f" ± {format_difference(found.spread)}"
-    return f"{formatting.number(found.mean)}{spread} (n = {found.n})"
-
-
-def format_gap(found: SampleStats | None) -> str:
-    if found is None:
-        return formatting.NO_VALUE
-    spread = "" if found.spread is None else f" ± {format_difference(found.spread)}"
-    return f"{format_signed(found.mean)}{spread} (n = {found.n})"
+    return f"{format_mean(found.mean)}{spread} (n = {found.n})"
 
 
 def format_versus(one: PrecisionResult) -> str:
@@ -448,5 +441,4 @@ def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLi
 
 def _attachment(text: str, ending: str, study_id: int) -> Response:
     name = f"precision-study-{study_id}.{ending}"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(text, media_type=MEDIA_TYPES[ending], headers=headers)
+    return attachment_response(text, name, MEDIA_TYPES[ending])

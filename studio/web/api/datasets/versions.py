@@ -211,11 +211,10 @@ def preview(
 def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
     """List the versions of the dataset, newest first."""
     current, run_counts = datasets.get(db, dataset_id).version, versions.count_runs(db, dataset_id)
-    items = [
+    return Listing.complete(
         _version_out(version, current, run_counts)
         for version in versions.list_versions(db, dataset_id)
-    ]
-    return Listing.complete(items)
+    )
 
 
 @router.post("/versions", status_code=201)
@@ -338,11 +337,8 @@ class RowExclusion(Body):
 def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
     """List the rows that were excluded and why, and the findings in the remaining rows."""
     version = versions.current(db, datasets.get(db, dataset_id))
-    left_out = (
-        [ProblemOut.model_validate(problem) for problem in version.problems] if version else []
-    )
-    listed = [*left_out, *(findings_out(version) or [])]
-    return Listing.complete(listed)
+    left_out = version.problems if version else []
+    return Listing[ProblemOut].complete([*left_out, *(findings_out(version) or [])])
 
 
 @router.post("/look", status_code=202)

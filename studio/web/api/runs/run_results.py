@@ -168,8 +168,7 @@ def manifest(run_id: Id, db: DB, config: Config) -> Response:
 @router.get("/{run_id}/artifacts")
 def listing(run_id: Id, db: DB, config: Config) -> Listing[ArtifactOut]:
     files = artifacts.list_files(run_folder(db, config, run_id).artifacts)
-    items = [ArtifactOut(name=file.name, bytes=file.bytes) for file in files]
-    return Listing.complete(items)
+    return Listing[ArtifactOut].complete(files)
 
 
 @router.get("/{run_id}/artifacts/{name:path}")
@@ -217,11 +216,10 @@ def list_samples(run_id: Id, db: DB) -> Listing[SampleOut]:
     """List the run's sample answers, in the order in which they were generated."""
     runs.get(db, run_id)
     scores = sample_ratings.load_scores(db, [run_id])
-    items = [
+    return Listing.complete(
         _sample_out(sample, scores.get(sample.id or 0))
         for sample in compare.list_samples(db, [run_id])
-    ]
-    return Listing.complete(items)
+    )
 
 
 @samples_router.put("/{run_id}/samples/{position}/rating")
@@ -286,8 +284,8 @@ def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
 @exports_router.get("")
 def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
     runs.get(db, run_id)
-    items = [_export_out(db, export, config) for export in exports.list_for_run(db, run_id)]
-    return Listing.complete(items)
+    found = exports.list_for_run(db, run_id)
+    return Listing.complete(_export_out(db, export, config) for export in found)
 
 
 @exports_router.get("/{export_id}")

@@ -312,8 +312,7 @@ def move(run_id: Id, moved: NewPlace, db: DB) -> RunOut:
 def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
     """List the attempts of the run, oldest first."""
     runs.get(db, run_id)
-    items = [AttemptOut.model_validate(attempt) for attempt in attempts.list_attempts(db, run_id)]
-    return Listing.complete(items)
+    return Listing[AttemptOut].complete(attempts.list_attempts(db, run_id))
 
 
 @router.get("/{run_id}/events")
@@ -371,12 +370,8 @@ class ViewOut(Out):
 def list_fields(db: DB) -> Listing[FieldOut]:
     """List the fields by which runs can be searched, sorted and displayed."""
     metric_keys = metric_summaries.list_keys(db)
-    fields = [
-        field
-        for name in query_fields.list_names(metric_keys)
-        if (field := query_fields.find(name, metric_keys))
-    ]
-    return Listing.complete([FieldOut.model_validate(field) for field in fields])
+    fields = (query_fields.find(name, metric_keys) for name in query_fields.list_names(metric_keys))
+    return Listing[FieldOut].complete(filter(None, fields))
 
 
 @table_router.post("/bulk")
@@ -388,8 +383,7 @@ def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
 
 @table_router.get("/views")
 def saved(db: DB) -> Listing[ViewOut]:
-    views = [ViewOut.model_validate(view) for view in run_table.list_views(db)]
-    return Listing.complete(views)
+    return Listing[ViewOut].complete(run_table.list_views(db))
 
 
 @table_router.post("/views", status_code=201)

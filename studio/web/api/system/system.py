@@ -156,11 +156,7 @@ class NewTest(Body):
 @notifications_router.get("/notifications")
 def ways(config: ConfigWithSecrets) -> Listing[NotificationChannelOut]:
     """List the notification channels as the operator has configured them."""
-    items = [
-        NotificationChannelOut.model_validate(channel)
-        for channel in deliveries.list_channels(config)
-    ]
-    return Listing.complete(items)
+    return Listing[NotificationChannelOut].complete(deliveries.list_channels(config))
 
 
 @notifications_router.get("/deliveries")
