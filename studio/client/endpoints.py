@@ -97,12 +97,12 @@ class PagedRequest(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def page(self, after: int | None) -> ApiRequest[Page[T]]:
-        params = drop_empty({"limit": _PAGE_SIZE, **self.params, "after": after})
+        params = _drop_empty({"limit": _PAGE_SIZE, **self.params, "after": after})
         page_type: Any = Page
         return ApiRequest(method="GET", path=self.path, shape=page_type[self.shape], params=params)
 
 
-def drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != ""}
 
 
@@ -122,7 +122,7 @@ def run(run_id: int) -> ApiRequest[Run]:
 def runs(query: str = "", *, sort: str = "-created", **filters: str | int) -> PagedRequest[Run]:
     """List runs that match a query and filters such as `status="failed"`, `tag`, `precision`."""
     return PagedRequest(
-        path="/runs", shape=Run, params=drop_empty({"q": query, "sort": sort, **filters})
+        path="/runs", shape=Run, params=_drop_empty({"q": query, "sort": sort, **filters})
     )
 
 
@@ -233,7 +233,7 @@ def add_dataset(
         method="POST",
         path="/datasets",
         shape=Dataset,
-        form=drop_empty({"name": name}),
+        form=_drop_empty({"name": name}),
         file=FileUpload(path=Path(path), on_progress=progress),
         key=str(uuid4()),
     )
@@ -307,7 +307,7 @@ def queue() -> ApiRequest[Queue]:
 
 
 def _get_request(path: str, shape: Any, **params: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape defines the response
-    return ApiRequest(method="GET", path=path, shape=shape, params=drop_empty(params))
+    return ApiRequest(method="GET", path=path, shape=shape, params=_drop_empty(params))
 
 
 def _post_request(path: str, shape: Any, body: Any = None) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape defines the response

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from studio.errors import InvalidError
-from studio.weights import download_filter, model_config
-from studio.weights.model_code import read_small_json
+from studio.weights import model_config, model_files
+from studio.weights.model_files import read_small_json
 
 ORIGIN_FILE = "origin.json"
 
@@ -75,8 +75,8 @@ def read(folder: Path) -> ModelMetadata:
 
     """
     return ModelMetadata(
-        licence=_read_licence(folder / download_filter.MODEL_CARD_FILE),
-        context_length=_context_length(read_small_json(folder / download_filter.CONFIG_FILE)),
+        licence=_read_licence(folder / model_files.MODEL_CARD_FILE),
+        context_length=_context_length(read_small_json(folder / model_files.CONFIG_FILE)),
         template_file=_template_file(folder),
         bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
     )
@@ -122,11 +122,11 @@ def _context_length(config: Mapping[str, Any]) -> int | None:
 
 def _template_file(folder: Path) -> str:
     """Return the file with the chat template transformers would use, without reading it all."""
-    for name in (download_filter.TEMPLATE_FILE, "chat_template.json"):
+    for name in (model_files.TEMPLATE_FILE, "chat_template.json"):
         if (folder / name).is_file():
             return name
-    template = read_small_json(folder / download_filter.TOKENIZER_CONFIG_FILE).get("chat_template")
-    return download_filter.TOKENIZER_CONFIG_FILE if template else ""
+    template = read_small_json(folder / model_files.TOKENIZER_CONFIG_FILE).get("chat_template")
+    return model_files.TOKENIZER_CONFIG_FILE if template else ""
 
 
 def check_file_sizes(folder: Path) -> None:
@@ -136,7 +136,7 @@ def check_file_sizes(folder: Path) -> None:
         InvalidError: a file exceeds its limit.
 
     """
-    for name, limit in download_filter.MAX_FILE_BYTES.items():
+    for name, limit in model_files.MAX_FILE_BYTES.items():
         path = folder / name
         if path.is_file() and path.stat().st_size > limit:
             raise InvalidError(

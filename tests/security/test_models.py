@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.errors import InvalidError
-from studio.weights import download_filter, model_config, safetensors_headers
+from studio.weights import model_config, model_files, safetensors_headers
 from studio.weights.safetensors_headers import WEIGHTS_FILE
 from tests.security.raw_requests import Target
 from tests.unit.weights import safetensors_folders
@@ -104,7 +104,7 @@ def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
 def test_nothing_pickled_is_fetched(name: str) -> None:
     offered = ["config.json", "model.safetensors", "tokenizer.json", name]
 
-    assert sorted(download_filter.files_to_download(offered)) == sorted(offered[:3])
+    assert sorted(model_files.files_to_download(offered)) == sorted(offered[:3])
 
 
 def test_the_package_that_runs_kernels_of_the_hub_is_not_installed() -> None:

@@ -22,8 +22,7 @@ from studio.intake.detection.row_shapes import DetectedMapping, detect_mapping, 
 from studio.intake.files.archives import Member, assign_splits, list_members
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import Format
-from studio.intake.files.limits import Limits
-from studio.intake.files.read_progress import ProgressCallback, report_progress, track_path
+from studio.intake.files.limits import Limits, ProgressCallback, report_progress, track_path
 from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, RowKind, Split
 from studio.intake.problems import Problem, ProblemCode, ProblemTally
 from studio.intake.quality.dataset_checks import Finding

@@ -21,8 +21,7 @@ from studio.intake.conversion.converter import (
 from studio.intake.detection.row_shapes import DetectedMapping, UnrecognisedError
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import Format
-from studio.intake.files.limits import Limits, SlowReadingError
-from studio.intake.files.read_progress import ProgressCallback
+from studio.intake.files.limits import Limits, ProgressCallback, SlowReadingError
 from studio.intake.mapping import Mapping
 from studio.intake.quality import dataset_checks
 from studio.settings import without_secrets

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from studio import files
-from studio.intake.files.read_progress import ProgressCallback
+from studio.intake.files.limits import ProgressCallback
 from studio.intake.quality.language_check import RowSample, find_other_languages
 from studio.intake.quality.row_checks import (
     LONG_BYTES,

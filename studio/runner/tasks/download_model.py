@@ -22,7 +22,7 @@ from studio.network.hub_client import Hub, HubFile, HubModel
 from studio.protocols.tasks import TaskDir
 from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
-from studio.weights import download_filter, model_code, model_facts, model_metadata
+from studio.weights import model_facts, model_files, model_metadata
 from studio.weights.model_metadata import HubOrigin
 
 MAX_STALLED_TRIES = 5
@@ -59,25 +59,25 @@ def download(folder: TaskDir, params: dict[str, Any], report: ReportProgress) ->
     listing = hub.model_info(request.repo, request.commit)
     downloader = Downloader(hub, listing, request.commit, folder.files, report)
     if request.code:
-        code = [file for file in listing.files if download_filter.is_code(file.name)]
+        code = [file for file in listing.files if model_files.is_code(file.name)]
         _refuse_large_files(code)
         downloader.download_all(code)
         for path in folder.files.glob("*.py"):
             path.replace(target / path.name)
     elif model_metadata.read_origin(target) is None:
         _download_model(downloader, request, target)
-    return {"location": str(target), "repo": listing.id, "code": model_code.read(target).sha256}
+    return {"location": str(target), "repo": listing.id, "code": model_files.read(target).sha256}
 
 
 def _download_model(downloader: "Downloader", request: DownloadRequest, target: Path) -> None:
     stage, names = downloader.stage, downloader.listing.file_names
-    download_filter.check_hub_files(downloader.listing.id, names)
+    model_files.check_hub_files(downloader.listing.id, names)
     files_by_name = {file.name: file for file in downloader.listing.files}
-    files = [files_by_name[name] for name in download_filter.files_to_download(names)]
+    files = [files_by_name[name] for name in model_files.files_to_download(names)]
     _refuse_large_files(files)
     refuse_if_disk_full(stage, files)
     downloader.set_total(files)
-    small_files = [file for file in files if not download_filter.is_weights(file.name)]
+    small_files = [file for file in files if not model_files.is_weights(file.name)]
     downloader.download_all(small_files)
     # These files may rule the model out before anything large is downloaded.
     facts = model_facts.from_config(stage)
@@ -97,7 +97,7 @@ def _download_model(downloader: "Downloader", request: DownloadRequest, target: 
 
 def _refuse_large_files(files: list[HubFile]) -> None:
     for file in files:
-        limit = download_filter.max_bytes(file.name)
+        limit = model_files.max_bytes(file.name)
         if limit is not None and file.size > limit:
             raise InvalidError(f"{file.name} is unreasonably large: {_format_size(file.size)}.")
 

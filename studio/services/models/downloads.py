@@ -15,7 +15,7 @@ from studio.network.hub_client import Hub, HubModel
 from studio.services.models import models, remote_code_trust
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.weights import download_filter, safetensors_headers
+from studio.weights import model_files, safetensors_headers
 
 KIND = "download"
 _LISTED_STATUSES = frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED})
@@ -91,10 +91,10 @@ def inspect_repo(settings: Settings, repo: str, revision: str) -> HubModel:
 def inspect_repo_on(hub: Hub, repo: str, revision: str = "") -> HubModel:
     """Do what `inspect_repo` does, with a given hub client."""
     hub_model = hub.model_info(repo, revision)
-    download_filter.check_hub_files(hub_model.id, hub_model.file_names)
+    model_files.check_hub_files(hub_model.id, hub_model.file_names)
     if hub_model.gated:
         # Anyone can list a gated model's files; reading one shows whether access is granted.
-        config = next(file for file in hub_model.files if file.name == download_filter.CONFIG_FILE)
+        config = next(file for file in hub_model.files if file.name == model_files.CONFIG_FILE)
         with hub.open(hub_model.id, hub_model.commit, config, 0):
             pass
     return hub_model
@@ -199,7 +199,7 @@ def _describe_model(hub_model: HubModel, local_model: Model | None) -> DownloadO
     ]
     refusal, hint = "", ""
     try:
-        download_filter.check_hub_files(hub_model.id, hub_model.file_names)
+        model_files.check_hub_files(hub_model.id, hub_model.file_names)
     except InvalidError as error:
         refusal, hint = error.message, error.hint
     return DownloadOffer(

@@ -16,8 +16,8 @@ from studio.methods import model_compatibility
 from studio.network import hub_client
 from studio.services.models import remote_code_trust
 from studio.services.storage import atomic_dirs
-from studio.weights import download_filter, model_metadata, safetensors_headers
 from studio.weights import model_facts as weights
+from studio.weights import model_files, model_metadata, safetensors_headers
 
 _FOLDERS = frozenset({"models", "runs"})
 """Folders in the home that hold models."""
@@ -230,7 +230,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
     """
     try:
-        values = weights.read_config(folder / download_filter.CONFIG_FILE)
+        values = weights.read_config(folder / model_files.CONFIG_FILE)
         names = [path.name for path in folder.iterdir()] if values else []
     except OSError as error:
         raise InvalidError(
@@ -242,7 +242,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
             hint="A model folder has config.json and .safetensors files.",
             param="base_model",
         )
-    download_filter.check_folder_files(str(folder), names)
+    model_files.check_folder_files(str(folder), names)
     model_metadata.check_file_sizes(folder)
     return {name: values[name] for name in _FACTS if name in values} | _weight_facts(folder)
 

@@ -13,8 +13,8 @@ from sqlmodel import Session
 from studio.db.owners import current_actor
 from studio.db.tables import Model
 from studio.errors import ConflictError, InvalidError
-from studio.weights import model_code, model_metadata
-from studio.weights.model_code import ModelCode
+from studio.weights import model_files, model_metadata
+from studio.weights.model_files import ModelCode
 
 WARNING = (
     "This runs third-party code with all permissions of the studio: it can read, change and upload "
@@ -26,7 +26,7 @@ WARNING = (
 def inspect_code(model: Model) -> ModelCode:
     """Return the custom code a model names; nothing for a model that is not on this disk."""
     folder = Path(model.location)
-    return model_code.read(folder) if folder.is_absolute() else ModelCode()
+    return model_files.read(folder) if folder.is_absolute() else ModelCode()
 
 
 def try_inspect_code(model: Model) -> tuple[ModelCode | None, str]:
@@ -90,7 +90,7 @@ def revoke(model: Model) -> None:
     model.consent = None
     folder = Path(model.location)
     if model_metadata.read_origin(folder) is not None:
-        for name in model_code.read(folder).files:
+        for name in model_files.read(folder).files:
             (folder / name).unlink(missing_ok=True)
 
 
@@ -134,7 +134,7 @@ def require_no_code(folder: Path) -> None:
         InvalidError: It has.
 
     """
-    code = model_code.read(folder)
+    code = model_files.read(folder)
     if code.requested:
         raise _code_refused_error(
             str(folder), code, "Add it on the Models page, and allow its code there."

@@ -25,7 +25,7 @@ from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.weights import download_filter, model_metadata
+from studio.weights import model_files, model_metadata
 from studio.weights.model_facts import ModelFacts
 
 MODELS_PAGE = "/models"
@@ -167,10 +167,7 @@ def _lacks_template(db: Session, name: str) -> bool:
     """Tell whether a local model has no chat template; False for a model not on this disk."""
     try:
         folder = Path(models.require(db, name))
-        if (
-            not folder.is_absolute()
-            or not (folder / download_filter.TOKENIZER_CONFIG_FILE).is_file()
-        ):
+        if not folder.is_absolute() or not (folder / model_files.TOKENIZER_CONFIG_FILE).is_file():
             return False
         return not model_metadata.read(folder).template_file
     except (InvalidError, OSError):

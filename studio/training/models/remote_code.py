@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from studio.errors import InvalidError, TrainingError
-from studio.weights import model_code as brought
+from studio.weights import model_files as brought
 
 _AUTO_CLASS = "AutoModelForCausalLM"
 

@@ -1,10 +1,10 @@
 """Help pages: settings, precisions, failures, keyboard shortcuts, the tour and the API."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -22,12 +22,162 @@ from studio.recipe.fields import (
     title_from_name,
 )
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.web.help import api_reference
 from studio.web.i18n.translation import translate
 from studio.web.rendering.navigation import SHORTCUTS
 from studio.web.rendering.render import block, page
 
 router = APIRouter(include_in_schema=False)
+
+
+_SCHEMAS = "#/components/schemas/"
+_PARAMETERS = "#/components/parameters/"
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueType:
+    """The type of a value, in words, and the schema that they name, if any."""
+
+    text: str
+    schema: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiField:
+    name: str
+    location: str
+    """path, query, header, form or body; empty in a schema."""
+    type: ValueType
+    is_required: bool
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    method: str
+    path: str
+    title: str
+    description: str
+    parameters: tuple[ApiField, ...]
+    responses: tuple[tuple[str, ValueType], ...]
+    """Successful responses, by status."""
+
+    @property
+    def anchor(self) -> str:
+        return f"{self.method.lower()}{self.path}".translate(_ANCHOR_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    name: str
+    description: str
+    fields: tuple[ApiField, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiReference:
+    endpoints_by_tag: Mapping[str, tuple[Endpoint, ...]]
+    """Endpoints by tag."""
+    schemas: tuple[Schema, ...]
+
+
+_ANCHOR_CHARS = str.maketrans({"/": "-", "{": "", "}": "", ":": "-"})
+
+
+def parse_document(document: Document) -> ApiReference:
+    """Return the endpoints and schemas of an OpenAPI document."""
+    by_group: dict[str, list[Endpoint]] = {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            group = operation.get("tags", ["other"])[0].capitalize()
+            by_group.setdefault(group, []).append(_endpoint(document, method, path, operation))
+    shapes = document["components"]["schemas"]
+    return ApiReference(
+        endpoints_by_tag={group: tuple(endpoints) for group, endpoints in by_group.items()},
+        schemas=tuple(_schema(name, shapes[name]) for name in sorted(shapes)),
+    )
+
+
+def _endpoint(document: Document, method: str, path: str, operation: Mapping[str, Any]) -> Endpoint:
+    return Endpoint(
+        method=method.upper(),
+        path=path,
+        title=operation.get("summary", ""),
+        description=operation.get("description", ""),
+        parameters=(*_parameters(document, operation), *_body(document, operation)),
+        responses=tuple(
+            (status, _response_type(response))
+            for status, response in operation["responses"].items()
+            if status.startswith("2")
+        ),
+    )
+
+
+def _parameters(document: Document, operation: Mapping[str, Any]) -> Iterator[ApiField]:
+    for entry in operation.get("parameters", ()):
+        name = entry.get("$ref", "").removeprefix(_PARAMETERS)
+        parameter = document["components"]["parameters"][name] if name else entry
+        yield ApiField(
+            name=parameter["name"],
+            location=parameter["in"],
+            type=_value_type(parameter["schema"]),
+            is_required=parameter.get("required", False),
+            description=parameter.get("description", ""),
+        )
+
+
+def _body(document: Document, operation: Mapping[str, Any]) -> Iterator[ApiField]:
+    for media, content in operation.get("requestBody", {}).get("content", {}).items():
+        schema = content["schema"]
+        name = schema.get("$ref", "").removeprefix(_SCHEMAS)
+        body_schema = document["components"]["schemas"][name] if name else schema
+        yield from _fields(body_schema, "form" if media.startswith("multipart/") else "body")
+
+
+def _schema(name: str, schema: Mapping[str, Any]) -> Schema:
+    return Schema(
+        name=name, description=schema.get("description", ""), fields=tuple(_fields(schema, ""))
+    )
+
+
+def _fields(schema: Mapping[str, Any], place: str) -> Iterator[ApiField]:
+    required = set(schema.get("required", ()))
+    for name, field_schema in schema.get("properties", {}).items():
+        yield ApiField(
+            name=name,
+            location=place,
+            type=_value_type(field_schema),
+            is_required=name in required,
+            description=field_schema.get("description", ""),
+        )
+
+
+def _response_type(response: Mapping[str, Any]) -> ValueType:
+    for media, content in response.get("content", {}).items():
+        if media == "application/json":
+            return _value_type(content.get("schema", {}))
+        return ValueType(text=media)
+    return ValueType(text="nothing")
+
+
+def _value_type(schema: Mapping[str, Any]) -> ValueType:
+    """Describe a schema in a few words; a named schema by its name."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(_SCHEMAS)
+        return ValueType(text=name, schema=name)
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices:
+        kinds = [_value_type(choice) for choice in choices]
+        shape = next((kind.schema for kind in kinds if kind.schema), "")
+        return ValueType(text=" or ".join(dict.fromkeys(kind.text for kind in kinds)), schema=shape)
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return ValueType(text=", ".join(map(str, values)))
+    if schema.get("type") == "array":
+        item_type = _value_type(schema.get("items", {}))
+        return ValueType(text=f"list of {item_type.text}", schema=item_type.schema)
+    return ValueType(text=str(schema.get("format") or schema.get("type", "anything")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +328,6 @@ def failures(request: Request) -> Response:
 @router.get("/docs")
 def api_docs(request: Request) -> Response:
     """Show every endpoint and schema of the OpenAPI document on one page."""
-    reference = api_reference.parse_document(request.app.openapi())
+    reference = parse_document(request.app.openapi())
     address = str(request.base_url).rstrip("/")
     return page(request, "help/api.html", reference=reference, address=address)

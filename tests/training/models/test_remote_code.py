@@ -10,7 +10,7 @@ import pytest
 
 from studio.protocols.events import Failed, Finished
 from studio.protocols.run_dir import JobSpec, RunDir
-from studio.weights import model_code
+from studio.weights import model_files
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -80,7 +80,7 @@ def test_code_that_nobody_allowed_does_not_run(tmp_path: Path, own: Path, ran: P
 def test_code_that_was_allowed_runs_and_the_model_learns(
     tmp_path: Path, own: Path, ran: Path
 ) -> None:
-    run = train(tmp_path, own, model_code.read(own).sha256)
+    run = train(tmp_path, own, model_files.read(own).sha256)
 
     assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
     assert ran.exists()
@@ -88,7 +88,7 @@ def test_code_that_was_allowed_runs_and_the_model_learns(
 
 
 def test_code_that_has_changed_since_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
-    allowed = model_code.read(own).sha256
+    allowed = model_files.read(own).sha256
     with (own / "modeling_own.py").open("a") as file:
         file.write("# changed\n")
     end = tiny.last_event(train(tmp_path, own, allowed))
@@ -101,7 +101,7 @@ def test_code_of_another_repository_does_not_run(tmp_path: Path, own: Path, ran:
     config = json.loads((own / "config.json").read_text())
     config["auto_map"]["AutoModelForCausalLM"] = "evil/repo--modeling_own.OwnForCausalLM"
     (own / "config.json").write_text(json.dumps(config))
-    end = tiny.last_event(train(tmp_path, own, model_code.read(own).sha256))
+    end = tiny.last_event(train(tmp_path, own, model_files.read(own).sha256))
 
     assert isinstance(end, Failed)
     assert (end.code, ran.exists()) == ("needs_remote_code", False)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from studio.client import discovery
+from studio.client import transports
 
 
 def test_it_is_on_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STUDIO_URL", raising=False)
 
-    assert discovery.resolve_settings(None, None).base_url == "http://127.0.0.1:8000/api/v1"
+    assert transports.resolve_settings(None, None).base_url == "http://127.0.0.1:8000/api/v1"
 
 
 def test_the_environment_says_where_and_an_argument_says_it_better(
@@ -21,8 +21,8 @@ def test_the_environment_says_where_and_an_argument_says_it_better(
     monkeypatch.setenv("STUDIO_URL", "https://studio.example.org/")
     monkeypatch.setenv("STUDIO_TOKEN", "mine")
     found, told = (
-        discovery.resolve_settings(None, None),
-        discovery.resolve_settings("http://localhost:1", "other"),
+        transports.resolve_settings(None, None),
+        transports.resolve_settings("http://localhost:1", "other"),
     )
 
     assert (found.base_url, found.headers) == (
@@ -49,7 +49,7 @@ def test_the_token_of_this_machine_is_for_this_machine(
     monkeypatch.setenv("STUDIO_HOME", str(tmp_path))
     (tmp_path / "api_token").write_text("kept\n")
 
-    assert discovery.resolve_settings(url, None).headers == headers
+    assert transports.resolve_settings(url, None).headers == headers
 
 
 @pytest.mark.parametrize("module", ["studio.client", "studio.cli"])

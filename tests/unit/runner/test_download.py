@@ -224,7 +224,7 @@ def test_code_comes_only_when_it_is_asked_for(
 def test_code_that_is_too_large_is_refused_before_any_of_it_comes(
     chore: TaskDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("studio.weights.download_filter.MAX_CODE_BYTES", 10)
+    monkeypatch.setattr("studio.weights.model_files.MAX_CODE_BYTES", 10)
     repo = hub.model("tiny/one", files(tmp_path) | {"a.py": b"1", "own.py": b"1" * 11})
     with pytest.raises(InvalidError, match=r"own\.py is unreasonably large"):
         fetch(chore, repo, code=True)

@@ -3,14 +3,14 @@
 import pytest
 
 from studio.errors import InvalidError
-from studio.weights import download_filter
+from studio.weights import model_files
 
 WHOLE = ["config.json", "model.safetensors", "tokenizer.json", "README.md"]
 
 
 def test_only_what_training_reads_is_chosen() -> None:
     others = ["pytorch_model.bin", "optimizer.pt", "model.ckpt", "modeling_own.py", "onnx/m.onnx"]
-    found = download_filter.files_to_download(
+    found = model_files.files_to_download(
         [*WHOLE, *others, "original/model.safetensors", "../config.json"]
     )
 
@@ -21,7 +21,7 @@ def test_shards_come_after_their_index_and_once_only() -> None:
     shards = [f"model-0000{i}-of-00002.safetensors" for i in (2, 1)]
     names = ["config.json", "model.safetensors.index.json", "consolidated.safetensors", *shards]
 
-    assert download_filter.files_to_download(names) == [
+    assert model_files.files_to_download(names) == [
         "config.json",
         "model.safetensors.index.json",
         *reversed(shards),
@@ -30,19 +30,19 @@ def test_shards_come_after_their_index_and_once_only() -> None:
 
 def test_pickled_weights_on_the_hub_are_refused_with_a_way_out() -> None:
     with pytest.raises(InvalidError) as refused:
-        download_filter.check_hub_files("a/b", ["config.json", "pytorch_model.bin"])
+        model_files.check_hub_files("a/b", ["config.json", "pytorch_model.bin"])
 
     assert refused.value.message == (
         "a/b has no safetensors: its weights are pickled, and loading them can run code."
     )
-    assert download_filter.CONVERTER_URL in refused.value.hint
+    assert model_files.CONVERTER_URL in refused.value.hint
 
 
 def test_a_repository_without_any_weights_is_refused() -> None:
     with pytest.raises(InvalidError, match="has no trainable weights"):
-        download_filter.check_hub_files("a/b", ["config.json", "model.gguf"])
+        model_files.check_hub_files("a/b", ["config.json", "model.gguf"])
 
 
 def test_pickle_beside_safetensors_is_no_fault() -> None:
-    download_filter.check_folder_files("/m", ["model.safetensors", "training_args.bin"])
-    download_filter.check_hub_files("a/b", [*WHOLE, "pytorch_model.bin"])
+    model_files.check_folder_files("/m", ["model.safetensors", "training_args.bin"])
+    model_files.check_hub_files("a/b", [*WHOLE, "pytorch_model.bin"])

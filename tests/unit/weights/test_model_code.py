@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.weights import model_code
+from studio.weights import model_files
 
 OWN = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
 
@@ -19,7 +19,7 @@ def write(folder: Path, wanted: object, **files: str) -> Path:
 
 
 def test_code_is_wanted_where_a_config_names_it(tmp_path: Path) -> None:
-    found = model_code.read(write(tmp_path, OWN, modeling_own="1"))
+    found = model_files.read(write(tmp_path, OWN, modeling_own="1"))
 
     assert (found.requested, found.files, found.missing_files) == (
         ("configuration_own.OwnConfig", "modeling_own.Own"),
@@ -32,25 +32,25 @@ def test_a_tokenizer_may_want_it_alone(tmp_path: Path) -> None:
     asked = {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(asked))
 
-    assert model_code.read(tmp_path).requested == ("tokenization_own.Own",)
+    assert model_files.read(tmp_path).requested == ("tokenization_own.Own",)
 
 
 def test_files_that_nobody_asks_for_are_no_code(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "train.py").write_text("print()")
 
-    assert model_code.read(tmp_path) == model_code.ModelCode()
+    assert model_files.read(tmp_path) == model_files.ModelCode()
 
 
 def test_any_change_of_any_file_changes_the_hash(tmp_path: Path) -> None:
-    before = model_code.read(write(tmp_path, OWN, modeling_own="1", beside="1")).sha256
-    after = model_code.read(write(tmp_path, OWN, beside="2")).sha256
+    before = model_files.read(write(tmp_path, OWN, modeling_own="1", beside="1")).sha256
+    after = model_files.read(write(tmp_path, OWN, beside="2")).sha256
 
     assert before != after
 
 
 def test_code_of_other_repositories_is_told_apart(tmp_path: Path) -> None:
-    found = model_code.read(write(tmp_path, {"AutoConfig": "evil/repo--modeling.Own"}))
+    found = model_files.read(write(tmp_path, {"AutoConfig": "evil/repo--modeling.Own"}))
 
     assert (found.external, found.missing_files) == (("evil/repo--modeling.Own",), ())
 
@@ -59,4 +59,4 @@ def test_code_of_other_repositories_is_told_apart(tmp_path: Path) -> None:
 def test_a_config_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer_config.json").write_text(content)
     with pytest.raises(InvalidError):
-        model_code.read(tmp_path)
+        model_files.read(tmp_path)

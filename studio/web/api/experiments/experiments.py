@@ -17,8 +17,8 @@ from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.studies import studies, study_reports
+from studio.services.studies.studies import GapVerdict, State
 from studio.services.studies.study_reports import IncidentKind
-from studio.services.studies.study_statistics import GapVerdict, State
 from studio.web.api.conventions import (
     After,
     ApiRoute,
@@ -177,7 +177,7 @@ class EstimateOut(Out):
 
 
 class FindingOut(Out):
-    """The results of one precision, computed in `studio.services.studies.study_statistics`."""
+    """The results of one precision, computed in `studio.services.studies.studies`."""
 
     precision: str
     states: dict[State, int]
