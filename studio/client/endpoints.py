@@ -9,20 +9,7 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from studio.client.schemas import (
-    Comparison,
-    Curves,
-    Dataset,
-    Experiment,
-    File,
-    Model,
-    Page,
-    Queue,
-    Run,
-    Sweep,
-    SweepPreview,
-    Task,
-)
+from studio.client import schemas
 
 T = TypeVar("T")
 ProgressCallback = Callable[[int, int], object]
@@ -96,9 +83,9 @@ class PagedRequest(Generic[T]):
     shape: type[T]
     params: Mapping[str, Any] = field(default_factory=dict)
 
-    def page(self, after: int | None) -> ApiRequest[Page[T]]:
+    def page(self, after: int | None) -> ApiRequest[schemas.Page[T]]:
         params = _drop_empty({"limit": _PAGE_SIZE, **self.params, "after": after})
-        page_type: Any = Page
+        page_type: Any = schemas.Page
         return ApiRequest(method="GET", path=self.path, shape=page_type[self.shape], params=params)
 
 
@@ -109,26 +96,28 @@ def _drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
 Recipe = Mapping[str, Any]
 
 
-def submit_run(name: str, recipe: Recipe, *, notes: str = "") -> ApiRequest[Run]:
+def submit_run(name: str, recipe: Recipe, *, notes: str = "") -> ApiRequest[schemas.Run]:
     """Create an experiment from a recipe, and queue its first run."""
-    return _create_request("/runs", Run, {"name": name, "recipe": recipe, "notes": notes})
+    return _create_request("/runs", schemas.Run, {"name": name, "recipe": recipe, "notes": notes})
 
 
-def run(run_id: int) -> ApiRequest[Run]:
+def run(run_id: int) -> ApiRequest[schemas.Run]:
     """Get a run."""
-    return _get_request(f"/runs/{run_id}", Run)
+    return _get_request(f"/runs/{run_id}", schemas.Run)
 
 
-def runs(query: str = "", *, sort: str = "-created", **filters: str | int) -> PagedRequest[Run]:
+def runs(
+    query: str = "", *, sort: str = "-created", **filters: str | int
+) -> PagedRequest[schemas.Run]:
     """List runs that match a query and filters such as `status="failed"`, `tag`, `precision`."""
     return PagedRequest(
-        path="/runs", shape=Run, params=_drop_empty({"q": query, "sort": sort, **filters})
+        path="/runs", shape=schemas.Run, params=_drop_empty({"q": query, "sort": sort, **filters})
     )
 
 
-def change_run(run_id: int, **changes: Any) -> ApiRequest[Run]:  # noqa: ANN401 -- any field of the API
+def change_run(run_id: int, **changes: Any) -> ApiRequest[schemas.Run]:  # noqa: ANN401 -- any field of the API
     """Change name, notes, tags or priority; hold, archive or trash the run."""
-    return ApiRequest(method="PATCH", path=f"/runs/{run_id}", shape=Run, body=changes)
+    return ApiRequest(method="PATCH", path=f"/runs/{run_id}", shape=schemas.Run, body=changes)
 
 
 def delete_run(run_id: int) -> ApiRequest[None]:
@@ -136,36 +125,36 @@ def delete_run(run_id: int) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", path=f"/runs/{run_id}")
 
 
-def cancel_run(run_id: int) -> ApiRequest[Run]:
-    return _post_request(f"/runs/{run_id}/cancel", Run)
+def cancel_run(run_id: int) -> ApiRequest[schemas.Run]:
+    return _post_request(f"/runs/{run_id}/cancel", schemas.Run)
 
 
-def keep_run(run_id: int) -> ApiRequest[Run]:
+def keep_run(run_id: int) -> ApiRequest[schemas.Run]:
     """Stop a run, and keep the model trained so far as its result."""
-    return _post_request(f"/runs/{run_id}/keep", Run)
+    return _post_request(f"/runs/{run_id}/keep", schemas.Run)
 
 
-def pause_run(run_id: int) -> ApiRequest[Run]:
-    return _post_request(f"/runs/{run_id}/pause", Run)
+def pause_run(run_id: int) -> ApiRequest[schemas.Run]:
+    return _post_request(f"/runs/{run_id}/pause", schemas.Run)
 
 
-def resume_run(run_id: int) -> ApiRequest[Run]:
-    return _post_request(f"/runs/{run_id}/resume", Run)
+def resume_run(run_id: int) -> ApiRequest[schemas.Run]:
+    return _post_request(f"/runs/{run_id}/resume", schemas.Run)
 
 
-def retry_run(run_id: int, *, from_start: bool = False) -> ApiRequest[Run]:
+def retry_run(run_id: int, *, from_start: bool = False) -> ApiRequest[schemas.Run]:
     """Retry a failed or cancelled run from its newest checkpoint, or restart it from step 0."""
     start_point = "start" if from_start else "checkpoint"
-    return _post_request(f"/runs/{run_id}/retry", Run, {"from": start_point})
+    return _post_request(f"/runs/{run_id}/retry", schemas.Run, {"from": start_point})
 
 
-def move_run(run_id: int, place: int) -> ApiRequest[Run]:
-    return _post_request(f"/runs/{run_id}/move", Run, {"place": place})
+def move_run(run_id: int, place: int) -> ApiRequest[schemas.Run]:
+    return _post_request(f"/runs/{run_id}/move", schemas.Run, {"place": place})
 
 
-def rerun(run_id: int, overrides: Recipe | None = None) -> ApiRequest[Run]:
+def rerun(run_id: int, overrides: Recipe | None = None) -> ApiRequest[schemas.Run]:
     """Queue the recipe of a run again, with some values overridden."""
-    return _create_request(f"/runs/{run_id}/again", Run, {"overrides": overrides or {}})
+    return _create_request(f"/runs/{run_id}/again", schemas.Run, {"overrides": overrides or {}})
 
 
 def metrics(
@@ -175,30 +164,30 @@ def metrics(
     x: str = "step",
     buckets: int = 1000,
     between: tuple[float | None, float | None] = (None, None),
-) -> ApiRequest[Curves]:
+) -> ApiRequest[schemas.Curves]:
     """Get the metrics of a run along an axis; by default all metrics by step."""
     params = {"keys": ",".join(keys), "x": x, "buckets": buckets}
     bounds = {"from": between[0], "to": between[1]}
-    return _get_request(f"/runs/{run_id}/metrics", Curves, **params, **bounds)
+    return _get_request(f"/runs/{run_id}/metrics", schemas.Curves, **params, **bounds)
 
 
-def artifacts(run_id: int) -> ApiRequest[Page[File]]:
-    return _get_request(f"/runs/{run_id}/artifacts", Page[File])
+def artifacts(run_id: int) -> ApiRequest[schemas.Page[schemas.File]]:
+    return _get_request(f"/runs/{run_id}/artifacts", schemas.Page[schemas.File])
 
 
-def experiments() -> PagedRequest[Experiment]:
-    return PagedRequest(path="/experiments", shape=Experiment)
+def experiments() -> PagedRequest[schemas.Experiment]:
+    return PagedRequest(path="/experiments", shape=schemas.Experiment)
 
 
-def experiment(experiment_id: int) -> ApiRequest[Experiment]:
-    return _get_request(f"/experiments/{experiment_id}", Experiment)
+def experiment(experiment_id: int) -> ApiRequest[schemas.Experiment]:
+    return _get_request(f"/experiments/{experiment_id}", schemas.Experiment)
 
 
 def create_experiment(
     name: str, recipe: Recipe, *, notes: str = "", tags: Sequence[str] = ()
-) -> ApiRequest[Experiment]:
+) -> ApiRequest[schemas.Experiment]:
     body = {"name": name, "recipe": recipe, "notes": notes, "tags": list(tags)}
-    return _create_request("/experiments", Experiment, body)
+    return _create_request("/experiments", schemas.Experiment, body)
 
 
 def run_experiment(
@@ -207,103 +196,109 @@ def run_experiment(
     overrides: Recipe | None = None,
     sweep: Mapping[str, Sequence[Any]] | None = None,
     priority: int = 0,
-) -> ApiRequest[Page[Run]]:
+) -> ApiRequest[schemas.Page[schemas.Run]]:
     """Queue one run, or one per combination of values: `{"precision": ["fp32", "bf16"]}`."""
     body = {"overrides": overrides or {}, "sweep": sweep or {}, "priority": priority}
-    return _create_request(f"/experiments/{experiment_id}/runs", Page[Run], body)
+    return _create_request(f"/experiments/{experiment_id}/runs", schemas.Page[schemas.Run], body)
 
 
 def delete_experiment(experiment_id: int) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", path=f"/experiments/{experiment_id}")
 
 
-def datasets() -> PagedRequest[Dataset]:
-    return PagedRequest(path="/datasets", shape=Dataset)
+def datasets() -> PagedRequest[schemas.Dataset]:
+    return PagedRequest(path="/datasets", shape=schemas.Dataset)
 
 
-def dataset(dataset_id: int) -> ApiRequest[Dataset]:
-    return _get_request(f"/datasets/{dataset_id}", Dataset)
+def dataset(dataset_id: int) -> ApiRequest[schemas.Dataset]:
+    return _get_request(f"/datasets/{dataset_id}", schemas.Dataset)
 
 
 def add_dataset(
     path: Path | str, *, name: str = "", progress: ProgressCallback = lambda _sent, _size: None
-) -> ApiRequest[Dataset]:
+) -> ApiRequest[schemas.Dataset]:
     """Upload a file; `progress` is called with the sent and the total bytes."""
     return ApiRequest(
         method="POST",
         path="/datasets",
-        shape=Dataset,
+        shape=schemas.Dataset,
         form=_drop_empty({"name": name}),
         file=FileUpload(path=Path(path), on_progress=progress),
         key=str(uuid4()),
     )
 
 
-def import_dataset(source: Mapping[str, Any], *, name: str = "") -> ApiRequest[Task]:
+def import_dataset(source: Mapping[str, Any], *, name: str = "") -> ApiRequest[schemas.Task]:
     """Import from a source such as `{"kind": "url", "url": …}` or `{"kind": "hub", "id": …}`."""
-    return _create_request("/datasets", Task, {"source": source, "name": name})
+    return _create_request("/datasets", schemas.Task, {"source": source, "name": name})
 
 
 def delete_dataset(dataset_id: int) -> ApiRequest[None]:
     return ApiRequest(method="DELETE", path=f"/datasets/{dataset_id}")
 
 
-def task(chore_id: int) -> ApiRequest[Task]:
-    return _get_request(f"/chores/{chore_id}", Task)
+def task(chore_id: int) -> ApiRequest[schemas.Task]:
+    return _get_request(f"/chores/{chore_id}", schemas.Task)
 
 
-def models() -> PagedRequest[Model]:
-    return PagedRequest(path="/models", shape=Model)
+def models() -> PagedRequest[schemas.Model]:
+    return PagedRequest(path="/models", shape=schemas.Model)
 
 
-def model(name: str | int) -> ApiRequest[Model]:
-    return _get_request(f"/models/{name}", Model)
+def model(name: str | int) -> ApiRequest[schemas.Model]:
+    return _get_request(f"/models/{name}", schemas.Model)
 
 
-def add_model(path: str, *, name: str | None = None) -> ApiRequest[Model]:
+def add_model(path: str, *, name: str | None = None) -> ApiRequest[schemas.Model]:
     """Add a folder on the studio's machine as a base model."""
     return _create_request(
-        "/models", Model, {"source": {"kind": "folder", "path": path}, "name": name}
+        "/models", schemas.Model, {"source": {"kind": "folder", "path": path}, "name": name}
     )
 
 
-def download_model(hub_id: str, *, revision: str = "", name: str | None = None) -> ApiRequest[Task]:
+def download_model(
+    hub_id: str, *, revision: str = "", name: str | None = None
+) -> ApiRequest[schemas.Task]:
     source = {"kind": "hub", "id": hub_id, "revision": revision}
-    return _create_request("/models", Task, {"source": source, "name": name})
+    return _create_request("/models", schemas.Task, {"source": source, "name": name})
 
 
-def sweeps() -> PagedRequest[Sweep]:
-    return PagedRequest(path="/sweeps", shape=Sweep)
+def sweeps() -> PagedRequest[schemas.Sweep]:
+    return PagedRequest(path="/sweeps", shape=schemas.Sweep)
 
 
-def sweep(sweep_id: int) -> ApiRequest[Sweep]:
-    return _get_request(f"/sweeps/{sweep_id}", Sweep)
+def sweep(sweep_id: int) -> ApiRequest[schemas.Sweep]:
+    return _get_request(f"/sweeps/{sweep_id}", schemas.Sweep)
 
 
-def create_sweep(experiment_id: int, space: Recipe, **options: Any) -> ApiRequest[Sweep]:  # noqa: ANN401 -- any field of the API
+def create_sweep(experiment_id: int, space: Recipe, **options: Any) -> ApiRequest[schemas.Sweep]:  # noqa: ANN401 -- any field of the API
     """Start a sweep; options include `strategy`, `count`, `metric` and `parallel`."""
     return _create_request(
-        "/sweeps", Sweep, {"experiment_id": experiment_id, "space": space, **options}
+        "/sweeps", schemas.Sweep, {"experiment_id": experiment_id, "space": space, **options}
     )
 
 
-def preview_sweep(experiment_id: int, space: Recipe, **options: Any) -> ApiRequest[SweepPreview]:  # noqa: ANN401 -- any field of the API
+def preview_sweep(
+    experiment_id: int,
+    space: Recipe,
+    **options: Any,  # noqa: ANN401 -- any field of the API
+) -> ApiRequest[schemas.SweepPreview]:
     """Preview a sweep: its number of runs, duration and conflicts."""
     body = {"experiment_id": experiment_id, "space": space, **options}
-    return _post_request("/sweeps/prospect", SweepPreview, body)
+    return _post_request("/sweeps/prospect", schemas.SweepPreview, body)
 
 
-def stop_sweep(sweep_id: int) -> ApiRequest[Sweep]:
-    return _post_request(f"/sweeps/{sweep_id}/stop", Sweep)
+def stop_sweep(sweep_id: int) -> ApiRequest[schemas.Sweep]:
+    return _post_request(f"/sweeps/{sweep_id}/stop", schemas.Sweep)
 
 
-def compare(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[Comparison]:
+def compare(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[schemas.Comparison]:
     """Compare the settings of runs, and their metrics against those of the base run."""
-    return _get_request("/compare", Comparison, runs=",".join(map(str, run_ids)), base=base)
+    return _get_request("/compare", schemas.Comparison, runs=",".join(map(str, run_ids)), base=base)
 
 
-def queue() -> ApiRequest[Queue]:
-    return _get_request("/queue", Queue)
+def queue() -> ApiRequest[schemas.Queue]:
+    return _get_request("/queue", schemas.Queue)
 
 
 def _get_request(path: str, shape: Any, **params: Any) -> ApiRequest[Any]:  # noqa: ANN401 -- the shape defines the response

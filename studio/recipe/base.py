@@ -10,20 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from studio.recipe import sections
 from studio.recipe.fields import FieldSpec, Section, field_spec
 from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
-from studio.recipe.sections import (
-    Checkpoints,
-    Data,
-    EarlyStopping,
-    Evaluation,
-    FullFineTune,
-    Lora,
-    Numerics,
-    Optimisation,
-    Recovery,
-    Samples,
-)
 
 VERSION: Literal[1] = 1
 
@@ -61,15 +50,17 @@ class Recipe(Section):
     """The number format the model computes in; `auto` uses the recommendation for the model and the
     machine that trains it."""
 
-    optimisation: Optimisation = Optimisation()
-    adapter: Annotated[Lora | FullFineTune, Field(discriminator="kind")] = Lora()
-    data: Data = Data()
-    evaluation: Evaluation = Evaluation()
-    early_stopping: EarlyStopping = EarlyStopping()
-    checkpoints: Checkpoints = Checkpoints()
-    samples: Samples = Samples()
-    numerics: Numerics = Numerics()
-    recovery: Recovery = Recovery()
+    optimisation: sections.Optimisation = sections.Optimisation()
+    adapter: Annotated[sections.Lora | sections.FullFineTune, Field(discriminator="kind")] = (
+        sections.Lora()
+    )
+    data: sections.Data = sections.Data()
+    evaluation: sections.Evaluation = sections.Evaluation()
+    early_stopping: sections.EarlyStopping = sections.EarlyStopping()
+    checkpoints: sections.Checkpoints = sections.Checkpoints()
+    samples: sections.Samples = sections.Samples()
+    numerics: sections.Numerics = sections.Numerics()
+    recovery: sections.Recovery = sections.Recovery()
     method: str
 
     def own_conflicts(self) -> Iterator[Conflict]:
@@ -111,7 +102,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
-    if mode.is_for_all_weights and isinstance(adapter, Lora):
+    if mode.is_for_all_weights and isinstance(adapter, sections.Lora):
         yield Conflict(
             message=f"{mode.title} sets the format of trained weights; an adapter's are float32.",
             hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
@@ -123,7 +114,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
             hint="Choose AdamW, or another precision.",
             param="optimisation.optim",
         )
-    if isinstance(adapter, Lora) and mode.autocast is None:
+    if isinstance(adapter, sections.Lora) and mode.autocast is None:
         dtype = adapter.base_dtype
         if dtype not in ("native", mode.weights) and adapter.quantised is None:
             yield Conflict(

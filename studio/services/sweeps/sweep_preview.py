@@ -12,17 +12,9 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import METHODS, AnyRecipe, direction
+from studio.recipe import search_space
 from studio.recipe.dotted_keys import flatten, merge, nest
 from studio.recipe.fields import active_settings, variant_fields
-from studio.recipe.search_space import (
-    Distribution,
-    Range,
-    Scalar,
-    SearchSpace,
-    Values,
-    count_combinations,
-    value_text,
-)
 from studio.services.datasets import versions
 from studio.services.estimates import estimates, reference_runs, run_duration
 from studio.services.precision import recommendation
@@ -31,7 +23,7 @@ from studio.services.workers import workers
 
 Strategy = Literal["grid", "random", "tpe"]
 Direction = Literal["minimise", "maximise"]
-TrialSettings = dict[str, Scalar]
+TrialSettings = dict[str, search_space.Scalar]
 """What one run tries: a value for each setting that varies, by dotted names."""
 
 MAX_RUNS = 500
@@ -48,7 +40,7 @@ MAX_REDRAWS = 30
 class SweepPlan:
     """The search space of a sweep, and how to search it."""
 
-    space: SearchSpace
+    space: search_space.SearchSpace
     strategy: Strategy = "grid"
     count: int | None = None
     """Number of runs; a grid has one for each combination."""
@@ -80,7 +72,7 @@ class RefusedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPreview:
-    space: SearchSpace
+    space: search_space.SearchSpace
     """What varies, with values converted to the recipe's types."""
     count: int
     """Number of runs."""
@@ -143,21 +135,23 @@ def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
     )
 
 
-def convert_space(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> SearchSpace:
+def convert_space(
+    recipe: AnyRecipe, space: Mapping[str, search_space.Distribution]
+) -> search_space.SearchSpace:
     """Return the space with its values converted to the recipe's types.
 
     Raises:
         InvalidError: There is no such setting, or it cannot have such a value.
 
     """
-    converted: SearchSpace = {}
+    converted: search_space.SearchSpace = {}
     for name, distribution in space.items():
         switches = _required_switch(recipe, space, name)
-        if isinstance(distribution, Values):
+        if isinstance(distribution, search_space.Values):
             values = [
                 _convert_value(recipe, name, value, switches) for value in distribution.values
             ]
-            converted[name] = Values(values=values)
+            converted[name] = search_space.Values(values=values)
             continue
         ends = [
             _convert_value(recipe, name, end, switches)
@@ -165,7 +159,7 @@ def convert_space(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> Searc
         ]
         fields = distribution.model_dump() | dict(zip(("low", "high"), ends, strict=True))
         try:
-            ranged = Range.model_validate(fields)
+            ranged = search_space.Range.model_validate(fields)
         except ValidationError as error:
             message = "A range needs a numeric setting."
             raise InvalidError(message, hint="List the values instead.", param=name) from error
@@ -184,11 +178,11 @@ def effective_settings(recipe: AnyRecipe, settings: TrialSettings) -> TrialSetti
     return active_settings(type(recipe), flatten(recipe.model_dump()), settings)
 
 
-def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
+def draw_settings(space: search_space.SearchSpace, seed: int) -> Iterator[TrialSettings]:
     """Draw distinct random settings; the same seed gives the same ones."""
     rng = random.Random(seed)  # noqa: S311 -- no secret
-    drawn: set[tuple[Scalar, ...]] = set()
-    while len(drawn) < count_combinations(space):
+    drawn: set[tuple[search_space.Scalar, ...]] = set()
+    while len(drawn) < search_space.count_combinations(space):
         for _ in range(MAX_REDRAWS * 10):
             settings = {name: distribution.sample(rng) for name, distribution in space.items()}
             if (key := tuple(settings.values())) not in drawn:
@@ -202,13 +196,14 @@ def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
 def format_settings(settings: Mapping[str, Any]) -> str:
     """Format settings for a title: short names and values."""
     return " ".join(
-        f"{name.rpartition('.')[2]}={value_text(value)}" for name, value in settings.items()
+        f"{name.rpartition('.')[2]}={search_space.value_text(value)}"
+        for name, value in settings.items()
     )
 
 
-def _count_runs(plan: SweepPlan, space: SearchSpace) -> int:
+def _count_runs(plan: SweepPlan, space: search_space.SearchSpace) -> int:
     _check_plan(plan, space)
-    combinations = count_combinations(space)
+    combinations = search_space.count_combinations(space)
     if plan.strategy == "grid":
         return int(combinations)
     count = DEFAULT_RUNS if plan.count is None else plan.count
@@ -223,8 +218,8 @@ def _count_runs(plan: SweepPlan, space: SearchSpace) -> int:
     return count
 
 
-def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
-    if count_combinations(space) < 2:  # noqa: PLR2004 -- one combination is no search
+def _check_plan(plan: SweepPlan, space: search_space.SearchSpace) -> None:
+    if search_space.count_combinations(space) < 2:  # noqa: PLR2004 -- one combination is no search
         raise InvalidError(
             "No setting varies yet.",
             hint="Give a setting several values or a range.",
@@ -247,7 +242,7 @@ def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
                 hint="List the values, give the range a step, or use random search.",
                 param=name,
             )
-    count = count_combinations(space)
+    count = search_space.count_combinations(space)
     if count > MAX_RUNS:
         raise InvalidError(
             f"A sweep can have at most {MAX_RUNS} runs; this grid has {count:,.0f}.",
@@ -256,14 +251,14 @@ def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
         )
 
 
-def _grid_points(space: SearchSpace) -> Iterator[TrialSettings]:
+def _grid_points(space: search_space.SearchSpace) -> Iterator[TrialSettings]:
     for values in product(*(distribution.grid() or () for distribution in space.values())):
         yield dict(zip(space, values, strict=True))
 
 
 def _distinct(recipe: AnyRecipe, drawn: Iterable[TrialSettings]) -> Iterator[TrialSettings]:
     """Yield distinct effective settings."""
-    seen_keys: set[frozenset[tuple[str, Scalar]]] = set()
+    seen_keys: set[frozenset[tuple[str, search_space.Scalar]]] = set()
     for settings in drawn:
         effective = effective_settings(recipe, settings)
         if (key := frozenset(effective.items())) not in seen_keys:
@@ -272,7 +267,7 @@ def _distinct(recipe: AnyRecipe, drawn: Iterable[TrialSettings]) -> Iterator[Tri
 
 
 def _required_switch(
-    recipe: AnyRecipe, space: Mapping[str, Distribution], name: str
+    recipe: AnyRecipe, space: Mapping[str, search_space.Distribution], name: str
 ) -> list[tuple[str, str]]:
     """Return the setting that must also be set for this one to have an effect.
 
@@ -284,7 +279,7 @@ def _required_switch(
     if variant is None:
         return []
     varied = space.get(variant.discriminator)
-    tried_values = varied.values if isinstance(varied, Values) else []
+    tried_values = varied.values if isinstance(varied, search_space.Values) else []
     available = tried_values or [flatten(recipe.model_dump())[variant.discriminator]]
     matching = [kind for kind in variant.variants if kind in available]
     if not matching:
@@ -297,17 +292,17 @@ def _required_switch(
 
 
 def _convert_value(
-    recipe: AnyRecipe, name: str, value: Scalar, switches: Sequence[tuple[str, str]]
-) -> Scalar:
+    recipe: AnyRecipe, name: str, value: search_space.Scalar, switches: Sequence[tuple[str, str]]
+) -> search_space.Scalar:
     parsed = None if value == "none" else value
     try:
         changed = merge(recipe.model_dump(), nest([*switches, (name, parsed)]))
-        converted: Scalar = flatten(
+        converted: search_space.Scalar = flatten(
             runs.with_overrides(recipe, changed, strict=False).model_dump()
         )[name]
     except InvalidError as error:
         raise InvalidError(
-            f"{value_text(value)}: {error.message.partition(': ')[2]}", param=name
+            f"{search_space.value_text(value)}: {error.message.partition(': ')[2]}", param=name
         ) from error
     return converted
 

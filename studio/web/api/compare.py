@@ -17,22 +17,7 @@ from studio.db.tables import Run
 from studio.methods import MAIN_METRICS
 from studio.services.compare import compare, comparisons
 from studio.services.metrics import metrics
-from studio.web.api.conventions import (
-    TRANSIENT_FIELDS,
-    After,
-    ApiRoute,
-    Body,
-    EtagPrecondition,
-    EtagResponse,
-    Id,
-    Limit,
-    Listing,
-    Name,
-    Out,
-    RunBrief,
-    make_page,
-    run_brief,
-)
+from studio.web.api import conventions as api
 from studio.web.api.runs.event_streams import HEARTBEAT
 from studio.web.api.runs.run_results import AxisName, CurveWindowParams, SeriesOut
 from studio.web.compare import comparison_export
@@ -40,7 +25,7 @@ from studio.web.compare.curve_styles import CurveAxis, CurveSet, load_curves
 from studio.web.http.deps import DB, RunIds
 from studio.web.http.event_hub import StreamSlot
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1/compare", tags=["compare"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/compare", tags=["compare"])
 
 
 MetricKeys = Annotated[str, Query(max_length=1000)]
@@ -49,10 +34,10 @@ GroupKey = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
 """`seed` groups runs that differ only in their seed; otherwise a key of the recipe."""
 
 _METRIC_ROWS = TypeAdapter(dict[int, list[metrics.MetricRow]])
-_BRIEFS = TypeAdapter(list[RunBrief])
+_BRIEFS = TypeAdapter(list[api.RunBrief])
 
 
-class RepeatsOut(Out):
+class RepeatsOut(api.Out):
     """A metric over runs that differ only in their seed."""
 
     mean: float
@@ -61,7 +46,7 @@ class RepeatsOut(Out):
     n: int
 
 
-class ReadingOut(Out):
+class ReadingOut(api.Out):
     """The compared values, if they are not the final value of each run."""
 
     value: float
@@ -72,7 +57,7 @@ class ReadingOut(Out):
     """The maximum number of steps each value is averaged over."""
 
 
-class CellOut(Out):
+class CellOut(api.Out):
     value: float | None
     delta: float | None
     verdict: str
@@ -83,7 +68,7 @@ class CellOut(Out):
     reading: ReadingOut | None
 
 
-class ComparisonOut(Out):
+class ComparisonOut(api.Out):
     runs: list[int]
     base: int
     differing: dict[str, list[Any]]
@@ -94,7 +79,7 @@ class ComparisonOut(Out):
     """By metric, then by run, on the shared x axis."""
 
 
-class CurveStyleOut(Out):
+class CurveStyleOut(api.Out):
     """The label and style of a line."""
 
     id: int
@@ -106,7 +91,7 @@ class CurveStyleOut(Out):
     """The number of runs it averages."""
 
 
-class CurveSetOut(Out):
+class CurveSetOut(api.Out):
     """Metrics of several runs on one axis; null where a line has no value."""
 
     x: list[float]
@@ -206,13 +191,13 @@ def _read_news(
 ) -> tuple[dict[int, list[metrics.MetricRow]], str, bool]:
     with read_session(engine) as db:
         runs: list[Run] = compare.load_runs(db, ids)
-        briefs = _BRIEFS.dump_json(_briefs(db, runs), exclude={"__all__": TRANSIENT_FIELDS})
+        briefs = _BRIEFS.dump_json(_briefs(db, runs), exclude={"__all__": api.TRANSIENT_FIELDS})
         is_over = all(run.status.is_final for run in runs)
         return metrics.load_rows_by_run(db, ids, last), briefs.decode(), is_over
 
 
-def _briefs(db: Session, runs: list[Run]) -> list[RunBrief]:
-    return [run_brief(db, run) for run in runs]
+def _briefs(db: Session, runs: list[Run]) -> list[api.RunBrief]:
+    return [api.run_brief(db, run) for run in runs]
 
 
 def _series_by_metric(curve_set: CurveSet) -> dict[str, dict[int, SeriesOut]]:
@@ -226,26 +211,26 @@ def _series_by_metric(curve_set: CurveSet) -> dict[str, dict[int, SeriesOut]]:
     }
 
 
-saved_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/comparisons", tags=["compare"])
+saved_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/comparisons", tags=["compare"])
 
 NotesText = Annotated[str, Field(max_length=comparisons.MAX_TEXT)]
 QueryText = Annotated[str, Field(min_length=1, max_length=comparisons.MAX_QUERY)]
 
 
-class NewComparison(Body):
-    name: Name
+class NewComparison(api.Body):
+    name: api.Name
     text: NotesText = ""
     query: QueryText
     """The query string of the page, such as `runs=1,2&base=1&x=tokens`."""
 
 
-class ChangedComparison(Body):
-    name: Name | None = None
+class ChangedComparison(api.Body):
+    name: api.Name | None = None
     text: NotesText | None = None
     query: QueryText | None = None
 
 
-class SavedComparisonOut(Out):
+class SavedComparisonOut(api.Out):
     id: int
     name: str
     text: str
@@ -260,13 +245,15 @@ def save(new: NewComparison, db: DB) -> SavedComparisonOut:
 
 
 @saved_router.get("")
-def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedComparisonOut]:
+def newest(
+    db: DB, after: api.After = None, limit: api.Limit = 50
+) -> api.Listing[SavedComparisonOut]:
     rows = comparisons.newest(db, limit=limit + 1, before=after)
-    return make_page(rows, limit, [SavedComparisonOut.model_validate(row) for row in rows])
+    return api.make_page(rows, limit, [SavedComparisonOut.model_validate(row) for row in rows])
 
 
 @saved_router.get("/{number}", name="show")
-def show_saved(number: Id, db: DB, etag: EtagResponse) -> SavedComparisonOut:
+def show_saved(number: api.Id, db: DB, etag: api.EtagResponse) -> SavedComparisonOut:
     comparison = comparisons.get(db, number)
     etag.set_header(comparison.name, comparison.text, comparison.query)
     return SavedComparisonOut.model_validate(comparison)
@@ -274,7 +261,7 @@ def show_saved(number: Id, db: DB, etag: EtagResponse) -> SavedComparisonOut:
 
 @saved_router.patch("/{number}")
 def change(
-    number: Id, changed: ChangedComparison, db: DB, etag: EtagPrecondition
+    number: api.Id, changed: ChangedComparison, db: DB, etag: api.EtagPrecondition
 ) -> SavedComparisonOut:
     comparison = comparisons.get(db, number)
     etag.check(comparison.name, comparison.text, comparison.query)
@@ -284,11 +271,11 @@ def change(
 
 
 @saved_router.delete("/{number}", status_code=204)
-def delete(number: Id, db: DB) -> None:
+def delete(number: api.Id, db: DB) -> None:
     comparisons.delete(db, number)
 
 
 @saved_router.get("/{number}/export", response_class=Response)
-def export(number: Id, db: DB) -> Response:
+def export(number: api.Id, db: DB) -> Response:
     """Return the comparison as a zip of Markdown and its curves as images."""
     return comparison_export.zip_response(db, comparisons.get(db, number))

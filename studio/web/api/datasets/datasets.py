@@ -20,25 +20,13 @@ from studio.services.datasets import dataset_builds, datasets, import_sources, u
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.datasets.uploads import PartialUpload
 from studio.services.datasets.versions import Part
-from studio.web.api.conventions import (
-    After,
-    ApiRoute,
-    Body,
-    EtagPrecondition,
-    EtagResponse,
-    Id,
-    Limit,
-    Listing,
-    Name,
-    Out,
-    make_page,
-)
+from studio.web.api import conventions as api
 from studio.web.api.system import system
 from studio.web.api.system.system import TaskOut
 from studio.web.http.deps import DB, Config
 from studio.web.http.multipart_upload import receive_dataset
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets", tags=["datasets"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/datasets", tags=["datasets"])
 
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -82,7 +70,7 @@ REQUEST_BODY: dict[str, Any] = {
 """The OpenAPI schema of the body. FastAPI cannot infer it: the route parses the body itself."""
 
 
-class NewImport(Body):
+class NewImport(api.Body):
     """A dataset to import from a folder, a URL, the Hugging Face Hub, S3 or a chunked upload."""
 
     source: Source
@@ -111,7 +99,7 @@ def _parse_import(body: bytes) -> NewImport:
 NewDataset = Annotated[Upload | NewImport, Depends(_parse_request)]
 
 
-class ProblemOut(Out):
+class ProblemOut(api.Out):
     """A problem with some rows, or a note about the whole file."""
 
     kind: Literal["left_out", "note", "finding"] = "left_out"
@@ -136,7 +124,7 @@ class ProblemOut(Out):
         return {"kind": "left_out" if problem["rows"] else "note"} | problem
 
 
-class DatasetOut(Out):
+class DatasetOut(api.Out):
     """A dataset, with the version that new runs train on."""
 
     id: int
@@ -167,8 +155,8 @@ class DatasetOut(Out):
     created_at: datetime
 
 
-class ChangedDataset(Body):
-    name: Name | None = None
+class ChangedDataset(api.Body):
+    name: api.Name | None = None
     version: Annotated[int, Ge(1), Lt(2**31)] | None = None
     """The version that new runs train on."""
 
@@ -194,20 +182,22 @@ def add(brought: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- 
 
 
 @router.get("")
-def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[DatasetOut]:
+def newest(db: DB, after: api.After = None, limit: api.Limit = 50) -> api.Listing[DatasetOut]:
     rows = datasets.newest(db, limit=limit + 1, before=after)
-    return make_page(rows, limit, _datasets_out(db, rows))
+    return api.make_page(rows, limit, _datasets_out(db, rows))
 
 
 @router.get("/{dataset_id}")
-def show(dataset_id: Id, db: DB, etag: EtagResponse) -> DatasetOut:
+def show(dataset_id: api.Id, db: DB, etag: api.EtagResponse) -> DatasetOut:
     dataset = datasets.get(db, dataset_id)
     etag.set_header(dataset.name, dataset.version)
     return _dataset_out(db, dataset)
 
 
 @router.patch("/{dataset_id}")
-def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: EtagPrecondition) -> DatasetOut:
+def change(
+    dataset_id: api.Id, changed: ChangedDataset, db: DB, etag: api.EtagPrecondition
+) -> DatasetOut:
     """Rename a dataset, or choose the version that new runs train on."""
     dataset = datasets.get(db, dataset_id)
     etag.check(dataset.name, dataset.version)
@@ -220,7 +210,7 @@ def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: EtagPreconditi
 
 
 @router.delete("/{dataset_id}", status_code=204)
-def delete(dataset_id: Id, db: DB, config: Config) -> None:
+def delete(dataset_id: api.Id, db: DB, config: Config) -> None:
     datasets.delete(db, config.datasets, dataset_id)
 
 
@@ -265,20 +255,20 @@ def findings_out(version: DatasetVersion | None) -> list[ProblemOut] | None:
     ]
 
 
-uploads_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/uploads", tags=["uploads"])
+uploads_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/uploads", tags=["uploads"])
 
 Offset = Annotated[int, Header(alias="Upload-Offset", ge=0)]
 
 _CHUNK_BYTES = 2**20
 
 
-class NewUpload(Body):
+class NewUpload(api.Body):
     filename: str
     size: int
     """Size of the whole file in bytes."""
 
 
-class UploadOut(Out):
+class UploadOut(api.Out):
     id: str
     filename: str
     size: int

@@ -19,52 +19,34 @@ from studio.services.runs import runs
 from studio.services.studies import studies, study_reports
 from studio.services.studies.studies import GapVerdict, State
 from studio.services.studies.study_reports import IncidentKind
-from studio.web.api.conventions import (
-    After,
-    ApiRoute,
-    Body,
-    ChosenPrecision,
-    EtagPrecondition,
-    EtagResponse,
-    Id,
-    Limit,
-    Listing,
-    Name,
-    Notes,
-    Out,
-    RunOut,
-    Source,
-    chosen_precision,
-    make_page,
-    run_out,
-)
+from studio.web.api import conventions as api
 from studio.web.api.runs.run_results import SeriesOut
 from studio.web.http.deps import DB
 from studio.web.study_conclusions import draw_conclusions
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1/experiments", tags=["experiments"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/experiments", tags=["experiments"])
 
 
-Tags = Annotated[list[Name], Field(max_length=50)]
+Tags = Annotated[list[api.Name], Field(max_length=50)]
 Sweep = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=10)]
 
 
-class NewExperiment(Body):
-    name: Name
-    notes: Notes = ""
+class NewExperiment(api.Body):
+    name: api.Name
+    notes: api.Notes = ""
     tags: Tags = Field(default_factory=list)
     recipe: AnyRecipe
-    parent: Source = ""
+    parent: api.Source = ""
     """The run or experiment that the recipe was copied from."""
 
 
-class ChangedExperiment(Body):
-    name: Name | None = None
-    notes: Notes | None = None
+class ChangedExperiment(api.Body):
+    name: api.Name | None = None
+    notes: api.Notes | None = None
     tags: Tags | None = None
 
 
-class NewRuns(Body):
+class NewRuns(api.Body):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Values that override the experiment's recipe, nested like the recipe."""
     seed: int | None = None
@@ -74,22 +56,22 @@ class NewRuns(Body):
     """Dotted recipe keys, each with the values to try: one run per combination."""
 
 
-class ExperimentOut(Out):
+class ExperimentOut(api.Out):
     id: int
     name: str
     notes: str
     tags: list[str]
     recipe: AnyRecipe
-    precision: ChosenPrecision
+    precision: api.ChosenPrecision
     parent: str
     """What the recipe was copied from, such as `run:12` or `experiment:3`; or empty."""
     created_at: datetime
 
 
 @router.get("")
-def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ExperimentOut]:
+def newest(db: DB, after: api.After = None, limit: api.Limit = 50) -> api.Listing[ExperimentOut]:
     rows = experiments.newest(db, limit=limit + 1, before=after)
-    return make_page(rows, limit, [_experiment_out(row) for row in rows])
+    return api.make_page(rows, limit, [_experiment_out(row) for row in rows])
 
 
 @router.post("", status_code=201)
@@ -101,7 +83,7 @@ def create(new: NewExperiment, db: DB) -> ExperimentOut:
 
 
 @router.get("/{experiment_id}")
-def show(experiment_id: Id, db: DB, etag: EtagResponse) -> ExperimentOut:
+def show(experiment_id: api.Id, db: DB, etag: api.EtagResponse) -> ExperimentOut:
     experiment = experiments.get(db, experiment_id)
     etag.set_header(experiment.name, experiment.notes, experiment.tags)
     return _experiment_out(experiment)
@@ -109,7 +91,7 @@ def show(experiment_id: Id, db: DB, etag: EtagResponse) -> ExperimentOut:
 
 @router.patch("/{experiment_id}")
 def change(
-    experiment_id: Id, changed: ChangedExperiment, db: DB, etag: EtagPrecondition
+    experiment_id: api.Id, changed: ChangedExperiment, db: DB, etag: api.EtagPrecondition
 ) -> ExperimentOut:
     experiment = experiments.get(db, experiment_id)
     etag.check(experiment.name, experiment.notes, experiment.tags)
@@ -119,12 +101,12 @@ def change(
 
 
 @router.delete("/{experiment_id}", status_code=204)
-def delete(experiment_id: Id, db: DB) -> None:
+def delete(experiment_id: api.Id, db: DB) -> None:
     experiments.delete(db, experiment_id)
 
 
 @router.post("/{experiment_id}/runs", status_code=201)
-def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
+def submit(experiment_id: api.Id, new: NewRuns, db: DB) -> api.Listing[api.RunOut]:
     """Queue one run, or one per combination of the sweep's values."""
     experiment = experiments.get(db, experiment_id)
     base = new.overrides if new.seed is None else merge(new.overrides, _seed_override(new.seed))
@@ -134,12 +116,12 @@ def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
     ]
     for run in submitted:
         queue.set_priority(db, run.id or 0, new.priority)
-    return Listing.complete([run_out(db, run) for run in submitted])
+    return api.Listing.complete([api.run_out(db, run) for run in submitted])
 
 
 def _experiment_out(row: Experiment) -> ExperimentOut:
     names = ExperimentOut.model_fields.keys() - {"precision"}
-    fields = {name: getattr(row, name) for name in names} | {"precision": chosen_precision(row)}
+    fields = {name: getattr(row, name) for name in names} | {"precision": api.chosen_precision(row)}
     return ExperimentOut.model_validate(fields)
 
 
@@ -147,10 +129,10 @@ def _seed_override(seed: int) -> dict[str, Any]:
     return {"optimisation": {"seed": seed}}
 
 
-studies_router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["studies"])
+studies_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1", tags=["studies"])
 
 
-class NewStudy(Body):
+class NewStudy(api.Body):
     modes: Annotated[list[PrecisionName], Field(min_length=2, max_length=studies.MAX_RUNS)]
     """Precisions to compare; must include fp32, the reference."""
     seeds: Annotated[int, Field(ge=1, le=studies.MAX_RUNS)] = studies.DEFAULT_SEEDS
@@ -159,7 +141,7 @@ class NewStudy(Body):
     """The steps of each run; defaults to the recipe's."""
 
 
-class StudyOut(Out):
+class StudyOut(api.Out):
     id: int
     experiment_id: int
     name: str
@@ -169,14 +151,14 @@ class StudyOut(Out):
     created_at: datetime
 
 
-class EstimateOut(Out):
+class EstimateOut(api.Out):
     mean: float
     spread: float | None
     """Standard deviation; null for a single measurement."""
     n: int
 
 
-class FindingOut(Out):
+class FindingOut(api.Out):
     """The results of one precision, computed in `studio.services.studies.studies`."""
 
     precision: str
@@ -203,26 +185,26 @@ class FindingOut(Out):
     alarms: int
 
 
-class LossGapsOut(Out):
+class LossGapsOut(api.Out):
     """Loss gap to the reference by step; the reference's own series is the band of seed noise."""
 
     x: list[float]
     series: dict[str, SeriesOut]
 
 
-class DiffPieceOut(Out):
+class DiffPieceOut(api.Out):
     kind: Literal["same", "added", "gone"]
     text: str
 
 
-class StudyAnswerOut(Out):
+class StudyAnswerOut(api.Out):
     prompt: str
     wanted: str
     reference: str
     others: dict[str, list[DiffPieceOut]]
 
 
-class AnswersOut(Out):
+class AnswersOut(api.Out):
     seed: int
     prompts: int
     differing: list[StudyAnswerOut]
@@ -230,7 +212,7 @@ class AnswersOut(Out):
     between_seeds: int | None
 
 
-class IncidentOut(Out):
+class IncidentOut(api.Out):
     """An alarm, or steps with a skipped update or a NaN or infinite loss."""
 
     precision: str
@@ -243,7 +225,7 @@ class IncidentOut(Out):
     text: str
 
 
-class StudyRunOut(Out):
+class StudyRunOut(api.Out):
     id: int
     name: str
     precision: str
@@ -267,25 +249,25 @@ class ReportOut(StudyOut):
 
 
 @studies_router.post("/experiments/{experiment_id}/studies", status_code=201, name="create")
-def create_study(experiment_id: Id, new: NewStudy, db: DB) -> StudyOut:
+def create_study(experiment_id: api.Id, new: NewStudy, db: DB) -> StudyOut:
     """Queue a run of the experiment for each precision and seed."""
     plan = studies.StudyPlan(**new.model_dump())
     return StudyOut.model_validate(studies.create(db, experiments.get(db, experiment_id), plan))
 
 
 @studies_router.get("/studies", name="newest")
-def newest_studies(db: DB, after: After = None, limit: Limit = 50) -> Listing[StudyOut]:
+def newest_studies(db: DB, after: api.After = None, limit: api.Limit = 50) -> api.Listing[StudyOut]:
     rows = studies.newest(db, limit=limit + 1, before=after)
-    return make_page(rows, limit, [StudyOut.model_validate(row) for row in rows])
+    return api.make_page(rows, limit, [StudyOut.model_validate(row) for row in rows])
 
 
 @studies_router.get("/studies/{study_id}", name="show")
-def show_study(study_id: Id, db: DB) -> ReportOut:
+def show_study(study_id: api.Id, db: DB) -> ReportOut:
     return report_out(db, study_id)
 
 
 @studies_router.delete("/studies/{study_id}", status_code=204, name="delete")
-def delete_study(study_id: Id, db: DB) -> None:
+def delete_study(study_id: api.Id, db: DB) -> None:
     """Delete the study. Its runs are not deleted."""
     studies.delete(db, study_id)
 

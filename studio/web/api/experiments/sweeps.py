@@ -15,26 +15,16 @@ from studio.services import experiments
 from studio.services.sweeps import sweep_preview, sweeps
 from studio.services.sweeps.sweep_preview import Direction, Strategy, SweepPlan
 from studio.services.sweeps.sweeps import State, Trial
-from studio.web.api.conventions import (
-    After,
-    ApiRoute,
-    Body,
-    BodyId,
-    Id,
-    Limit,
-    Listing,
-    Out,
-    make_page,
-)
+from studio.web.api import conventions as api
 from studio.web.http.deps import DB, ReadDB
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1/sweeps", tags=["sweeps"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/sweeps", tags=["sweeps"])
 
 METRIC_PATTERN = r"^[a-z][a-z0-9_]*$"
 
 
-class NewSweep(Body):
-    experiment_id: BodyId
+class NewSweep(api.Body):
+    experiment_id: api.BodyId
     space: Annotated[SearchSpace, Field(min_length=1, max_length=50)]
     """By the dotted name of each setting to vary: `{"values": […]}`, or `{"low": …, "high": …}`
     with `log` or `step`."""
@@ -53,7 +43,7 @@ class NewSweep(Body):
     """How many of its runs may be queued or training at once."""
 
 
-class RefusedSettingsOut(Out):
+class RefusedSettingsOut(api.Out):
     message: str
     hint: str
     count: int
@@ -61,7 +51,7 @@ class RefusedSettingsOut(Out):
     example: str
 
 
-class SweepPreviewOut(Out):
+class SweepPreviewOut(api.Out):
     """The size and duration of a sweep before it starts."""
 
     count: int
@@ -78,7 +68,7 @@ class SweepPreviewOut(Out):
     most_seconds: float | None
 
 
-class SweepOut(Out):
+class SweepOut(api.Out):
     id: int
     experiment_id: int
     name: str
@@ -103,7 +93,7 @@ class SweepOut(Out):
     finished_at: datetime | None
 
 
-class TrialOut(Out):
+class TrialOut(api.Out):
     number: int
     """Starts at zero."""
     run_id: int
@@ -139,35 +129,35 @@ def prospect(new: NewSweep, db: ReadDB) -> SweepPreviewOut:
 
 
 @router.get("")
-def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SweepOut]:
+def newest(db: DB, after: api.After = None, limit: api.Limit = 50) -> api.Listing[SweepOut]:
     rows = sweeps.newest(db, limit=limit + 1, before=after)
-    return make_page(rows, limit, [SweepOut.model_validate(row) for row in rows])
+    return api.make_page(rows, limit, [SweepOut.model_validate(row) for row in rows])
 
 
 @router.get("/{sweep_id}")
-def show(sweep_id: Id, db: DB) -> SweepWithTrialsOut:
+def show(sweep_id: api.Id, db: DB) -> SweepWithTrialsOut:
     return _sweep_with_trials(db, sweeps.get(db, sweep_id))
 
 
 @router.post("/{sweep_id}/pause")
-def pause(sweep_id: Id, db: DB) -> SweepOut:
+def pause(sweep_id: api.Id, db: DB) -> SweepOut:
     """Start no further runs; runs that are training continue."""
     return SweepOut.model_validate(sweeps.pause(db, sweep_id))
 
 
 @router.post("/{sweep_id}/resume")
-def resume(sweep_id: Id, db: DB) -> SweepOut:
+def resume(sweep_id: api.Id, db: DB) -> SweepOut:
     return SweepOut.model_validate(sweeps.resume(db, sweep_id))
 
 
 @router.post("/{sweep_id}/stop")
-def stop(sweep_id: Id, db: DB) -> SweepOut:
+def stop(sweep_id: api.Id, db: DB) -> SweepOut:
     """End the sweep now: training runs stop and keep their result, queued runs are cancelled."""
     return SweepOut.model_validate(sweeps.stop(db, sweep_id))
 
 
 @router.delete("/{sweep_id}", status_code=204)
-def delete(sweep_id: Id, db: DB) -> None:
+def delete(sweep_id: api.Id, db: DB) -> None:
     """Delete a finished sweep. Its runs are not deleted."""
     sweeps.delete(db, sweep_id)
 

@@ -17,31 +17,21 @@ from studio.services.accounts import owners
 from studio.services.models import downloads, models, remote_code_trust
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.workers import workers
-from studio.web.api.conventions import (
-    After,
-    ApiRoute,
-    Body,
-    Id,
-    Limit,
-    Listing,
-    Name,
-    Out,
-    make_page,
-)
+from studio.web.api import conventions as api
 from studio.web.api.system import system
 from studio.web.api.system.system import TaskOut
 from studio.web.http.deps import DB, Config, ConfigWithSecrets
 from studio.weights.model_facts import ModelFacts
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1/models", tags=["models"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/models", tags=["models"])
 
 
-methods_router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["methods"])
+methods_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1", tags=["methods"])
 
 ModelQuery = Annotated[str, Query(max_length=1000)]
 
 
-class TrainingMethodOut(Out):
+class TrainingMethodOut(api.Out):
     name: str
     title: str
     summary: str
@@ -50,7 +40,7 @@ class TrainingMethodOut(Out):
     """JSON Schema of the recipe, with bounds, defaults and help texts."""
 
 
-class PrecisionOut(Out):
+class PrecisionOut(api.Out):
     name: str
     title: str
     summary: str
@@ -87,8 +77,8 @@ class PrecisionOut(Out):
 
 
 @methods_router.get("/methods")
-def methods() -> Listing[TrainingMethodOut]:
-    return Listing.complete([_method_out(method_spec) for method_spec in METHODS.values()])
+def methods() -> api.Listing[TrainingMethodOut]:
+    return api.Listing.complete([_method_out(method_spec) for method_spec in METHODS.values()])
 
 
 @methods_router.get("/methods/{name}")
@@ -99,7 +89,7 @@ def method(name: str) -> TrainingMethodOut:
 @methods_router.get("/precisions")
 def precisions(
     db: DB, model: ModelQuery = "", method: str = DEFAULT_METHOD
-) -> Listing[PrecisionOut]:
+) -> api.Listing[PrecisionOut]:
     """List the precision modes; with a model, also their effects on it."""
     facts = recommendation.load_model_facts(db, model) if model else ModelFacts()
     hardware, method_spec = workers.training_hardware(db), get_method(method)
@@ -109,7 +99,7 @@ def precisions(
     ]
     if not model:
         modes = [mode.model_copy(update={"warnings": []}) for mode in modes]
-    return Listing.complete(modes)
+    return api.Listing.complete(modes)
 
 
 def _method_out(spec: Method) -> TrainingMethodOut:
@@ -151,13 +141,13 @@ _MAX_ID_DIGITS = 19
 """More digits than any id has."""
 
 
-class FolderSource(Body):
+class FolderSource(api.Body):
     kind: Literal["folder"]
     path: Annotated[str, Field(min_length=1, max_length=4096)]
     """The absolute path of a folder on the studio's machine."""
 
 
-class HubSource(Body):
+class HubSource(api.Body):
     kind: Literal["hub"]
     id: Annotated[str, Field(min_length=1, max_length=200)]
     """The repository, as owner/name."""
@@ -165,18 +155,18 @@ class HubSource(Body):
     """A branch, tag, pull request or commit; defaults to the newest. Pinned to its commit."""
 
 
-class NewModel(Body):
-    name: Name | None = None
+class NewModel(api.Body):
+    name: api.Name | None = None
     """The name that recipes use; defaults to the name of the folder or repository."""
     source: Annotated[FolderSource | HubSource, Field(discriminator="kind")]
 
 
-class CodeTrust(Body):
+class CodeTrust(api.Body):
     revision: Annotated[str, Field(min_length=1, max_length=200)]
     """The revision of the code you reviewed: `code.revision` of the model."""
 
 
-class CodeOut(Out):
+class CodeOut(api.Out):
     """Code that ships with a model, and whether it may run."""
 
     revision: str
@@ -187,7 +177,7 @@ class CodeOut(Out):
     """Who allowed it and when; null if not allowed."""
 
 
-class ModelOut(Out):
+class ModelOut(api.Out):
     id: int
     name: str
     kind: str
@@ -204,7 +194,7 @@ class ModelOut(Out):
     created_at: datetime
 
 
-class HubModelOut(Out):
+class HubModelOut(api.Out):
     """A model on the Hugging Face Hub."""
 
     id: str
@@ -223,14 +213,14 @@ class HubModelOut(Out):
     """Its id in the studio, if it was added before."""
 
 
-class HubSearchOut(Out):
+class HubSearchOut(api.Out):
     data: list[HubModelOut]
 
 
 @router.get("")
-def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ModelOut]:
+def newest(db: DB, after: api.After = None, limit: api.Limit = 50) -> api.Listing[ModelOut]:
     rows = models.newest(db, limit=limit + 1, before=after)
-    return make_page(rows, limit, [model_out(model) for model in rows])
+    return api.make_page(rows, limit, [model_out(model) for model in rows])
 
 
 @router.post("", status_code=201, response_model=ModelOut, responses={202: {"model": TaskOut}})
@@ -263,7 +253,7 @@ def search(
 
 
 @router.post("/{model_id}/consent")
-def allow(model_id: Id, agreement: CodeTrust, db: DB) -> ModelOut:
+def allow(model_id: api.Id, agreement: CodeTrust, db: DB) -> ModelOut:
     """Allow one revision of a model's code to run. Downloads the code if needed."""
     model = models.get(db, model_id)
     remote_code_trust.grant(db, model, agreement.revision)
@@ -272,7 +262,7 @@ def allow(model_id: Id, agreement: CodeTrust, db: DB) -> ModelOut:
 
 
 @router.delete("/{model_id}/consent")
-def revoke(model_id: Id, db: DB) -> ModelOut:
+def revoke(model_id: api.Id, db: DB) -> ModelOut:
     """Revoke consent: runs that start later cannot run the model's code."""
     model = models.get(db, model_id)
     remote_code_trust.revoke(model)

@@ -29,23 +29,12 @@ from studio.services.metrics import metrics
 from studio.services.queue import overview
 from studio.services.runs import artifacts, runs
 from studio.services.samples import sample_ratings
-from studio.web.api.conventions import (
-    After,
-    ApiRoute,
-    Body,
-    ErrorOut,
-    Id,
-    Limit,
-    Listing,
-    Out,
-    WaitingOut,
-    waiting_out,
-)
+from studio.web.api import conventions as api
 from studio.web.api.models import models
 from studio.web.api.models.models import ModelOut
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
 
 MetricKeys = Annotated[str, Query(max_length=1000)]
@@ -74,7 +63,7 @@ def _curve_window(
 CurveWindowParams = Annotated[CurveWindow, Depends(_curve_window)]
 
 
-class SeriesOut(Out):
+class SeriesOut(api.Out):
     mean: list[float | None]
     min: list[float | None]
     max: list[float | None]
@@ -86,7 +75,7 @@ class SeriesOut(Out):
     """The run that reported it: in a group, the earliest."""
 
 
-class CurvesOut(Out):
+class CurvesOut(api.Out):
     """Metrics on one axis; null where a metric has no value."""
 
     x: list[float]
@@ -95,12 +84,12 @@ class CurvesOut(Out):
     """Pass it to the stream as `after` to continue from here."""
 
 
-class LogOut(Out):
+class LogOut(api.Out):
     lines: list[str]
     next_offset: int
 
 
-class CheckpointOut(Out):
+class CheckpointOut(api.Out):
     name: str
     step: int
     bytes: int
@@ -108,14 +97,14 @@ class CheckpointOut(Out):
     """Whether the run would resume from it."""
 
 
-class ArtifactOut(Out):
+class ArtifactOut(api.Out):
     name: str
     bytes: int
 
 
 @router.get("/{run_id}/metrics")
 def curves(
-    run_id: Id,
+    run_id: api.Id,
     db: DB,
     keys: MetricKeys = "",
     x: AxisName = "step",
@@ -136,14 +125,16 @@ def curves(
 
 
 @router.get("/{run_id}/log")
-def log(run_id: Id, db: DB, config: Config, after: After = None, limit: Limit = 500) -> LogOut:
+def log(
+    run_id: api.Id, db: DB, config: Config, after: api.After = None, limit: api.Limit = 500
+) -> LogOut:
     """Return the log lines after a byte offset, or the last lines without one."""
     part = artifacts.read_log(run_folder(db, config, run_id).log, after, limit)
     return LogOut(lines=part.lines, next_offset=part.next_offset)
 
 
 @router.get("/{run_id}/checkpoints")
-def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
+def checkpoints(run_id: api.Id, db: DB, config: Config) -> api.Listing[CheckpointOut]:
     """List the checkpoints of the run, newest first. Their files cannot be downloaded."""
     run = runs.get(db, run_id)
     items = [
@@ -155,24 +146,24 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
         )
         for checkpoint in artifacts.list_checkpoints(run_folder(db, config, run_id).checkpoints)
     ]
-    return Listing.complete(items)
+    return api.Listing.complete(items)
 
 
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
-def manifest(run_id: Id, db: DB, config: Config) -> Response:
+def manifest(run_id: api.Id, db: DB, config: Config) -> Response:
     """Return everything needed to reproduce and verify the run; partial while it trains."""
     content = artifacts.read_manifest(db, runs.get(db, run_id), run_folder(db, config, run_id))
     return Response(content, media_type="application/json")
 
 
 @router.get("/{run_id}/artifacts")
-def listing(run_id: Id, db: DB, config: Config) -> Listing[ArtifactOut]:
+def listing(run_id: api.Id, db: DB, config: Config) -> api.Listing[ArtifactOut]:
     files = artifacts.list_files(run_folder(db, config, run_id).artifacts)
-    return Listing[ArtifactOut].complete(files)
+    return api.Listing[ArtifactOut].complete(files)
 
 
 @router.get("/{run_id}/artifacts/{name:path}")
-def artifact(run_id: Id, name: str, db: DB, config: Config) -> FileResponse:
+def artifact(run_id: api.Id, name: str, db: DB, config: Config) -> FileResponse:
     path = artifacts.find_file(run_folder(db, config, run_id).artifacts, name)
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
@@ -182,13 +173,13 @@ def run_folder(db: DB, config: Config, run_id: int) -> RunDir:
     return RunDir(config.runs / str(run.id))
 
 
-samples_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
+samples_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
 
 SamplePosition = Annotated[int, PathParam(ge=0, lt=2**31)]
 
 
-class SampleOut(Out):
+class SampleOut(api.Out):
     """The model's answer to one validation prompt, at one stage of its run."""
 
     stage: SampleStage
@@ -206,24 +197,24 @@ class SampleOut(Out):
     """From 1 to 5; null if not rated. Only answers after training can be rated."""
 
 
-class NewRating(Body):
+class NewRating(api.Body):
     score: int = Field(ge=sample_ratings.MIN_SCORE, le=sample_ratings.MAX_SCORE)
     """From 1, useless, to 5, perfect."""
 
 
 @samples_router.get("/{run_id}/samples", name="listing")
-def list_samples(run_id: Id, db: DB) -> Listing[SampleOut]:
+def list_samples(run_id: api.Id, db: DB) -> api.Listing[SampleOut]:
     """List the run's sample answers, in the order in which they were generated."""
     runs.get(db, run_id)
     scores = sample_ratings.load_scores(db, [run_id])
-    return Listing.complete(
+    return api.Listing.complete(
         _sample_out(sample, scores.get(sample.id or 0))
         for sample in compare.list_samples(db, [run_id])
     )
 
 
 @samples_router.put("/{run_id}/samples/{position}/rating")
-def rate(run_id: Id, position: SamplePosition, new: NewRating, db: DB) -> SampleOut:
+def rate(run_id: api.Id, position: SamplePosition, new: NewRating, db: DB) -> SampleOut:
     """Rate an answer given after training. The mean rating is a metric of the run."""
     sample = sample_ratings.get_final_sample(db, run_id, position)
     sample_ratings.rate(db, sample, new.score)
@@ -231,7 +222,7 @@ def rate(run_id: Id, position: SamplePosition, new: NewRating, db: DB) -> Sample
 
 
 @samples_router.delete("/{run_id}/samples/{position}/rating", status_code=204)
-def forget(run_id: Id, position: int, db: DB) -> None:
+def forget(run_id: api.Id, position: int, db: DB) -> None:
     sample_ratings.rate(db, sample_ratings.get_final_sample(db, run_id, position), None)
 
 
@@ -240,14 +231,14 @@ def _sample_out(sample: Sample, score: int | None) -> SampleOut:
 
 
 exports_router = APIRouter(
-    route_class=ApiRoute, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"]
+    route_class=api.ApiRoute, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"]
 )
 
 
 LOG_LINES = 500
 
 
-class NewExport(Body):
+class NewExport(api.Body):
     dtype: DType
     kind: ExportKind | None = None
     """full, merged, merged_original or adapter; null exports the full model as it was trained.
@@ -257,7 +248,7 @@ class NewExport(Body):
     """
 
 
-class ExportOut(Out):
+class ExportOut(api.Out):
     id: int
     run_id: int
     kind: ExportKind
@@ -268,59 +259,59 @@ class ExportOut(Out):
     measured: dict[str, float]
     """The effect of the conversion on weights and perplexity; empty until it has succeeded."""
     files: list[ArtifactOut]
-    error: ErrorOut | None
-    waiting: WaitingOut | None
+    error: api.ErrorOut | None
+    waiting: api.WaitingOut | None
     """Why it is waiting; null once it has started."""
     created_at: datetime
     finished_at: datetime | None
 
 
 @exports_router.post("", status_code=201)
-def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
+def request(run_id: api.Id, new: NewExport, db: DB, config: Config) -> ExportOut:
     """Queue an export. Small ones run during training, others when no run needs the slot."""
     return _export_out(db, exports.create(db, run_id, new.dtype, new.kind, config.runs), config)
 
 
 @exports_router.get("")
-def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
+def newest(run_id: api.Id, db: DB, config: Config) -> api.Listing[ExportOut]:
     runs.get(db, run_id)
     found = exports.list_for_run(db, run_id)
-    return Listing.complete(_export_out(db, export, config) for export in found)
+    return api.Listing.complete(_export_out(db, export, config) for export in found)
 
 
 @exports_router.get("/{export_id}")
-def show(run_id: Id, export_id: Id, db: DB, config: Config) -> ExportOut:
+def show(run_id: api.Id, export_id: api.Id, db: DB, config: Config) -> ExportOut:
     return _export_out(db, exports.get(db, run_id, export_id), config)
 
 
 @exports_router.delete("/{export_id}", status_code=204)
-def delete(run_id: Id, export_id: Id, db: DB, config: Config) -> None:
+def delete(run_id: api.Id, export_id: api.Id, db: DB, config: Config) -> None:
     """Delete an export and its files; stops it if it is in progress."""
     exports.delete(db, run_id, export_id, config.runs)
 
 
 @exports_router.post("/{export_id}/model", status_code=201)
-def offer(run_id: Id, export_id: Id, db: DB, config: Config) -> ModelOut:
+def offer(run_id: api.Id, export_id: api.Id, db: DB, config: Config) -> ModelOut:
     """Add the export to the models that runs can start from."""
     return models.model_out(exports.register_model(db, run_id, export_id, config.runs))
 
 
 @exports_router.get("/{export_id}/log", response_class=PlainTextResponse, name="log")
-def export_log(run_id: Id, export_id: Id, db: DB, config: Config) -> str:
+def export_log(run_id: api.Id, export_id: api.Id, db: DB, config: Config) -> str:
     """Return the last lines of the export's log."""
     folder = _export_folder(exports.get(db, run_id, export_id), config)
     return "\n".join(artifacts.read_log(folder.log, None, LOG_LINES).lines)
 
 
 @exports_router.get("/{export_id}/files/{name:path}")
-def file(run_id: Id, export_id: Id, name: str, db: DB, config: Config) -> FileResponse:
+def file(run_id: api.Id, export_id: api.Id, name: str, db: DB, config: Config) -> FileResponse:
     folder = _export_folder(exports.get(db, run_id, export_id), config)
     path = artifacts.find_file(folder.files, name)
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
 
 @exports_router.get("/{export_id}/zip", response_class=StreamingResponse)
-def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingResponse:
+def whole(run_id: api.Id, export_id: api.Id, db: DB, config: Config) -> StreamingResponse:
     """Download all files as a zip."""
     export = exports.get(db, run_id, export_id)
     if export.status is not TaskStatus.SUCCEEDED:
@@ -346,7 +337,7 @@ def _export_out(db: DB, export: Export, config: Config) -> ExportOut:
         "progress": export.share,
         "files": [ArtifactOut(name=file_info.name, bytes=file_info.bytes) for file_info in files],
         "error": error if export.error_code else None,
-        "waiting": waiting_out(overview.explain_work_wait(db, export)),
+        "waiting": api.waiting_out(overview.explain_work_wait(db, export)),
     }
     return ExportOut.model_validate(fields)
 

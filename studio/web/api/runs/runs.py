@@ -19,38 +19,17 @@ from studio.services.runs.run_events import AnyEvent
 from studio.services.search import query_fields, query_filters, run_table
 from studio.services.search.run_table import TableView
 from studio.services.workers import workers
-from studio.web.api.conventions import (
-    After,
-    ApiRoute,
-    Body,
-    BodyId,
-    EtagPrecondition,
-    EtagResponse,
-    Id,
-    Limit,
-    Listing,
-    Name,
-    Notes,
-    Out,
-    RunBrief,
-    RunDetailOut,
-    RunOut,
-    Source,
-    failed_run_out,
-    make_page,
-    run_brief,
-    run_out,
-)
+from studio.web.api import conventions as api
 from studio.web.api.runs import run_results
 from studio.web.http.deps import DB, Config
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1/runs", tags=["runs"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
 
-queue_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/queue", tags=["queue"])
+queue_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/queue", tags=["queue"])
 
 
-class WaitingRunOut(RunBrief):
+class WaitingRunOut(api.RunBrief):
     reason: str
     """Why it is waiting."""
     waiting_since: datetime
@@ -58,7 +37,7 @@ class WaitingRunOut(RunBrief):
     """Estimated from training runs and from earlier runs of its experiment."""
 
 
-class LoadedOut(Out):
+class LoadedOut(api.Out):
     """The model that is loaded for inference."""
 
     model: str
@@ -73,12 +52,12 @@ class LoadedOut(Out):
     slots: int
 
 
-class QueueOut(Out):
+class QueueOut(api.Out):
     slots: int
     """How many runs can train at once, over all known workers."""
     used: int
     """Slots used by training runs, by tasks and exports, and by a loaded model."""
-    live: list[RunBrief]
+    live: list[api.RunBrief]
     loaded: LoadedOut | None
     """The model loaded for inference. It is unloaded when a run waits for its slot."""
     waiting: list[WaitingRunOut]
@@ -86,7 +65,7 @@ class QueueOut(Out):
 
 
 def _wait_out(db: DB, wait: overview.RunWait) -> WaitingRunOut:
-    brief = run_brief(db, wait.run).model_dump()
+    brief = api.run_brief(db, wait.run).model_dump()
     return WaitingRunOut(
         **brief,
         reason=wait.reason,
@@ -101,7 +80,7 @@ def show_queue(db: DB) -> QueueOut:
     return QueueOut(
         slots=workers.count_slots(db),
         used=overview.count_all_used_slots(db),
-        live=[run_brief(db, run) for run in live],
+        live=[api.run_brief(db, run) for run in live],
         loaded=None if loaded is None else _loaded_out(loaded),
         waiting=[_wait_out(db, wait) for wait in overview.estimate_waits(db)],
     )
@@ -161,18 +140,18 @@ class RunQuery(BaseModel):
         return " ".join(filter(None, (self.q, *parts, *words)))
 
 
-class NewRun(Body):
-    name: Name
+class NewRun(api.Body):
+    name: api.Name
     recipe: AnyRecipe
-    notes: Notes = ""
-    parent: Source = ""
+    notes: api.Notes = ""
+    parent: api.Source = ""
     """The run or experiment that the recipe was copied from."""
 
 
-class ChangedRun(Body):
+class ChangedRun(api.Body):
     """Changes to a run; `priority`, `place` and `is_held` only while it is queued."""
 
-    name: Name | None = None
+    name: api.Name | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
     """Higher starts first."""
     place: Annotated[int, Field(ge=1)] | None = None
@@ -180,29 +159,29 @@ class ChangedRun(Body):
     is_held: bool | None = None
     """Whether it stays on hold until you release it."""
     notes: Annotated[str, Field(max_length=tags_notes.NOTES_LIMIT)] | None = None
-    tags: Annotated[list[Name], Field(max_length=tags_notes.MAX_TAGS)] | None = None
+    tags: Annotated[list[api.Name], Field(max_length=tags_notes.MAX_TAGS)] | None = None
     is_archived: bool | None = None
     """Whether lists hide it."""
     is_trashed: bool | None = None
     """Whether it is in the trash. It is permanently deleted some weeks later."""
 
 
-class NewPlace(Body):
+class NewPlace(api.Body):
     place: Annotated[int, Field(ge=1, lt=2**53)]
     """Its new position among the queued runs of its priority, starting at one."""
 
 
-class ChangedRecipe(Body):
+class ChangedRecipe(api.Body):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Values that override the recipe, nested like it, such as the `change` of a fix."""
 
 
-class Retry(Body):
+class Retry(api.Body):
     place: Literal["checkpoint", "start"] = Field(default="checkpoint", alias="from")
     """From `start`, the run's metrics and answers so far are deleted; its history is kept."""
 
 
-class AttemptOut(Out):
+class AttemptOut(api.Out):
     number: int
     worker: str
     from_step: int
@@ -213,36 +192,36 @@ class AttemptOut(Out):
     exit_code: int | None
 
 
-class RunEventsOut(Listing[AnyEvent]):
+class RunEventsOut(api.Listing[AnyEvent]):
     """The events of a run, oldest first."""
 
 
 @router.post("", status_code=201)
-def submit(new: NewRun, db: DB) -> RunOut:
+def submit(new: NewRun, db: DB) -> api.RunOut:
     """Create an experiment with the recipe, and queue its first run."""
     details = {"notes": new.notes, "parent": new.parent}
     experiment = experiments.create(db, new.name, new.recipe, **details)
-    return run_out(db, runs.submit(db, experiment))
+    return api.run_out(db, runs.submit(db, experiment))
 
 
 @router.get("")
-def newest(db: DB, asked: Annotated[RunQuery, Query()]) -> Listing[RunOut]:
+def newest(db: DB, asked: Annotated[RunQuery, Query()]) -> api.Listing[api.RunOut]:
     """List the runs that match a query; archived and trashed runs only if it asks for them."""
     view = TableView(query=asked.query, sort=asked.sort)
     rows = run_table.find_runs(db, view, limit=asked.limit + 1, after=asked.after)
-    return make_page(rows, asked.limit, [run_out(db, row) for row in rows])
+    return api.make_page(rows, asked.limit, [api.run_out(db, row) for row in rows])
 
 
 @router.get("/{run_id}")
-def show(run_id: Id, db: DB, config: Config, etag: EtagResponse) -> RunDetailOut:
+def show(run_id: api.Id, db: DB, config: Config, etag: api.EtagResponse) -> api.RunDetailOut:
     """Return a run; if it has failed, with possible fixes."""
     run = runs.get(db, run_id)
     etag.set_header(*_editable_facts(run))
-    return failed_run_out(db, run, run_results.run_folder(db, config, run_id))
+    return api.failed_run_out(db, run, run_results.run_folder(db, config, run_id))
 
 
 @router.patch("/{run_id}")
-def change(run_id: Id, changed: ChangedRun, db: DB, etag: EtagPrecondition) -> RunOut:
+def change(run_id: api.Id, changed: ChangedRun, db: DB, etag: api.EtagPrecondition) -> api.RunOut:
     etag.check(*_editable_facts(runs.get(db, run_id)))
     tags_notes.update(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
     if changed.priority is not None:
@@ -257,70 +236,70 @@ def change(run_id: Id, changed: ChangedRun, db: DB, etag: EtagPrecondition) -> R
         (bulk_actions.move_to_trash if changed.is_trashed else bulk_actions.restore)(db, [run_id])
     run = runs.get(db, run_id)
     etag.set_header(*_editable_facts(run))
-    return run_out(db, run)
+    return api.run_out(db, run)
 
 
 @router.delete("/{run_id}", status_code=204)
-def delete(run_id: Id, db: DB, config: Config) -> None:
+def delete(run_id: api.Id, db: DB, config: Config) -> None:
     """Permanently delete a run with its metrics and files, in the trash or not."""
     runs.delete(db, run_id, config.runs)
 
 
 @router.post("/{run_id}/again", status_code=201)
-def again(run_id: Id, changed: ChangedRecipe, db: DB) -> RunOut:
+def again(run_id: api.Id, changed: ChangedRecipe, db: DB) -> api.RunOut:
     """Queue a new run with the recipe of this one, with some values changed."""
-    return run_out(db, runs.resubmit(db, run_id, changed.overrides, strict=None))
+    return api.run_out(db, runs.resubmit(db, run_id, changed.overrides, strict=None))
 
 
 @router.post("/{run_id}/cancel")
-def cancel(run_id: Id, db: DB) -> RunOut:
-    return run_out(db, run_commands.cancel(db, run_id))
+def cancel(run_id: api.Id, db: DB) -> api.RunOut:
+    return api.run_out(db, run_commands.cancel(db, run_id))
 
 
 @router.post("/{run_id}/keep")
-def keep(run_id: Id, db: DB) -> RunOut:
+def keep(run_id: api.Id, db: DB) -> api.RunOut:
     """Stop the run, and keep the model trained so far as its result."""
-    return run_out(db, run_commands.stop_and_keep(db, run_id))
+    return api.run_out(db, run_commands.stop_and_keep(db, run_id))
 
 
 @router.post("/{run_id}/pause")
-def pause(run_id: Id, db: DB) -> RunOut:
+def pause(run_id: api.Id, db: DB) -> api.RunOut:
     """Pause the run: it writes a checkpoint and releases its slot."""
-    return run_out(db, run_commands.pause(db, run_id))
+    return api.run_out(db, run_commands.pause(db, run_id))
 
 
 @router.post("/{run_id}/resume")
-def resume(run_id: Id, db: DB) -> RunOut:
+def resume(run_id: api.Id, db: DB) -> api.RunOut:
     """Queue a paused run to resume from its checkpoint."""
-    return run_out(db, run_commands.resume(db, run_id))
+    return api.run_out(db, run_commands.resume(db, run_id))
 
 
 @router.post("/{run_id}/retry")
-def retry(run_id: Id, db: DB, how: Retry | None = None) -> RunOut:
+def retry(run_id: api.Id, db: DB, how: Retry | None = None) -> api.RunOut:
     """Queue a failed or cancelled run to resume from its newest checkpoint, or to restart."""
     command = run_commands.restart if how and how.place == "start" else run_commands.retry
-    return run_out(db, command(db, run_id))
+    return api.run_out(db, command(db, run_id))
 
 
 @router.post("/{run_id}/move")
-def move(run_id: Id, moved: NewPlace, db: DB) -> RunOut:
+def move(run_id: api.Id, moved: NewPlace, db: DB) -> api.RunOut:
     """Move a queued run to another position in the queue."""
-    return run_out(db, queue.move(db, run_id, moved.place))
+    return api.run_out(db, queue.move(db, run_id, moved.place))
 
 
 @router.get("/{run_id}/attempts")
-def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
+def tries(run_id: api.Id, db: DB) -> api.Listing[AttemptOut]:
     """List the attempts of the run, oldest first."""
     runs.get(db, run_id)
-    return Listing[AttemptOut].complete(attempts.list_attempts(db, run_id))
+    return api.Listing[AttemptOut].complete(attempts.list_attempts(db, run_id))
 
 
 @router.get("/{run_id}/events")
-def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> RunEventsOut:
+def events(run_id: api.Id, db: DB, after: api.After = 0, limit: api.Limit = 200) -> RunEventsOut:
     """List the events of the run, oldest first. Ignore kinds that you do not know."""
     runs.get(db, run_id)
     rows = runs.list_events(db, run_id, after=after or 0, limit=limit + 1)
-    page = make_page(rows, limit, [run_events.to_event(row) for row in rows])
+    page = api.make_page(rows, limit, [run_events.to_event(row) for row in rows])
     return RunEventsOut(data=page.data, has_more=page.has_more, next_after=page.next_after)
 
 
@@ -330,36 +309,36 @@ def _editable_facts(run: Run) -> tuple[Any, ...]:
     return (run.name, run.notes, run.tags, run.priority, run.is_held, *times)
 
 
-table_router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["runs"])
+table_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1", tags=["runs"])
 
 
-class FieldOut(Out):
+class FieldOut(api.Out):
     name: str
     title: str
     """Empty for metrics."""
     kind: str
 
 
-class Bulk(Body):
+class Bulk(api.Body):
     """An action on many runs: applied to all or to none."""
 
-    runs: Annotated[list[BodyId], Field(min_length=1, max_length=bulk_actions.MAX_RUNS)]
+    runs: Annotated[list[api.BodyId], Field(min_length=1, max_length=bulk_actions.MAX_RUNS)]
     act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
     tag: str = ""
 
 
-class BulkOut(Out):
+class BulkOut(api.Out):
     changed: list[int]
     """The runs that were changed; the others already were in this state."""
 
 
-class NewView(Body):
-    name: Name
+class NewView(api.Body):
+    name: api.Name
     query: Annotated[str, Field(max_length=run_table.QUERY_LIMIT)]
     """The query string of the page, without the question mark."""
 
 
-class ViewOut(Out):
+class ViewOut(api.Out):
     id: int
     name: str
     query: str
@@ -367,11 +346,11 @@ class ViewOut(Out):
 
 
 @table_router.get("/fields", name="listing")
-def list_fields(db: DB) -> Listing[FieldOut]:
+def list_fields(db: DB) -> api.Listing[FieldOut]:
     """List the fields by which runs can be searched, sorted and displayed."""
     metric_keys = metric_summaries.list_keys(db)
     fields = (query_fields.find(name, metric_keys) for name in query_fields.list_names(metric_keys))
-    return Listing[FieldOut].complete(filter(None, fields))
+    return api.Listing[FieldOut].complete(filter(None, fields))
 
 
 @table_router.post("/bulk")
@@ -382,8 +361,8 @@ def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
 
 
 @table_router.get("/views")
-def saved(db: DB) -> Listing[ViewOut]:
-    return Listing[ViewOut].complete(run_table.list_views(db))
+def saved(db: DB) -> api.Listing[ViewOut]:
+    return api.Listing[ViewOut].complete(run_table.list_views(db))
 
 
 @table_router.post("/views", status_code=201)
@@ -393,5 +372,5 @@ def save(new: NewView, db: DB) -> ViewOut:
 
 
 @table_router.delete("/views/{view_id}", status_code=204, name="delete")
-def delete_view(view_id: Id, db: DB) -> None:
+def delete_view(view_id: api.Id, db: DB) -> None:
     run_table.delete_view(db, view_id)

@@ -21,28 +21,18 @@ from studio.services.queue import overview, task_results
 from studio.services.runs import artifacts
 from studio.services.tasks import tasks
 from studio.services.workers import worker_process, workers
-from studio.web.api.conventions import (
-    After,
-    ApiRoute,
-    Body,
-    Id,
-    Listing,
-    Out,
-    WaitingOut,
-    make_page,
-    waiting_out,
-)
+from studio.web.api import conventions as api
 from studio.web.http.deps import DB, Config, ConfigWithSecrets
 
-router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["system"])
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1", tags=["system"])
 
 
-tasks_router = APIRouter(route_class=ApiRoute, prefix="/api/v1/chores", tags=["chores"])
+tasks_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/chores", tags=["chores"])
 
 LOG_LINES = 500
 
 
-class TaskErrorOut(Out):
+class TaskErrorOut(api.Out):
     """Why a task failed."""
 
     code: str
@@ -50,7 +40,7 @@ class TaskErrorOut(Out):
     hint: str
 
 
-class TaskOut(Out):
+class TaskOut(api.Out):
     """Background work in its own process."""
 
     id: int
@@ -64,28 +54,28 @@ class TaskOut(Out):
     result: dict[str, Any]
     """The result; empty until it has succeeded."""
     error: TaskErrorOut | None
-    waiting: WaitingOut | None = None
+    waiting: api.WaitingOut | None = None
     """Why it is waiting, while it is; only when a task is requested by its id."""
     created_at: datetime
     finished_at: datetime | None
 
 
 @tasks_router.get("/{chore_id}")
-def show(chore_id: Id, db: DB) -> TaskOut:
+def show(chore_id: api.Id, db: DB) -> TaskOut:
     task = tasks.get(db, chore_id)
     return task_out(task).model_copy(
-        update={"waiting": waiting_out(overview.explain_work_wait(db, task))}
+        update={"waiting": api.waiting_out(overview.explain_work_wait(db, task))}
     )
 
 
 @tasks_router.delete("/{chore_id}")
-def cancel(chore_id: Id, db: DB) -> TaskOut:
+def cancel(chore_id: api.Id, db: DB) -> TaskOut:
     """Cancel a task: its process is stopped and its files are deleted."""
     return task_out(task_results.cancel(db, chore_id))
 
 
 @tasks_router.post("/{chore_id}/again")
-def again(chore_id: Id, db: DB) -> TaskOut:
+def again(chore_id: api.Id, db: DB) -> TaskOut:
     """Retry a failed task. What it has already downloaded is not downloaded again."""
     task = tasks.get(db, chore_id)
     tasks.retry(task)
@@ -93,7 +83,7 @@ def again(chore_id: Id, db: DB) -> TaskOut:
 
 
 @tasks_router.get("/{chore_id}/log", response_class=PlainTextResponse)
-def log(chore_id: Id, db: DB, config: Config) -> str:
+def log(chore_id: api.Id, db: DB, config: Config) -> str:
     """Return the last lines of the task's log."""
     folder = tasks.task_dir(config.tasks, tasks.get(db, chore_id))
     return "\n".join(artifacts.read_log(folder.log, None, LOG_LINES).lines)
@@ -113,10 +103,10 @@ def task_out(chore: Task) -> TaskOut:
     return TaskOut.model_validate(values)
 
 
-notifications_router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["notifications"])
+notifications_router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1", tags=["notifications"])
 
 
-class NotificationChannelOut(Out):
+class NotificationChannelOut(api.Out):
     channel: Channel
     is_on: bool
     goes_to: str
@@ -126,7 +116,7 @@ class NotificationChannelOut(Out):
     """What the operator must configure to enable it."""
 
 
-class DeliveryAttemptOut(Out):
+class DeliveryAttemptOut(api.Out):
     number: int
     began_at: datetime
     ended_at: datetime | None
@@ -135,7 +125,7 @@ class DeliveryAttemptOut(Out):
     """The receiver's response."""
 
 
-class DeliveryOut(Out):
+class DeliveryOut(api.Out):
     id: int
     key: str
     """The `webhook-id` sent to the receiver."""
@@ -149,27 +139,27 @@ class DeliveryOut(Out):
     tries: list[DeliveryAttemptOut]
 
 
-class NewTest(Body):
+class NewTest(api.Body):
     channel: Annotated[Channel, Field(strict=False)]
 
 
 @notifications_router.get("/notifications")
-def ways(config: ConfigWithSecrets) -> Listing[NotificationChannelOut]:
+def ways(config: ConfigWithSecrets) -> api.Listing[NotificationChannelOut]:
     """List the notification channels as the operator has configured them."""
-    return Listing[NotificationChannelOut].complete(deliveries.list_channels(config))
+    return api.Listing[NotificationChannelOut].complete(deliveries.list_channels(config))
 
 
 @notifications_router.get("/deliveries")
 def newest(
-    db: DB, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
-) -> Listing[DeliveryOut]:
+    db: DB, after: api.After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
+) -> api.Listing[DeliveryOut]:
     rows = deliveries.newest(db, limit=limit + 1, before=after)
     attempts = deliveries.list_attempts(db, rows)
-    return make_page(rows, limit, [_delivery_out(row, attempts[row.id or 0]) for row in rows])
+    return api.make_page(rows, limit, [_delivery_out(row, attempts[row.id or 0]) for row in rows])
 
 
 @notifications_router.get("/deliveries/{delivery_id}", name="show")
-def show_delivery(delivery_id: Id, db: DB) -> DeliveryOut:
+def show_delivery(delivery_id: api.Id, db: DB) -> DeliveryOut:
     delivery = deliveries.get(db, delivery_id)
     return _delivery_out(delivery, deliveries.list_attempts(db, [delivery])[delivery_id])
 
@@ -184,7 +174,7 @@ def _delivery_out(delivery: Delivery, tries: list[TryRow]) -> DeliveryOut:
     return DeliveryOut.model_validate(delivery.model_dump() | {"tries": tries})
 
 
-class Health(Out):
+class Health(api.Out):
     status: Literal["ok", "degraded"]
     """Degraded: it works, except for what the reasons list."""
     reasons: list[str]
@@ -192,14 +182,14 @@ class Health(Out):
     version: str
 
 
-class GpuOut(Out):
+class GpuOut(api.Out):
     index: int
     name: str
     memory_bytes: int
     capability: tuple[int, int]
 
 
-class HardwareOut(Out):
+class HardwareOut(api.Out):
     title: str
     device: str
     processor: str
