@@ -3,8 +3,13 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from studio.services.studies.studies import MIN_SEEDS, REFERENCE, PrecisionResult, SampleStats
 from studio.services.studies.study_reports import StudyReport
+from studio.services.studies.study_statistics import (
+    MIN_SEEDS,
+    REFERENCE,
+    PrecisionResult,
+    SampleStats,
+)
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 

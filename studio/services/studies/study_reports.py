@@ -18,8 +18,8 @@ from studio.services.metrics import metrics
 from studio.services.metrics.metrics import Series
 from studio.services.runs import runs
 from studio.services.samples import sample_diff
-from studio.services.studies import studies
-from studio.services.studies.studies import MIN_SEEDS, REFERENCE, PrecisionResult, StudyRun
+from studio.services.studies import studies, study_statistics
+from studio.services.studies.study_statistics import MIN_SEEDS, REFERENCE, PrecisionResult, StudyRun
 
 IncidentKind = Literal["alarm", "skipped", "broken"]
 
@@ -136,7 +136,7 @@ IncidentCounts = Counter[tuple[int, IncidentKind]]
 CurvesByMode = Mapping[tuple[str, int], Series]
 """A metric by precision and seed, all on one x axis."""
 
-_STATES: dict[RunStatus, studies.State] = {
+_STATES: dict[RunStatus, study_statistics.State] = {
     RunStatus.QUEUED: "waiting",
     RunStatus.STARTING: "waiting",
     RunStatus.RUNNING: "going",
@@ -205,7 +205,7 @@ def build_report(db: Session, study_id: int) -> StudyReport:
     return StudyReport(
         study=study,
         runs=study_runs,
-        findings=studies.compare_precisions(trials),
+        findings=study_statistics.compare_precisions(trials),
         curves={key: _gap_curves(study_runs, key, curves) for key, curves in curves_by_key.items()},
         answers=_compare_answers(db, study_runs),
         timeline=timeline,

@@ -15,14 +15,14 @@ from studio.errors import InvalidError
 from studio.recipe.precision import PRECISIONS
 from studio.services import experiments
 from studio.services.studies import studies, study_reports
-from studio.services.studies.studies import (
+from studio.services.studies.study_reports import Incident, IncidentKind, StudyReport
+from studio.services.studies.study_statistics import (
     REFERENCE,
     GapVerdict,
     PrecisionResult,
     SampleStats,
     State,
 )
-from studio.services.studies.study_reports import Incident, IncidentKind, StudyReport
 from studio.services.workers import workers
 from studio.web.api.experiments.experiments import report_out
 from studio.web.forms import choices

@@ -4,9 +4,9 @@ import csv
 import math
 
 from studio.db.tables import Study
-from studio.services.studies import studies
-from studio.services.studies.studies import State, StudyRun
+from studio.services.studies import study_statistics
 from studio.services.studies.study_reports import AnswerComparison, StudyReport, Timeline
+from studio.services.studies.study_statistics import State, StudyRun
 from studio.web.studies import study_page
 from studio.web.study_conclusions import draw_conclusions, format_share
 
@@ -28,7 +28,7 @@ def report(*trials: StudyRun, devices: tuple[str, ...] = ()) -> StudyReport:
     return StudyReport(
         study=Study(experiment_id=1, name="a|b", modes=["fp32"], seeds=[0]),
         runs=[],
-        findings=studies.compare_precisions(trials),
+        findings=study_statistics.compare_precisions(trials),
         curves={},
         answers=AnswerComparison(
             seed=0, prompts=4, differing=[], by_mode={"bf16": 1}, right={}, between_seeds=None

@@ -17,8 +17,8 @@ from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.studies import studies, study_reports
-from studio.services.studies.studies import GapVerdict, State
 from studio.services.studies.study_reports import IncidentKind
+from studio.services.studies.study_statistics import GapVerdict, State
 from studio.web.api import conventions as api
 from studio.web.api.runs.run_results import SeriesOut
 from studio.web.http.deps import DB
@@ -159,7 +159,7 @@ class EstimateOut(api.Out):
 
 
 class FindingOut(api.Out):
-    """The results of one precision, computed in `studio.services.studies.studies`."""
+    """The results of one precision, computed in `studio.services.studies.study_statistics`."""
 
     precision: str
     states: dict[State, int]

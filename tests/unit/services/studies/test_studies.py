@@ -17,7 +17,8 @@ from studio.services import experiments
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.samples.sample_diff import DiffPiece
 from studio.services.studies import studies, study_reports
-from studio.services.studies.studies import PrecisionResult, SampleStats, StudyPlan
+from studio.services.studies.studies import StudyPlan
+from studio.services.studies.study_statistics import PrecisionResult, SampleStats
 from tests.support.factories import make_recipe, metrics_event
 
 

@@ -5,15 +5,15 @@ import math
 import pytest
 
 from studio.services.metrics.metrics import Series
-from studio.services.studies import studies
-from studio.services.studies.studies import (
+from studio.services.studies import study_statistics
+from studio.services.studies.study_reports import compute_gaps
+from studio.services.studies.study_statistics import (
     GapVerdict,
     PrecisionResult,
     SampleStats,
     State,
     StudyRun,
 )
-from studio.services.studies.study_reports import compute_gaps
 
 NAN = math.nan
 
@@ -30,7 +30,7 @@ def three(precision: str, *lasts: float, first: float = 3.0) -> list[StudyRun]:
 
 
 def found(trials: list[StudyRun], mode: str = "bf16") -> PrecisionResult:
-    return next(one for one in studies.compare_precisions(trials) if one.precision == mode)
+    return next(one for one in study_statistics.compare_precisions(trials) if one.precision == mode)
 
 
 def line(*values: float | None) -> Series:
@@ -38,15 +38,17 @@ def line(*values: float | None) -> Series:
 
 
 def test_an_estimate_is_of_the_finite_numbers_only() -> None:
-    assert studies.summarise([1.0, 3.0, None, NAN, math.inf]) == SampleStats(2.0, math.sqrt(2), 2)
+    assert study_statistics.summarise([1.0, 3.0, None, NAN, math.inf]) == SampleStats(
+        2.0, math.sqrt(2), 2
+    )
 
 
 def test_one_number_has_no_spread() -> None:
-    assert studies.summarise([1.0]) == SampleStats(1.0, None, 1)
+    assert study_statistics.summarise([1.0]) == SampleStats(1.0, None, 1)
 
 
 def test_nothing_has_no_estimate() -> None:
-    assert studies.summarise([NAN, None]) is None
+    assert study_statistics.summarise([NAN, None]) is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_nothing_has_no_estimate() -> None:
 def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
     gap: SampleStats | None, noise: SampleStats | None, told: GapVerdict
 ) -> None:
-    assert studies.judge_gap(gap, noise) == told
+    assert study_statistics.judge_gap(gap, noise) == told
 
 
 @pytest.mark.parametrize(
@@ -75,11 +77,11 @@ def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
 def test_the_improvement_lost_is_a_share_of_the_references(
     mode_ends: float, noise: float, share: float | None
 ) -> None:
-    assert studies.improvement_lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
+    assert study_statistics.improvement_lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
 
 
 def test_nothing_can_be_lost_where_the_reference_did_not_improve() -> None:
-    assert studies.improvement_lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
+    assert study_statistics.improvement_lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
 
 
 def test_a_gap_is_between_runs_of_one_seed() -> None:
@@ -100,7 +102,8 @@ def test_a_stalled_mode_is_told_by_what_it_lost() -> None:
 
 def test_the_reference_stands_first_whatever_the_order() -> None:
     modes = [
-        one.precision for one in studies.compare_precisions([*three("bf16", 1), *three("fp32", 1)])
+        one.precision
+        for one in study_statistics.compare_precisions([*three("bf16", 1), *three("fp32", 1)])
     ]
 
     assert modes == ["fp32", "bf16"]
@@ -205,7 +208,7 @@ def test_costs_are_those_of_finished_runs_as_soon_as_there_is_one() -> None:
 
 
 def test_an_empty_study_finds_nothing() -> None:
-    assert studies.compare_precisions([]) == []
+    assert study_statistics.compare_precisions([]) == []
 
 
 def test_gaps_follow_the_steps_seed_by_seed() -> None:
