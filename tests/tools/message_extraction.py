@@ -52,8 +52,6 @@ ELSEWHERE = frozenset(
         ),
         *(
             "web/auth/permissions.py",
-            "web/compare/svg_charts.py",
-            "web/middleware/proxy_headers.py",
             "web/rendering/render.py",
             "web/auth/template_permissions.py",
             "web/auth/security_headers.py",
