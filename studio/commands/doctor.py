@@ -10,7 +10,7 @@ from studio.hardware import Hardware, detect, package_versions
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
 from studio.services.operations.health_checks import CheckResult
-from studio.services.workers import worker_process
+from studio.services.workers import workers
 from studio.settings import Settings
 
 MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "yellow")}
@@ -58,7 +58,7 @@ def _packages(hardware: Hardware) -> CheckResult:
 
 
 def _quick_start(settings: Settings) -> CheckResult:
-    status = worker_process.read_launcher(settings)
+    status = workers.read_launcher(settings)
     return CheckResult(good=status.state == "ready" or None, text=f"Quick start: {status.summary}")
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from studio.db.accounts import Account, AuditEntry, LinkPurpose
 from studio.db.session import unit_of_work
 from studio.errors import ConflictError, InvalidError
-from studio.services.accounts import accounts, api_tokens, audit_log, one_time_links
+from studio.services.accounts import accounts, api_tokens, audit_log, login_sessions
 from studio.services.operations import home
 from studio.services.storage import locks
 from studio.settings import LOOPBACK_HOSTS, Settings
@@ -112,7 +112,7 @@ def studio_url(settings: Settings) -> str:
 def password_link(engine: Engine, url: str, account: Account, did: str) -> str:
     """Return a link to choose a password, and record it in the audit log."""
     with unit_of_work(engine) as db:
-        secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
+        secret = login_sessions.issue_link(db, LinkPurpose.PASSWORD, account.id)
         audit_log.record(db, audit_entry(did, account.name))
     return f"{url}login?t={secret}"
 
@@ -131,4 +131,4 @@ def audit_entry(did: str, name: str) -> AuditEntry:
 
 def _login_url(engine: Engine, url: str, purpose: LinkPurpose) -> str:
     with unit_of_work(engine) as db:
-        return f"{url}login?t={one_time_links.issue(db, purpose)}"
+        return f"{url}login?t={login_sessions.issue_link(db, purpose)}"

@@ -23,7 +23,7 @@ from studio.errors import ConflictError, UnavailableError
 from studio.services.accounts import secrets
 from studio.services.operations import health_checks, home
 from studio.services.storage import locks
-from studio.services.workers import worker_process
+from studio.services.workers import workers
 from studio.settings import Settings
 
 GRACE_SECONDS = 1.5
@@ -98,7 +98,7 @@ def _supervised_worker(engine: Engine, settings: Settings, *, wanted: bool) -> I
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ending.exit_early)
     ending.start()
-    worker_process.clear(settings)
+    workers.clear_exit(settings)
     if supervisor is not None:
         supervisor.start()
     try:

@@ -19,8 +19,8 @@ from types import FrameType
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services.workers import worker_process, workers
-from studio.services.workers.worker_process import WorkerExit
+from studio.services.workers import workers
+from studio.services.workers.workers import WorkerExit
 from studio.settings import Settings
 from studio.worker.fault_isolation import catch_errors
 
@@ -74,7 +74,7 @@ class Supervisor:
             log.warning("worker_killed", extra={"pid": self.child.pid})
             self.child.kill()
             self.child.wait()
-        worker_process.clear(self.settings)
+        workers.clear_exit(self.settings)
 
     def _supervise(self) -> None:
         deaths = 0
@@ -93,10 +93,10 @@ class Supervisor:
         try:
             self.child = self._spawn()
         except OSError as error:
-            return worker_process.describe_start_failure(error)
+            return workers.describe_start_failure(error)
         if self._stopping.is_set():  # a signal arrived in between
             self.child.terminate()
-        return worker_process.describe_exit(self.child.wait())
+        return workers.describe_exit(self.child.wait())
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         if self._lifeline is not None:
@@ -117,7 +117,7 @@ class Supervisor:
         log.error(
             "worker_died", extra={"reason": reason, "deaths": deaths, "again_in_seconds": pause}
         )
-        worker_process.write(self.settings, death)
+        workers.write_exit(self.settings, death)
         with catch_errors() as errors, unit_of_work(self.engine) as db:
             workers.deregister_process(db, self.child.pid if self.child else 0)
         for error in errors:  # it will count as gone when its heartbeat is overdue

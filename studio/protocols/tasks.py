@@ -41,7 +41,7 @@ TASK_DEFINITIONS = {
     "calibrate": TaskDefinition(
         "studio.runner.tasks.calibrate:calibrate", "Training a few steps", needs_device=True
     ),
-    "look": TaskDefinition("studio.runner.tasks.scan_dataset:scan", "Checking a dataset"),
+    "look": TaskDefinition("studio.runner.tasks.build_dataset:scan", "Checking a dataset"),
     "measure": TaskDefinition("studio.runner.tasks.memory_dry_run:measure", "Simulating a step"),
     "fetch": TaskDefinition(
         "studio.runner.tasks.fetch_dataset:fetch",

@@ -1,14 +1,24 @@
-"""Run one piece of work and log it as events; the last event always reports how it ended."""
+"""Run one piece of work and log it as events; the last event always reports how it ended.
+
+A task's function is found by its kind; its result is stored in its folder.
+"""
 
 import errno
 import fcntl
+import json
 import os
+import re
 import shutil
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from studio import files
 from studio.errors import StudioError, TrainingError
 from studio.processes.start_time import process_start_time
 from studio.protocols.events import (
@@ -18,14 +28,67 @@ from studio.protocols.events import (
     Failed,
     Finished,
     Paused,
+    PhaseChanged,
     Stopped,
 )
 from studio.protocols.run_dir import ExportDir, RunDir
-from studio.protocols.tasks import TaskDir
+from studio.protocols.tasks import TASK_DEFINITIONS, TaskDir, TaskSpec
 from studio.recipe.exports import ExportSpec
 from studio.redaction import redact
-from studio.runner import task_dispatch
 from studio.training.stop_handler import StopHandler, StopRequested
+
+ReportProgress = Callable[[str, float | None], None]
+"""Called with a description of the current step, and the share of the work that is done."""
+
+TaskFunction = Callable[[TaskDir, dict[str, Any], ReportProgress], dict[str, Any]]
+
+_MIN_SHARE_CHANGE = 0.005
+"""The smallest change in the share that is reported."""
+_MIN_SECONDS_BETWEEN = 0.5
+"""Minimum time between reports that differ only in their numbers."""
+_NUMBER = re.compile(r"[\d.,]+")
+
+
+def run_task(folder: TaskDir, emit: Callable[[Event], None]) -> Finished:
+    """Run the task in a folder, and write its result there."""
+    spec = TaskSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    folder.files.mkdir(exist_ok=True)
+    result = load_function(spec.kind)(folder, spec.params, ProgressReporter(emit).report)
+    files.replace_text(folder.result, json.dumps(result, allow_nan=False))
+    return Finished(metrics={})
+
+
+def load_function(kind: str) -> TaskFunction:
+    """Return the function that runs tasks of a kind."""
+    module, _, name = TASK_DEFINITIONS[kind].entry_point.partition(":")
+    task_function: TaskFunction = getattr(import_module(module), name)
+    return task_function
+
+
+@dataclass(slots=True)
+class ProgressReporter:
+    """Reports progress, but only when it has changed noticeably."""
+
+    emit: Callable[[Event], None]
+    _last_text: str = ""
+    _last_share: float = -1.0
+    _last_time: float = float("-inf")
+
+    def report(self, phase: str, share: float | None = None) -> None:
+        text, now = _NUMBER.sub("", phase), time.monotonic()
+        has_moved = share is not None and share - self._last_share >= _MIN_SHARE_CHANGE
+        if (
+            text == self._last_text
+            and not has_moved
+            and now - self._last_time < _MIN_SECONDS_BETWEEN
+        ):
+            return
+        self._last_text, self._last_share, self._last_time = (
+            text,
+            max(share or 0, self._last_share),
+            now,
+        )
+        self.emit(PhaseChanged(name=phase, share=share))
 
 
 @contextmanager
@@ -94,7 +157,7 @@ def execute_task(root: Path, stop: StopHandler) -> int:
 
     def do(emit: EmitEvent) -> Event:
         with stop.stopping_allowed():
-            return task_dispatch.run_task(folder, emit)
+            return run_task(folder, emit)
 
     return _log_work(folder.events, stop, do)
 

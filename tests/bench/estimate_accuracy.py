@@ -29,7 +29,7 @@ from studio.protocols.tasks import TaskSpec
 from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.datasets import versions
-from studio.services.estimates import dry_runs, estimates, memory
+from studio.services.estimates import estimates, measurements, memory
 from studio.services.models import models
 from studio.services.operations import home
 from studio.services.runs import attempts, runs, states
@@ -195,7 +195,7 @@ def _train(
 def _dry_run(engine: Engine, settings: Settings, run: Run) -> float:
     """Go through a run's step without numbers; only now, for runs are estimated without it."""
     with unit_of_work(engine) as db:
-        chore = dry_runs.enqueue(db, run.recipe, settings)
+        chore = measurements.enqueue_dry_run(db, run.recipe, settings)
         folder = tasks.task_dir(settings.tasks, chore)
         folder.root.mkdir(parents=True)
         spec = TaskSpec(kind=chore.kind, params=chore.params)

@@ -28,7 +28,7 @@ from studio.protocols import tokenizer_service
 from studio.protocols.events import Event, Finished, MetricsLogged, Resumed, Started
 from studio.protocols.run_dir import RunDir
 from studio.services.storage import locks
-from studio.services.workers import worker_process
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.processes import process
 from tests.bench.measurement import Measurement
@@ -187,7 +187,7 @@ def _worker(scene: Scene) -> psutil.Process:
 
 
 def _launcher(scene: Scene) -> psutil.Process | None:
-    pid = worker_process.read_launcher(Settings(home=scene.studio.home)).pid
+    pid = workers.read_launcher(Settings(home=scene.studio.home)).pid
     found = psutil.Process(pid) if pid else None
     return (
         found

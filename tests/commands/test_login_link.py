@@ -13,7 +13,7 @@ from studio.db.accounts import LinkPurpose, Role
 from studio.db.column_types import now
 from studio.db.session import read_session, unit_of_work
 from studio.errors import ConflictError, InvalidError
-from studio.services.accounts import accounts, audit_log, one_time_links
+from studio.services.accounts import accounts, audit_log, login_sessions
 from studio.settings import Settings
 
 HERE, EVERYWHERE = Address("127.0.0.1", 8000), Address("0.0.0.0", 8000)  # noqa: S104 -- not bound
@@ -53,7 +53,7 @@ def test_a_start_makes_a_link(
 
     address, _, secret = url.partition("login?t=")
     with read_session(engine) as db:
-        assert one_time_links.verify(db, secret).purpose == purpose
+        assert login_sessions.verify_link(db, secret).purpose == purpose
     assert address == "http://127.0.0.1:8000/"
 
 
@@ -81,7 +81,7 @@ def test_another_link_is_printed(
 
     with read_session(engine) as db:
         secret = capsys.readouterr().out.strip().partition("?t=")[2]
-        assert one_time_links.verify(db, secret).purpose is LinkPurpose.ENTER
+        assert login_sessions.verify_link(db, secret).purpose is LinkPurpose.ENTER
 
 
 def test_somebody_is_added_listed_and_removed(

@@ -10,7 +10,7 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.protocols.tokenizer_service import TokenizerRequest
-from studio.services.models import tokenizer_client
+from studio.services.models import service_clients
 from studio.settings import Settings
 from studio.worker.socket_services import SocketService
 from tests.support import tokenizer_services
@@ -61,10 +61,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SocketService]:
     good = tokenizer_services.write_model(tmp_path_factory.mktemp("models") / "good")
     with tokenizer_services.run_tokenizer_service(home) as here:
-        tokenizer_client.tokenize_row(home, asked(good))
+        service_clients.tokenize_row(home, asked(good))
         process = here.child
         yield here
-        tokenizer_client.tokenize_row(home, asked(good))
+        service_clients.tokenize_row(home, asked(good))
         assert here.child is process, "It was started anew."
 
 
@@ -81,7 +81,7 @@ def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, tem
     )
 
     try:
-        found = tokenizer_client.tokenize_row(home, asked(model))
+        found = service_clients.tokenize_row(home, asked(model))
         told = "".join(one.text for one in found.tokens)
     except InvalidError as error:
         told = error.message
@@ -94,7 +94,7 @@ def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, tem
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
 def test_a_greedy_template_ends_in_words(home: Settings, tmp_path: Path, template: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        tokenizer_client.tokenize_row(
+        service_clients.tokenize_row(
             home, asked(tokenizer_services.write_model(tmp_path / "model", template))
         )
 

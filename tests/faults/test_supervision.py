@@ -12,7 +12,7 @@ import pytest
 from studio.processes import unix_sockets
 from studio.protocols import tokenizer_service
 from studio.services.storage import locks
-from studio.services.workers.worker_process import FILE_NAME
+from studio.services.workers.workers import FILE_NAME
 from tests.faults.test_processes import LONG, trainer_of
 from tests.support.live_studio import (
     Studio,

@@ -27,7 +27,7 @@ from studio.db.tasks import Task
 from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
 from studio.services.tasks import tasks
-from studio.services.workers import worker_process, workers
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.processes import process
 from tests.support.waiting import wait_until
@@ -255,8 +255,8 @@ def get_run(studio: Studio, number: int) -> dict[str, Any]:
 def launcher_process(studio: Studio) -> psutil.Process:
     """Wait for a studio's warm launcher, and return its process."""
     settings = Settings(home=studio.home)
-    wait_until(lambda: worker_process.read_launcher(settings).state == "ready", seconds=180)
-    return psutil.Process(worker_process.read_launcher(settings).pid)
+    wait_until(lambda: workers.read_launcher(settings).state == "ready", seconds=180)
+    return psutil.Process(workers.read_launcher(settings).pid)
 
 
 def metric_steps(studio: Studio, number: int) -> list[float]:

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from studio.db.accounts import LinkPurpose, Role, Scope
 from studio.db.session import unit_of_work
-from studio.services.accounts import accounts, api_tokens, login_sessions, one_time_links
+from studio.services.accounts import accounts, api_tokens, login_sessions
 from studio.settings import Settings
 from studio.web.app import create_app
 
@@ -28,7 +28,7 @@ class Visitors:
 
     def link(self) -> str:
         with unit_of_work(self.engine) as db:
-            return f"/login?t={one_time_links.issue(db, LinkPurpose.ENTER)}"
+            return f"/login?t={login_sessions.issue_link(db, LinkPurpose.ENTER)}"
 
     def owner(self) -> TestClient:
         """Return the browser of who came in by the link."""

@@ -21,7 +21,7 @@ from studio.protocols import tokenizer_service as desk_line
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.protocols.tokenizer_service import PromptTokens
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
-from studio.services.models import inference_client, loaded_model, tokenizer_client
+from studio.services.models import loaded_model, service_clients
 from studio.services.operations.home import open_home
 from studio.services.queue.overview import Blocker
 from studio.services.workers import workers
@@ -98,7 +98,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def prompt(home: Settings, model: Path) -> PromptTokens:
-    return tokenizer_client.render_prompt(home, Row(kind="prompt", model=str(model), row=TURN))
+    return service_clients.render_prompt(home, Row(kind="prompt", model=str(model), row=TURN))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def question(model: Path, prompt: PromptTokens) -> GenerationRequest:
 
 
 async def heard(home: Settings, asked: GenerationRequest) -> tuple[list[str], GenerationEnd]:
-    voice = await inference_client.open_stream(home, asked)
+    voice = await service_clients.open_stream(home, asked)
     try:
         *parts, end = [one async for one in voice.chunks()]
     finally:
@@ -180,7 +180,7 @@ def test_a_model_that_is_gone_is_an_error_in_words(
 def test_whoever_hangs_up_stops_the_answer(home: Settings, question: GenerationRequest) -> None:
     async def leave() -> None:
         endless = question.model_copy(update={"most": None, "stops": [-1], "temperature": 1.0})
-        voice = await inference_client.open_stream(home, endless)
+        voice = await service_clients.open_stream(home, endless)
         await voice.close()
 
     asyncio.run(leave())
@@ -234,7 +234,7 @@ def test_nothing_is_stopped_where_nothing_is_loaded(engine: Engine) -> None:
 
 
 def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
-    text = tokenizer_client.render_prompt(
+    text = service_clients.render_prompt(
         home, Row(kind="prompt", model=str(model), row={"text": "Once upon"})
     )
 

@@ -15,7 +15,7 @@ from studio.protocols.tokenizer_service import (
     TokenPreview,
     packing_window,
 )
-from studio.services.models import tokenizer_client
+from studio.services.models import service_clients
 from studio.settings import Settings
 from tests.support import tokenizer_services
 
@@ -67,7 +67,7 @@ def test_a_row_is_told_with_those_it_shares_an_example_with(
     home: Settings, model: Path, tmp_path: Path
 ) -> None:
     found = pack(
-        tokenizer_client.tokenize_row(home, asked(model, written(tmp_path / "rows", *TEXTS), 3))
+        service_clients.tokenize_row(home, asked(model, written(tmp_path / "rows", *TEXTS), 3))
     )
 
     assert [(one.number, one.size) for one in found.rows] == [(1, 8), (3, 14), (4, 2)]
@@ -79,7 +79,7 @@ def test_a_row_is_told_with_those_it_shares_an_example_with(
 def test_of_the_row_before_the_end_is_told(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", "x" * 100 + "end", "behind")
 
-    before, _ = pack(tokenizer_client.tokenize_row(home, asked(model, path, 2, 200))).rows
+    before, _ = pack(service_clients.tokenize_row(home, asked(model, path, 2, 200))).rows
 
     assert (before.size, len(before.tokens)) == (104, 40)
     assert "".join(token.text for token in before.tokens) == "x" * 36 + "end<|im_end|>"
@@ -90,7 +90,7 @@ def test_rows_are_shown_no_longer_than_one_alone(
 ) -> None:
     path = written(tmp_path / "rows", *["x" * 899] * 5)
 
-    found = tokenizer_client.tokenize_row(home, asked(model, path, 1, 9000))
+    found = service_clients.tokenize_row(home, asked(model, path, 1, 9000))
 
     told = [len(found.tokens), *(len(one.tokens) for one in pack(found).rows[1:])]
     assert told == [900, 900, line.MAX_PREVIEW_TOKENS - 1800, 0, 0]
@@ -100,14 +100,14 @@ def test_a_row_that_is_alone_is_told_alone(home: Settings, model: Path, tmp_path
     path = written(tmp_path / "rows", "x" * 20, "y" * 20)
 
     assert [
-        one.number for one in pack(tokenizer_client.tokenize_row(home, asked(model, path, 2))).rows
+        one.number for one in pack(service_clients.tokenize_row(home, asked(model, path, 2))).rows
     ] == [2]
 
 
 def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", *["x"] * (PACKING_WINDOW_ROWS + 2))
 
-    found = pack(tokenizer_client.tokenize_row(home, asked(model, path, PACKING_WINDOW_ROWS + 1)))
+    found = pack(service_clients.tokenize_row(home, asked(model, path, PACKING_WINDOW_ROWS + 1)))
 
     assert [one.number for one in found.rows] == [PACKING_WINDOW_ROWS + 1, PACKING_WINDOW_ROWS + 2]
 
@@ -115,12 +115,10 @@ def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_p
 def test_how_long_rows_are_is_found_out_once(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", *TEXTS)
     question = asked(model, path, 1)
-    tokenizer_client.tokenize_row(home, question)
+    service_clients.tokenize_row(home, question)
     written(path, *(text * 2 for text in TEXTS))
 
-    found = pack(
-        tokenizer_client.tokenize_row(home, question.model_copy(update={"max_length": 16}))
-    )
+    found = pack(service_clients.tokenize_row(home, question.model_copy(update={"max_length": 16})))
 
     assert [(one.number, one.size) for one in found.rows] == [(1, 8), (2, 6)]
 
@@ -142,7 +140,7 @@ def test_a_neighbour_that_cannot_be_written_hides_no_row(home: Settings, tmp_pat
     path = tmp_path / "rows"
     path.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
 
-    found = tokenizer_client.tokenize_row(home, asked(picky, path, 1, 200))
+    found = service_clients.tokenize_row(home, asked(picky, path, 1, 200))
 
     assert (found.learnt > 0, found.pack) == (True, None)
     assert "Row 2 of the training data is rejected" in found.sentences[0]

@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.processes import unix_sockets
 from studio.protocols import tokenizer_service as line
 from studio.protocols.tokenizer_service import TokenizerRequest
-from studio.services.models import tokenizer_client
+from studio.services.models import service_clients
 from studio.settings import Settings
 from studio.worker.socket_services import SocketService
 from tests.support import tokenizer_services
@@ -53,12 +54,12 @@ def asked(model: Path | str, row: dict[str, Any] = ROW, max_length: int = 1024) 
 
 def learnt(home: Settings, question: TokenizerRequest) -> str:
     return "".join(
-        one.text for one in tokenizer_client.tokenize_row(home, question).tokens if one.learnt
+        one.text for one in service_clients.tokenize_row(home, question).tokens if one.learnt
     )
 
 
 def test_a_row_is_told_token_by_token(home: Settings, model: Path) -> None:
-    found = tokenizer_client.tokenize_row(home, asked(model))
+    found = service_clients.tokenize_row(home, asked(model))
 
     assert "".join(one.text for one in found.tokens) == (
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
@@ -74,8 +75,8 @@ def test_a_row_is_told_token_by_token(home: Settings, model: Path) -> None:
 
 
 def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Path) -> None:
-    whole = tokenizer_client.tokenize_row(home, asked(model))
-    found = tokenizer_client.tokenize_row(home, asked(model, max_length=whole.total - 2))
+    whole = service_clients.tokenize_row(home, asked(model))
+    found = service_clients.tokenize_row(home, asked(model, max_length=whole.total - 2))
 
     assert (found.total, found.cut, found.learnt) == (whole.total, 2, 2)
     assert [one.text for one in found.tokens if one.cut] == ["<|im_end|>", "\n"]
@@ -83,7 +84,7 @@ def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Pa
 
 
 def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, model: Path) -> None:
-    found = tokenizer_client.tokenize_row(home, asked(model, max_length=10))
+    found = service_clients.tokenize_row(home, asked(model, max_length=10))
 
     assert found.learnt == 0
     assert found.warnings == [
@@ -97,7 +98,7 @@ def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, mod
 def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Path) -> None:
     base = tokenizer_services.write_model(tmp_path / "base", template="")
 
-    found = tokenizer_client.tokenize_row(home, asked(base, {"text": "So it goes."}))
+    found = service_clients.tokenize_row(home, asked(base, {"text": "So it goes."}))
 
     assert [one.text for one in found.tokens if not one.learnt] == ["S"]
     assert (found.tokens[-1].text, found.template) == ("<|im_end|>", None)
@@ -120,21 +121,21 @@ def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Pa
 def test_a_row_that_teaches_nothing_says_so(
     home: Settings, model: Path, row: dict[str, Any], warning: str
 ) -> None:
-    assert tokenizer_client.tokenize_row(home, asked(model, row)).warnings == [warning]
+    assert service_clients.tokenize_row(home, asked(model, row)).warnings == [warning]
 
 
 def test_pieces_of_one_character_are_told_once(home: Settings, model: Path) -> None:
     row = {"messages": [ROW["messages"][0], {"role": "assistant", "content": "é"}]}
 
     found = [
-        one for one in tokenizer_client.tokenize_row(home, asked(model, row)).tokens if one.learnt
+        one for one in service_clients.tokenize_row(home, asked(model, row)).tokens if one.learnt
     ]
 
     assert [one.text for one in found] == ["é", "", "<|im_end|>"]
 
 
 def test_a_very_long_row_is_counted_whole_and_told_in_part(home: Settings, model: Path) -> None:
-    found = tokenizer_client.tokenize_row(
+    found = service_clients.tokenize_row(
         home, asked(model, {"text": "word " * 2000}, max_length=20_000)
     )
 
@@ -145,8 +146,8 @@ def test_a_model_without_a_template_offers_ours(home: Settings, tmp_path: Path) 
     base = tokenizer_services.write_model(tmp_path / "base", template="")
 
     with pytest.raises(InvalidError) as caught:
-        tokenizer_client.tokenize_row(home, asked(base))
-    found = tokenizer_client.render_templates(
+        service_clients.tokenize_row(home, asked(base))
+    found = service_clients.render_templates(
         home, asked(base).model_copy(update={"kind": "templates"})
     )
 
@@ -167,9 +168,7 @@ def test_an_endless_template_does_not_keep_the_others_from_being_shown(
 ) -> None:
     hostile = asked(tokenizer_services.write_model(tmp_path / "hostile", ENDLESS))
 
-    found = tokenizer_client.render_templates(
-        home, hostile.model_copy(update={"kind": "templates"})
-    )
+    found = service_clients.render_templates(home, hostile.model_copy(update={"kind": "templates"}))
 
     assert [one.refused for one in found.choices] == ["", ""]
 
@@ -194,25 +193,25 @@ def test_a_model_that_is_not_here_is_an_error_in_words(
     home: Settings, model: str, message: str
 ) -> None:
     with pytest.raises(InvalidError, match=message):
-        tokenizer_client.tokenize_row(home, asked(model))
+        service_clients.tokenize_row(home, asked(model))
 
 
 def test_a_model_whose_config_cannot_be_is_an_error_in_words(
     home: Settings, desked: SocketService, model: Path
 ) -> None:
-    tokenizer_client.tokenize_row(home, asked(model))
+    service_clients.tokenize_row(home, asked(model))
     before = desked.child
     broken = tokenizer_services.write_model(model.parent / "broken")
     (broken / "config.json").write_text('{"model_type": "llama", "hidden_size": 8}', "utf-8")
 
     with pytest.raises(InvalidError):
-        tokenizer_client.tokenize_row(home, asked(broken))
+        service_clients.tokenize_row(home, asked(broken))
     assert desked.child is before
 
 
 def test_a_row_that_is_none_is_an_error_in_words(home: Settings, model: Path) -> None:
     with pytest.raises(InvalidError, match="it has no list of turns called messages"):
-        tokenizer_client.tokenize_row(home, asked(model, {"question": "Hi"}))
+        service_clients.tokenize_row(home, asked(model, {"question": "Hi"}))
 
 
 def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
@@ -223,10 +222,10 @@ def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
 
     def ask() -> None:
         with pytest.raises(InvalidError) as caught:
-            tokenizer_client.tokenize_row(home, asked(hostile))
+            service_clients.tokenize_row(home, asked(hostile))
         told.append(caught.value)
 
-    tokenizer_client.tokenize_row(home, asked(model))
+    service_clients.tokenize_row(home, asked(model))
     before = desked.child
     waiting = [threading.Thread(target=ask) for _ in range(2)]
     for thread in waiting:
@@ -245,7 +244,7 @@ def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path
         .model_dump_json()
         .encode()
     )
-    lines = [line.connect(home.home, timeout=5) for _ in range(12)]
+    lines = [unix_sockets.connect(line.socket_path(home.home), timeout=5) for _ in range(12)]
     for here in lines:
         here.sendall(hostile)
         here.shutdown(socket.SHUT_WR)
@@ -259,9 +258,9 @@ def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path
 def test_nonsense_on_the_socket_does_no_harm(
     home: Settings, desked: SocketService, model: Path
 ) -> None:
-    tokenizer_client.tokenize_row(home, asked(model))
+    service_clients.tokenize_row(home, asked(model))
     before = desked.child
-    with line.connect(home.home, timeout=5) as here:
+    with unix_sockets.connect(line.socket_path(home.home), timeout=5) as here:
         here.sendall(b"GET / HTTP/1.1\r\n\r\n")
         here.shutdown(socket.SHUT_WR)
         assert here.recv(100) == b""
@@ -273,7 +272,7 @@ def test_nonsense_on_the_socket_does_no_harm(
 def test_a_desk_that_was_killed_is_started_again(
     home: Settings, desked: SocketService, model: Path
 ) -> None:
-    tokenizer_client.tokenize_row(home, asked(model))
+    service_clients.tokenize_row(home, asked(model))
     assert desked.child is not None
     desked.child.send_signal(signal.SIGKILL)
     desked.child.wait()
@@ -288,13 +287,13 @@ def test_only_its_owner_may_ask(home: Settings) -> None:
 def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
     with tokenizer_services.run_tokenizer_service(settings) as here:
-        tokenizer_client.tokenize_row(settings, asked(model))
+        service_clients.tokenize_row(settings, asked(model))
         assert here.child is not None
         process = psutil.Process(here.child.pid)
 
     wait_until(lambda: not process.is_running())
     with pytest.raises(UnavailableError, match="No worker is running, so tokens cannot be shown"):
-        tokenizer_client.tokenize_row(settings, asked(model))
+        service_clients.tokenize_row(settings, asked(model))
 
 
 def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> None:
@@ -309,7 +308,7 @@ def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, mode
     settings = Settings(home=tmp_path)
     second = SocketService(line.socket_path(settings.home), line.MODULE)
     with tokenizer_services.run_tokenizer_service(settings):
-        tokenizer_client.tokenize_row(settings, asked(model))
+        service_clients.tokenize_row(settings, asked(model))
         second.tick()
         assert second._listener is None
     second = SocketService(line.socket_path(settings.home), line.MODULE)

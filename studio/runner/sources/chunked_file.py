@@ -6,7 +6,7 @@ from pathlib import Path
 
 from studio.data_sources import FetchLimits
 from studio.errors import TooLargeError
-from studio.runner.task_dispatch import ReportProgress
+from studio.runner.execution import ReportProgress
 
 CHUNK_BYTES = 2**20
 

@@ -17,8 +17,8 @@ from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, UnavailableError
 from studio.network import safe_http
 from studio.network.safe_http import HttpResponse
+from studio.runner.execution import ReportProgress
 from studio.runner.sources.chunked_file import ChunkWriter
-from studio.runner.task_dispatch import ReportProgress
 
 MAX_STALLED_TRIES = 5
 """How many tries in a row may bring no data."""

@@ -24,8 +24,8 @@ from studio.intake.files.formats import (
     without_compression,
 )
 from studio.run_manifest import file_sha256
+from studio.runner.execution import ReportProgress
 from studio.runner.sources.chunked_file import ChunkWriter
-from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
 READABLE_BUILDERS = frozenset({"json", "csv", "parquet", "arrow", "text"})

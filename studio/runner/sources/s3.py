@@ -6,8 +6,8 @@ from typing import Any
 
 from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, NotFoundError, UnavailableError
+from studio.runner.execution import ReportProgress
 from studio.runner.sources.chunked_file import CHUNK_BYTES, ChunkWriter
-from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
 

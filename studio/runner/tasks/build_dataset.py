@@ -1,7 +1,10 @@
-"""Convert a large file, or one that takes long, to canonical rows in the task's folder."""
+"""Convert a large file, or one that takes long, to canonical rows in the task's folder.
+
+Also check the rows of a dataset version that was created without data checks.
+"""
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,10 @@ from studio.intake.conversion.job import (
     detect_file,
 )
 from studio.intake.files.limits import Limits
+from studio.intake.quality import dataset_checks
 from studio.protocols.tasks import TaskDir
+from studio.runner.execution import ReportProgress
 from studio.runner.sandbox import limit_reading
-from studio.runner.task_dispatch import ReportProgress
 
 
 def build(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
@@ -63,3 +67,11 @@ def _write_rows(job: ConversionJob, rows: Path, report: ReportProgress) -> dict[
         "rows": str(rows),
         "converted": CONVERSION_RESULT_ADAPTER.dump_python(conversion, mode="json"),
     }
+
+
+def scan(_folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
+    """Check the rows in `params["rows"]`, store the findings in that folder and return them."""
+    findings = dataset_checks.check_and_store(
+        Path(params["rows"]), lambda share: report("checking the rows", share)
+    )
+    return {"findings": [asdict(finding) for finding in findings]}

@@ -11,8 +11,7 @@ from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge
-from studio.runner.execution import execute_run
-from studio.runner.task_dispatch import ReportProgress
+from studio.runner.execution import ReportProgress, execute_run
 from studio.training.stop_handler import StopHandler
 
 WARM_UP_STEPS, MEASURED_STEPS = 3, 5

@@ -9,7 +9,7 @@ from studio.errors import InvalidError, TrainingError
 from studio.intake.quality.length_stats import TOKEN_STATS_ADAPTER, TokenCountJob, TokenStats
 from studio.protocols.tasks import TaskDir
 from studio.runner import sandbox
-from studio.runner.task_dispatch import ReportProgress
+from studio.runner.execution import ReportProgress
 from studio.runner.tokenizer.main import BLOCKED_PACKAGES
 
 _CHUNK_SECONDS = 120

@@ -20,7 +20,7 @@ from studio.errors import DiskFullError, InvalidError, UnavailableError
 from studio.methods import model_compatibility
 from studio.network.hub_client import Hub, HubFile, HubModel
 from studio.protocols.tasks import TaskDir
-from studio.runner.task_dispatch import ReportProgress
+from studio.runner.execution import ReportProgress
 from studio.settings import Settings
 from studio.weights import model_facts, model_files, model_metadata
 from studio.weights.model_metadata import HubOrigin

@@ -22,10 +22,10 @@ from studio.intake.conversion.converter import SourceFile as File
 from studio.intake.conversion.job import DETECTION_RESULT_ADAPTER, detect_file
 from studio.intake.files import limits
 from studio.protocols.tasks import TaskDir
+from studio.runner.execution import ReportProgress
 from studio.runner.sandbox import limit_reading
 from studio.runner.sources import http, hub, s3
 from studio.runner.sources.chunked_file import CHUNK_BYTES, format_size
-from studio.runner.task_dispatch import ReportProgress
 from studio.settings import Settings
 
 

@@ -11,7 +11,7 @@ from torch.utils.benchmark import Timer
 from studio.hardware import detect
 from studio.protocols.tasks import TaskDir
 from studio.recipe.precision import DType
-from studio.runner.task_dispatch import ReportProgress
+from studio.runner.execution import ReportProgress
 
 
 def probe(_folder: TaskDir, _params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
-from studio.runner.task_dispatch import ReportProgress
+from studio.runner.execution import ReportProgress
 from studio.training.data.tokenisation import Examples
 from studio.training.job import TrainingJob
 from studio.training.memory import dry_run

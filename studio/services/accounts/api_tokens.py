@@ -16,7 +16,7 @@ from studio.db.accounts import ApiToken, Scope
 from studio.db.column_types import now
 from studio.db.session import unit_of_work
 from studio.errors import InvalidError, NotFoundError
-from studio.services.accounts.one_time_links import hash_secret
+from studio.services.accounts.login_sessions import hash_secret
 from studio.services.storage.locks import explain_os_errors
 
 PATTERN = re.compile(r"sft_(\d{1,18})_([\w-]{43})", re.ASCII)

@@ -1,5 +1,9 @@
-"""Login sessions: each browser has a random cookie, and is signed out after a time."""
+"""Login sessions: each browser has a random cookie, and is signed out after a time.
 
+One-time links sign in to your own studio, or set a password.
+"""
+
+import hashlib
 import secrets
 from collections.abc import Sequence
 from datetime import timedelta
@@ -7,10 +11,67 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement
 from sqlmodel import Session, col, delete, select
 
-from studio.db.accounts import LoginSession
+from studio.db.accounts import Account, LinkPurpose, LoginSession, OneTimeLink
 from studio.db.column_types import now
-from studio.errors import NotFoundError
-from studio.services.accounts.one_time_links import hash_secret
+from studio.errors import NotFoundError, UnauthorizedError
+
+LIFETIME = timedelta(hours=24)
+
+
+def issue_link(db: Session, purpose: LinkPurpose, account_id: int | None = None) -> str:
+    """Create a link's secret. Earlier links of the same account stop working."""
+    db.exec(delete(OneTimeLink).where(col(OneTimeLink.expires_at) < now()))
+    if account_id is not None:
+        db.exec(delete(OneTimeLink).where(col(OneTimeLink.account_id) == account_id))
+    secret = secrets.token_urlsafe(32)
+    link = OneTimeLink(
+        sha256=hash_secret(secret),
+        purpose=purpose,
+        account_id=account_id,
+        expires_at=now() + LIFETIME,
+    )
+    db.add(link)
+    db.flush()
+    return secret
+
+
+def verify_link(db: Session, secret: str) -> OneTimeLink:
+    """Return a link without using it up.
+
+    Raises:
+        UnauthorizedError: It was used, has expired, or never existed.
+
+    """
+    link = db.get(OneTimeLink, hash_secret(secret))
+    if link is None or link.expires_at < now():
+        raise UnauthorizedError(
+            "This link was already used, or is older than a day.",
+            hint="Each link works once. Ask for a new one.",
+        )
+    return link
+
+
+def redeem_link(db: Session, secret: str) -> OneTimeLink:
+    """Return a link and delete it.
+
+    Raises:
+        UnauthorizedError: See `verify_link`.
+
+    """
+    link = verify_link(db, secret)
+    db.delete(link)
+    db.flush()
+    return link
+
+
+def get_link_account(db: Session, link: OneTimeLink) -> Account | None:
+    return db.get(Account, link.account_id) if link.account_id is not None else None
+
+
+def hash_secret(secret: str) -> str:
+    """Return the hash of a random secret. It cannot be guessed, so a fast hash is enough."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
 
 IDLE_TIMEOUT = timedelta(hours=12)
 """Longest time without a request."""

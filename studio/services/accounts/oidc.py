@@ -27,7 +27,7 @@ from studio.errors import (
 )
 from studio.network import safe_http
 from studio.services.accounts import accounts, login_sessions
-from studio.services.accounts.one_time_links import hash_secret
+from studio.services.accounts.login_sessions import hash_secret
 from studio.settings import LOOPBACK_HOSTS, Settings
 
 ALGORITHMS = ("RS256", "ES256")

@@ -23,8 +23,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import (
     activation_memory,
-    calibrations,
-    dry_runs,
+    measurements,
     memory,
     reference_runs,
     run_duration,
@@ -174,8 +173,10 @@ def load_inputs(db: Session) -> EstimateInputs:
         except InvalidError:
             return None  # The model of an earlier run was deleted since.
 
-    runs = [*calibrations.load_reference_runs(db), *reference_runs.load_recent(db)]
-    return EstimateInputs(runs, find, [*dry_runs.load_readings(db)], reference_runs.make_finder(db))
+    runs = [*measurements.load_reference_runs(db), *reference_runs.load_recent(db)]
+    return EstimateInputs(
+        runs, find, [*measurements.load_readings(db)], reference_runs.make_finder(db)
+    )
 
 
 def estimate_recipe(
@@ -211,7 +212,7 @@ def dry_run_estimate(
 ) -> MemoryEstimate | None:
     """Return the memory as counted by a dry run; None without one."""
     # Without any dry run, skip hashing the recipe to look for one.
-    estimate = dry_runs.estimate_memory(db, recipe, facts) if inputs.readings else None
+    estimate = measurements.estimate_memory(db, recipe, facts) if inputs.readings else None
     if estimate is None:
         return None
     closed = formula_estimate(recipe, facts, inputs)

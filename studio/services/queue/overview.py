@@ -22,7 +22,7 @@ from studio.services.models import loaded_model
 from studio.services.queue import concurrent_exports, queue
 from studio.services.runs import runs
 from studio.services.tasks import tasks
-from studio.services.workers import worker_process, workers
+from studio.services.workers import workers
 
 W = TypeVar("W", bound=TaskBase)
 
@@ -56,7 +56,7 @@ def find_worker_blocker(db: Session) -> Blocker | None:
     """Return a blocker if no worker is running, and whether one is about to start."""
     if workers.list_alive(db):
         return None
-    if (worker_exit := worker_process.last_exit(db)) is None:
+    if (worker_exit := workers.last_exit(db)) is None:
         return Blocker("waiting for a worker: none is running")
     return Blocker("waiting for the worker, which is restarting", worker_exit.wait_seconds or None)
 

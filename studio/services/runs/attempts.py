@@ -4,6 +4,9 @@ A worker owns an attempt by its own name and the attempt's number. A worker that
 its lease ran out no longer owns the attempt, and its writes are refused. A run has succeeded only
 if its last event says so; success is never inferred from an exit code.
 
+After running out of memory, the same run continues as another attempt with a smaller batch size, if
+its recipe allows. Its recipe is changed permanently and its history records the change, so that no
+comparison uses a recipe the run was not trained with.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,10 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic import ValidationError
 from sqlmodel import Session, col, func, select, update
 
 from studio.db.states import LIVE, RunCommand, RunStatus
-from studio.db.tables import Attempt, Run, Sample
+from studio.db.tables import Attempt, Run, RunEvent, Sample
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.events import (
     AlarmRaised,
     Checkpointed,
@@ -29,10 +34,83 @@ from studio.protocols.events import (
     Started,
     Stopped,
 )
+from studio.recipe.dotted_keys import merge
 from studio.services.metrics import metric_store, metric_summaries
-from studio.services.runs import oom_retry, runs, states
+from studio.services.runs import runs, states
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
+
+SHRUNK = "shrunk"
+"""The kind of the event that records a retry with a smaller batch size."""
+
+
+def smaller_batch(recipe: AnyRecipe) -> dict[str, Any]:
+    """Return the change to about half the batch size at the same effective batch; empty at 1."""
+    optimisation = recipe.optimisation
+    batch = optimisation.per_device_train_batch_size
+    smaller = next((size for size in range(batch // 2, 0, -1) if batch % size == 0), None)
+    if smaller is None:
+        return {}
+    accumulation = optimisation.gradient_accumulation_steps * batch // smaller
+    return {
+        "optimisation": {
+            "per_device_train_batch_size": smaller,
+            "gradient_accumulation_steps": accumulation,
+        }
+    }
+
+
+def mark_for_retry(run: Run, failure: Failed) -> bool:
+    """Mark a failed run for a retry once its process is gone. Return whether it was marked."""
+    is_enabled = run.recipe.recovery.smaller_batches and run.status.is_live
+    if failure.code != "out_of_memory" or not is_enabled or run.status is RunStatus.STOPPING:
+        return False
+    if not _smaller_recipe(run):
+        return False
+    run.error_code, run.error_message, run.error_hint = failure.code, failure.message, failure.hint
+    return True
+
+
+def is_marked_for_retry(run: Run) -> bool:
+    return run.status.is_live and bool(run.error_code)
+
+
+def requeue_smaller(db: Session, run: Run) -> None:
+    """Queue the run again with a smaller batch size, from its newest checkpoint if it has one."""
+    old_size = run.recipe.optimisation.per_device_train_batch_size
+    run.recipe = _smaller_recipe(run) or run.recipe
+    optimisation = run.recipe.optimisation
+    details = {
+        "because": run.error_message,
+        "attempt": run.attempt,
+        "from": old_size,
+        "to": optimisation.per_device_train_batch_size,
+        "accumulation": optimisation.gradient_accumulation_steps,
+    }
+    run.error_code = run.error_message = run.error_hint = ""
+    run.resumes = True
+    states.record_event(db, run, SHRUNK, details)
+    states.move(db, run, RunStatus.QUEUED, {"because": details["because"], "attempt": run.attempt})
+
+
+def list_shrinks(db: Session, run_id: int) -> list[dict[str, Any]]:
+    """Return the batch size reductions, oldest first: attempt, from, to, accumulation."""
+    query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == SHRUNK)
+    return [event.data for event in db.exec(query.order_by(col(RunEvent.id)))]
+
+
+def _smaller_recipe(run: Run) -> AnyRecipe | None:
+    """Return the recipe with a smaller batch size, or None if there is none."""
+    change = smaller_batch(run.recipe)
+    try:
+        return (
+            RECIPE_ADAPTER.validate_python(merge(run.recipe.model_dump(), change))
+            if change
+            else None
+        )
+    except ValidationError:  # more accumulation steps than the setting allows
+        return None
+
 
 LEASE = timedelta(seconds=30)
 """How long a worker may be silent before another one takes over its runs."""
@@ -122,9 +200,9 @@ def close_exited(db: Session, run: Run, process_exit: ProcessExit) -> None:
     if status_before is RunStatus.STOPPING:
         run.error_code = run.error_message = run.error_hint = ""
         _move_as_requested(db, run)
-    elif status_before.is_live and oom_retry.is_marked_for_retry(run):
+    elif status_before.is_live and is_marked_for_retry(run):
         outcome = RunStatus.FAILED.value
-        oom_retry.requeue_smaller(db, run)
+        requeue_smaller(db, run)
     elif status_before.is_live:
         outcome = LOST
         _handle_lost_process(db, run, process_exit)
@@ -167,8 +245,8 @@ def _handle_lost_process(db: Session, run: Run, process_exit: ProcessExit) -> No
     cause = exit_diagnosis.diagnose(process_exit, exit_diagnosis.TRAINING, _describe_phase(run))
     query = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
     lost_attempts = db.exec(query).one() + 1
-    if oom_retry.mark_for_retry(run, exit_diagnosis.to_failed_event(cause, 1)):
-        oom_retry.requeue_smaller(db, run)
+    if mark_for_retry(run, exit_diagnosis.to_failed_event(cause, 1)):
+        requeue_smaller(db, run)
         return
     if not cause.is_transient or lost_attempts >= cause.max_attempts:
         fail(db, run, exit_diagnosis.to_failed_event(cause, lost_attempts))
@@ -227,7 +305,7 @@ def _apply_end(db: Session, run: Run, event: Event) -> None:
             _move_as_requested(db, run, step, default=RunStatus.PAUSED)
         case Stopped():
             _apply_stopped(db, run)
-        case Failed() if not oom_retry.mark_for_retry(run, event):
+        case Failed() if not mark_for_retry(run, event):
             fail(db, run, event)
 
 

@@ -24,7 +24,7 @@ from studio.services.datasets import datasets
 from studio.services.models import models
 from studio.services.precision import number_formats, recommendation
 from studio.services.runs import runs
-from studio.services.runs.oom_retry import smaller_batch
+from studio.services.runs.attempts import smaller_batch
 from studio.weights.model_facts import ModelFacts
 
 LEARNING_RATE_DIVISOR = 10

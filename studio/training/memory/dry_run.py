@@ -30,7 +30,7 @@ from trl.kernels import chunked_logprob
 
 from studio.recipe.precision import DType, Precision, Quantised
 from studio.training.data.labels import IGNORE_INDEX
-from studio.training.models import loader, remote_code
+from studio.training.models import loader, tokenizers
 from studio.training.precision import matmul_precision
 
 _aten = torch.ops.aten
@@ -209,7 +209,7 @@ def make_fake_model(
         config,
         dtype=getattr(torch, weights),
         attn_implementation=loader.attention_implementation(config),
-        trust_remote_code=remote_code.is_allowed(name, code),
+        trust_remote_code=tokenizers.is_allowed(name, code),
     )
     float32_parts = loader.kept_in_float32(config, weights)
     for weight_name, weight in model.named_parameters():

@@ -21,7 +21,7 @@ from transformers import (
 from studio.errors import InvalidError, TrainingError
 from studio.recipe.precision import DType, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
-from studio.training.models import quantised_weights, remote_code
+from studio.training.models import quantised_weights, tokenizers
 from studio.weights import architectures, family_limits, model_config
 from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 
@@ -33,13 +33,13 @@ def load_config(name: str, code: str = "") -> PreTrainedConfig:
     """
     _refuse_missing_folder(name)
     _refuse_unsafe_config(name)
-    trusted = remote_code.is_allowed(name, code)
+    trusted = tokenizers.is_allowed(name, code)
     config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
     # A config may name code on the hub here, which would be downloaded and run.
     config._attn_implementation = None  # noqa: SLF001 -- upstream has no other word
     config._experts_implementation = None  # noqa: SLF001 -- upstream has no other word
     if trusted:
-        remote_code.register_model_class(name, config)
+        tokenizers.register_model_class(name, config)
     if hasattr(config, "rescale_every"):
         # RWKV divides its weights before evaluating, would save them so, and divide again on
         # loading.
@@ -84,7 +84,7 @@ def load_model(
             dtype=getattr(torch, weights),
             attn_implementation=attention_implementation(config),
             use_safetensors=True,
-            trust_remote_code=remote_code.is_allowed(name, code),
+            trust_remote_code=tokenizers.is_allowed(name, code),
         )
     _refuse_missing_weights(sorted(loading_info["missing_keys"]))
     quantised_weights.disable_cpu_packing(model)

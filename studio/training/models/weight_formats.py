@@ -26,7 +26,7 @@ from transformers.utils.hub import get_checkpoint_shard_files
 
 from studio.recipe.precision import DType, Precision
 from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
-from studio.training.models import loader, remote_code
+from studio.training.models import loader, tokenizers
 from studio.weights import model_facts, safetensors_headers
 from studio.weights.safetensors_headers import TensorInfo
 
@@ -147,7 +147,7 @@ def _make_empty_model(
         return AutoModelForCausalLM.from_config(
             config,
             dtype=getattr(torch, dtype),
-            trust_remote_code=remote_code.is_allowed(name, code),
+            trust_remote_code=tokenizers.is_allowed(name, code),
         )
 
 

@@ -16,7 +16,6 @@ from studio.services.accounts import (
     audit_log,
     login_sessions,
     oidc,
-    one_time_links,
     passwords,
 )
 from studio.settings import Settings
@@ -131,10 +130,10 @@ def _open_link(request: Request, visitor: OptionalIdentity, secret: str) -> Resp
     """Sign in with a one-time link, or show the form for the password it allows to set."""
     try:
         with unit_of_work(request.app.state.engine) as db:
-            link = one_time_links.verify(db, secret)
+            link = login_sessions.verify_link(db, secret)
             if link.purpose is not LinkPurpose.ENTER:
                 return _password_page(request, db, secret)
-            one_time_links.redeem(db, secret)
+            login_sessions.redeem_link(db, secret)
             request.state.deed = identity.LOCAL_IDENTITY.name
             return start_session(request, db, None, "/")
     except UnauthorizedError as error:
@@ -144,12 +143,12 @@ def _open_link(request: Request, visitor: OptionalIdentity, secret: str) -> Resp
 
 
 def _account_for_link(db: Session, secret: str, name: str) -> Account:
-    link = one_time_links.redeem(db, secret)
+    link = login_sessions.redeem_link(db, secret)
     if link.purpose is LinkPurpose.FIRST:
         if accounts.has_any(db):
             raise ConflictError("An account already exists. Ask an administrator for access.")
         return accounts.add(db, name, Role.ADMINISTRATOR)
-    account = one_time_links.get_account(db, link)
+    account = login_sessions.get_link_account(db, link)
     if link.purpose is not LinkPurpose.PASSWORD or account is None:
         raise UnauthorizedError("This link is not for setting a password.")
     return account
@@ -172,8 +171,8 @@ def _password_page(
     problem: StudioError | None = None,
     name: str = "",
 ) -> Response:
-    link = one_time_links.verify(db, secret)
-    account = one_time_links.get_account(db, link)
+    link = login_sessions.verify_link(db, secret)
+    account = login_sessions.get_link_account(db, link)
     return page(
         request,
         "accounts/password.html",
@@ -459,6 +458,6 @@ def _people_page(request: Request, db: DB, config: Settings, **context: Any) -> 
 
 def create_link(request: Request, db: Session, account: Account) -> str:
     """Create a link for an account; the previous link stops working."""
-    secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
+    secret = login_sessions.issue_link(db, LinkPurpose.PASSWORD, account.id)
     base_url = request.app.state.settings.public_url or str(request.base_url)
     return f"{base_url.rstrip('/')}/login?t={secret}"

@@ -24,7 +24,7 @@ from studio.protocols.tokenizer_service import (
 from studio.services.datasets import datasets, token_preview
 from studio.services.datasets.token_preview import RowPosition
 from studio.services.datasets.versions import Part
-from studio.services.models import tokenizer_client
+from studio.services.models import service_clients
 from studio.settings import Settings
 from studio.web.forms import choices
 from studio.web.forms.recipe_form import nested_values
@@ -187,7 +187,7 @@ def _tokenize_row(
     settings: Settings, position: RowPosition, tokenizer_request: TokenizerRequest
 ) -> TokenPanel:
     try:
-        preview = tokenizer_client.tokenize_row(settings, tokenizer_request)
+        preview = service_clients.tokenize_row(settings, tokenizer_request)
     except InvalidError as error:
         if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
             raise
@@ -207,7 +207,7 @@ def _template_choices(
 ) -> TemplatePreviews | None:
     """Return previews of the templates that could render the row; None if that fails, too."""
     try:
-        return tokenizer_client.render_templates(
+        return service_clients.render_templates(
             settings, tokenizer_request.model_copy(update=_TEMPLATES)
         )
     except StudioError:

@@ -13,7 +13,7 @@ from studio.db.tables import Experiment
 from studio.methods import DEFAULT_METHOD, METHODS, AnyRecipe, get_method
 from studio.services import experiments
 from studio.services.datasets import token_stats
-from studio.services.estimates import calibrations, dry_runs, reference_runs
+from studio.services.estimates import measurements, reference_runs
 from studio.services.precision import recommendation
 from studio.services.queue import queue
 from studio.services.runs import runs
@@ -95,7 +95,7 @@ def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Resp
 @router.post("/calibrate")
 def start_calibration(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a calibration: train a few steps of the form's recipe to improve its estimate."""
-    task = calibrations.enqueue(db, _startable_recipe(db, posted), config)
+    task = measurements.enqueue_calibration(db, _startable_recipe(db, posted), config)
     return block(request, "experiments/new.html", "calibration", chore=task)
 
 
@@ -108,7 +108,7 @@ def after_calibration(request: Request) -> Response:
 @router.post("/measure")
 def start_dry_run(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a dry run: simulate one step of the form's recipe to make its estimate exact."""
-    task = dry_runs.enqueue(db, _startable_recipe(db, posted), config)
+    task = measurements.enqueue_dry_run(db, _startable_recipe(db, posted), config)
     return block(request, "experiments/new.html", "measurement", dry=task)
 
 

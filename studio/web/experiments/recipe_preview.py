@@ -14,7 +14,7 @@ from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import AUTO
 from studio.services.datasets import data_quality, token_stats
 from studio.services.datasets.data_quality import DataNotice
-from studio.services.estimates import dry_runs, estimates, fit_suggestions, reference_runs
+from studio.services.estimates import estimates, fit_suggestions, measurements, reference_runs
 from studio.services.estimates.estimates import RunEstimate
 from studio.services.estimates.fit_suggestions import RecipeChange
 from studio.services.estimates.reference_runs import CountSuggestion
@@ -100,7 +100,7 @@ def _estimate(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     return {
         "estimate": estimate,
         **(_token_count_state(db, recipe) if is_guessed else {}),
-        "dry_run_problem": dry_runs.explain_unsupported(recipe),
+        "dry_run_problem": measurements.explain_unsupported(recipe),
         "fit_fix": _suggestion_fix(suggestions.smallest),
         "largest_batch_fix": _suggestion_fix(suggestions.largest),
     }

@@ -19,8 +19,8 @@ from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
 from studio.recipe.dotted_keys import flatten
-from studio.services.workers import worker_process, workers
-from studio.services.workers.worker_process import WorkerExit
+from studio.services.workers import workers
+from studio.services.workers.workers import WorkerExit
 from studio.web.auth import template_permissions
 from studio.web.i18n import formatting, locale, translation
 from studio.web.rendering import live_figures, navigation, static_files
@@ -42,7 +42,7 @@ def worker_status(request: Request) -> WorkerStatus:
     """Return the status of the worker; a busy database must not prevent a page from rendering."""
     try:
         with read_session(request.app.state.engine) as db:
-            return WorkerStatus(worker_process.last_exit(db), workers.list_failures(db))
+            return WorkerStatus(workers.last_exit(db), workers.list_failures(db))
     except StudioError:
         return WorkerStatus(None, [])
 

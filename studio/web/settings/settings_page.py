@@ -13,7 +13,7 @@ from studio.hardware import Gpu, Hardware, package_versions
 from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
 from studio.services.operations import health_checks
-from studio.services.workers import worker_process, workers
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.auth.identity import CurrentIdentity
 from studio.web.forms import choices
@@ -36,7 +36,7 @@ def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
         "settings/show.html",
         machine=[
             *_machine_facts(workers.training_hardware(db)),
-            ("Prefork server", worker_process.read_launcher(config).summary),
+            ("Prefork server", workers.read_launcher(config).summary),
         ],
         packages=package_versions(),
         precisions=choices.precision_options(workers.training_hardware(db)),

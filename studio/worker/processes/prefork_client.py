@@ -25,7 +25,7 @@ import studio
 from studio.hardware import detect
 from studio.processes.start_time import process_start_time
 from studio.protocols.run_dir import RunDir
-from studio.services.workers import worker_process as board
+from studio.services.workers import workers as board
 from studio.settings import Settings
 from studio.worker.processes import process
 from studio.worker.processes.process import Process

@@ -20,7 +20,7 @@ from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PrecisionName
 from studio.runner.execution import execute_run
-from studio.services.runs import oom_retry
+from studio.services.runs import attempts
 from studio.training.checkpoints import checksums
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
@@ -252,7 +252,7 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
     values = yaml.load(again.recipe.read_text(encoding="utf-8"))
     recipe = RECIPE_ADAPTER.validate_python(values, strict=False)
     shrunk = RECIPE_ADAPTER.validate_python(
-        merge(recipe.model_dump(), oom_retry.smaller_batch(recipe))
+        merge(recipe.model_dump(), attempts.smaller_batch(recipe))
     )
     again.recipe.write_text(yaml.dump(shrunk), encoding="utf-8")
 

@@ -6,7 +6,7 @@ import pytest
 
 from studio.protocols.events import Event
 from studio.protocols.tasks import TaskDir
-from studio.runner import task_dispatch
+from studio.runner import execution
 
 pytestmark = pytest.mark.slow
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 def test_each_format_is_measured(tmp_path: Path) -> None:
     folder, said = TaskDir(tmp_path), list[Event]()
 
-    told = task_dispatch.load_function("probe")(
-        folder, {}, task_dispatch.ProgressReporter(said.append).report
+    told = execution.load_function("probe")(
+        folder, {}, execution.ProgressReporter(said.append).report
     )
 
     assert told["seconds"].keys() == {"float32", "bfloat16", "float16"}

@@ -15,7 +15,7 @@ import pytest
 
 from studio.protocols.events import MetricsLogged, Stopped
 from studio.protocols.run_dir import RunDir
-from studio.services.workers import worker_process as board
+from studio.services.workers import workers as board
 from studio.settings import Settings
 from studio.worker.processes import process
 from studio.worker.processes.prefork_client import PreforkClient

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from studio.db.accounts import LinkPurpose, Role, Scope
 from studio.db.session import read_session, unit_of_work
 from studio.errors import TooManyRequestsError
-from studio.services.accounts import accounts, audit_log, one_time_links, passwords
+from studio.services.accounts import accounts, audit_log, login_sessions, passwords
 from studio.settings import Settings
 from studio.web.auth.login_throttle import (
     MAX_ENTRIES,
@@ -41,7 +41,7 @@ def add(home: Visitors, hashed: str, name: str = "ann", role: Role = Role.MEMBER
 
 def issued(home: Visitors, purpose: LinkPurpose, number: int | None = None) -> str:
     with unit_of_work(home.engine) as db:
-        return one_time_links.issue(db, purpose, number)
+        return login_sessions.issue_link(db, purpose, number)
 
 
 def test_a_stranger_is_sent_to_sign_in_and_back(home: Visitors) -> None:

@@ -18,7 +18,7 @@ from tests.support import factories, tokenizer_services
 from tests.support.page_reader import Node, field_error, form_fields, parse_page
 
 AT_ONCE = 8
-"""How many may wait for the desk: `studio.services.models.tokenizer_client` lets no more in."""
+"""How many may wait for the desk: `studio.services.models.service_clients` lets no more in."""
 PREVIEW = "/api/v1/datasets/1/preview"
 """Answered by a real desk, on the data set that every test has."""
 

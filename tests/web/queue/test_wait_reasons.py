@@ -10,8 +10,8 @@ from studio.db.session import unit_of_work
 from studio.db.tasks import Export
 from studio.services.queue import queue
 from studio.services.runs import runs
-from studio.services.workers import worker_process
-from studio.services.workers.worker_process import WorkerExit
+from studio.services.workers import workers
+from studio.services.workers.workers import WorkerExit
 from studio.settings import Settings
 from tests.support.factories import connect_worker, make_finished_run, make_run
 from tests.support.page_reader import parse_page
@@ -73,7 +73,7 @@ def test_what_waits_for_a_worker_that_restarts_says_so(
         make_run(db)
     reasons = [client.get("/api/v1/queue").json()["waiting"][0]["reason"]]
     next_at = datetime.now(UTC) + timedelta(minutes=1)
-    worker_process.write(settings, WorkerExit(reason="The worker died.", next_at=next_at))
+    workers.write_exit(settings, WorkerExit(reason="The worker died.", next_at=next_at))
     reasons.append(client.get("/api/v1/queue").json()["waiting"][0]["reason"])
 
     assert reasons == [

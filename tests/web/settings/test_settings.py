@@ -9,7 +9,7 @@ from studio.hardware import detect, package_versions
 from studio.processes.start_time import process_start_time
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
-from studio.services.workers import worker_process
+from studio.services.workers import workers
 from studio.settings import Settings
 from tests.support.page_reader import Node, parse_page
 
@@ -65,9 +65,9 @@ def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
 
 def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
     pid = os.getpid()
-    worker_process.write_launcher(
+    workers.write_launcher(
         settings,
-        worker_process.LauncherStatus(state="ready", pid=pid, started=process_start_time(pid)),
+        workers.LauncherStatus(state="ready", pid=pid, started=process_start_time(pid)),
     )
 
     told = facts(client)["Prefork server"]
@@ -77,16 +77,14 @@ def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settin
 def test_a_launcher_that_is_gone_is_not_told_as_ready(
     client: TestClient, settings: Settings
 ) -> None:
-    worker_process.write_launcher(
-        settings, worker_process.LauncherStatus(state="ready", pid=os.getpid(), started=1)
+    workers.write_launcher(
+        settings, workers.LauncherStatus(state="ready", pid=os.getpid(), started=1)
     )
 
     assert facts(client)["Prefork server"] == "off"
 
 
 def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Settings) -> None:
-    worker_process.write_launcher(
-        settings, worker_process.LauncherStatus(state="broken", why="It has threads.")
-    )
+    workers.write_launcher(settings, workers.LauncherStatus(state="broken", why="It has threads."))
 
     assert facts(client)["Prefork server"] == "not available. It has threads."

@@ -12,7 +12,7 @@ from studio.errors import NotFoundError
 from studio.protocols.tokenizer_service import TemplateSource, TokenizerRequest, TokenPreview
 from studio.services.datasets import datasets, token_preview, token_stats
 from studio.services.datasets.versions import Part
-from studio.services.models import tokenizer_client
+from studio.services.models import service_clients
 from studio.web.api.conventions import ApiRoute, Body, Id, Out
 from studio.web.api.system.system import TaskOut
 from studio.web.api.system.system import task_out as chore_out
@@ -81,7 +81,7 @@ def preview(
         tokenizer_request = token_preview.with_packing_window(
             tokenizer_request, config.datasets, exact_row, *split_options
         )
-    return tokenizer_client.tokenize_row(config, tokenizer_request)
+    return service_clients.tokenize_row(config, tokenizer_request)
 
 
 @preview_router.post("")
@@ -92,7 +92,7 @@ def preview_unsaved(
     with read_session(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
         tokenizer_request = _preview_request(db, wanted, wanted.row)
-    return tokenizer_client.tokenize_row(config, tokenizer_request)
+    return service_clients.tokenize_row(config, tokenizer_request)
 
 
 def _preview_request(

@@ -21,8 +21,8 @@ from studio.db.session import read_session
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
-from studio.services.models import inference_client, tokenizer_client
-from studio.services.models.inference_client import ResponseStream
+from studio.services.models import service_clients
+from studio.services.models.service_clients import ResponseStream
 from studio.services.openai import model_names
 from studio.services.openai.model_names import ModelInfo
 from studio.web.api.openai.schemas import (
@@ -281,7 +281,7 @@ async def _respond(
 ) -> Response:
     generation_request = await _build_request(request, options)
     stream = await _until_disconnect(
-        request, inference_client.open_stream(request.app.state.settings, generation_request)
+        request, service_clients.open_stream(request.app.state.settings, generation_request)
     )
     if options.is_streamed:
         parts = _stream_events(stream, builder, len(generation_request.ids), options)
@@ -301,7 +301,7 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
     async with state.seats.readers:
         served_model = await run_in_threadpool(found)
     row = Row(kind="prompt", model=served_model.folder, row=options.row)
-    prompt = await run_in_threadpool(tokenizer_client.render_prompt, settings, row)
+    prompt = await run_in_threadpool(service_clients.render_prompt, settings, row)
     return options.options.model_copy(
         update={
             "model": served_model.model,

@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.session import read_session
 from studio.methods import AnyRecipe
 from studio.services.datasets import data_quality, token_stats
-from studio.services.estimates import calibrations, dry_runs, estimates, fit_suggestions
+from studio.services.estimates import estimates, fit_suggestions, measurements
 from studio.services.estimates.estimates import MemoryEstimate
 from studio.services.estimates.fit_suggestions import RecipeChange
 from studio.services.estimates.memory import HostMemory
@@ -228,7 +228,7 @@ def calibrate(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
     """Train a few steps of a recipe to calibrate its estimates; the model is discarded."""
     recipe = recommendation.resolve_precision(db, asked.recipe).recipe
     runs.check(db, recipe)
-    return chore_out(calibrations.enqueue(db, recipe, config))
+    return chore_out(measurements.enqueue_calibration(db, recipe, config))
 
 
 @router.post("/estimate/measurement", status_code=202)
@@ -240,7 +240,7 @@ def measure(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
     """
     recipe = recommendation.resolve_precision(db, asked.recipe).recipe
     runs.check(db, recipe)
-    return chore_out(dry_runs.enqueue(db, recipe, config))
+    return chore_out(measurements.enqueue_dry_run(db, recipe, config))
 
 
 def estimate_for(db: Session, recipe: AnyRecipe) -> Estimate:

@@ -20,7 +20,7 @@ from studio.services.operations import prometheus_metrics
 from studio.services.queue import overview, task_results
 from studio.services.runs import artifacts
 from studio.services.tasks import tasks
-from studio.services.workers import worker_process, workers
+from studio.services.workers import workers
 from studio.web.api import conventions as api
 from studio.web.http.deps import DB, Config, ConfigWithSecrets
 
@@ -209,7 +209,7 @@ class HardwareOut(api.Out):
 def health(db: DB) -> Health:
     """Return the health of the studio; 503 with the reason if no worker is running."""
     if not workers.list_alive(db):
-        if death := worker_process.last_exit(db):
+        if death := workers.last_exit(db):
             hint = f"The studio is starting another; attempt {death.deaths}."
             raise UnavailableError(death.reason, hint=hint)
         raise UnavailableError("No worker is running.", hint="Start a worker: studio worker")

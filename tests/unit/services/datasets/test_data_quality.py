@@ -14,7 +14,7 @@ from studio.db.tables import DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.runner.tasks.scan_dataset import scan
+from studio.runner.tasks.build_dataset import scan
 from studio.services.datasets import data_quality, dataset_builds, versions
 from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.pending_datasets import Upload

@@ -3,7 +3,7 @@
 from sqlmodel import Session
 
 from studio.protocols.run_dir import JobSpec
-from studio.services.estimates import calibrations
+from studio.services.estimates import measurements
 from studio.services.models import models
 from studio.settings import Settings
 from tests.support.factories import make_recipe
@@ -13,6 +13,6 @@ def test_the_steps_may_load_the_code_that_was_allowed(db: Session, settings: Set
     model = models.find_by_name(db, "starter")
     assert model is not None
     model.consent = {"sha256": "c0de"}
-    chore = calibrations.enqueue(db, make_recipe(), settings)
+    chore = measurements.enqueue_calibration(db, make_recipe(), settings)
 
     assert JobSpec.model_validate_json(chore.params["job"]).code == "c0de"

@@ -9,7 +9,7 @@ from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
-from studio.services.estimates import dry_runs, estimates
+from studio.services.estimates import estimates, measurements
 from studio.services.precision import recommendation
 from studio.settings import Settings
 from tests.support.factories import make_recipe
@@ -46,7 +46,7 @@ def recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recip
 
 
 def count(db: Session, settings: Settings, asked: AnyRecipe) -> Task:
-    chore = dry_runs.enqueue(db, asked, settings)
+    chore = measurements.enqueue_dry_run(db, asked, settings)
     chore.status, chore.result = TaskStatus.SUCCEEDED, RESULT
     return chore
 
@@ -61,7 +61,7 @@ def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
         recipe(optimisation={"per_device_train_batch_size": 3}),
         recipe(evaluation={"per_device_eval_batch_size": 3}),
     ]
-    names = [dry_runs.task_subject(db, one) for one in [recipe(), same, *others]]
+    names = [measurements.task_subject(db, one) for one in [recipe(), same, *others]]
 
     assert names[0] == names[1]
     assert len(set(names)) == 1 + len(others)
@@ -70,7 +70,7 @@ def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
 def test_a_second_look_starts_nothing(db: Session, settings: Settings) -> None:
     done = count(db, settings, recipe())
 
-    assert dry_runs.enqueue(db, recipe(), settings).id == done.id
+    assert measurements.enqueue_dry_run(db, recipe(), settings).id == done.id
 
 
 def test_what_was_counted_takes_the_place_of_the_closed_form(
@@ -115,4 +115,4 @@ def test_what_no_dry_run_can_follow_is_said(
     db: Session, settings: Settings, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidError, match=said):
-        dry_runs.enqueue(db, recipe(**changes), settings)
+        measurements.enqueue_dry_run(db, recipe(**changes), settings)

@@ -8,7 +8,7 @@ from sqlmodel import Session
 from studio.db.tables import Model
 from studio.methods import AnyRecipe
 from studio.services.runs import fixes
-from studio.services.runs.oom_retry import smaller_batch
+from studio.services.runs.attempts import smaller_batch
 from tests.support.factories import make_recipe
 
 

@@ -1,32 +1,94 @@
-"""Dry runs: a task simulates one step of a recipe on fake tensors and counts their memory.
+"""Measurements of a recipe by a task, as a basis for estimates: calibrations and dry runs.
 
-Everything that affects the result is hashed, so that a finished dry run is found again instantly.
-
+A calibration trains a few real steps. A dry run simulates one step on fake tensors and counts their
+memory. Everything that affects its result is hashed, so that a finished one is found again
+instantly.
 """
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.hardware import detect
-from studio.methods import AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.protocols.run_dir import JobSpec
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
-from studio.services.estimates import calibrations, memory
+from studio.services.estimates import memory
 from studio.services.estimates.memory import MemoryBreakdown
-from studio.services.estimates.reference_runs import DataReading
-from studio.services.models import models
+from studio.services.estimates.reference_runs import DataReading, ReferenceRun
+from studio.services.models import models, remote_code_trust
 from studio.services.precision import recommendation
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.weights.model_facts import ModelFacts
 
-KIND = "measure"
+CALIBRATION_KIND = "calibrate"
+
+
+def enqueue_calibration(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
+    """Queue a calibration of a recipe, or return one that is queued or running.
+
+    Raises:
+        InvalidError: the model or dataset does not exist.
+
+    """
+    subject = tasks.hashed_subject("recipe", recipe.model_dump_json())
+    return tasks.enqueue(
+        db, CALIBRATION_KIND, subject, task_params(db, recipe, settings, "calibration")
+    )
+
+
+def task_params(db: Session, recipe: AnyRecipe, settings: Settings, name: str) -> dict[str, Any]:
+    """Return the parameters of a task that trains a recipe without being a run.
+
+    Raises:
+        InvalidError: the model or dataset does not exist.
+
+    """
+    train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
+    job = JobSpec(
+        run_id=0,
+        name=name,
+        model=models.require(db, recipe.base_model),
+        code=remote_code_trust.allowed_code_hash(models.find_by_name(db, recipe.base_model)),
+        train=train,
+        validation=validation,
+        cache=settings.cache,
+    )
+    return {"recipe": recipe.model_dump(mode="json"), "job": job.model_dump_json()}
+
+
+def load_results(db: Session, kind: str) -> Iterator[tuple[AnyRecipe, dict[str, Any]]]:
+    """Yield the recipes and results of the tasks of a kind that have succeeded, newest first."""
+    query = select(Task).where(Task.kind == kind, Task.status == TaskStatus.SUCCEEDED)
+    for task in db.exec(query.order_by(col(Task.id).desc())):
+        yield RECIPE_ADAPTER.validate_python(task.params["recipe"], strict=False), task.result
+
+
+def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
+    """Yield this machine's calibrations as reference runs, newest first."""
+    for recipe, result in load_results(db, CALIBRATION_KIND):
+        if result["resolved"].get("device_name") != detect().device_name:
+            continue
+        yield ReferenceRun(
+            recipe=recipe,
+            resolved=result["resolved"],
+            steps=result["steps"],
+            tokens=result["tokens"],
+            step_seconds=result["step_seconds"],
+            overhead_seconds=result["beside_seconds"],
+            peak_bytes=result["peak_memory_bytes"],
+            is_calibration=True,
+        )
+
+
+DRY_RUN_KIND = "measure"
 
 
 def explain_unsupported(recipe: AnyRecipe) -> str:
@@ -39,7 +101,7 @@ def explain_unsupported(recipe: AnyRecipe) -> str:
     return ""
 
 
-def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
+def enqueue_dry_run(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
     """Queue a dry run of a recipe, or return one that is queued, running or done.
 
     Raises:
@@ -50,9 +112,9 @@ def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
         raise InvalidError(reason, hint="Train a few steps to measure it.", param="precision")
     if finished := _finished_task(db, recipe):
         return finished
-    params = calibrations.task_params(db, recipe, settings, "dry run")
+    params = task_params(db, recipe, settings, "dry run")
     params["about"] = f"of {recipe.base_model}"
-    return tasks.enqueue(db, KIND, task_subject(db, recipe), params)
+    return tasks.enqueue(db, DRY_RUN_KIND, task_subject(db, recipe), params)
 
 
 def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> MemoryBreakdown | None:
@@ -67,7 +129,7 @@ def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Memory
 
 def load_readings(db: Session) -> Iterator[DataReading]:
     """Yield what dry runs found in the data they read, newest first."""
-    for recipe, result in calibrations.load_results(db, KIND):
+    for recipe, result in load_results(db, DRY_RUN_KIND):
         yield DataReading(recipe=recipe, resolved=result)
 
 
@@ -79,7 +141,7 @@ def task_subject(db: Session, recipe: AnyRecipe) -> str:
 
 def _finished_task(db: Session, recipe: AnyRecipe) -> Task | None:
     subject = task_subject(db, recipe)
-    return tasks.latest(db, KIND, subject, lambda task: task.status is TaskStatus.SUCCEEDED)
+    return tasks.latest(db, DRY_RUN_KIND, subject, lambda task: task.status is TaskStatus.SUCCEEDED)
 
 
 def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
