@@ -34,6 +34,7 @@ from studio.services.runs.recipe_parents import RecipeParent
 from studio.settings import Settings
 from studio.web.experiments.code_snippets import Submission
 from studio.web.experiments.yaml_paste import parse_recipe
+from studio.web.forms import choices
 from studio.web.forms.recipe_form import (
     Fieldset,
     field_problems,
@@ -115,6 +116,8 @@ def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDra
     last = next(iter(experiments.newest(db, limit=1)), None)
     number = (last.id or 0) + 1 if last else 1
     values = {"precision": AUTO, **start.values}
+    if "dataset" not in values and (fitting := choices.fitting_datasets(db, method)):
+        values["dataset"] = fitting[0]
     name = f"{start.name}-{number}"
     return ExperimentDraft(
         method=method, preset=start.name, name=name, values=values, initial_values=values
@@ -199,9 +202,11 @@ def _method_for(db: Session, dataset: Dataset, name: str) -> Method:
 
 
 def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
-    """Start another method's form with the model, dataset and precision that the user chose."""
+    """Start another method's form with the model, precision and, if it fits, the dataset."""
     fresh = draft_from_preset(db, get_method(name), "")
     chosen = {key: value for key, value in _required_choices(draft).items() if value}
+    if chosen.get("dataset") not in choices.fitting_datasets(db, fresh.method):
+        chosen.pop("dataset", None)
     kept = replace(fresh, notes=draft.notes, view=draft.view)
     return replace(kept, values={**fresh.values, **chosen})
 

@@ -68,21 +68,31 @@ def dataset_options(db: Session, chosen: str, method: Method) -> list[tuple[str,
 
     Datasets that the method cannot train on come last, and their labels say so.
     """
-    all_datasets = datasets.newest(db)
-    current = versions.current_by_dataset(db, all_datasets)
-    ready = [item for item in all_datasets if item.id in current]
-    ready.sort(key=lambda item: current[item.id or 0].kind not in method.trains_on)
-    labels = {item.name: _dataset_label(item, current[item.id or 0], method) for item in ready}
-    options = (
-        labels
-        if not chosen or chosen in labels
-        else {chosen: gettext("%(name)s (missing)") % {"name": chosen}} | labels
-    )
-    return list(options.items())
+    ready = sorted(_ready_datasets(db), key=lambda pair: not _fits(pair[1], method))
+    labels = {item.name: _dataset_label(item, version, method) for item, version in ready}
+    if chosen in labels:
+        return list(labels.items())
+    missing = gettext("%(name)s (missing)") % {"name": chosen}
+    return [(chosen, missing if chosen else gettext("Choose a dataset")), *labels.items()]
+
+
+def fitting_datasets(db: Session, method: Method) -> list[str]:
+    """Return the names of the datasets that a method can train on, newest first."""
+    return [item.name for item, version in _ready_datasets(db) if _fits(version, method)]
+
+
+def _ready_datasets(db: Session) -> list[tuple[Dataset, DatasetVersion]]:
+    newest = datasets.newest(db)
+    current = versions.current_by_dataset(db, newest)
+    return [(item, current[item.id or 0]) for item in newest if item.id in current]
+
+
+def _fits(version: DatasetVersion, method: Method) -> bool:
+    return version.kind in method.trains_on
 
 
 def _dataset_label(dataset: Dataset, version: DatasetVersion, method: Method) -> str:
-    if version.kind in method.trains_on:
+    if _fits(version, method):
         return f"{dataset.name} ({_row_count(version.train_rows)})"
     kind = gettext(KIND_NAMES[version.kind])
     return gettext("%(name)s (does not fit: %(kind)s)") % {"name": dataset.name, "kind": kind}

@@ -167,3 +167,24 @@ def test_every_view_is_accessible(browser: Browser, studio: Studio, scheme: str,
     context.close()
 
     assert ([(one["id"], one["nodes"][0]["html"][:200]) for one in found], wide) == ([], 390)
+
+
+def test_the_method_is_chosen_first_even_by_keyboard_on_a_phone(
+    browser: Browser, studio: Studio
+) -> None:
+    texts = "\n\n".join(f"Text {number} is about {number}." for number in range(30))
+    studio.api.post("/datasets", files={"file": ("notes.txt", texts)}, data={"name": "notes"})
+    context = browser.new_context(base_url=studio.url, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto("/new")
+    methods = page.get_by_role("group", name="What the model learns from").get_by_role("button")
+    methods.first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/new?method=cpt&preset=lora")
+
+    expect(methods.nth(1)).to_have_attribute("aria-current", "true")
+    options = page.get_by_role("combobox", name="Dataset").locator("option")
+    expect(options.first).to_contain_text("notes (")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    context.close()

@@ -54,6 +54,25 @@ def test_another_method_keeps_the_model_and_the_notes(client: TestClient) -> Non
 
 
 @pytest.mark.usefixtures("texts")
+def test_a_data_set_that_fits_is_chosen(client: TestClient) -> None:
+    data = dict(form_fields(form_of(client)))
+    answer = client.post("/new/draft", data=data | {"do": "method:cpt"})
+    other = dict(form_fields(parse_page(answer.text).one(id="form")))
+    back = client.post("/new/draft", data=other | {"do": "method:sft"})
+
+    kept = field_value(parse_page(back.text).one(id="form"), "dataset")
+    assert (data["dataset"], other["dataset"], kept) == ("starter", "notes", "notes")
+    assert field_value(form_of(client, "?method=cpt"), "dataset") == "notes"
+
+
+def test_without_a_data_set_that_fits_none_is_chosen(client: TestClient) -> None:
+    select = form_of(client, "?method=cpt").one(id="dataset")
+
+    labels = [one.text for one in select.all("option")]
+    assert labels == ["Choose a dataset", "starter (does not fit: conversations)"]
+
+
+@pytest.mark.usefixtures("texts")
 def test_data_sets_that_fit_come_first(client: TestClient) -> None:
     labels = [one.text for one in form_of(client, "?method=cpt").one(id="dataset").all("option")]
 
