@@ -32,10 +32,10 @@ DEFAULT_METHOD = "sft"
 """The method of recipes that name none: those from before there were several."""
 METRICS = metrics.catalogue(method.metrics for method in METHODS.values())
 """All metrics of all methods by key, in display order."""
-MAIN_METRICS = tuple(
-    dict.fromkeys(["loss", *(method.objective.key for method in METHODS.values())])
-)
-"""The metrics that lists and comparisons show by default: the training loss, and the objectives."""
+OBJECTIVES = tuple(dict.fromkeys(method.objective.key for method in METHODS.values()))
+"""The metrics that the methods optimise."""
+MAIN_METRICS = ("loss", *OBJECTIVES)
+"""The metrics that commands and comparisons show by default."""
 
 
 def get_method(name: str) -> Method:

@@ -18,6 +18,7 @@ from jinja2_fragments import render_block
 from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
+from studio.methods import OBJECTIVES
 from studio.recipe.dotted_keys import flatten
 from studio.services.workers import workers
 from studio.services.workers.workers import WorkerExit
@@ -136,6 +137,7 @@ def _environment() -> Environment:
         may=template_permissions.may,
         figure=live_figures.figure,
         tiles=live_figures.tiles,
+        objectives=OBJECTIVES,
         worker_status=worker_status,
         spoken=locale.current_language,
         phrases=locale.script_translations,
