@@ -114,6 +114,13 @@ def test_rest_takes_a_method_by_name_and_supervised_without(client: TestClient) 
     assert (plain["method"], plain["data"]["packing"]) == ("sft", False)
 
 
+def test_rest_says_what_a_method_is_for_and_reads(client: TestClient) -> None:
+    found = client.get("/api/v1/methods/cpt").json()
+
+    told = (found["purpose"], found["row_kinds"], found["objective"])
+    assert told == ("Learn from text", ["text"], "eval_loss")
+
+
 def test_a_wrong_value_is_named_without_its_method(client: TestClient) -> None:
     answer = submit(client, method="cpt", dataset="notes", optimisation={"learning_rate": 2})
 

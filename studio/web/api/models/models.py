@@ -10,6 +10,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Model
 from studio.errors import NotFoundError
 from studio.hardware import Hardware
+from studio.intake.mapping import RowKind
 from studio.methods import DEFAULT_METHOD, METHODS, RECIPE_ADAPTER, AnyRecipe, get_method
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
@@ -34,7 +35,13 @@ ModelQuery = Annotated[str, Query(max_length=1000)]
 class TrainingMethodOut(api.Out):
     name: str
     title: str
+    purpose: str
+    """What it is for, in a few words."""
     summary: str
+    row_kinds: list[RowKind]
+    """The kinds of rows that it can train on."""
+    objective: str
+    """The metric that picks the best weights, ends runs early and guides sweeps."""
     presets: dict[str, dict[str, Any]]
     recipe_schema: dict[str, Any]
     """JSON Schema of the recipe, with bounds, defaults and help texts."""
@@ -106,7 +113,10 @@ def _method_out(spec: Method) -> TrainingMethodOut:
     return TrainingMethodOut(
         name=spec.name,
         title=spec.title,
+        purpose=spec.purpose,
         summary=spec.summary,
+        row_kinds=list(spec.trains_on),
+        objective=spec.objective.key,
         presets={preset.name: dict(preset.values) for preset in spec.presets},
         recipe_schema=spec.recipe.model_json_schema(),
     )
