@@ -65,7 +65,18 @@ def _embedding_ids(model: PreTrainedModel) -> set[int]:
 
 
 def _separate(optimizer: Optimizer, ids: set[int], rate: float) -> None:
-    """Move the weights with these ids into groups of their own, which differ only in the rate."""
+    """Move the weights with these ids into groups of their own, which differ only in the rate.
+
+    Raises:
+        TrainingError: the optimizer has none of them, as when shards replace them.
+
+    """
+    if not any(id(weight) in ids for group in optimizer.param_groups for weight in group["params"]):
+        raise TrainingError(
+            "conflict",
+            "The embeddings of this model cannot have their own learning rate here.",
+            hint="Leave the embedding learning rate empty.",
+        )
     for group in list(optimizer.param_groups):
         chosen = [weight for weight in group["params"] if id(weight) in ids]
         if chosen:

@@ -13,6 +13,7 @@ from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.protocols.tasks import TaskDir
 from studio.recipe.exports import ExportSpec
+from studio.recipe.precision import PrecisionName
 from studio.runner.execution import execute_export, execute_run
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
@@ -78,10 +79,14 @@ def test_embeddings_have_a_learning_rate_of_their_own(model: Path, tmp_path: Pat
     assert "model.layers.0.mlp.up_proj.weight" in moved
 
 
-def test_groups_differ_only_in_their_rate(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16_kahan", "bf16_dual"])
+def test_groups_differ_only_in_their_rate(
+    precision: PrecisionName, model: Path, tmp_path: Path
+) -> None:
     run = write_run(
         tmp_path / "run",
         model,
+        precision=precision,
         data__max_length=64,
         optimisation__embedding_learning_rate=0.002,
         optimisation__weight_decay=0.1,
@@ -121,6 +126,7 @@ def test_what_ran_is_recorded(model: Path, tmp_path: Path) -> None:
 
 def test_a_resumed_run_equals_an_undisturbed_one(model: Path, tmp_path: Path) -> None:
     settings = STEPS | SAVED | {"optimisation__embedding_learning_rate": 0.001}
+    settings |= {"precision": "bf16_dual"}
     whole = train(tmp_path / "whole", model, **settings, data__max_length=128)
     again = resumed_runs.interrupt_run(whole, 7, tmp_path / "again")
 
