@@ -39,7 +39,10 @@ Query = Annotated[str, typer.Argument(help="A query as in the search box: 'statu
 Sort = Annotated[str, typer.Option(help="The field to sort by; a leading minus reverses it.")]
 Limit = Annotated[int, typer.Option(help="The maximum number of runs.", min=1)]
 Base = Annotated[int | None, typer.Option(help="The run to compare the others against.")]
-Keys = Annotated[str, typer.Option(help="The metrics, separated by commas: loss,grad_norm.")]
+Keys = Annotated[
+    str,
+    typer.Option(help="The metrics, separated by commas: loss,grad_norm. Empty for the main ones."),
+]
 Start = Annotated[bool, typer.Option(help="Restart from step 0 instead of resuming.")]
 
 
