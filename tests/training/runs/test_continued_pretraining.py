@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from studio.methods.cpt import CPTRecipe
 from studio.methods.cpt.trainer import build
-from studio.protocols.events import Failed, Finished, Started
+from studio.protocols.events import Failed, Finished, Sampled, Started
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.protocols.tasks import TaskDir
 from studio.recipe.exports import ExportSpec
@@ -114,7 +114,7 @@ def test_conversations_are_refused_with_the_method_that_reads_them(
 
 
 def test_what_ran_is_recorded(model: Path, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", model, data__max_length=64)
+    run = train(tmp_path / "run", model, data__max_length=64, samples__prompts=2)
 
     card = (run.artifacts / "README.md").read_text(encoding="utf-8")
     front = yaml.safe_load(card.split("---")[1])
@@ -122,6 +122,11 @@ def test_what_ran_is_recorded(model: Path, tmp_path: Path) -> None:
     assert front["tags"][1:3] == ["cpt", "continued-pretraining"]
     assert "`tiny` pre-trained further with Mantissa Studio" in card
     assert "| eval loss |" in card
+    after = [sample for sample in tiny.events_of(run, Sampled) if sample.stage == "after"]
+    assert {f"{sample.prompt} {sample.reference}" for sample in after} <= {
+        row["text"] for row in TEXTS
+    }
+    assert len(after) == 2
 
 
 def test_a_resumed_run_equals_an_undisturbed_one(model: Path, tmp_path: Path) -> None:
