@@ -17,7 +17,7 @@ from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods import METHODS
 from studio.protocols.events import PHASES
-from studio.recipe.fields import FieldReference, Section, section_types
+from studio.recipe.fields import FieldReference, Section, field_references, section_types
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
 from studio.services.search import palette_search
@@ -141,7 +141,7 @@ def _declared() -> Iterator[tuple[str, str]]:
     """Yield what is said of each knob, precision and method where it is declared."""
     for section in _sections():
         yield _where(section), _intro(section)
-    for entry in help_page.recipe_fields().values():
+    for entry in (one for method in METHODS.values() for one in field_references(method.recipe)):
         where = _where(entry.section)
         yield from ((where, text) for text in _of_knob(entry) if re.search("[A-Za-z]{2}", text))
     joints = (*(between for _opens, between, _closes in SENTENCE_JOINS), *LIST_PATTERNS)

@@ -41,7 +41,6 @@ class TextOptimisation(Optimisation):
             advanced=True,
             is_studio_own=True,
             usable_range=(1e-12, 1),
-            related=("adapter.kind",),
         ),
     ] = None
     """Step size of the token embeddings in a full fine-tune. Usually 2 to 10 times smaller than

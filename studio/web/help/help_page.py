@@ -205,9 +205,15 @@ class HelpMatches:
 
 @lru_cache(maxsize=1)
 def recipe_fields() -> dict[str, FieldReference]:
-    """Return every setting by its dotted name, in the order of the recipe."""
-    entries = (entry for method in METHODS.values() for entry in field_references(method.recipe))
-    return {entry.name: entry for entry in entries}
+    """Return every setting by its dotted name, in the order of the recipe.
+
+    Of a setting that several methods have, it is that of the first.
+    """
+    entries: dict[str, FieldReference] = {}
+    for method in METHODS.values():
+        for entry in field_references(method.recipe):
+            entries.setdefault(entry.name, entry)
+    return entries
 
 
 def search_help(query: str) -> HelpMatches:

@@ -4,6 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from studio.failure_codes import FAILURE_CODES
+from studio.methods import METHODS
 from studio.recipe.precision import PRECISIONS
 from studio.web.help import help_page
 from tests.support.page_reader import Node, parse_page
@@ -71,9 +72,9 @@ def test_help_without_words_holds_everything(client: TestClient) -> None:
     ) + len(PRECISIONS)
 
 
-def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
-    page = parse_page(client.get("/new").text)
+def test_the_forms_lead_to_the_page_of_each_setting(client: TestClient) -> None:
+    pages = [parse_page(client.get(f"/new?method={name}").text) for name in METHODS]
 
-    hrefs = {link.attributes.get("href", "") for link in page.all("a")}
+    hrefs = {link.attributes.get("href", "") for page in pages for link in page.all("a")}
     linked = {href.removeprefix("/help/knobs/") for href in hrefs if "/help/knobs/" in href}
     assert linked == help_page.recipe_fields().keys()
