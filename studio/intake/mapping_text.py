@@ -32,7 +32,7 @@ OP_LABELS: dict[FilterOp, str] = {
 
 _CONDITION_TEXTS: dict[FilterOp, str] = {
     "is": "{column} is exactly {value}",
-    "is_not": "{column} is not {value}",
+    "is_not": "{column} differs from {value}",
     "contains": "{column} contains {value}",
     "lacks": "{column} does not contain {value}",
     "longer_than": "{column} is longer than {value} characters",

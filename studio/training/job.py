@@ -118,7 +118,7 @@ def _require_support(row: Quantised) -> None:
     if lack := row.unsupported_reason(hardware.detect()):
         raise TrainingError(
             "conflict",
-            f"{row.title} {lack}.",
+            f"{row.title} cannot be used here: it {lack}.",
             hint="Keep the frozen model in its saved format.",
         )
 

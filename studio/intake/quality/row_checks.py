@@ -313,7 +313,7 @@ def _describe_matches(code: str, row: Row) -> str:
     matches = [match for text in row_texts(row) for match in pattern.findall(text)]
     descriptions = [_describe_match(code, match) for match in dict.fromkeys(matches)][:_MAX_NAMED]
     if len(matches) > 1 and len(descriptions) == 1:
-        return f"It contains {descriptions[0]} {len(matches):,} times."
+        return f"It contains {descriptions[0]}, {len(matches):,} times."
     return f"It contains {', '.join(descriptions)}."
 
 

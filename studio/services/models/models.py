@@ -65,10 +65,13 @@ def require(db: Session, name: str) -> str:
         difflib.get_close_matches(name, models_by_name, n=3, cutoff=0.3)
         or sorted(models_by_name)[:3]
     )
+    hints = (
+        f"Did you mean {' or '.join(suggestions)}?",
+        "Write a hub model as owner/name, and a folder as an absolute path.",
+    )
     raise InvalidError(
         f"There is no model named {name}.",
-        hint=f"Did you mean {' or '.join(suggestions)}? Write a hub model as owner/name, "
-        "and a folder as an absolute path.",
+        hint=" ".join(hints),
         param="base_model",
     )
 

@@ -255,7 +255,7 @@ def _email(settings: Settings) -> ChannelStatus:
         channel=Channel.EMAIL,
         title="Email",
         is_on=is_on,
-        goes_to=f"{settings.notify_email} via {host}" if is_on else "",
+        goes_to=f"{settings.notify_email}, sent through {host}" if is_on else "",
         note=""
         if is_on or not (url or settings.notify_email)
         else "Only one of the two settings is set.",

@@ -112,7 +112,7 @@ def _base_dtype_change(dtype: str) -> dict[str, Any]:
 
 def _hardware_lacks(case: _Case) -> str:
     reason = case.mode.unsupported_reason(case.hardware)
-    return f"{case.mode.title} {reason}." if reason else ""
+    return f"{case.mode.title} cannot be used here: it {reason}." if reason else ""
 
 
 def _weights_overflow(case: _Case) -> str:
@@ -122,7 +122,7 @@ def _weights_overflow(case: _Case) -> str:
     return (
         f"{stats.over_float16:,} of {stats.sampled:,} sampled weights exceed "
         f"{weight_samples.FLOAT16_MAX:,.0f}, the largest float16 value; "
-        f"the largest is {stats.largest:,.0f}.{_float16_note(case)}"
+        f"the largest is {stats.largest:,.0f}." + _float16_note(case)
     )
 
 
@@ -191,7 +191,7 @@ def join_names(names: tuple[str, ...]) -> str:
 def _cannot_quantise(case: _Case) -> str:
     row = case.recipe.adapter.quantised
     reason = row.unsupported_reason(case.hardware) if row is not None else ""
-    return f"{row.title} {reason}." if row is not None and reason else ""
+    return f"{row.title} cannot be used here: it {reason}." if row is not None and reason else ""
 
 
 def _is_quantised_already(case: _Case) -> str:

@@ -64,8 +64,9 @@ def _rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> str:
     if cast is None:
         return ""
     stored = " and ".join(cast.stored)
-    layers = f" ({join_names(facts.float64_layers)})" if cast.stored == ("float64",) else ""
-    rounded = f"{cast.weights:,} weights stored in {stored}{layers} are rounded to {cast.to}"
+    if cast.stored == ("float64",):
+        stored += f" ({join_names(facts.float64_layers)})"
+    rounded = f"{cast.weights:,} weights stored in {stored} are rounded to {cast.to}"
     if not cast.changed:
         return f"{rounded} on loading; none of {cast.sampled:,} sampled weights changes."
     return (

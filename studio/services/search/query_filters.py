@@ -136,7 +136,7 @@ def _read_term(query: str, start: int) -> Term:
     name, sign = field.groups()
     if field.end() == len(query) or query[field.end()].isspace():
         hint = "Write it without a space, e.g. status:failed or eval_loss<0.5."
-        raise QueryError(f"{name}{sign} needs a value.", start, field.end(), hint=hint)
+        raise QueryError(f"{field[0]} needs a value.", start, field.end(), hint=hint)
     values, end = _read_values(query, field.end(), is_list=sign in {":", "=", "!="})
     differs = sign == "!="
     return Term(
@@ -255,7 +255,7 @@ def _term_condition(term: Term, metric_keys: Collection[str]) -> Condition:
     else:
         field = _require_field(term, metric_keys)
         if not term.values:
-            raise _query_error(term, f"{term.field}{term.sign} needs a value.")
+            raise _query_error(term, f"{term.field + term.sign} needs a value.")
         condition = or_(*(_field_condition(field, term, value) for value in term.values))
     # NULL counts as false, so the negation finds runs without this metric.
     return ~func.coalesce(condition, false()) if term.negated else condition
@@ -271,7 +271,7 @@ def _flag_condition(term: Term, value: str) -> Condition:
     flags = FLAGS[term.field]
     if term.sign not in {":", "="} or value not in flags:
         hint = f"Use one of {', '.join(f'{term.field}:{flag}' for flag in flags)}."
-        raise _query_error(term, f"{term.field}{term.sign}{value} is not a valid filter.", hint)
+        raise _query_error(term, f"{term.field + term.sign + value} is not a valid filter.", hint)
     return flags[value]
 
 
@@ -351,7 +351,7 @@ def _parse_number(field: Field, term: Term, value: str) -> float:
     if amount is None or unit not in units:
         example = "90s, 5min, 2h or 3d" if field.kind == "span" else "0.5, 1e-4, 20k or 8GB"
         raise _query_error(
-            term, f"{value} is not a number.", f"Write {term.field}{term.sign}{example}."
+            term, f"{value} is not a number.", f"Write {term.field + term.sign + example}."
         )
     return float(amount.group(1)) * units[unit]
 
@@ -381,7 +381,7 @@ def _parse_period(term: Term, value: str) -> tuple[datetime, datetime]:
             return _calendar_period(*(int(part) if part else None for part in dated.groups()))
     except (ValueError, OverflowError):
         pass
-    hint = f"Write {term.field}{term.sign}2026-11-01, 2026-11, today, or 7d for a week ago."
+    hint = f"Write {term.field + term.sign}2026-11-01, 2026-11, today, or 7d for a week ago."
     raise _query_error(term, f"{value} is not a date.", hint)
 
 

@@ -198,7 +198,7 @@ def _killed(work: str, exit_code: int) -> ExitCause:
     return ExitCause(
         code="killed",
         message=f"The {work} process was killed from outside the studio ({name}).",
-        hint=f"If this was not intended, run again.{memory if name == 'SIGKILL' else ''}",
+        hint="If this was not intended, run again." + (memory if name == "SIGKILL" else ""),
         is_transient=True,
     )
 

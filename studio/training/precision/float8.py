@@ -36,7 +36,9 @@ def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
     """
     if reason := mode.unsupported_reason(hardware.detect()):
         raise TrainingError(
-            "precision_refused", f"{mode.title} {reason}.", hint="Choose another precision."
+            "precision_refused",
+            f"{mode.title} cannot be used here: it {reason}.",
+            hint="Choose another precision.",
         )
     from torchao.float8 import (  # noqa: PLC0415 -- optional dependency
         Float8LinearConfig,
@@ -172,12 +174,12 @@ def _refuse_unsupported(layers: dict[str, nn.Linear]) -> None:
         if any(side % FLOAT8_MULTIPLE for side in layer.weight.shape)
     ]
     if unsupported:
-        suffix = (
-            f" and {len(unsupported) - _MAX_NAMED} more" if len(unsupported) > _MAX_NAMED else ""
-        )
+        listed = ", ".join(unsupported[:_MAX_NAMED])
+        if len(unsupported) > _MAX_NAMED:
+            listed += f" and {len(unsupported) - _MAX_NAMED} more"
         raise TrainingError(
             "precision_refused",
-            f"{', '.join(unsupported[:_MAX_NAMED])}{suffix}: 8-bit products need layers whose "
-            f"dimensions are multiples of {FLOAT8_MULTIPLE}.",
+            f"{listed}: 8-bit products need layers whose dimensions are "
+            f"multiples of {FLOAT8_MULTIPLE}.",
             hint="Choose bfloat16 mixed.",
         )

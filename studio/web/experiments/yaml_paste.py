@@ -65,7 +65,7 @@ def _parse_section(
         info = section.model_fields.get(name)
         subsections = section_types(info.annotation) if info else []
         if info is None:
-            problems.append(f"There is no setting named {dotted}.{_suggest_name(section, name)}")
+            problems.append(f"There is no setting named {dotted}." + _suggest_name(section, name))
         elif subsections and isinstance(value, Mapping):
             values[name] = _parse_section(
                 _chosen_variant(subsections, value), value, f"{dotted}.", problems

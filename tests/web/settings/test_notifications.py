@@ -38,7 +38,7 @@ def test_ways_are_told_without_what_is_secret(set_up: TestClient) -> None:
 
     assert [(way["channel"], way["is_on"], way["goes_to"]) for way in told["data"]] == [
         ("webhook", True, "https://hooks.example.org/…"),
-        ("email", True, "ann@example.org via mail.example.org"),
+        ("email", True, "ann@example.org, sent through mail.example.org"),
     ]
 
 

@@ -29,7 +29,7 @@ def found(code: str, row: dict[str, Any]) -> list[list[str]]:
             [["U+0007"], ["U+200B"]],
             "It contains U+0007, U+200B (zero width space).",
         ),
-        ("misread", pair("cafÃ© et thÃ©", "Oui"), [["Ã©", "Ã©"], []], "It contains Ã© 2 times."),
+        ("misread", pair("cafÃ© et thÃ©", "Oui"), [["Ã©", "Ã©"], []], "It contains Ã©, 2 times."),
         (
             "lost_characters",
             {"text": "Fa\N{REPLACEMENT CHARACTER}ade"},

@@ -145,7 +145,7 @@ def test_hardware_that_only_emulates_is_refused() -> None:
 
     assert (found.message, found.repair) == (
         (
-            "bfloat16 mixed needs compute capability 8.0 or newer; "
+            "bfloat16 mixed cannot be used here: it needs compute capability 8.0 or newer; "
             "Tesla T4 has 7.5, which only emulates it."
         ),
         {"precision": "fp16"},
