@@ -8,7 +8,7 @@ from babel.messages.catalog import Message
 
 from tests.tools import message_catalogue, untranslated_text
 
-HOLES = re.compile(r"%\((\w+)\)s|\{(\w+)\}")
+HOLES = re.compile(r"%\((\w+)\)s|\{(\w+)(?::\w+)?\}")
 WANTED = {message.id for message in message_catalogue.extract_messages() if message.id}
 
 

@@ -1,7 +1,11 @@
 """Translate the finished English texts of services, settings and failures.
 
-A sentence that contains values is recognised by the words around them: `{name} is not a number.`
-So services need not know about languages. Unrecognised text stays as it is.
+A message with values is recognised by the words around them: `{name} is not a number.` So
+services need not know about languages. Text that is not recognised stays as it is.
+
+The translation of a message says what its values are: `{name}` is data, or another message;
+`{status:word}` may also be a single word of ours; `{size:number}` is a number, perhaps with a
+unit; `{columns:list}` is a list: "a, b and c".
 """
 
 import re
@@ -16,68 +20,72 @@ SENTENCE_JOINS = ((": ", ": %s", ""), (" (", " (%s)", ")"))
 LIST_PATTERNS = ("%s, %s", "%s and %s", "%s and %s more")
 """How lists are written in a sentence: a, b and c; or a, b and 3 more."""
 
-_HOLE = re.compile(r"\{(\w+)\}")
-_SENTENCES = re.compile(r"(?<=[.!?]) (?=\S)")
-_WORDS = re.compile(r"[^\W\d_] | [^\W\d_]")
-_COLUMNS = re.compile(r"(\w+, )*\w+ and \w+\.?")
-"""A list of single-word names."""
-_LONGEST = 2000
-"""Texts with more characters are not ours."""
-_LEAST = 3
-"""Messages with fewer literal letters are too generic to match, such as `{s} s`."""
-_FEW = 12
-"""Messages with fewer literal letters do not match if a value is an untranslated phrase."""
-
+_VALUE = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_SENTENCE_BREAK = re.compile(r"(?<=[.!?]) (?=\S)")
+_FULL_STOP = re.compile(r"(?<!\.)\.$")
+_NAMES = re.compile(r"(\w+( \d+)?, )*\w+( \d+)? and \w+( \d+)?")
+"""A list of single-word names, perhaps numbered."""
+_DIGIT = re.compile(r"\d")
+_NUMBER = re.compile(r"[-\u2212]?\d\S*( \S+)?")
+"""A number, and perhaps its unit."""
+_PHRASE = re.compile(r"[^\W\d_] | [^\W\d_]")
 _WIDE = r"[\u2018-\u201d\u3001-\u9fff\uff00-\uffef]"
-_STOP = re.compile(r"(?<!\.)\.$")
 _GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
 """A space between two wide characters, which Chinese does not use."""
 
-_OURS = frozenset(
-    {
-        "become",
-        "label",
-        "language",
-        "not_ready_reasons",
-        "part",
-        "part_name",
-        "part_names",
-        "phase",
-        "rounded",
-        "share",
-        "status",
-        "discriminator",
-        "title",
-        "usual",
-        "wanted",
-        "what",
-        "work",
-    }
-)
-"""Names of values that are our own words and translated even if they are a single word; other
-single words may be data, such as a column called `text`."""
-_SEVERAL = frozenset(
-    {
-        *("aside", "available", "join", "listed", "listed_rows", "names", "of", "shown"),
-        *("describe_columns", "join_columns", "join_names", "names_assigned_to", "shown_names"),
-    }
-)
-"""Names of values that hold lists."""
+_MAX_CHARS = 2000
+"""Longer texts are not ours."""
+_MIN_LETTERS = 3
+"""Messages with fewer letters are not recognised, such as `{s} s`."""
+_NUMBER_LETTERS = 4
+"""A value that must be a number is as distinct as this many letters."""
+_DISTINCT_LETTERS = 8
+"""Parts of sentences with fewer letters are not recognised around an unknown phrase."""
 
 
-class _MessagePattern(NamedTuple):
-    pattern: re.Pattern[str]
-    translation: str
-    is_short: bool
-    last: str
-    """The name of the value it ends with, if any; that value may itself end with a full stop."""
+class _Template(NamedTuple):
+    """A message with values."""
+
+    literals: list[str]
+    """The text before, between and after the values."""
+    names: list[str]
+    translation: list[str]
+    """Literal text, then the name and the kind of a value, then literal text, and so on."""
+
+    @property
+    def letters(self) -> int:
+        return sum(map(str.isalpha, "".join(self.literals)))
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether it has many letters, is a whole sentence, or continues one."""
+        first, last = self.literals[0], self.literals[-1]
+        letters = self.letters + _NUMBER_LETTERS * self.translation.count("number")
+        return (
+            letters >= _DISTINCT_LETTERS
+            or last.endswith((".", "?"))
+            or first.startswith((" ", ",", ";"))
+        )
+
+    def match(self, text: str) -> dict[str, str] | None:
+        """Return the values of a text that was made from this message, or None."""
+        first, *between, last = self.literals
+        if not (text.startswith(first) and text.endswith(last, len(first))):
+            return None
+        values, rest = [], text[len(first) :].removesuffix(last)
+        for literal in between:
+            value, found, rest = rest.partition(literal)
+            if not found:
+                return None
+            values.append(value)
+        return dict(zip(self.names, [*values, rest], strict=True))
 
 
 def translate(text: str) -> str:
     """Translate an English text into the language of this request."""
     if is_english() or not text:
         return text
-    translated = _said(current_language(), str(text))
+    translated = _translate(current_language(), str(text))
     # Return the original object if nothing was translated: it may be safe Markup.
     return text if translated == text else translated
 
@@ -88,155 +96,125 @@ def translate_value(value: object) -> object:
 
 
 @lru_cache(maxsize=4096)
-def _said(tag: str, text: str) -> str:
-    if len(text) > _LONGEST:
+def _translate(tag: str, text: str) -> str:
+    if len(text) > _MAX_CHARS:
         return text
-    sentence = _sentence(tag, text)
-    if sentence is not None:
-        return sentence
-    parts = [_sentence(tag, part) for part in _SENTENCES.split(text)]
-    translated = [part for part in parts if part is not None]
-    return "".join(translated) if len(translated) == len(parts) else _headed(tag, text)
-
-
-def _headed(tag: str, text: str) -> str:
-    """Translate the part before a colon, parenthesis or full stop, and the rest if possible."""
-    stop = catalog(tag).gettext(".")
-    if text.endswith(".") and (sentence := _sentence(tag, text[:-1])) is not None:
-        return sentence + stop
-    if (requirement := _two(tag, text)) is not None:
-        return requirement
-    for opening, template, closing in SENTENCE_JOINS:
-        head, separator, rest = text.removesuffix(closing).partition(opening)
-        if separator and (translated_head := _sentence(tag, head)) is not None:
-            if (translated_tail := _sentence(tag, text.removeprefix(head))) is not None:
-                return translated_head + translated_tail
-            return translated_head + catalog(tag).gettext(template) % _rest(tag, rest)
-    return text
-
-
-def _rest(tag: str, rest: str) -> str:
-    translated = _said(tag, rest) if rest else ""
-    return _stopped(
-        tag, _listed(tag, rest) if translated == rest and _COLUMNS.fullmatch(rest) else translated
-    )
-
-
-def _stopped(tag: str, translated: str) -> str:
-    """Replace a final full stop with that of the language."""
     return (
-        translated.removesuffix(".") + catalog(tag).gettext(".")
-        if _STOP.search(translated)
-        else translated
+        _sentences(tag, text) or _message(tag, text) or _message_and_unknown_rest(tag, text) or text
     )
 
 
-def _two(tag: str, text: str) -> str | None:
-    """Translate "X needs Y", where X is the title of a precision and Y what it requires."""
-    subject, separator, _rest = text.removesuffix(".").partition(" needs ")
-    translated_subject = _sentence(tag, subject) if separator else None
-    translated_reason = (
-        _sentence(tag, text.removesuffix(".").removeprefix(f"{subject} "))
-        if translated_subject
-        else None
-    )
-    if translated_reason is None:
-        return None
-    return f"{translated_subject}{translated_reason}" + (
-        catalog(tag).gettext(".") if text.endswith(".") else ""
-    )
-
-
-def _sentence(tag: str, text: str) -> str | None:
-    for variant in (text, text[:1].lower() + text[1:]) if text else ():
-        if (exact := catalog(tag).gettext(variant)) != variant:
-            return exact
-    for candidate in _patterns(tag):
-        if matched := candidate.pattern.fullmatch(text):
-            values = matched.groupdict()
-            translated = {name: _value(tag, name, value) for name, value in values.items()}
-            if candidate.is_short and any(
-                _is_foreign(value, translated[name]) for name, value in values.items()
-            ):
-                continue
-            return _GAP.sub("", _filled(tag, candidate, translated))
+def _sentences(tag: str, text: str) -> str | None:
+    """Translate several messages with a space between them."""
+    for end in _SENTENCE_BREAK.finditer(text):
+        first, rest = text[: end.start()], text[end.end() :]
+        if (translated := _message(tag, first)) is not None:
+            others = _sentences(tag, rest) or _message(tag, rest)
+            if others is not None:
+                return translated + others
     return None
 
 
-def _filled(tag: str, message: _MessagePattern, values: dict[str, str]) -> str:
-    """Fill in the values. A full stop in the last value moves to the end of the sentence."""
-    if not message.last or not _STOP.search(values[message.last]):
-        return message.translation.format_map(values)
-    unstopped = values | {message.last: values[message.last].removesuffix(".")}
-    return message.translation.format_map(unstopped) + catalog(tag).gettext(".")
+def _message_and_unknown_rest(tag: str, text: str) -> str | None:
+    """Translate the message before a colon or parenthesis, and the rest if possible."""
+    body, stop = _split_full_stop(tag, text)
+    for opening, template, closing in SENTENCE_JOINS:
+        head, separator, rest = body.removesuffix(closing).partition(opening)
+        translated = _message(tag, head) if separator and body.endswith(closing) else None
+        if translated is None:
+            continue
+        join = catalog(tag).gettext(template)
+        if stop and not closing and (sentence := _message(tag, f"{rest}.")) is not None:
+            return translated + join % sentence
+        kind = "list" if _NAMES.fullmatch(rest) else ""
+        return translated + join % _value(tag, kind, rest) + stop
+    return None
 
 
-def _is_foreign(value: str, translated: str) -> bool:
-    """Whether a value is an untranslated phrase of several words without digits."""
-    return value == translated and bool(_WORDS.search(value)) and not re.search(r"\d", value)
+def _message(tag: str, text: str) -> str | None:
+    """Translate one message, or its text with a full stop; None if it is not in the catalogue."""
+    translated = _exact_or_filled(tag, text)
+    if translated is None:
+        body, stop = _split_full_stop(tag, text)
+        part = _exact_or_filled(tag, body) if stop else None
+        return part and part + stop
+    return translated
 
 
-def _value(tag: str, name: str, value: str) -> str:
-    """Translate a value of a sentence, if it is our own text."""
-    if value and (" " in value or name in _OURS):
-        translated = _said(tag, value)
-        if translated != value:
-            return translated
-    return _listed(tag, value) if name.rstrip("0123456789") in _SEVERAL else value
+def _split_full_stop(tag: str, text: str) -> tuple[str, str]:
+    """Return a text without its final full stop, and this full stop in the other language."""
+    return (text[:-1], catalog(tag).gettext(".")) if _FULL_STOP.search(text) else (text, "")
 
 
-def _listed(tag: str, value: str) -> str:
+def _exact_or_filled(tag: str, text: str) -> str | None:
+    for variant in (text, text[:1].lower() + text[1:]) if text else ():
+        if (exact := catalog(tag).gettext(variant)) != variant:
+            return exact
+    for template in _templates(tag):
+        values = template.match(text)
+        if values is not None and (filled := _fill(tag, template, values)) is not None:
+            return filled
+    return None
+
+
+def _fill(tag: str, template: _Template, values: dict[str, str]) -> str | None:
+    """Fill values into a translation; None if they do not fit the message.
+
+    A full stop at the end of the last value ends the whole sentence.
+    """
+    pieces = [*template.translation]
+    kinds = dict(zip(pieces[1::3], pieces[2::3], strict=True))
+    translated = {name: _value(tag, kinds[name], value) for name, value in values.items()}
+    for name, value in values.items():
+        if kinds[name] == "number" and not _NUMBER.fullmatch(value):
+            return None
+        if not template.is_distinct and value == translated[name] and _is_phrase(value):
+            return None
+    stop, last = "", template.names[-1]
+    if not template.literals[-1]:
+        translated[last], stop = _split_full_stop(tag, translated[last])
+    pieces[1::3] = [translated[name] for name in pieces[1::3]]
+    pieces[2::3] = [""] * len(pieces[2::3])
+    return reduce(_join, pieces) + stop
+
+
+def _is_phrase(value: str) -> bool:
+    """Whether it has several words and no digits."""
+    return bool(_PHRASE.search(value)) and not _DIGIT.search(value)
+
+
+def _value(tag: str, kind: str, value: str) -> str:
+    if kind == "list":
+        return _list(tag, value)
+    return _translate(tag, value) if " " in value or kind == "word" else value
+
+
+def _list(tag: str, value: str) -> str:
     pair_template, last_template, more_template = map(catalog(tag).gettext, LIST_PATTERNS)
     first, separator, last = value.rpartition(" and ")
+    items = (first if separator else value).split(", ")
     joined = reduce(
-        lambda one, other: pair_template % (one, other), (first if separator else value).split(", ")
+        lambda one, other: pair_template % (one, other), (_value(tag, "", one) for one in items)
     )
+    if not separator:
+        return joined
     if count := re.fullmatch(r"([\d,]+) more", last):
-        return more_template % (joined, count[1]) if separator else value
-    return last_template % (joined, last) if separator else joined
+        return more_template % (joined, count[1])
+    return last_template % (joined, _value(tag, "", last))
+
+
+def _join(text: str, piece: str) -> str:
+    return text[:-2] + _GAP.sub("", text[-2:] + piece[:2]) + piece[2:]
 
 
 @lru_cache(maxsize=len(LANGUAGES))
-def _patterns(tag: str) -> list[_MessagePattern]:
-    """Return the patterns of messages with values, those with the most literal text first."""
+def _templates(tag: str) -> list[_Template]:
+    """Return the messages with values, those with the most literal text first."""
     messages = catalog(tag)._catalog if tag != ENGLISH else {}  # type: ignore[attr-defined]  # noqa: SLF001 -- the only way to list them
-    translations = [
-        (message, translation)
+    templates = [
+        _Template((parts := _VALUE.split(message))[::3], parts[1::3], _VALUE.split(translation))
         for message, translation in messages.items()
-        if isinstance(message, str)
-        and _HOLE.search(message)
-        and _letters(message) >= _LEAST
-        and translation
+        if isinstance(message, str) and translation and _VALUE.search(message)
     ]
-    translations.sort(key=lambda pair: -len(_HOLE.sub("", pair[0])))
-    return [
-        _MessagePattern(_pattern(message), translation, _letters(message) < _FEW, _last(message))
-        for message, translation in translations
-    ]
-
-
-def _last(message: str) -> str:
-    matched = re.search(r"\{(\w+)\}$", message)
-    return matched[1] if matched else ""
-
-
-def _letters(message: str) -> int:
-    return sum(map(str.isalpha, _HOLE.sub("", message)))
-
-
-def _pattern(message: str) -> re.Pattern[str]:
-    seen_names: set[str] = set()
-
-    def hole(match: re.Match[str]) -> str:
-        name = match[1]
-        is_repeated = name in seen_names
-        seen_names.add(name)
-        return f"(?P={name})" if is_repeated else f"(?P<{name}>.*?)"
-
-    parts = re.split(r"(\{\w+\})", message)
-    return re.compile(
-        "".join(
-            _HOLE.sub(hole, part) if _HOLE.fullmatch(part) else re.escape(part) for part in parts
-        ),
-        re.DOTALL,
-    )
+    templates = [one for one in templates if one.letters >= _MIN_LETTERS]
+    return sorted(templates, key=lambda one: -len("".join(one.literals)))
