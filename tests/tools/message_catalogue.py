@@ -1,8 +1,8 @@
-"""What the interface says, found in templates; and the catalogues kept up with it.
+"""Messages of the interface, found in templates and modules; and the catalogues with them.
 
-`python -m tests.tools.message_catalogue` (`make words`) writes what is new into each catalogue,
-without a translation, and takes out what nobody says any more. A contract test fails until all is
-said.
+`python -m tests.tools.message_catalogue` (`make words`) adds new messages to each catalogue,
+without a translation, and removes those that are no longer used. A contract test fails until all
+are translated.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ LOCALE = ROOT / "studio" / "locale"
 TEMPLATES = sorted(
     path for path in (ROOT / "templates").rglob("*.html") if path.parent.name != "style"
 )
-"""All that people see; what pages are made of is shown to those who build them, in English."""
+"""All pages; the style guide is for developers, in English."""
 
 _OPTIONS = {
     "newstyle_gettext": "true",
@@ -32,27 +32,27 @@ _HEADER = "# What the interface says. English is the key; `make words` keeps the
 
 
 def extract_messages() -> Catalog:
-    """Return all that is said, with the files that say it and no translations."""
+    """Return all messages with the files that contain them, without translations."""
     found = Catalog(charset="utf-8")
-    for where, message in (*_in_templates(), *message_extraction.all_of(ROOT)):
+    for where, message in (*_in_templates(), *message_extraction.find_messages(ROOT)):
         found.add(message, locations=[(where, 0)])
     return found
 
 
-def load_catalogue(tongue: str) -> Catalog:
-    with _path(tongue).open("rb") as file:
-        return read_po(file, locale=tongue)
+def load_catalogue(language: str) -> Catalog:
+    with _path(language).open("rb") as file:
+        return read_po(file, locale=language)
 
 
 def translated_languages() -> list[str]:
     return sorted(path.name for path in LOCALE.iterdir() if path.is_dir())
 
 
-def update(tongue: str) -> None:
-    """Write the catalogue anew: with all that is wanted, and with nothing else."""
-    known, fresh = load_catalogue(tongue), extract_messages()
+def update(language: str) -> None:
+    """Write the catalogue again: with all messages that are used, and no others."""
+    known, fresh = load_catalogue(language), extract_messages()
     held = Catalog(
-        locale=tongue,
+        locale=language,
         header_comment=_HEADER,
         creation_date=known.creation_date,
         charset="utf-8",
@@ -65,12 +65,12 @@ def update(tongue: str) -> None:
             before.string if before else None,
             locations=sorted({(where, 0) for where, _line in message.locations}),
         )
-    with _path(tongue).open("wb") as file:
+    with _path(language).open("wb") as file:
         write_po(file, held, width=100, include_lineno=False, omit_header=False)
 
 
-def _path(tongue: str) -> Path:
-    return LOCALE / tongue / "LC_MESSAGES" / "studio.po"
+def _path(language: str) -> Path:
+    return LOCALE / language / "LC_MESSAGES" / "studio.po"
 
 
 def _in_templates() -> Iterator[tuple[str, str | tuple[str, ...]]]:

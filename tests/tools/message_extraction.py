@@ -1,7 +1,7 @@
-"""What modules say on pages, found in their source: sentences, titles, and every knob's words.
+"""Messages that pages show, found in the source of modules: sentences, titles, and knobs.
 
-A page shows these by the filter `said`; nothing has to be marked where it is written. A value in
-a sentence becomes a hole with a name: `{name} is no number.`
+Pages translate them with the filter `said`, so modules need not mark them. A value in a message
+becomes a hole with a name: `{name} is not a number.`
 """
 
 import ast
@@ -27,138 +27,101 @@ from studio.web.i18n.translation import LIST_PATTERNS, SENTENCE_JOINS
 from studio.web.runs import run_table
 from studio.web.studies import study_page
 
-SPEAKING = (
+SOURCES = (
     *("studio/web", "studio/services", "studio/intake", "studio/recipe", "studio/weights"),
     *("studio/methods", "studio/training", "studio/runner"),
-    *(
-        f"studio/{name}.py"
-        for name in (
-            *("data_sources", "failure_codes", "hardware", "metrics", "network/hub_client"),
-            *("network/safe_http", "protocols/tasks", "schemas/validation_errors"),
-        )
-    ),
+    *("studio/data_sources.py", "studio/failure_codes.py", "studio/hardware.py"),
+    *("studio/metrics.py", "studio/network/hub_client.py", "studio/network/safe_http.py"),
+    *("studio/protocols/tasks.py", "studio/schemas/validation_errors.py"),
 )
-"""Parts of the package that say something a page shows."""
+"""Parts of the package with texts that pages show."""
 
-ELSEWHERE = frozenset(
-    {
-        *(
-            "web/api",
-            "web/app.py",
-            "web/compare/comparison_export.py",
-            "web/openapi_extras.py",
-            "web/i18n/number_i18n.py",
-            "web/rendering/static_files.py",
-        ),
-        *(
-            "web/auth/permissions.py",
-            "web/rendering/render.py",
-            "web/auth/template_permissions.py",
-            "web/auth/security_headers.py",
-        ),
-        "web/experiments/code_snippets.py",
-        *(
-            "web/i18n/translation.py",
-            "web/middleware/request_guard.py",
-            "web/runs/table_export.py",
-            "web/i18n/locale.py",
-            "web/middleware/request_metrics.py",
-        ),
-        *(
-            "web/http/multipart_upload.py",
-            "web/http/event_hub.py",
-            "web/help/style_page.py",
-            "services/operations/backup_format.py",
-            "services/operations/backups.py",
-        ),
-        *(
-            "services/operations/prometheus_metrics.py",
-            "services/openai/",
-            "services/accounts/idempotency_keys.py",
-            "services/operations/home.py",
-            "services/storage/locks.py",
-            "services/operations/restores.py",
-        ),
-        *("training/model_card.py", "recipe/yaml.py"),
-    }
+EXCLUDED = (
+    *("studio/web/api", "studio/web/app.py", "studio/web/openapi_extras.py"),
+    *("studio/web/auth/permissions.py", "studio/web/auth/template_permissions.py"),
+    *("studio/web/auth/security_headers.py"),
+    *("studio/web/rendering/render.py", "studio/web/rendering/static_files.py"),
+    *("studio/web/compare/comparison_export.py"),
+    *("studio/web/experiments/code_snippets.py", "studio/web/help/style_page.py"),
+    *("studio/web/i18n/number_i18n.py", "studio/weights/architectures.py"),
+    *("studio/services/openai", "studio/services/accounts/idempotency_keys.py"),
+    *("studio/services/operations/backup", "studio/services/operations/restores.py"),
+    *("studio/services/operations/home.py", "studio/services/storage/locks.py"),
+    "studio/training/model_card.py",
 )
-"""Parts of these that speak to programs, to terminals, or in files that are handed on."""
+"""How the paths of those begin whose texts are for programs, terminals or downloaded files."""
 
 WORDS = re.compile(r"[A-Za-z}\d.,:;)”'\"] [A-Za-z{(“\d]")
 TITLE = re.compile(r"[A-Z][a-z]*(-[a-z]+)?")
+_SENTENCE = re.compile(r"[A-Z`{].*[.?] ?")
 _TECHNICAL = re.compile(
-    r"[<>\\]|\w=|\b(SELECT|PRAGMA|FROM|GLOB)\b|/\w+/|%[sd(]|__|^[#-]|^Value error|\{\}|\w\|\w"
-    r"|^(python|studio|GET|Basic|openid) |^\{\w+\}, \{\w+\}$|\}/\{|Errno|^Bearer "
+    r"[<>\\]|\w=|/\w+/|^[#-]|\{\}|\w\|\w|^(python|studio|GET|Basic|Bearer|openid) |\}/\{|Errno"
 )
-_LEAST = 3
-"""Letters around values by which a sentence is known among others."""
+"""What texts contain that are not for people, unless they are whole sentences."""
+_MIN_LETTERS = 3
+"""Messages with values and fewer letters are not recognised."""
 
 CHOICES = frozenset({"warn", "stop", "rollback", "group_by_length", "random", "sequential"})
 """Names of choices that are words; others are names that everybody uses."""
 
-_SILENT = frozenset(
-    {
-        *("log", "debug", "info", "warning", "exception", "compile", "sub", "match", "search"),
-        *("fullmatch", "execute", "Option", "Argument", "Field", "getLogger", "getattr", "setattr"),
-        *("encode", "AssertionError", "TypeError", "RuntimeError", "KeyError", "APIRouter", "get"),
-        *("post", "put", "patch", "delete", "Header", "Response", "removeprefix"),
-    }
-)
-"""Calls whose words no page shows."""
+_IGNORED_CALLS = frozenset({"Field", "encode", "get", "info", "removeprefix"})
+"""Calls with arguments that no page shows."""
 
-_TOLD = frozenset({"gettext", "ngettext"})
+_CATALOGUE_CALLS = frozenset({"gettext", "ngettext"})
+"""Calls with arguments that are messages, whatever they look like."""
+
 _STATES = (RunStatus, TaskStatus, SweepStatus, Role)
 
 
-def all_of(root: Path) -> Iterator[tuple[str, str | tuple[str, str]]]:
-    """Yield the file that says something, and what it says, as far as pages show it."""
-    yield from _declared()
+def find_messages(root: Path) -> Iterator[tuple[str, str | tuple[str, str]]]:
+    """Yield each file and message that pages may show, except those of templates."""
+    yield from _declared_texts()
     for path in sorted((root / "static" / "js").rglob("*.js")):
         where = path.relative_to(root).as_posix()
         yield from ((where, text) for text in PHRASE_CALL.findall(path.read_text(encoding="utf-8")))
-    for part in SPEAKING:
+    for part in SOURCES:
         for path in _modules(root / part):
             where = path.relative_to(root).as_posix()
-            if not any(where.startswith(f"studio/{one}") for one in ELSEWHERE):
-                for said in _Sayings.of(path):
-                    yield where, said
+            if not where.startswith(EXCLUDED):
+                for message in _MessageCollector.messages_of(path):
+                    yield where, message
 
 
-def is_said(text: str) -> bool:
-    """Whether this is a sentence or a title that can be told again, and nothing technical."""
-    if _TECHNICAL.search(text):
+def is_message(text: str) -> bool:
+    """Whether this is a sentence or a title with enough letters to be recognised."""
+    if _TECHNICAL.search(text) and not _SENTENCE.fullmatch(text):
         return False
-    bare = re.sub(r"\{\w+\}", "", text)
+    literal = re.sub(r"\{\w+\}", "", text)
     has_words = bool(WORDS.search(text) or TITLE.fullmatch(text))
-    return has_words and sum(map(str.isalpha, bare)) >= (_LEAST if bare != text else 2)
+    return has_words and sum(map(str.isalpha, literal)) >= (_MIN_LETTERS if literal != text else 2)
 
 
 def _modules(path: Path) -> Iterable[Path]:
     return sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
-def _declared() -> Iterator[tuple[str, str]]:
-    """Yield what is said of each knob, precision and method where it is declared."""
+def _declared_texts() -> Iterator[tuple[str, str]]:
+    """Yield the texts of each knob, precision and method, with the file that declares it."""
     for section in _sections():
         yield _where(section), _intro(section)
     for entry in (one for method in METHODS.values() for one in field_references(method.recipe)):
         where = _where(entry.section)
-        yield from ((where, text) for text in _of_knob(entry) if re.search("[A-Za-z]{2}", text))
-    joints = (*(between for _opens, between, _closes in SENTENCE_JOINS), *LIST_PATTERNS)
-    yield from (("studio/web/i18n/translation.py", one) for one in joints)
+        yield from ((where, text) for text in _knob_texts(entry) if re.search("[A-Za-z]{2}", text))
+    patterns = (*(pattern for _opening, pattern, _closing in SENTENCE_JOINS), *LIST_PATTERNS)
+    yield from (("studio/web/i18n/translation.py", one) for one in patterns)
     yield from (
         ("studio/web/runs/run_table.py", form)
         for form in run_table.AGGREGATE_SUFFIXES.values()
         if form
     )
-    yield from _terms()
+    yield from _single_words()
     for mode in PRECISIONS.values():
         yield from (("studio/recipe/precision.py", one) for one in (mode.title, mode.summary))
     for method in METHODS.values():
         yield f"studio/methods/{method.recipe.__module__.split('.')[2]}/__init__.py", method.summary
 
 
-def _terms() -> Iterator[tuple[str, str]]:
+def _single_words() -> Iterator[tuple[str, str]]:
     """Yield words that stand alone."""
     for state in (one for states in _STATES for one in states):
         yield _where(type(state)), state.value
@@ -191,7 +154,7 @@ def _where(declared: type) -> str:
     return declared.__module__.replace(".", "/") + ".py"
 
 
-def _of_knob(entry: FieldReference) -> Iterator[str]:
+def _knob_texts(entry: FieldReference) -> Iterator[str]:
     yield from (
         entry.knob.label,
         entry.knob.unit,
@@ -216,27 +179,28 @@ def _intro(section: type[Section]) -> str:
     return (section.__doc__ or "").partition("\n\n")[0].strip()
 
 
-class _Sayings(ast.NodeVisitor):
-    """Collects what a module says."""
+class _MessageCollector(ast.NodeVisitor):
+    """Collects the messages of a module."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
-        self.told: list[str | tuple[str, str]] = []
-        """What is asked of the catalogue by name."""
+        self.texts: list[str] = []
+        """All texts, with holes for their values."""
+        self.messages: list[str | tuple[str, str]] = []
+        """Arguments of catalogue calls; pairs are a singular and a plural."""
 
     @classmethod
-    def of(cls, path: Path) -> list[str | tuple[str, str]]:
-        visitor = cls()
-        visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
-        return [*visitor.told, *(one for one in visitor.found if is_said(one))]
+    def messages_of(cls, path: Path) -> list[str | tuple[str, str]]:
+        collector = cls()
+        collector.visit(ast.parse(path.read_text(encoding="utf-8")))
+        return [*collector.messages, *filter(is_message, collector.texts)]
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
-            self.found.append(node.value)
+            self.texts.append(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         seen: Counter[str] = Counter()
-        self.found.append("".join(_part(one, seen) for one in node.values))
+        self.texts.append("".join(_part(one, seen) for one in node.values))
         for one in node.values:
             if isinstance(one, ast.FormattedValue):
                 self.visit(one.value)
@@ -246,12 +210,11 @@ class _Sayings(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if _name(node.func) in _TOLD:
-            said = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
-            self.told += [(said[0], said[1])] if len(said) > 1 else said
-        elif _name(node.func) == "enter":
-            self.told += [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
-        elif _name(node.func) not in _SILENT:
+        name = _name(node.func)
+        if name in _CATALOGUE_CALLS:
+            texts = [str(one.value) for one in node.args if isinstance(one, ast.Constant)]
+            self.messages += [(texts[0], texts[1])] if len(texts) > 1 else texts
+        elif name not in _IGNORED_CALLS:
             self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -266,14 +229,8 @@ class _Sayings(ast.NodeVisitor):
         if _name(node.target) != "SAVED_AS":
             self.generic_visit(node)
 
-    def visit_Assert(self, node: ast.Assert) -> None:
-        """Pass over it: it speaks to whoever reads the code."""
-
     def visit_Subscript(self, node: ast.Subscript) -> None:
         self.visit(node.value)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        """Pass over it: what is compared is no word for a page."""
 
 
 def _name(node: ast.expr) -> str:
