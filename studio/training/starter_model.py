@@ -26,7 +26,7 @@ CHAT_TEMPLATE = """\
 {{- bos_token }}
 {%- for message in messages %}
     {%- if message.role not in ['system', 'user', 'assistant'] %}
-        {{- raise_exception('The starter knows no role called ' + message.role + '.') }}
+        {{- raise_exception('The starter has no role named ' + message.role + '.') }}
     {%- endif %}
     {{- '<|' + message.role + '|>' }}
     {%- if message.role == 'assistant' %}

@@ -90,7 +90,7 @@ def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, mod
     assert found.warnings == [
         (
             "Nothing in this row is trained on: the part to train on begins after the limit of "
-            "10 tokens. The row is left out."
+            "10 tokens. Training leaves it out."
         )
     ]
 
@@ -113,7 +113,10 @@ def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Pa
         ),
         (
             {"messages": ROW["messages"][:1]},
-            "Nothing in this row is trained on: it has no answer to train on. The row is left out.",
+            (
+                "Nothing in this row is trained on: it has no answer to train on. "
+                "Training leaves it out."
+            ),
         ),
     ],
     ids=["judged", "unanswered"],

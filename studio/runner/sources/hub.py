@@ -234,7 +234,7 @@ class HubDataset:
             f"{self.source.id} is gated: you must accept its terms first.",
             hint=f"Accept its terms at {self.settings.hub_endpoint}/datasets/{self.source.id}. "
             + (
-                "The studio's token does not have access yet."
+                "The token of this studio does not have access yet."
                 if self.token
                 else "Then set STUDIO_HUB_TOKEN (or HF_TOKEN) where the studio runs."
             ),
@@ -246,7 +246,7 @@ class HubDataset:
     def _missing_error(self) -> StudioError:
         advice = "" if self.token else ": then set STUDIO_HUB_TOKEN where the studio runs"
         return NotFoundError(
-            f"The hub has no dataset {self.source.id}, or the studio has no access to it.",
+            f"The hub has no dataset {self.source.id}, or this studio has no access to it.",
             hint=f"Check the spelling. It may be private{advice}.",
         )
 

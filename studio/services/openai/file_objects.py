@@ -154,5 +154,7 @@ def _describe_problems(version: DatasetVersion, *, only_blocking: bool = False) 
 
 def _describe_problem(problem: dict[str, object]) -> str:
     rows = problem.get("rows")
-    where = f" (rows {', '.join(map(str, rows))})" if isinstance(rows, list) and rows else ""
+    where = ""
+    if isinstance(rows, list) and rows:
+        where = f" ({'row' if len(rows) == 1 else 'rows'} {', '.join(map(str, rows))})"
     return f"{str(problem['message']).rstrip('.')}: {problem['count']}{where}."

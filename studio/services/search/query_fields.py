@@ -246,7 +246,7 @@ _RUN_FIELDS: dict[str, Field] = {
             "experiment", "number", col(Run.experiment_id), "Experiment", attribute="experiment_id"
         ),
         _run_field("study", "number", col(Run.study_id), "Study", attribute="study_id"),
-        _run_field("id", "number", col(Run.id), "Number"),
+        _run_field("id", "number", col(Run.id), "Run number"),
     )
 }
 _ALIASES = {

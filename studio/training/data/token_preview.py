@@ -227,7 +227,7 @@ def _warnings(labelled: LabelledRow, max_length: int) -> Iterator[str]:
             if trained_after
             else "it has no answer to train on"
         )
-        yield f"Nothing in this row is trained on: {reason}. The row is left out."
+        yield f"Nothing in this row is trained on: {reason}. Training leaves it out."
     elif trained_after:
         truncated = len(labelled.ids) - max_length
         share = "all" if trained_after == truncated else f"{trained_after:,}"

@@ -139,7 +139,7 @@ def refuse_empty(examples: Examples, part: str, max_length: int) -> None:
     rest = f"; the other {others:,} have no answer" if others else ""
     raise TrainingError(
         "sequence_too_long",
-        f"{examples.cut_off:,} of {examples.dropped:,} rows of the {part} data are truncated at "
+        f"{examples.cut_off:,} of {examples.dropped:,} rows of the {part} data are truncated to "
         f"{max_length:,} tokens, before their answers begin{rest}.",
         hint=f'Raise "Max sequence length": the longest row has {examples.longest_row:,} tokens.',
         longest=examples.longest_row,

@@ -188,7 +188,7 @@ def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: Tas
         (
             FILES,
             {"id": "acme/none"},
-            "The hub has no dataset acme/none, or the studio has no access to it.",
+            "The hub has no dataset acme/none, or this studio has no access to it.",
         ),
         (
             {"rows.py": b"import os; os._exit(7)"},

@@ -163,7 +163,7 @@ def test_mask_covers_the_answers_and_their_ends_and_nothing_else(
 
 
 def test_a_message_of_an_unknown_role_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(TemplateError, match="no role called tool"):
+    with pytest.raises(TemplateError, match="no role named tool"):
         tokenizer.apply_chat_template([{"role": "tool", "content": "4"}], tokenize=False)
 
 

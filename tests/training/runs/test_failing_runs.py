@@ -113,7 +113,7 @@ def test_answers_that_are_cut_off_are_counted(model: Path, tmp_path: Path) -> No
     assert (told.code, told.message) == (
         "sequence_too_long",
         (
-            "8 of 8 rows of the training data are truncated at 32 tokens, before their answers "
+            "8 of 8 rows of the training data are truncated to 32 tokens, before their answers "
             "begin."
         ),
     )

@@ -243,7 +243,7 @@ def test_the_api_shows_a_row_that_is_not_saved(client: TestClient) -> None:
     found = client.post(PREVIEW, json={"model": "spoken", "row": row}).json()
 
     assert found["warnings"] == [
-        "Nothing in this row is trained on: it has no answer to train on. The row is left out."
+        "Nothing in this row is trained on: it has no answer to train on. Training leaves it out."
     ]
 
 

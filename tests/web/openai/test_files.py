@@ -53,7 +53,7 @@ def test_rows_that_were_left_out_are_told(client: TestClient) -> None:
 
     assert told["status"] == "processed"
     assert "No turns found: expected a list" in told["status_details"]
-    assert "(rows 41)" in told["status_details"]
+    assert "(row 41)" in told["status_details"]
 
 
 @pytest.mark.parametrize(
