@@ -225,7 +225,7 @@ class Hub:
                 why, hint = "received too many requests", "Try again in a few minutes."
             case _:
                 why, hint = f"responded with status {status}", "Try again later."
-        return UnavailableError(f"{self.host} {why}.", hint=hint)
+        return UnavailableError(f"{self.host} refused the request: it {why}.", hint=hint)
 
 
 def _raise_for_status(answer: Any) -> None:  # noqa: ANN401 -- a type of the hub's client

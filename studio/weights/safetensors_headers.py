@@ -169,7 +169,7 @@ def _is_shape(shape: list[Any]) -> bool:
 
 def _file_error(path: Path, what: str) -> InvalidError:
     return InvalidError(
-        f"{path.name} {what}.",
+        f"{path.name} cannot be used: it {what}.",
         hint="Download the model again; a file may be incomplete.",
         param="base_model",
     )

@@ -298,7 +298,7 @@ def test_one_that_cannot_be_read_says_why_on_its_page(
         models.add(db, "broken", str(tmp_path / "mine"), kind="run")
 
     assert "broken" in client.get("/models").text
-    assert "model.safetensors is incomplete" in client.get("/models/2").text
+    assert "model.safetensors cannot be used: it is incomplete" in client.get("/models/2").text
 
 
 def test_no_models_at_all_is_no_end(client: TestClient, engine: Engine) -> None:

@@ -30,5 +30,5 @@ def test_a_model_cut_short_is_refused_before_it_waits(db: Session, tmp_path: Pat
     whole = folder / "model.safetensors"
     whole.write_bytes(whole.read_bytes()[:-1])
 
-    with pytest.raises(InvalidError, match=r"model.safetensors is incomplete\."):
+    with pytest.raises(InvalidError, match=r"model.safetensors cannot be used: it is incomplete\."):
         runs.check(db, make_recipe(base_model=str(folder)))
