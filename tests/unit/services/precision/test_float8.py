@@ -55,7 +55,8 @@ def test_without_the_package_it_is_refused_with_a_repair() -> None:
 
     assert (found.message, found.repair) == (
         (
-            "float8 mixed cannot be used here: it needs the package torchao, which is not installed: "
+            "float8 mixed cannot be used here: it needs the package torchao, "
+            "which is not installed: "
             "pip install 'mantissa-studio[fp8]'."
         ),
         {"precision": "bf16"},

@@ -86,7 +86,8 @@ def test_a_missing_package_is_refused_and_mended() -> None:
 
     assert (found.message, found.repair) == (
         (
-            "4-bit (NF4) cannot be used here: it needs the package bitsandbytes, which is not installed: "
+            "4-bit (NF4) cannot be used here: it needs the package bitsandbytes, "
+            "which is not installed: "
             "pip install 'mantissa-studio[quantised]'."
         ),
         NATIVE,
