@@ -11,13 +11,13 @@ def told(settings: Settings, hardware: Hardware) -> dict[str, bool | None]:
     return {finding.text: finding.good for finding in doctor.collect_findings(settings, hardware)}
 
 
-def test_missing_training_packages_are_told(settings: Settings) -> None:
+def test_missing_training_packages_are_reported(settings: Settings) -> None:
     said = told(settings, BARE)
 
     assert said["The training packages are missing: pip install 'mantissa-studio[train]'"] is False
 
 
-def test_a_gpu_that_torch_cannot_use_is_told(settings: Settings) -> None:
+def test_gpu_unusable_by_torch_is_reported(settings: Settings) -> None:
     gpu = Gpu(index=0, name="Card", memory_bytes=2**34, capability=(8, 0))
     hardware = Hardware(
         processor="P",
@@ -34,7 +34,7 @@ def test_a_gpu_that_torch_cannot_use_is_told(settings: Settings) -> None:
     )
 
 
-def test_a_slow_precision_is_cautioned_against(settings: Settings) -> None:
+def test_slow_precision_mode_shows_warning(settings: Settings) -> None:
     said = told(settings, BARE)
 
     assert (
@@ -43,13 +43,13 @@ def test_a_slow_precision_is_cautioned_against(settings: Settings) -> None:
     )
 
 
-def test_a_mode_for_other_machines_is_no_fault_of_this_one(settings: Settings) -> None:
+def test_precision_mode_for_other_hardware_is_not_reported_as_error(settings: Settings) -> None:
     refused = [good for text, good in told(settings, BARE).items() if "TF32" in text]
 
     assert refused == [None]
 
 
-def test_a_launcher_that_is_off_is_no_fault(settings: Settings) -> None:
+def test_disabled_launcher_is_not_reported_as_error(settings: Settings) -> None:
     told_of_it = {
         text: good for text, good in told(settings, BARE).items() if text.startswith("Quick")
     }

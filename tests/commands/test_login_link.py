@@ -24,29 +24,29 @@ def closed(settings: Settings, sign_in: str) -> Settings:
 
 
 @pytest.mark.parametrize("sign_in", ["none", "link"])
-def test_other_machines_reach_no_studio_without_accounts(settings: Settings, sign_in: str) -> None:
+def test_public_address_is_rejected_without_accounts(settings: Settings, sign_in: str) -> None:
     with pytest.raises(InvalidError, match="has no accounts"):
         login_link.require_safe_address(closed(settings, sign_in), EVERYWHERE)
 
 
-def test_other_machines_reach_no_studio_without_a_name() -> None:
+def test_public_address_is_rejected_without_host_names() -> None:
     with pytest.raises(InvalidError, match="its names are not set"):
         login_link.require_safe_address(Settings(sign_in="accounts"), EVERYWHERE)
 
 
-def test_with_accounts_and_a_name_it_may_be_reached(settings: Settings) -> None:
+def test_public_address_is_allowed_with_accounts_and_host_name(settings: Settings) -> None:
     login_link.require_safe_address(closed(settings, "accounts"), EVERYWHERE)
 
 
 @pytest.mark.parametrize("sign_in", ["none", "link", "accounts"])
-def test_on_this_machine_any_will_do(sign_in: str) -> None:
+def test_local_address_allows_every_sign_in_mode(sign_in: str) -> None:
     login_link.require_safe_address(closed(Settings(), sign_in), HERE)
 
 
 @pytest.mark.parametrize(
     ("sign_in", "purpose"), [("link", LinkPurpose.ENTER), ("accounts", LinkPurpose.FIRST)]
 )
-def test_a_start_makes_a_link(
+def test_startup_creates_login_link(
     engine: Engine, settings: Settings, sign_in: str, purpose: LinkPurpose
 ) -> None:
     url = login_link.prepare_sign_in(engine, closed(settings, sign_in), HERE.url)
@@ -57,7 +57,7 @@ def test_a_start_makes_a_link(
     assert address == "http://127.0.0.1:8000/"
 
 
-def test_where_people_have_accounts_none_is_needed(engine: Engine, settings: Settings) -> None:
+def test_login_link_is_not_created_when_accounts_exist(engine: Engine, settings: Settings) -> None:
     with unit_of_work(engine) as db:
         accounts.add(db, "ann", Role.ADMINISTRATOR)
 
@@ -66,7 +66,7 @@ def test_where_people_have_accounts_none_is_needed(engine: Engine, settings: Set
         login_link.print_login_link(closed(settings, "accounts"))
 
 
-def test_a_start_without_sign_in_warns(
+def test_startup_warns_when_sign_in_is_off(
     engine: Engine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     login_link.prepare_sign_in(engine, closed(settings, "none"), HERE.url)
@@ -74,7 +74,7 @@ def test_a_start_without_sign_in_warns(
     assert "Sign-in is off" in capsys.readouterr().err
 
 
-def test_another_link_is_printed(
+def test_login_link_command_prints_valid_link(
     engine: Engine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     login_link.print_login_link(closed(settings, "link"))
@@ -84,7 +84,7 @@ def test_another_link_is_printed(
         assert login_sessions.verify_link(db, secret).purpose is LinkPurpose.ENTER
 
 
-def test_somebody_is_added_listed_and_removed(
+def test_account_is_added_listed_and_removed(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STUDIO_HOME", str(settings.home))
@@ -109,7 +109,7 @@ def test_somebody_is_added_listed_and_removed(
     assert noted == [(f"studio accounts {verb}", "ann") for verb in ("remove", "link", "add")]
 
 
-def test_what_was_done_long_ago_is_forgotten(engine: Engine, settings: Settings) -> None:
+def test_startup_deletes_old_audit_entries(engine: Engine, settings: Settings) -> None:
     with unit_of_work(engine) as db:
         for days in (1, 200):
             deed = login_link.audit_entry("add", "ann")

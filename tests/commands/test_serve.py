@@ -11,11 +11,11 @@ from studio.errors import ConflictError
 from tests.support.live_studio import free_port
 
 
-def test_an_answer_does_not_wait_for_the_one_before_to_be_confirmed() -> None:
+def test_accepted_connections_disable_nagle_algorithm() -> None:
     assert asyncio.run(_accepted(serve.open_listener(Address("127.0.0.1", free_port())))) == 1
 
 
-def test_a_port_that_is_taken_is_refused_with_another_to_take() -> None:
+def test_port_in_use_error_suggests_next_port() -> None:
     address = Address("127.0.0.1", free_port())
 
     with serve.open_listener(address), pytest.raises(ConflictError, match="is in use") as refused:

@@ -39,7 +39,7 @@ def train(home: Settings, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_recipe_is_trained_to_its_end(home: Settings, recipe: Path) -> None:
+def test_train_command_runs_recipe_to_completion(home: Settings, recipe: Path) -> None:
     done = train(home, str(recipe), "--set", "optimisation.max_steps=4")
 
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def test_a_recipe_is_trained_to_its_end(home: Settings, recipe: Path) -> None:
         ("nothing", "nothing is not a valid change."),
     ],
 )
-def test_what_is_wrong_is_said_without_a_traceback(
+def test_invalid_change_fails_without_traceback(
     home: Settings, recipe: Path, change: str, said: str
 ) -> None:
     done = train(home, str(recipe), "--set", change)
@@ -67,14 +67,14 @@ def test_what_is_wrong_is_said_without_a_traceback(
     assert said in done.stderr
 
 
-def test_an_unknown_key_in_a_file_is_named(home: Settings, recipe: Path) -> None:
+def test_unknown_recipe_key_is_named(home: Settings, recipe: Path) -> None:
     with recipe.open("a") as file:
         file.write("learning_rte: 0.1\n")
 
     assert "learning_rte: Unknown field." in train(home, str(recipe)).stderr
 
 
-def test_a_file_that_is_no_yaml_is_told(home: Settings, tmp_path: Path) -> None:
+def test_invalid_yaml_error_names_line(home: Settings, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1\nb: 2")
 
     assert "Invalid YAML at line 2" in train(home, str(tmp_path / "broken.yaml")).stderr

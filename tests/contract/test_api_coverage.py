@@ -103,7 +103,7 @@ OTHERS = (system.metrics_router, *openai.ROUTERS)
 CALLS = [route for router in API if router not in OTHERS for route in router.routes]
 
 
-def test_each_action_of_a_page_has_its_call() -> None:
+def test_every_page_action_has_api_call() -> None:
     sent = {
         route.path
         for router in PAGES
@@ -115,7 +115,7 @@ def test_each_action_of_a_page_has_its_call() -> None:
 
 
 @pytest.mark.parametrize("call", sorted(filter(None, ACTIONS.values())))
-def test_the_calls_there_are_named_are_there(call: str) -> None:
+def test_named_api_calls_exist(call: str) -> None:
     there = {
         f"{method} {getattr(route, 'path', '').removeprefix('/api/v1')}"
         for route in CALLS
@@ -125,7 +125,7 @@ def test_the_calls_there_are_named_are_there(call: str) -> None:
     assert call in there
 
 
-def test_what_holds_for_calls_holds_for_all() -> None:
+def test_every_api_route_uses_api_route_class() -> None:
     others = [getattr(route, "path", route) for route in CALLS if not isinstance(route, ApiRoute)]
 
     assert others == [], "Make its router with route_class=Call."

@@ -11,27 +11,27 @@ SKIPPED = {"name": "b", "skip_reason": "It could not be asked."}
 HOLE = {"name": "c", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
 
 
-def test_a_hole_is_told_and_fails() -> None:
+def test_vulnerable_package_is_reported_and_fails_audit() -> None:
     assert report([SOUND, HOLE]) == (
         "2 of 2 pinned packages were looked up, 1 holes.\nc 1: CVE-1, mended in 2",
         1,
     )
 
 
-def test_what_was_not_looked_up_is_not_said_to_be_sound() -> None:
+def test_skipped_packages_are_not_reported_as_safe() -> None:
     words, code = report([SKIPPED])
 
     assert (words.startswith("0 of 1"), "nothing was proved" in words, code) == (True, True, 0)
 
 
 @pytest.mark.slow
-def test_our_code_has_no_hole_that_is_known_by_its_shape() -> None:
+def test_static_analysis_finds_no_vulnerability_in_our_code() -> None:
     pytest.importorskip("bandit")
 
     assert audit_code() == ("No holes were found in our code.", 0)
 
 
-def test_what_the_studio_is_made_of_names_every_pin() -> None:
+def test_sbom_lists_every_pinned_package() -> None:
     pytest.importorskip("cyclonedx_py")
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 

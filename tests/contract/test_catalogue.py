@@ -21,19 +21,19 @@ def kept(request: pytest.FixtureRequest) -> dict[object, Message]:
     }
 
 
-def test_everything_that_is_said_is_in_the_catalogue(kept: dict[object, Message]) -> None:
+def test_every_interface_text_is_in_catalogue(kept: dict[object, Message]) -> None:
     assert [said for said in WANTED if said not in kept] == [], "Run `make words`, and translate."
 
 
-def test_nothing_stays_in_the_catalogue_that_nobody_says(kept: dict[object, Message]) -> None:
+def test_catalogue_has_no_unused_messages(kept: dict[object, Message]) -> None:
     assert [said for said in kept if said not in WANTED] == [], "Run `make words`."
 
 
-def test_everything_in_the_catalogue_is_translated(kept: dict[object, Message]) -> None:
+def test_every_catalogue_message_is_translated(kept: dict[object, Message]) -> None:
     assert [one.id for one in kept.values() if not all(_texts(one.string)) or one.fuzzy] == []
 
 
-def test_a_translation_has_the_values_of_what_it_translates(kept: dict[object, Message]) -> None:
+def test_translations_keep_placeholders_of_source(kept: dict[object, Message]) -> None:
     wrong = [
         one.id
         for one in kept.values()
@@ -45,13 +45,13 @@ def test_a_translation_has_the_values_of_what_it_translates(kept: dict[object, M
 
 
 @pytest.mark.parametrize("path", message_catalogue.TEMPLATES, ids=lambda path: path.name)
-def test_no_template_says_a_word_by_itself(path: Path) -> None:
+def test_templates_contain_no_untranslated_text(path: Path) -> None:
     assert untranslated_text.untranslated_texts(path) == [], (
         "Write it as {{ _(…) }} or {% trans %}, then `make words`."
     )
 
 
-def test_no_macros_say_a_word_before_they_are_called() -> None:
+def test_macro_files_translate_nothing_outside_macros() -> None:
     """What stands beside macros is rendered once, in the language of whoever came first."""
     assert [
         path.name for path in message_catalogue.TEMPLATES if untranslated_text.is_early(path)

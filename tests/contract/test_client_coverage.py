@@ -53,7 +53,7 @@ def built(name: str) -> ApiRequest[Any]:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_every_call_is_in_the_document(name: str) -> None:
+def test_every_client_call_is_in_openapi_document(name: str) -> None:
     call = built(name)
     found = [
         path
@@ -87,7 +87,7 @@ def test_every_call_is_in_the_document(name: str) -> None:
     ],
     ids=lambda one: one.__name__,
 )
-def test_every_field_it_reads_is_answered(shape: type[schemas.Schema]) -> None:
+def test_every_required_client_field_is_in_openapi_schema(shape: type[schemas.Schema]) -> None:
     name = NAMES.get(shape.__name__, f"{shape.__name__}Out")
     answered = DOCUMENT["components"]["schemas"][name]["properties"]
     read = {name for name, field in shape.model_fields.items() if field.is_required()}

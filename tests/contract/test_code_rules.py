@@ -58,17 +58,17 @@ def longer_than(limit: int, paths: Iterable[Path]) -> dict[str, int]:
 
 
 # Each rule is one test of all files: as a test per file they took most of the time of a check.
-def test_no_file_holds_two_nouns() -> None:
+def test_no_file_is_longer_than_500_lines() -> None:
     long = longer_than(500, [*MODULES, *TESTS, *SCRIPTS])
 
     assert long == {}, "Split it by noun, never into parts."
 
 
-def test_no_template_outgrows_the_eye() -> None:
+def test_no_template_is_longer_than_150_lines() -> None:
     assert longer_than(150, TEMPLATES) == {}, "Move widgets to macros."
 
 
-def test_no_function_outgrows_the_eye() -> None:
+def test_no_function_is_longer_than_50_lines() -> None:
     long = {
         f"{name_of(path)}: {node.name}": length(node)
         for path in MODULES
@@ -86,17 +86,17 @@ def test_most_functions_are_short() -> None:
     assert lengths[int(len(lengths) * 0.9)] <= 25
 
 
-def test_every_module_says_what_lives_there() -> None:
+def test_every_module_has_docstring() -> None:
     assert [name_of(path) for path in MODULES if not ast.get_docstring(module(path))] == []
 
 
-def test_no_module_is_named_for_its_kind() -> None:
+def test_no_module_has_generic_name() -> None:
     named = [name_of(path) for path in MODULES if set(path.stem.split("_")) & NO_NOUNS]
 
     assert named == [], "Find the noun."
 
 
-def test_only_three_places_catch_everything() -> None:
+def test_at_most_three_handlers_catch_every_exception() -> None:
     broad = [
         f"{name_of(path)}:{node.lineno}"
         for path in MODULES
@@ -108,7 +108,7 @@ def test_only_three_places_catch_everything() -> None:
     assert len(broad) <= 3, "The runner, the speaker, the worker's isolation; no other."
 
 
-def test_every_exception_to_a_rule_has_a_reason() -> None:
+def test_every_lint_suppression_has_reason() -> None:
     bare = [
         (place, line)
         for place, line in lines_of([*MODULES, *TESTS])
@@ -120,7 +120,7 @@ def test_every_exception_to_a_rule_has_a_reason() -> None:
     assert bare == [], "Write `# noqa: CODE -- why`."
 
 
-def test_a_late_import_says_why() -> None:
+def test_late_imports_give_reason() -> None:
     late = [
         (name_of(path), text(path).splitlines()[node.lineno - 1])
         for path in MODULES
@@ -132,7 +132,7 @@ def test_a_late_import_says_why() -> None:
     assert [(name, line) for name, line in late if not line.endswith(LATE)] == []
 
 
-def test_the_web_and_the_worker_start_without_what_is_heavy() -> None:
+def test_web_and_worker_start_without_heavy_imports() -> None:
     code = (
         "import sys, studio.cli, studio.web.app, studio.worker.loop;"
         f"print([name for name in {HEAVY} if name in sys.modules])"
@@ -143,7 +143,7 @@ def test_the_web_and_the_worker_start_without_what_is_heavy() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_every_knob_has_a_label_and_help(method: object) -> None:
+def test_every_knob_has_label_and_help(method: object) -> None:
     recipe = next(one.recipe for one in METHODS.values() if one is method)
     bare = [
         f"{section.__name__}.{name}"
@@ -157,7 +157,7 @@ def test_every_knob_has_a_label_and_help(method: object) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_a_trainer_and_an_example(name: str) -> None:
+def test_every_method_has_trainer_and_example(name: str) -> None:
     folder = ROOT / "studio" / "methods" / name
     example = yaml.load((folder / "example.yaml").read_text(encoding="utf-8"))
 
@@ -173,12 +173,12 @@ def test_every_method_has_a_trainer_and_an_example(name: str) -> None:
         ("openapi.json", docs.openapi),
     ],
 )
-def test_the_written_reference_is_fresh(name: str, made: object) -> None:
+def test_generated_reference_docs_are_current(name: str, made: object) -> None:
     assert callable(made)
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == made(), "Run `make docs`."
 
 
-def test_nothing_is_fetched_from_elsewhere() -> None:
+def test_pages_load_nothing_from_external_hosts() -> None:
     fetched = [
         (name_of(path), address)
         for path in [*MODULES, *TEMPLATES, *SCRIPTS]

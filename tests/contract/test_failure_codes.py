@@ -60,21 +60,21 @@ def refusals() -> set[str]:
     return {kind.code for kind in ends if not issubclass(kind, ANSWERS)} - {StudioError.code}
 
 
-def test_the_table_has_every_code_and_no_other() -> None:
+def test_failure_table_lists_exactly_codes_in_use() -> None:
     assert issubclass(TrainingError, StudioError)
     assert codes() | refusals() == set(FAILURE_CODES)
 
 
-def test_what_a_code_was_called_before_is_still_understood() -> None:
+def test_renamed_failure_codes_are_still_recognised() -> None:
     assert failure_codes.failure_code("model_missing") is FAILURE_CODES["model_not_found"]
     assert failure_codes.failure_code("never heard of") is FAILURE_CODES["crashed"]
 
 
-def test_every_repair_is_of_a_trouble_that_exists() -> None:
+def test_every_fix_belongs_to_existing_code() -> None:
     assert set(fixes._FIXES_BY_CODE) - set(FAILURE_CODES) - alarms() == set()
 
 
-def test_every_row_says_what_to_do() -> None:
+def test_every_failure_code_has_title_meaning_and_remedy() -> None:
     bare = [
         row.code
         for row in FAILURE_CODES.values()

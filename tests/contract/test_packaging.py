@@ -52,13 +52,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_checkout_reads_its_own_folders() -> None:
+def test_checkout_uses_its_own_resource_folders() -> None:
     found = [resources.templates_dir(), resources.static_dir(), resources.migrations_dir()]
 
     assert found == [ROOT / name for name in RESOURCES]
 
 
-def test_every_dependency_is_pinned_to_a_version_it_allows() -> None:
+def test_every_dependency_is_pinned_to_allowed_version() -> None:
     pins = dict(line.split("==") for line in lines("constraints.txt"))
 
     loose = [str(need) for need in requirements() if not allows(need, pins)]
@@ -71,17 +71,17 @@ def allows(need: Requirement, pins: dict[str, str]) -> bool:
     return pin is not None and need.specifier.contains(pin)
 
 
-def test_pins_name_no_build_for_one_machine() -> None:
+def test_pins_have_no_platform_specific_builds() -> None:
     assert [
         line for line in lines("constraints.txt") if not re.fullmatch(r"[\w.-]+==[\w.]+", line)
     ] == []
 
 
-def test_lock_of_scripts_names_no_address() -> None:
+def test_npm_lock_contains_no_urls() -> None:
     assert [line for line in read("package-lock.json").splitlines() if "://" in line] == []
 
 
-def test_lock_of_scripts_is_in_step() -> None:
+def test_npm_lock_matches_package_json() -> None:
     asked, locked = json.loads(read("package.json")), json.loads(read("package-lock.json"))
 
     versions = {
@@ -92,7 +92,7 @@ def test_lock_of_scripts_is_in_step() -> None:
     assert versions == asked["dependencies"]
 
 
-def test_every_shipped_script_brings_its_licence() -> None:
+def test_every_vendored_script_includes_licence() -> None:
     asked = json.loads(read("package.json"))
 
     licensed = {
@@ -102,11 +102,11 @@ def test_every_shipped_script_brings_its_licence() -> None:
     assert licensed == set(asked["dependencies"])
 
 
-def test_node_is_asked_for_where_npm_is_missing(checkout: Path) -> None:
+def test_build_requires_node_when_npm_is_missing(checkout: Path) -> None:
     assert hook(checkout).dependencies() == [NODE_WHEEL]
 
 
-def test_node_is_not_asked_for_where_it_is_refused(
+def test_build_does_not_require_node_when_npm_is_skipped(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STUDIO_SKIP_NPM", "1")
@@ -114,7 +114,9 @@ def test_node_is_not_asked_for_where_it_is_refused(
     assert hook(checkout).dependencies() == []
 
 
-def test_editable_wheel_carries_no_copies(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_editable_wheel_contains_no_resource_copies(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STUDIO_SKIP_NPM", "1")
     build_data: dict[str, dict[str, str]] = {"force_include": {}}
 
@@ -123,7 +125,7 @@ def test_editable_wheel_carries_no_copies(checkout: Path, monkeypatch: pytest.Mo
     assert build_data == {"force_include": {}}
 
 
-def test_image_gets_all_that_the_wheel_is_made_of() -> None:
+def test_image_build_context_contains_all_wheel_inputs() -> None:
     wanted = {
         *RESOURCES,
         *PINS,
@@ -140,7 +142,7 @@ def test_image_gets_all_that_the_wheel_is_made_of() -> None:
     assert let_in == {name for name in wanted if (ROOT / name).exists()} == wanted
 
 
-def test_image_asks_for_a_health_that_the_api_answers() -> None:
+def test_image_health_check_uses_existing_api_route() -> None:
     asked = re.findall(r"127\.0\.0\.1:8000(/[\w/]+)", read("Dockerfile"))
 
     answered = json.loads(read("docs/openapi.json"))["paths"]
@@ -148,7 +150,7 @@ def test_image_asks_for_a_health_that_the_api_answers() -> None:
     assert [path for path in asked if path in answered] == ["/api/v1/health"]
 
 
-def test_make_lists_every_chore() -> None:
+def test_makefile_phony_lists_every_target() -> None:
     named = re.search(r"^\.PHONY: help (.+)", read("Makefile"), re.MULTILINE)
 
     assert named is not None
@@ -156,7 +158,7 @@ def test_make_lists_every_chore() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_name_only_chores_that_exist(document: Path) -> None:
+def test_documents_name_only_existing_make_targets(document: Path) -> None:
     in_prose_or_block = r"`make ([a-z0-9]+)|^make ([a-z0-9]+)\s*(?:#.*)?$"
 
     named = re.findall(in_prose_or_block, document.read_text(encoding="utf-8"), re.MULTILINE)
@@ -164,5 +166,5 @@ def test_documents_name_only_chores_that_exist(document: Path) -> None:
     assert [name for pair in named for name in pair if name and name not in chores()] == []
 
 
-def test_continuous_integration_can_start() -> None:
+def test_ci_script_is_executable() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -64,7 +64,7 @@ def gzipped(content: bytes) -> int:
 
 
 @pytest.mark.parametrize("module", modules())
-def test_no_page_asks_for_much_script(module: str) -> None:
+def test_page_scripts_stay_within_size_budget(module: str) -> None:
     weights = {
         name: gzipped((resources.static_dir() / name).read_bytes())
         for name in fetched(shared() | {module})
@@ -73,11 +73,11 @@ def test_no_page_asks_for_much_script(module: str) -> None:
     assert sum(weights.values()) <= SCRIPT, heaviest
 
 
-def test_all_style_is_light() -> None:
+def test_css_bundle_stays_within_size_budget() -> None:
     assert gzipped(static_files.bundle_content()) <= STYLE
 
 
-def test_every_style_sheet_is_sent() -> None:
+def test_every_stylesheet_is_in_css_bundle() -> None:
     kept = {
         path.relative_to(resources.static_dir()).as_posix()
         for path in resources.static_dir().rglob("*.css")
@@ -86,7 +86,7 @@ def test_every_style_sheet_is_sent() -> None:
     assert set(static_files.STYLESHEETS) == kept
 
 
-def test_every_script_is_some_page_s() -> None:
+def test_every_script_is_used_by_some_page() -> None:
     kept = {
         path.relative_to(resources.static_dir()).as_posix()
         for path in resources.static_dir().rglob("*.js")

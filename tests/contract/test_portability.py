@@ -159,7 +159,7 @@ def _look(_engine: Engine, client: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_all_that_is_asked_can_be_said_to_postgres(journey: list[Statement]) -> None:
+def test_every_query_compiles_for_postgres(journey: list[Statement]) -> None:
     meant = [one.statement for one in journey if one.statement is not None]
 
     for statement in meant:
@@ -175,14 +175,14 @@ def test_all_that_is_asked_can_be_said_to_postgres(journey: list[Statement]) -> 
 
 
 @pytest.mark.slow
-def test_nothing_is_said_in_the_words_of_one_database(journey: list[Statement]) -> None:
+def test_no_raw_sql_is_executed(journey: list[Statement]) -> None:
     written = {one.words for one in journey if one.statement is None}
 
     assert written == BEGINNINGS
     assert [one.words for one in journey if isinstance(one.statement, TextClause)] == []
 
 
-def test_only_the_floor_of_the_database_speaks_its_language() -> None:
+def test_only_db_package_uses_raw_sql_or_sqlite() -> None:
     fenced = ROOT / "studio" / "db"
     found = [
         f"{name_of(path)}: {name}"

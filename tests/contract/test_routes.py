@@ -6,7 +6,7 @@ from collections import Counter
 from studio.web.app import API, PAGES
 
 
-def test_every_route_has_an_address_of_its_own() -> None:
+def test_every_route_has_unique_path() -> None:
     found = Counter(
         (method, re.sub(r"{[^}]*}", "{}", getattr(route, "path", "")))
         for router in (*PAGES, *API)

@@ -16,7 +16,7 @@ def test_every_case_has_one_line() -> None:
     assert [number for number, _held, _by in ROW.findall(TEXT)] == CASES
 
 
-def test_a_case_has_a_test_or_says_why_it_needs_none() -> None:
+def test_every_case_has_test_or_reason_for_none() -> None:
     without = [
         number
         for number, held, by in ROW.findall(TEXT)
@@ -27,7 +27,7 @@ def test_a_case_has_a_test_or_says_why_it_needs_none() -> None:
 
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(NAMED.findall(TEXT))))
-def test_the_test_that_is_named_exists(file: str, name: str) -> None:
+def test_named_test_exists(file: str, name: str) -> None:
     written = (ROOT / file).read_text(encoding="utf-8")
 
     assert re.search(rf"^def {name}\(", written, re.MULTILINE)

@@ -40,7 +40,7 @@ FIELDS = [
 @pytest.mark.parametrize(
     ("section", "name"), FIELDS, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_knob_has_upstreams_name_and_type(section: type[Section], name: str) -> None:
+def test_knob_matches_upstream_name_and_type(section: type[Section], name: str) -> None:
     types = upstream_types(section)
     value = getattr(section(), name)
 
@@ -49,7 +49,7 @@ def test_a_knob_has_upstreams_name_and_type(section: type[Section], name: str) -
 
 
 @pytest.mark.parametrize("name", ["lr_scheduler_type", "optim", "train_sampling_strategy"])
-def test_every_choice_is_one_of_upstreams(name: str) -> None:
+def test_every_choice_is_accepted_by_upstream(name: str) -> None:
     from trl import SFTConfig  # noqa: PLC0415 -- heavy import
 
     choices = Optimisation.model_fields[name].annotation.__args__  # type: ignore[union-attr] # a Literal
@@ -60,7 +60,7 @@ def test_every_choice_is_one_of_upstreams(name: str) -> None:
     ]
 
 
-def test_upstream_still_asks_where_answers_are_scored() -> None:
+def test_upstream_still_calls_use_triton_for_answer_scoring() -> None:
     """`methods/sft/trainer.py` answers this question for it, there and nowhere else."""
     from trl.trainer import utils  # noqa: PLC0415 -- heavy import
 

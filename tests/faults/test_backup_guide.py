@@ -15,7 +15,7 @@ pytestmark = pytest.mark.faults
 HOW_TO = ROOT / "docs" / "how-to" / "back-up-and-move.md"
 
 
-def test_the_commands_of_the_how_to_do_what_it_says(starter_home: Path, tmp_path: Path) -> None:
+def test_backup_guide_commands_work(starter_home: Path, tmp_path: Path) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", HOW_TO.read_text(encoding="utf-8"), re.DOTALL)
     home = Studio.copied(starter_home, tmp_path / "home").home
     command = tmp_path / "bin" / "studio"

@@ -81,7 +81,7 @@ def equals(run: RunDir, other: RunDir) -> bool:
     )
 
 
-def test_a_run_killed_twice_equals_an_undisturbed_one(
+def test_run_killed_twice_equals_uninterrupted_run(
     whole: RunDir, model: Path, tmp_path: Path
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
@@ -97,7 +97,7 @@ def test_a_run_killed_twice_equals_an_undisturbed_one(
 
 
 @pytest.mark.smoke
-def test_a_kill_while_saving_never_leaves_half_a_checkpoint(
+def test_kill_during_save_leaves_no_partial_checkpoint(
     whole: RunDir, model: Path, tmp_path: Path
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
@@ -124,7 +124,7 @@ def test_a_kill_while_saving_never_leaves_half_a_checkpoint(
     assert equals(run, whole)
 
 
-def test_a_paused_run_goes_on_as_if_it_had_not_been(
+def test_run_resumed_after_pause_equals_uninterrupted_run(
     whole: RunDir, model: Path, tmp_path: Path
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
@@ -142,7 +142,7 @@ def test_a_paused_run_goes_on_as_if_it_had_not_been(
     assert equals(run, whole)
 
 
-def test_what_was_learnt_so_far_can_be_kept(model: Path, tmp_path: Path) -> None:
+def test_stop_and_keep_saves_trained_weights(model: Path, tmp_path: Path) -> None:
     endless = {"precision": "bf16_kahan", "optimisation__max_steps": 100_000, "samples__prompts": 1}
     run = tiny.write_run(tmp_path / "run", model, **endless, checkpoints__save_steps=1)
     process = start(run)
@@ -162,7 +162,7 @@ def test_what_was_learnt_so_far_can_be_kept(model: Path, tmp_path: Path) -> None
     assert not run.checkpoints.exists()
 
 
-def test_a_run_that_hangs_says_where(model: Path, tmp_path: Path) -> None:
+def test_sigusr1_writes_stack_trace_to_run_log(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)
     wait_until(is_past(run, 1), seconds=120)
@@ -175,7 +175,7 @@ def test_a_run_that_hangs_says_where(model: Path, tmp_path: Path) -> None:
     assert tiny.events_of(run, Finished) == []
 
 
-def test_a_cancelled_run_leaves_its_checkpoints(model: Path, tmp_path: Path) -> None:
+def test_cancelled_run_keeps_its_checkpoints(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     process = start(run)
     wait_until(lambda: len(tiny.events_of(run, Checkpointed)) > 0, seconds=120)

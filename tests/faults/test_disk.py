@@ -100,7 +100,9 @@ def read_again(studio: Studio, disk: Path) -> None:
     wait_until(lambda: {one["status"] for one in named(studio).values()} == {"ready"}, seconds=120)
 
 
-def test_uploads_go_on_until_the_disk_is_full_and_after(studio: Studio, disk: Path) -> None:
+def test_uploads_work_until_disk_is_full_and_after_space_is_freed(
+    studio: Studio, disk: Path
+) -> None:
     kept: dict[str, int] = {}
     while (answer := upload(studio, f"data-{len(kept)}", rows=20_000)).status_code == CREATED:
         kept[answer.json()["name"]] = 20_000
@@ -118,7 +120,7 @@ def test_uploads_go_on_until_the_disk_is_full_and_after(studio: Studio, disk: Pa
     assert {name: named(studio)[name]["train_rows"] for name in kept} == kept
 
 
-def test_a_full_disk_is_told_to_people_and_pages_still_show(studio: Studio, disk: Path) -> None:
+def test_full_disk_shows_error_and_pages_still_load(studio: Studio, disk: Path) -> None:
     number = submit_run(studio, max_steps=1)
     wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
     fill(disk)
@@ -131,9 +133,7 @@ def test_a_full_disk_is_told_to_people_and_pages_still_show(studio: Studio, disk
     assert httpx2.get(address, trust_env=False).status_code == httpx2.codes.OK
 
 
-def test_a_run_on_a_full_disk_ends_in_words_and_the_next_one_trains(
-    studio: Studio, disk: Path
-) -> None:
+def test_run_fails_clearly_on_full_disk_and_later_run_succeeds(studio: Studio, disk: Path) -> None:
     number = submit_run(studio, max_steps=100_000)
     waiting = submit_run(studio, max_steps=1)
     wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=120)

@@ -96,7 +96,7 @@ def names(folder: Path) -> list[str]:
     return found
 
 
-def test_an_upgrade_cut_off_leaves_the_old_database(
+def test_interrupted_upgrade_keeps_old_database(
     starter_home: Path, tmp_path: Path, begun: list[subprocess.Popen[str]]
 ) -> None:
     folder = shutil.copytree(starter_home, tmp_path / "home")
@@ -119,7 +119,7 @@ def test_an_upgrade_cut_off_leaves_the_old_database(
     ] * 2
 
 
-def test_a_newer_studio_never_upgrades_under_an_older_one(studio: Studio, tmp_path: Path) -> None:
+def test_newer_studio_does_not_migrate_home_in_use(studio: Studio, tmp_path: Path) -> None:
     program, half, go = newer_program(tmp_path)
     go.touch()
     second = command(studio.home, program=program, code=OPEN)
@@ -133,7 +133,7 @@ def test_a_newer_studio_never_upgrades_under_an_older_one(studio: Studio, tmp_pa
     assert (untouched, names(studio.home)) == (True, ["renamed"])
 
 
-def test_a_web_killed_alone_takes_its_worker_along_and_is_followed_by_another(
+def test_studio_restarts_after_web_process_is_killed(
     studio: Studio,
 ) -> None:
     assert studio.process is not None
@@ -148,7 +148,7 @@ def test_a_web_killed_alone_takes_its_worker_along_and_is_followed_by_another(
     assert not worker.is_running()
 
 
-def test_web_and_worker_live_apart(
+def test_web_and_worker_can_run_as_separate_processes(
     starter_home: Path, tmp_path: Path, begun: list[subprocess.Popen[str]]
 ) -> None:
     studio = Studio.copied(starter_home, tmp_path / "home")
@@ -203,7 +203,7 @@ def other() -> Iterator[Callable[[Path], Studio]]:
         stop_everything(studio)
 
 
-def test_a_backup_is_the_same_studio_elsewhere(
+def test_restored_backup_equals_original_studio(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:
     number = submit_run(studio, max_steps=4)
@@ -218,7 +218,7 @@ def test_a_backup_is_the_same_studio_elsewhere(
     assert told(restored, number) == before
 
 
-def test_a_backup_while_a_run_trains_can_be_brought_back(
+def test_backup_taken_during_training_can_be_restored(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:
     number = submit_run(studio, max_steps=100_000)
@@ -233,7 +233,7 @@ def test_a_backup_while_a_run_trains_can_be_brought_back(
     assert get_run(restored, number)["step"] >= 3
 
 
-def test_a_moved_home_trains(
+def test_moved_home_can_train(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:
     studio.interrupt()

@@ -74,7 +74,7 @@ def asked(model: Path) -> TokenizerRequest:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES)
-def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, template: str) -> None:
+def test_templates_cannot_escape_sandbox(home: Settings, tmp_path: Path, template: str) -> None:
     mark = tmp_path / "mark"
     model = tokenizer_services.write_model(
         tmp_path / "model", template.replace("{mark}", str(mark))
@@ -92,7 +92,9 @@ def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, tem
 
 
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
-def test_a_greedy_template_ends_in_words(home: Settings, tmp_path: Path, template: str) -> None:
+def test_resource_hungry_template_fails_with_clear_error(
+    home: Settings, tmp_path: Path, template: str
+) -> None:
     with pytest.raises(InvalidError) as caught:
         service_clients.tokenize_row(
             home, asked(tokenizer_services.write_model(tmp_path / "model", template))

@@ -19,7 +19,7 @@ def studio(make_studio: Callable[..., Studio]) -> Studio:
     return make_studio(warm=True)
 
 
-def test_a_killed_launcher_takes_no_run_along_and_stops_no_next_one(studio: Studio) -> None:
+def test_killed_launcher_does_not_stop_current_or_next_run(studio: Studio) -> None:
     launcher = launcher_process(studio)
     first, second = (
         submit_run(studio, "first", max_steps=LONG),
@@ -39,7 +39,7 @@ def test_a_killed_launcher_takes_no_run_along_and_stops_no_next_one(studio: Stud
     assert get_run(studio, second)["attempt"] == 1
 
 
-def test_a_run_that_outlived_the_studio_is_followed_and_its_end_explained(studio: Studio) -> None:
+def test_restarted_studio_monitors_running_run_and_records_its_exit(studio: Studio) -> None:
     launcher = launcher_process(studio)
     number = submit_run(studio, max_steps=LONG)
     wait_until(lambda: get_run(studio, number)["step"] >= 3)

@@ -30,7 +30,7 @@ def start(folder: Path, hook: WebhookReceiver) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_message_outlives_a_worker_killed_before_it_heard_the_answer(
+def test_notification_is_resent_when_worker_is_killed_during_delivery(
     tmp_path: Path, hook: WebhookReceiver
 ) -> None:
     engine = home.open_home(Settings(home=tmp_path))

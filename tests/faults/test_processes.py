@@ -38,7 +38,7 @@ def refused(folder: Path, port: int, code: int = 1) -> str:
     return done.stderr
 
 
-def test_a_taken_port_is_told(studio: Studio, tmp_path: Path) -> None:
+def test_port_in_use_is_reported(studio: Studio, tmp_path: Path) -> None:
     said = refused(tmp_path / "other", studio.port)
 
     first, second = said.splitlines()
@@ -46,14 +46,14 @@ def test_a_taken_port_is_told(studio: Studio, tmp_path: Path) -> None:
     assert second.startswith(f"Choose another: PORT={studio.port + 1} make run")
 
 
-def test_two_studios_on_one_folder_are_told(studio: Studio) -> None:
+def test_second_studio_on_same_home_is_rejected(studio: Studio) -> None:
     said = refused(studio.home, free_port())
 
     assert said.startswith(f"Another studio is already using {studio.home} (web: process ")
     assert f"{studio.url}/" in said
 
 
-def test_a_database_of_a_newer_version_is_told(tmp_path: Path) -> None:
+def test_database_of_newer_version_is_rejected(tmp_path: Path) -> None:
     engine = home.open_home(Settings(home=tmp_path))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -64,7 +64,7 @@ def test_a_database_of_a_newer_version_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_goes_on_while_the_studio_is_away(studio: Studio) -> None:
+def test_run_keeps_training_while_studio_is_stopped(studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     wait_until(lambda: get_run(studio, number)["step"] >= 3)
     studio.interrupt()
@@ -82,7 +82,7 @@ def test_a_run_goes_on_while_the_studio_is_away(studio: Studio) -> None:
 
 
 @pytest.mark.smoke
-def test_a_killed_studio_comes_back_to_its_run(studio: Studio) -> None:
+def test_restarted_studio_reattaches_to_run_after_kill(studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     wait_until(lambda: get_run(studio, number)["step"] >= 3)
     studio.kill()
@@ -95,7 +95,7 @@ def test_a_killed_studio_comes_back_to_its_run(studio: Studio) -> None:
     assert steps == [float(step) for step in range(1, len(steps) + 1)]
 
 
-def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) -> None:
+def test_run_fails_with_clear_error_after_repeated_kills(studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     for attempt in (1, 2, 3):
         wait_until(partial(is_trained_by, studio, number, attempt))
@@ -121,7 +121,7 @@ def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) ->
         pytest.param(3, id="while training"),
     ],
 )
-def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
+def test_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
     number = submit_run(studio, max_steps=LONG)
     wait_until(lambda: get_run(studio, number)["status"] != "queued")
     wait_until(lambda: get_run(studio, number)["step"] >= step)
@@ -133,13 +133,13 @@ def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
     assert not (studio.home / "runs" / str(number) / "artifacts").exists()
 
 
-def test_a_second_studio_elsewhere_is_welcome(make_studio: Callable[[], Studio]) -> None:
+def test_second_studio_with_other_home_can_start(make_studio: Callable[[], Studio]) -> None:
     first, second = make_studio(), make_studio()
 
     assert [studio.api.get("/health").status_code for studio in (first, second)] == [200, 200]
 
 
-def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
+def test_other_runs_stay_queued_while_one_trains(studio: Studio) -> None:
     numbers = [submit_run(studio, name, max_steps=LONG) for name in "abc"]
     wait_until(lambda: get_run(studio, numbers[0])["status"] == "running")
     told = studio.api.get("/queue").json()

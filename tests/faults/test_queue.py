@@ -66,7 +66,7 @@ def contenders(folder: Path, log: Path) -> Iterator[Callable[[int], None]]:
         told.close()
 
 
-def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path) -> None:
+def test_every_run_is_executed_once_when_workers_are_killed(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
     engine = home.open_home(settings)
     with unit_of_work(engine) as db:
@@ -102,7 +102,7 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
 
 
 @pytest.mark.smoke
-def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) -> None:
+def test_acknowledged_submissions_are_stored_once(make_studio: Callable[[], Studio]) -> None:
     """Two hundred programs submit at once while the server is killed three times."""
     studio = make_studio()
     studio.kill()
@@ -149,7 +149,7 @@ def taken(studio: Studio, number: int) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_an_export_is_made_while_a_long_run_trains(studio: Studio) -> None:
+def test_export_completes_while_long_run_trains(studio: Studio) -> None:
     first = submit_run(studio, "short", max_steps=2)
     wait_until(lambda: get_run(studio, first)["status"] == "succeeded", seconds=180)
     second = submit_run(studio, "long", max_steps=LONG)

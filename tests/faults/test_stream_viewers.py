@@ -18,7 +18,7 @@ STEPS = BATCHES * BATCH
 KILLED_AFTER = (10, 25)
 
 
-def test_every_viewer_gets_every_point_once(make_studio: Callable[[], Studio]) -> None:
+def test_every_stream_viewer_receives_every_point_once(make_studio: Callable[[], Studio]) -> None:
     studio = make_studio()
     studio.kill()
     studio.wait()

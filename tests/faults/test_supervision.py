@@ -61,7 +61,7 @@ def start_desk(studio: Studio) -> None:
     wait_until((studio.home / "desk.log").exists)
 
 
-def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
+def test_killed_worker_is_restarted(studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=180)
     first = worker_of(studio)
@@ -79,7 +79,7 @@ def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
     trainer_of(studio, number).kill()
 
 
-def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> None:
+def test_worker_start_error_is_shown_until_worker_starts(studio: Studio) -> None:
     lock = studio.home / "worker.lock"
     worker_of(studio).kill()
     wait_until(
@@ -107,7 +107,7 @@ def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> Non
         signal.SIGKILL,
     ],
 )
-def test_a_studio_that_ends_leaves_nothing_but_its_runs(
+def test_stopped_studio_leaves_only_training_processes(
     make_studio: Callable[..., Studio], number: signal.Signals
 ) -> None:
     studio = make_studio(warm=True)
@@ -134,7 +134,7 @@ def is_there(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_helpers_end_with_a_worker_that_is_killed(make_studio: Callable[..., Studio]) -> None:
+def test_helper_processes_exit_when_worker_is_killed(make_studio: Callable[..., Studio]) -> None:
     studio = make_studio(warm=True)
     worker = worker_of(studio)
     wait_until(
@@ -150,7 +150,7 @@ def test_helpers_end_with_a_worker_that_is_killed(make_studio: Callable[..., Stu
     assert worker_of(studio) != worker
 
 
-def test_the_next_studio_finds_its_port_and_queue_free(studio: Studio) -> None:
+def test_new_studio_can_start_and_train_after_kill(studio: Studio) -> None:
     assert studio.process is not None
     studio.process.send_signal(signal.SIGKILL)
     studio.wait()

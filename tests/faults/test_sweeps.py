@@ -15,7 +15,7 @@ SPACE = {"optimisation.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
 
 
 # Of all strategies this is the one that keeps a memory of its own.
-def test_a_sweep_outlives_the_death_of_everybody(make_studio: Callable[[], Studio]) -> None:
+def test_sweep_completes_every_trial_once_after_kills(make_studio: Callable[[], Studio]) -> None:
     studio = make_studio()
     recipe = QUICK | {"optimisation": QUICK["optimisation"] | {"max_steps": 6}}
     studio.api.post("/experiments", json={"name": "swept", "recipe": recipe}).raise_for_status()

@@ -74,7 +74,7 @@ def speed(root: Path, model: Path, mode: str) -> float:
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0),
     reason="this GPU has no bfloat16 and no TF32",
 )
-def test_narrower_products_are_faster(model: Path, tmp_path: Path) -> None:
+def test_narrower_matmul_formats_are_faster(model: Path, tmp_path: Path) -> None:
     full, tf32, bf16 = (
         speed(tmp_path / mode, model, mode) for mode in ("fp32", "fp32_tf32", "bf16")
     )
@@ -85,7 +85,9 @@ def test_narrower_products_are_faster(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "bf16_pure"])
 @pytest.mark.parametrize("adapter", ["full", "lora"])
-def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, adapter: str) -> None:
+def test_memory_estimate_matches_peak_gpu_memory(
+    model: Path, tmp_path: Path, mode: PrecisionName, adapter: str
+) -> None:
     pytest.importorskip("sqlmodel", reason="the estimate is made on the web's side")
     from studio.methods import RECIPE_ADAPTER  # noqa: PLC0415 -- only where the web's packages are
     from studio.recipe import yaml  # noqa: PLC0415 -- the same

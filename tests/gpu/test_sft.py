@@ -47,7 +47,9 @@ def skip_unless_here(name: PrecisionName) -> None:
 
 
 @pytest.mark.parametrize(("name", "adapter"), CASES)
-def test_a_mode_is_real_on_the_gpu(name: PrecisionName, adapter: str, tmp_path: Path) -> None:
+def test_precision_mode_is_applied_on_gpu(
+    name: PrecisionName, adapter: str, tmp_path: Path
+) -> None:
     skip_unless_here(name)
     model = tiny.write_model(tmp_path / "model", tiny.llama())
 
@@ -64,7 +66,7 @@ def test_a_mode_is_real_on_the_gpu(name: PrecisionName, adapter: str, tmp_path: 
     assert losses[-1] < losses[0]
 
 
-def test_eight_bits_change_every_converted_weight(tmp_path: Path) -> None:
+def test_fp8_training_updates_every_weight(tmp_path: Path) -> None:
     skip_unless_here("fp8")
     model = tiny.write_model(tmp_path / "model", tiny.llama())
 
@@ -79,7 +81,7 @@ def test_eight_bits_change_every_converted_weight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "expected"), OPERANDS)
-def test_products_of_float32_read_what_the_mode_says(name: PrecisionName, expected: str) -> None:
+def test_float32_matmul_operand_format_matches_mode(name: PrecisionName, expected: str) -> None:
     gpu = torch.device("cuda")
 
     with matmul_precision.apply_precision(PRECISIONS[name], gpu):
@@ -87,7 +89,7 @@ def test_products_of_float32_read_what_the_mode_says(name: PrecisionName, expect
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_product_of_narrow_numbers_shows_it(dtype: torch.dtype) -> None:
+def test_16_bit_matmul_operand_format_is_detected(dtype: torch.dtype) -> None:
     found = matmul_precision.measure_operand(torch.device("cuda"), dtype, dtype)
 
     assert found == str(dtype).removeprefix("torch.")
@@ -95,7 +97,7 @@ def test_a_product_of_narrow_numbers_shows_it(dtype: torch.dtype) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "name", "matmul"), QUANTISED)
-def test_an_adapter_learns_beside_a_quantised_model(
+def test_adapter_learns_on_quantised_base_model(
     kind: str, name: PrecisionName, matmul: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("bitsandbytes")

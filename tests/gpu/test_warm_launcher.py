@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_forked_runs_train_on_the_gpu_as_a_spawned_one_does(tmp_path: Path) -> None:
+def test_forked_gpu_runs_match_spawned_run(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
     runs = [tiny.write_run(tmp_path / name, model) for name in ("cold", "one", "two", "three")]
     spawned = process.start(runs[0], gpu=0)

@@ -81,7 +81,7 @@ def clients(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     stop_everything(studio)
 
 
-def test_the_script_in_the_readme_does_what_it_says(clients: Clients, tmp_path: Path) -> None:
+def test_readme_script_works(clients: Clients, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
     rows = [{"prompt": f"Say {i}", "completion": f"{i}."} for i in range(24)]
@@ -101,5 +101,5 @@ def test_the_script_in_the_readme_does_what_it_says(clients: Clients, tmp_path: 
 @pytest.mark.smoke
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("which", ["newest", "oldest"])
-def test_openais_client_finds_what_it_expects(clients: Clients, which: str, check: str) -> None:
+def test_openai_client_checks_pass(clients: Clients, which: str, check: str) -> None:
     assert clients.problem(which, check) == ""

@@ -47,7 +47,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("folder", RESOURCES)
-def test_wheel_carries_every_file_of_the_folder(wheel: Path, folder: str) -> None:
+def test_wheel_contains_every_resource_file(wheel: Path, folder: str) -> None:
     prefix = f"studio/_resources/{folder}/"
     with zipfile.ZipFile(wheel) as archive:
         carried = [name for name in archive.namelist() if name.startswith(prefix)]
@@ -57,7 +57,7 @@ def test_wheel_carries_every_file_of_the_folder(wheel: Path, folder: str) -> Non
     assert sorted(carried) == sorted(name for name in here if not name.endswith(".pyc"))
 
 
-def test_wheel_carries_every_catalogue_compiled(wheel: Path) -> None:
+def test_wheel_contains_every_compiled_catalogue(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         carried = [name for name in archive.namelist() if name.endswith(".mo")]
 
@@ -66,7 +66,7 @@ def test_wheel_carries_every_catalogue_compiled(wheel: Path) -> None:
     assert sorted(carried) == sorted(here)
 
 
-def test_installed_studio_speaks_chinese(installed: Path, tmp_path: Path) -> None:
+def test_installed_studio_translates_to_chinese(installed: Path, tmp_path: Path) -> None:
     ask = (
         "from studio.web.i18n import locale; locale.set_language('zh-Hans'); "
         "print(locale.gettext('Runs'))"
@@ -75,11 +75,11 @@ def test_installed_studio_speaks_chinese(installed: Path, tmp_path: Path) -> Non
     assert run(installed / "bin" / "python", "-c", ask, home=tmp_path) == "运行"
 
 
-def test_installed_studio_says_its_version(installed: Path, tmp_path: Path) -> None:
+def test_installed_studio_prints_version(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "bin" / "studio", "--version", home=tmp_path) == studio.__version__
 
 
-def test_installed_studio_reads_its_own_templates(installed: Path, tmp_path: Path) -> None:
+def test_installed_studio_uses_its_own_templates(installed: Path, tmp_path: Path) -> None:
     ask = "from studio.resources import templates_dir; print(templates_dir())"
 
     found = run(installed / "bin" / "python", "-c", ask, home=tmp_path)
@@ -87,7 +87,7 @@ def test_installed_studio_reads_its_own_templates(installed: Path, tmp_path: Pat
     assert Path(found).is_relative_to(installed)
 
 
-def test_installed_studio_finds_itself_healthy(installed: Path, tmp_path: Path) -> None:
+def test_installed_studio_passes_doctor(installed: Path, tmp_path: Path) -> None:
     run(installed / "bin" / "studio", "doctor", home=tmp_path)
 
 

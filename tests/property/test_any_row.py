@@ -69,7 +69,7 @@ shapes = [shape for shape in get_args(ShapeName) if shape != "thread"]
 
 @given(data=st.data())
 @pytest.mark.parametrize("shape", shapes)
-def test_any_values_make_a_row_that_can_be_written_or_are_refused(
+def test_any_values_build_encodable_row_or_are_rejected(
     shape: ShapeName, data: st.DataObject
 ) -> None:
     names = [role.name for role in roles_for_shape(shape)]
@@ -83,7 +83,7 @@ def test_any_values_make_a_row_that_can_be_written_or_are_refused(
 
 
 @given(st.lists(rows, min_size=1, max_size=6))
-def test_any_rows_are_detected_seen_and_kept_or_refused_in_words(found: list[Any]) -> None:
+def test_any_rows_are_imported_or_rejected_without_crash(found: list[Any]) -> None:
     with TemporaryDirectory() as folder, suppress(InvalidError):
         path = Path(folder, "rows.jsonl")
         path.write_text("".join(json.dumps(row) + "\n" for row in found))

@@ -81,7 +81,7 @@ def read(filename: str, content: bytes) -> None:
     ),
     rest=st.binary(max_size=300),
 )
-def test_no_bytes_crash_a_reader(ending: str, start: bytes, rest: bytes) -> None:
+def test_arbitrary_bytes_do_not_crash_reader(ending: str, start: bytes, rest: bytes) -> None:
     read(f"rows{ending}", start + rest)
 
 
@@ -91,7 +91,7 @@ def test_no_bytes_crash_a_reader(ending: str, start: bytes, rest: bytes) -> None
     patch=st.binary(min_size=1, max_size=8),
     cut=st.booleans(),
 )
-def test_no_broken_file_crashes_a_reader(
+def test_corrupted_files_do_not_crash_reader(
     filename: str,
     place: float,
     patch: bytes,
@@ -104,9 +104,7 @@ def test_no_broken_file_crashes_a_reader(
 
 
 @given(found=st.lists(st.dictionaries(st.text(max_size=5), JSON)), size=st.integers(1, 50))
-def test_a_list_is_cut_into_the_rows_it_was_written_from(
-    found: list[dict[str, Any]], size: int
-) -> None:
+def test_json_list_is_read_back_into_its_rows(found: list[dict[str, Any]], size: int) -> None:
     text = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     read_back = list(rows_in_json_list(io.BytesIO(text), 10**6, size))
@@ -115,7 +113,9 @@ def test_a_list_is_cut_into_the_rows_it_was_written_from(
 
 
 @given(content=st.binary(max_size=200), places=st.lists(st.integers(0, 200)))
-def test_lines_are_the_same_whatever_the_pieces(content: bytes, places: list[int]) -> None:
+def test_line_reading_does_not_depend_on_chunk_boundaries(
+    content: bytes, places: list[int]
+) -> None:
     ends = sorted({0, len(content), *(place for place in places if place < len(content))})
     pieces = [content[a:b] for a, b in pairwise(ends)]
 

@@ -72,7 +72,7 @@ def total(recipe: AnyRecipe, facts: ModelFacts, load: BatchShape) -> int:
 
 
 @given(recipes, models, loads)
-def test_an_estimate_grows_with_the_model(
+def test_estimate_grows_with_model_depth(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     assert facts.shape is not None
@@ -82,7 +82,7 @@ def test_an_estimate_grows_with_the_model(
 
 
 @given(recipes, models, loads)
-def test_an_estimate_never_falls_with_the_batch(
+def test_estimate_never_decreases_with_batch_size(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     larger = replace(load, batch=load.batch + 1)
@@ -91,7 +91,7 @@ def test_an_estimate_never_falls_with_the_batch(
 
 
 @given(recipes, models, loads)
-def test_an_estimate_never_falls_with_the_length(
+def test_estimate_never_decreases_with_sequence_length(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     longer = replace(load, length=load.length + 1)
@@ -100,7 +100,7 @@ def test_an_estimate_never_falls_with_the_length(
 
 
 @given(recipes, models, loads)
-def test_an_estimate_is_the_sum_of_what_it_shows(
+def test_estimate_equals_sum_of_its_parts(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     found = estimate(recipe, facts, load, on_gpu=False)
@@ -111,7 +111,7 @@ def test_an_estimate_is_the_sum_of_what_it_shows(
 
 
 @given(recipes, models, loads)
-def test_nothing_is_said_of_a_family_nobody_counted(
+def test_unsupported_model_family_has_no_estimate(
     recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     assert estimate(recipe, replace(facts, family="mamba"), load, on_gpu=False) is None

@@ -13,7 +13,7 @@ SIZES = st.lists(st.integers(1, LIMIT), max_size=80)
 
 
 @given(SIZES)
-def test_every_size_is_in_one_pack_and_no_pack_is_too_full(sizes: list[int]) -> None:
+def test_every_row_is_packed_once_within_limit(sizes: list[int]) -> None:
     packs = packing.best_fit(sizes, LIMIT)
 
     assert sorted(chain.from_iterable(packs)) == list(range(len(sizes)))
@@ -21,14 +21,14 @@ def test_every_size_is_in_one_pack_and_no_pack_is_too_full(sizes: list[int]) -> 
 
 
 @given(SIZES)
-def test_no_two_packs_would_fit_into_one(sizes: list[int]) -> None:
+def test_no_two_packs_fit_into_one(sizes: list[int]) -> None:
     filled = [sum(sizes[place] for place in pack) for pack in packing.best_fit(sizes, LIMIT)]
 
     assert all(one + other > LIMIT for one, other in combinations(filled, 2))
 
 
 @given(SIZES)
-def test_packs_and_their_rows_keep_the_order_of_the_file(sizes: list[int]) -> None:
+def test_packs_and_rows_keep_file_order(sizes: list[int]) -> None:
     packs = packing.best_fit(sizes, LIMIT)
 
     assert [sorted(pack) for pack in packs] == packs
@@ -36,7 +36,7 @@ def test_packs_and_their_rows_keep_the_order_of_the_file(sizes: list[int]) -> No
 
 
 @given(st.dictionaries(st.integers(1, 3 * PACKING_WINDOW_ROWS), st.integers(1, LIMIT), max_size=60))
-def test_a_window_packs_as_if_there_were_no_other(rows: dict[int, int]) -> None:
+def test_each_window_is_packed_independently(rows: dict[int, int]) -> None:
     numbers = sorted(rows)
     sizes = [rows[number] for number in numbers]
     packs = packing.pack_rows(numbers, sizes, LIMIT)

@@ -66,14 +66,14 @@ def _sent(form: Fieldset) -> list[tuple[str, str]]:
 
 
 @given(recipes)
-def test_a_recipe_survives_yaml(recipe: AnyRecipe) -> None:
+def test_recipe_yaml_round_trip_is_lossless(recipe: AnyRecipe) -> None:
     again = RECIPE_ADAPTER.validate_python(yaml.load(yaml.dump(recipe)), strict=False)
 
     assert again == recipe
 
 
 @given(recipes)
-def test_a_recipe_survives_its_form(recipe: AnyRecipe) -> None:
+def test_recipe_form_round_trip_is_lossless(recipe: AnyRecipe) -> None:
     sent = nest([("method", recipe.method), *_sent(fieldset(type(recipe), recipe.model_dump()))])
     again = RECIPE_ADAPTER.validate_python(parse_posted(type(recipe), sent), strict=False)
 

@@ -39,7 +39,7 @@ def told(milliseconds: list[int], resumed: int) -> list[tuple[int, float, float]
 
 
 @given(paces, st.integers(0, 1000))
-def test_the_time_left_errs_by_ever_less_and_not_at_all_in_the_end(
+def test_time_left_error_shrinks_to_zero_by_last_step(
     milliseconds: list[int], resumed: int
 ) -> None:
     apart = (max(milliseconds) - min(milliseconds)) / 1000
@@ -50,7 +50,7 @@ def test_the_time_left_errs_by_ever_less_and_not_at_all_in_the_end(
 
 
 @given(st.integers(1, 10_000), st.integers(3, 60))
-def test_of_even_steps_the_time_left_is_right_from_the_second_on(pace: int, count: int) -> None:
+def test_time_left_is_exact_for_evenly_paced_steps(pace: int, count: int) -> None:
     seen = told([pace] * count, 0)
 
     assert [one for one in seen if abs(one[1] - one[2]) > 1e-6] == []

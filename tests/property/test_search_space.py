@@ -33,12 +33,12 @@ def ranges(draw: st.DrawFn) -> Range:
 
 
 @given(ranges())
-def test_a_range_is_read_as_it_was_written(one: Range) -> None:
+def test_range_text_round_trip_is_lossless(one: Range) -> None:
     assert parse(to_text(one)) == one
 
 
 @given(ranges(), st.integers())
-def test_what_is_drawn_lies_within(one: Range, seed: int) -> None:
+def test_samples_are_within_range(one: Range, seed: int) -> None:
     drawn = one.sample(random.Random(seed))  # noqa: S311 -- no secret
 
     assert isinstance(drawn, int | float)
@@ -47,14 +47,14 @@ def test_what_is_drawn_lies_within(one: Range, seed: int) -> None:
 
 
 @given(ranges(), st.integers())
-def test_what_is_drawn_by_steps_is_one_of_its_points(one: Range, seed: int) -> None:
+def test_samples_of_stepped_range_are_grid_points(one: Range, seed: int) -> None:
     points = one.grid()
 
     assert points is None or one.sample(random.Random(seed)) in points  # noqa: S311 -- no secret
 
 
 @given(ranges())
-def test_every_point_is_counted(one: Range) -> None:
+def test_range_size_equals_number_of_grid_points(one: Range) -> None:
     points = one.grid()
 
     assert points is None or len(points) == len(set(points)) == one.size
@@ -72,7 +72,7 @@ def test_every_point_is_counted(one: Range) -> None:
         ("1.5", Values(values=["1.5"])),
     ],
 )
-def test_what_a_person_types_is_understood(text: str, meant: Distribution) -> None:
+def test_typed_search_space_is_parsed(text: str, meant: Distribution) -> None:
     assert parse(text) == meant
 
 
@@ -84,12 +84,12 @@ def test_what_a_person_types_is_understood(text: str, meant: Distribution) -> No
         ("1..5 step 0", "step must be greater than zero"),
     ],
 )
-def test_a_range_that_makes_no_sense_is_refused(text: str, said: str) -> None:
+def test_invalid_range_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse(text)
 
 
-def test_a_range_without_steps_has_no_end_of_combinations() -> None:
+def test_range_without_steps_has_infinite_combinations() -> None:
     space: dict[str, Distribution] = {"a": Values(values=[1, 2]), "b": Range(low=0.0, high=1.0)}
 
     assert (
@@ -98,5 +98,5 @@ def test_a_range_without_steps_has_no_end_of_combinations() -> None:
     ) == (math.inf, 6)
 
 
-def test_nothing_and_truth_are_spelt_as_they_are_typed() -> None:
+def test_none_and_true_are_written_in_lower_case() -> None:
     assert [value_text(one) for one in (None, True, 4, "cosine")] == ["none", "true", "4", "cosine"]

@@ -32,7 +32,7 @@ def behind(numbers: list[int], at: int) -> tuple[int, int]:
 
 
 @given(NUMBERS, CUTS)
-def test_few_numbers_are_known_to_the_last(numbers: list[int], at: int) -> None:
+def test_small_histogram_is_exact_everywhere(numbers: list[int], at: int) -> None:
     found = spread(numbers)
 
     assert found.is_exact_at(at)
@@ -46,7 +46,7 @@ def test_few_numbers_are_known_to_the_last(numbers: list[int], at: int) -> None:
     ),
 )
 @settings(max_examples=10)
-def test_many_are_known_where_they_are_gathered(numbers: list[int], at: int) -> None:
+def test_large_histogram_is_exact_at_bucket_boundaries(numbers: list[int], at: int) -> None:
     every = [*range(1, EXACT_UP_TO, 9), *range(EXACT_UP_TO, 40 * MAX_DISTINCT, 39), *numbers]
     found = spread(every)
 
@@ -59,7 +59,7 @@ def test_many_are_known_where_they_are_gathered(numbers: list[int], at: int) -> 
 
 
 @given(st.lists(st.integers(1, 2 * MAX_LENGTH), min_size=1, max_size=50), CUTS)
-def test_bars_hold_every_row_once(numbers: list[int], at: int) -> None:
+def test_histogram_bars_count_every_row_once(numbers: list[int], at: int) -> None:
     part = PartStats(rows=len(numbers), lengths=spread(numbers))
     (bars,) = length_stats.build_bars([part], at)
 
@@ -69,7 +69,7 @@ def test_bars_hold_every_row_once(numbers: list[int], at: int) -> None:
 
 
 @given(st.lists(st.integers(1, MAX_LENGTH), min_size=1, max_size=50), st.floats(0.01, 1))
-def test_a_quantile_is_the_least_length_with_its_share(numbers: list[int], share: float) -> None:
+def test_quantile_is_smallest_length_covering_its_share(numbers: list[int], share: float) -> None:
     longest = [RowLength(tokens=max(numbers), number=1)]
     part = PartStats(rows=len(numbers), lengths=spread(numbers), longest=longest)
     found = length_stats.length_quantile(part, share)

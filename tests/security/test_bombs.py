@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name=st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30),
     beside=st.booleans(),
 )
-def test_an_archive_that_points_outside_is_refused_whole(
+def test_archive_with_path_traversal_is_rejected(
     folder: Path, lead: str, name: str, *, beside: bool
 ) -> None:
     names = [lead + name, *(["train.jsonl"] if beside else [])]
@@ -70,21 +70,21 @@ def test_an_archive_that_points_outside_is_refused_whole(
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK])
-def test_an_archive_with_what_is_no_file_is_refused(tmp_path: Path, kind: int) -> None:
+def test_archive_with_special_file_is_rejected(tmp_path: Path, kind: int) -> None:
     path = written(tmp_path, archive("rows.jsonl", mode=kind | 0o777))
 
     with pytest.raises(InvalidError):
         list_members(path)
 
 
-def test_a_tar_archive_is_not_read_at_all(tmp_path: Path) -> None:
+def test_tar_archive_is_rejected(tmp_path: Path) -> None:
     path = written(tmp_path, b"\x00" * 257 + b"ustar" + b"\x00" * 250)
 
     with pytest.raises(InvalidError, match="tar archive"):
         detect_format(path, "rows.tar")
 
 
-def test_an_archive_whose_members_lie_over_each_other_ends_at_its_limit(tmp_path: Path) -> None:
+def test_archive_with_overlapping_members_is_rejected(tmp_path: Path) -> None:
     """One packed megabyte, named ten times."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
@@ -121,7 +121,7 @@ BOMBS: dict[str, Callable[[int, int], bytes]] = {
 
 
 @pytest.mark.parametrize("name", sorted(BOMBS))
-def test_what_unpacks_a_hundredfold_ends_at_its_limit(tmp_path: Path, name: str) -> None:
+def test_decompression_bomb_is_stopped_at_size_limit(tmp_path: Path, name: str) -> None:
     content = BOMBS[name](900, 5000)
     path = written(tmp_path, content)
 
@@ -130,7 +130,7 @@ def test_what_unpacks_a_hundredfold_ends_at_its_limit(tmp_path: Path, name: str)
         convert_file(SourceFile(path=path, filename=name), None, tmp_path, LIMITS)
 
 
-def test_a_type_that_parquet_brings_is_not_unpickled(tmp_path: Path) -> None:
+def test_arrow_extension_type_is_not_unpickled(tmp_path: Path) -> None:
     """As in CVE-2023-47248: the pickle that the schema names would make a file."""
     mark = tmp_path / "mark"
     pickled = b"cpathlib\nPath.touch\n(cpathlib\nPath\n(V" + str(mark).encode() + b"\ntRtR."
@@ -166,13 +166,15 @@ BODIES = (
     ),
     body=BODIES,
 )
-def test_no_body_is_a_fault_of_ours(place: Target, path: str, body: bytes) -> None:
+def test_malformed_request_bodies_return_client_error(
+    place: Target, path: str, body: bytes
+) -> None:
     answer = place.client.post(path, content=body, headers={"Content-Type": "application/json"})
 
     assert (answer.status_code // 100, "error" in answer.json()) == (4, True)
 
 
-def test_a_form_of_very_many_fields_is_refused(place: Target) -> None:
+def test_form_with_too_many_fields_is_rejected(place: Target) -> None:
     form = {f"field{number}": "x" for number in range(2000)}
 
     assert place.client.post("/experiments/new", data=form).status_code // 100 == 4
@@ -183,7 +185,7 @@ def test_a_form_of_very_many_fields_is_refused(place: Target) -> None:
     parts=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 5000)), min_size=1, max_size=50),
     times=st.sampled_from([1, 100]),
 )
-def test_a_range_of_many_parts_is_no_more_than_the_file(
+def test_multi_range_response_is_no_larger_than_file(
     place: Target, parts: list[tuple[int, int]], times: int
 ) -> None:
     wanted = "bytes=" + ",".join(f"{first}-{last}" for first, last in parts * times)
@@ -195,7 +197,7 @@ def test_a_range_of_many_parts_is_no_more_than_the_file(
     assert len(answer.body) <= whole + 200 * len(parts)
 
 
-def test_a_header_that_says_how_long_it_is_is_not_believed(tmp_path: Path) -> None:
+def test_zip_with_false_directory_size_is_rejected(tmp_path: Path) -> None:
     """A zip whose directory says that it is larger than the file."""
     content = bytearray(archive("rows.jsonl"))
     end = content.rindex(b"PK\x05\x06")
@@ -212,7 +214,7 @@ def deep(levels: int) -> Any:  # noqa: ANN401 -- any JSON
 
 @settings(max_examples=15, deadline=None)
 @given(bad=ODD | st.integers(2, 2000).map(deep), at=st.integers(0, 3))
-def test_a_line_that_is_none_leaves_the_others(
+def test_invalid_line_is_skipped_and_other_rows_are_kept(
     tmp_path_factory: pytest.TempPathFactory, bad: bytes, at: int
 ) -> None:
     folder = tmp_path_factory.mktemp("lines")

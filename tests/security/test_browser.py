@@ -34,7 +34,7 @@ MARKUP = st.builds(
 
 @settings(max_examples=5, deadline=None)
 @given(words=MARKUP)
-def test_what_people_write_is_text_on_every_page(place: Target, words: str) -> None:
+def test_user_text_is_escaped_on_every_page(place: Target, words: str) -> None:
     with unit_of_work(place.engine) as db:
         run = runs.get(db, 1)
         run.notes, run.tags = words, [words[:50]]
@@ -56,7 +56,7 @@ def test_what_people_write_is_text_on_every_page(place: Target, words: str) -> N
 
 @settings(max_examples=10, deadline=None)
 @given(words=MARKUP)
-def test_an_error_repeats_nothing_as_markup(place: Target, words: str) -> None:
+def test_error_pages_escape_request_path(place: Target, words: str) -> None:
     for path in (f"/{words}", f"/runs/{words}", f"/help/knobs/{words}", f"/datasets/{words}"):
         answer = send_raw(place, path)
 
@@ -69,7 +69,7 @@ CELLS = st.builds("{}{}".format, DANGEROUS, st.text(max_size=20))
 
 @settings(max_examples=50, deadline=None)
 @given(name=CELLS, title=CELLS)
-def test_no_cell_of_an_export_is_reckoned_with(name: str, title: str) -> None:
+def test_exported_csv_cells_cannot_be_formulas(name: str, title: str) -> None:
     made = TableData(
         names=["id", title], titles=[], numeric=[], values=[[1, name], [-2, -1.5]], formatted=[]
     )
@@ -80,7 +80,7 @@ def test_no_cell_of_an_export_is_reckoned_with(name: str, title: str) -> None:
     assert float(rows[2][1]) == -1.5
 
 
-def test_the_table_of_runs_is_exported_so(place: Target) -> None:
+def test_runs_csv_escapes_formulas(place: Target) -> None:
     with unit_of_work(place.engine) as db:
         run = runs.get(db, 1)
         run.name = "=HYPERLINK(1)"
@@ -96,7 +96,7 @@ def test_the_table_of_runs_is_exported_so(place: Target) -> None:
 @pytest.mark.parametrize(
     "name", ["x.html.jsonl", 'a"; b=.jsonl', "x\r\nA: b.jsonl", "é.jsonl", "\u202egvs.jsonl"]
 )
-def test_what_was_uploaded_is_never_shown_inline(place: Target, name: str) -> None:
+def test_uploaded_files_are_served_as_attachments(place: Target, name: str) -> None:
     rows = b'{"prompt": "a", "completion": "b"}\n'
     sent = place.client.post(
         "/v1/files", data={"purpose": "fine-tune"}, files={"file": (name, rows)}
@@ -111,7 +111,7 @@ def test_what_was_uploaded_is_never_shown_inline(place: Target, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["x.html", "x.svg", "x.xml", "x.xhtml", "x.js", "x.html."])
-def test_a_name_that_browsers_would_run_is_refused(place: Target, name: str) -> None:
+def test_upload_with_executable_file_name_is_rejected(place: Target, name: str) -> None:
     rows = b'{"prompt": "a", "completion": "b"}\n'
     answer = place.client.post("/api/v1/datasets", files={"file": (name, rows)})
 
@@ -121,13 +121,13 @@ def test_a_name_that_browsers_would_run_is_refused(place: Target, name: str) -> 
 @pytest.mark.parametrize(
     "content", [b"<!doctype html><script>", b"<svg onload=a()>", b"<?xml version='1.0'?><a/>"]
 )
-def test_a_page_is_no_data_set(place: Target, content: bytes) -> None:
+def test_html_or_xml_content_is_rejected_as_dataset(place: Target, content: bytes) -> None:
     answer = place.client.post("/api/v1/datasets", files={"file": ("rows.jsonl", content)})
 
     assert answer.status_code == 422
 
 
-def test_no_page_of_ours_stands_in_anothers(place: Target) -> None:
+def test_pages_cannot_be_framed(place: Target) -> None:
     for path in ("/", "/nowhere", "/api/v1/runs", "/static/css/base.css"):
         assert "frame-ancestors 'none'" in send_raw(place, path).headers["content-security-policy"]
 
@@ -142,7 +142,7 @@ HOSTS = st.builds(
 
 @settings(max_examples=50, deadline=None)
 @given(host=HOSTS.filter(lambda host: host.lower() not in {"testserver", "127.0.0.1"}))
-def test_a_host_that_is_not_ours_is_refused(place: Target, host: str) -> None:
+def test_unknown_host_header_is_rejected(place: Target, host: str) -> None:
     answer = send_raw(place, "/api/v1/health", headers=[(b"host", host.encode())])
 
     assert answer.status == 421
@@ -161,7 +161,7 @@ ORIGINS = st.sampled_from(
     kind=st.sampled_from(["text/plain", "application/json", "application/x-www-form-urlencoded"]),
     method=st.sampled_from(["POST", "PUT", "PATCH", "DELETE"]),
 )
-def test_another_site_changes_nothing_and_reads_nothing(
+def test_cross_origin_requests_cannot_write_or_read(
     place: Target, origin: str, kind: str, method: str
 ) -> None:
     headers = {"Origin": origin, "Content-Type": kind, "Cookie": "studio_80=x"}
@@ -173,7 +173,7 @@ def test_another_site_changes_nothing_and_reads_nothing(
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_what_no_script_had_to_ask_for_is_no_json(place: Target, kind: str) -> None:
+def test_json_body_with_form_content_type_is_rejected(place: Target, kind: str) -> None:
     """A form of another site can send text; JSON only after it was asked whether it may."""
     body = b'{"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}'
     answer = place.client.post("/api/v1/runs", content=body, headers={"Content-Type": kind})
@@ -186,7 +186,7 @@ READ = {one.path for one in ROUTES if one.methods and "GET" in one.methods}
 CHANGING = sorted({one.path for one in ROUTES} - READ)
 
 
-def test_looking_at_an_address_that_changes_something_changes_nothing(place: Target) -> None:
+def test_get_on_write_routes_changes_nothing(place: Target) -> None:
     def state() -> tuple[str, int]:
         with read_session(place.engine) as db:
             return runs.get(db, 1).status, db.scalar(select(func.count()).select_from(Run)) or 0
@@ -214,7 +214,7 @@ THERE = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(there=THERE)
-def test_whoever_signs_in_stays_here(there: str) -> None:
+def test_login_redirect_stays_on_this_site(there: str) -> None:
     led = urlsplit(local_path(there))
 
     assert (led.scheme, led.netloc, local_path(there)[:1]) == ("", "", "/")

@@ -36,7 +36,7 @@ ABSURD = (
     value=ABSURD,
     inside=st.lists(st.sampled_from(["text_config", "llm_config", "any"]), max_size=3),
 )
-def test_a_number_that_no_model_has_is_refused_before_it_is_loaded(
+def test_absurd_config_value_is_rejected_before_loading(
     name: str, value: object, inside: list[str]
 ) -> None:
     config: dict[str, Any] = {name: value}
@@ -55,7 +55,7 @@ def test_a_number_that_no_model_has_is_refused_before_it_is_loaded(
     | st.sampled_from(["llama\nimport os", "__import__('os')", "../x", "x" * 65]),
     inside=st.booleans(),
 )
-def test_a_family_whose_name_is_code_is_refused(family: str, *, inside: bool) -> None:
+def test_model_type_containing_code_is_rejected(family: str, *, inside: bool) -> None:
     config = {"model_type": family}
 
     with pytest.raises(InvalidError):
@@ -75,7 +75,7 @@ def test_a_family_whose_name_is_code_is_refused(family: str, *, inside: bool) ->
     ).map(lambda value: json.dumps({"a": value}).encode()),
     is_true=st.booleans(),
 )
-def test_a_header_of_anything_is_read_or_refused(
+def test_arbitrary_safetensors_header_is_read_or_rejected(
     folder: Path, length: int, body: bytes, *, is_true: bool
 ) -> None:
     path = folder / WEIGHTS_FILE
@@ -89,7 +89,7 @@ def test_a_header_of_anything_is_read_or_refused(
 
 
 @pytest.mark.parametrize("cut", [1, 2, 31, 32, 33, 200])
-def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
+def test_truncated_weights_are_rejected(tmp_path: Path, cut: int) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0] * 8)})
     whole = (folder / WEIGHTS_FILE).read_bytes()
     (folder / WEIGHTS_FILE).write_bytes(whole[:-cut])
@@ -101,13 +101,13 @@ def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
 @pytest.mark.parametrize(
     "name", ["pytorch_model.bin", "adapter_model.bin", "optimizer.pt", "training_args.bin", "x.pkl"]
 )
-def test_nothing_pickled_is_fetched(name: str) -> None:
+def test_pickle_files_are_not_downloaded(name: str) -> None:
     offered = ["config.json", "model.safetensors", "tokenizer.json", name]
 
     assert sorted(model_files.files_to_download(offered)) == sorted(offered[:3])
 
 
-def test_the_package_that_runs_kernels_of_the_hub_is_not_installed() -> None:
+def test_kernels_package_is_not_required() -> None:
     pins = (ROOT / "constraints.txt").read_text().split()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -120,7 +120,7 @@ def test_the_package_that_runs_kernels_of_the_hub_is_not_installed() -> None:
 @pytest.mark.parametrize(
     ("knob", "value"), [("r", 10**9), ("r", -1), ("target_modules", "(a+)+$"), ("r", True)]
 )
-def test_an_adapter_has_bounds(place: Target, knob: str, value: object) -> None:
+def test_invalid_adapter_settings_are_rejected(place: Target, knob: str, value: object) -> None:
     adapter = {"kind": "lora", knob: value}
     recipe = {"base_model": "starter", "dataset": "starter", "adapter": adapter}
     answer = place.client.post("/api/v1/runs", json={"name": "x", "recipe": recipe})

@@ -44,7 +44,7 @@ ROOTS = st.sampled_from(
 
 @settings(max_examples=20, deadline=None)
 @given(root=ROOTS, path=PATHS)
-def test_no_path_leads_to_a_file_that_is_not_offered(place: Target, root: str, path: str) -> None:
+def test_path_traversal_in_url_is_rejected(place: Target, root: str, path: str) -> None:
     for one in (path, unquote(path), unquote(unquote(path))):
         answer = send_raw(place, root + one)
 
@@ -52,15 +52,15 @@ def test_no_path_leads_to_a_file_that_is_not_offered(place: Target, root: str, p
 
 
 @pytest.mark.parametrize("path", ["model#/../../etc/passwd", "a;/../b", "a\x00b", "/p"])
-def test_a_path_that_other_programs_cut_short_is_none(place: Target, path: str) -> None:
+def test_artifact_path_with_truncating_characters_is_not_found(place: Target, path: str) -> None:
     assert send_raw(place, f"/api/v1/runs/1/artifacts/{path}").status == 404
 
 
-def test_the_file_that_is_offered_is_read(place: Target) -> None:
+def test_run_artifact_can_be_downloaded(place: Target) -> None:
     assert send_raw(place, "/api/v1/runs/1/artifacts/adapter.json").body == b"{}"
 
 
-def test_a_link_among_the_files_of_a_run_is_not_followed(tmp_path: Path) -> None:
+def test_symlinks_in_run_files_are_not_followed(tmp_path: Path) -> None:
     outside, files = tmp_path / "outside", tmp_path / "artifacts"
     outside.mkdir()
     files.mkdir()
@@ -80,7 +80,7 @@ def test_a_link_among_the_files_of_a_run_is_not_followed(tmp_path: Path) -> None
     number=st.sampled_from(["..", ".", "*", "%", "0", "-1", "1e0", "0x1", "\u0661", "1 or 1=1"])
     | st.text(min_size=1, max_size=20).filter(lambda text: not text.isdecimal()),
 )
-def test_what_is_no_number_removes_nothing(place: Target, noun: str, number: str) -> None:
+def test_delete_with_invalid_id_removes_nothing(place: Target, noun: str, number: str) -> None:
     kept = sorted(place.settings.home.rglob("*.json*"))
     path = f"/api/v1/{noun}/{number}".encode("utf-8", "replace").decode()
 
@@ -111,7 +111,7 @@ NAMES = (
 
 @settings(max_examples=40, deadline=None)
 @given(name=NAMES)
-def test_a_name_is_refused_or_only_shown(place: Target, name: str) -> None:
+def test_run_name_never_becomes_path(place: Target, name: str) -> None:
     """What is stored of a run is found by its number; its recipe travels in a file."""
     body = {"name": name, "recipe": {"base_model": "starter", "dataset": "starter"}}
     try:
@@ -128,7 +128,7 @@ def test_a_name_is_refused_or_only_shown(place: Target, name: str) -> None:
 
 @pytest.mark.parametrize("field", ["base_model", "dataset"])
 @pytest.mark.parametrize("value", ["--upload-pack=x", "x; touch p", "../../etc", "$(id)"])
-def test_what_a_run_trains_is_known_by_name(place: Target, field: str, value: str) -> None:
+def test_unknown_model_or_dataset_name_is_rejected(place: Target, field: str, value: str) -> None:
     recipe = {"base_model": "starter", "dataset": "starter"} | {field: value}
     answer = place.client.post("/api/v1/runs", json={"name": "x", "recipe": recipe})
 
@@ -141,7 +141,7 @@ def test_what_a_run_trains_is_known_by_name(place: Target, field: str, value: st
     | st.builds("{}{}".format, PATHS, st.sampled_from(["", "\x00", "\n.csv", "\u202e"]))
     | st.just("a" * 5000)
 )
-def test_the_name_of_an_uploaded_file_is_only_shown(filename: str) -> None:
+def test_uploaded_file_name_is_sanitised(filename: str) -> None:
     shown = datasets.clean_filename(filename)
 
     assert len(shown) <= 255
@@ -150,14 +150,14 @@ def test_the_name_of_an_uploaded_file_is_only_shown(filename: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ["path", "output_dir", "target", "trust_remote_code"])
-def test_an_export_goes_where_the_studio_says(place: Target, asked: str) -> None:
+def test_export_rejects_target_path_in_request(place: Target, asked: str) -> None:
     body = {"dtype": "bfloat16", asked: "/root/.ssh/authorized_keys"}
     answer = place.client.post("/api/v1/runs/1/exports", json=body)
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, asked)
 
 
-def test_no_recipe_says_where_its_files_go() -> None:
+def test_recipe_has_no_output_path_fields() -> None:
     sections = [field.annotation for field in Recipe.model_fields.values()]
     names = {*Recipe.model_fields}
     names |= {one for each in sections for one in getattr(each, "model_fields", {})}

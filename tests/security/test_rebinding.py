@@ -50,7 +50,7 @@ def visit(alone: tuple[str, ...], name: str, folder: Path) -> dict[str, Any]:
         ("webhook", "The server responded with 204 No Content.", f"{PUBLIC} /hook"),
     ],
 )
-def test_what_was_checked_is_what_is_connected_to(
+def test_connection_uses_checked_ip_address(
     alone: tuple[str, ...], tmp_path: Path, name: str, said: str, reached: str
 ) -> None:
     told = visit(alone, name, tmp_path)
@@ -60,7 +60,7 @@ def test_what_was_checked_is_what_is_connected_to(
 
 
 @pytest.mark.parametrize("name", ["hop", "cut"])
-def test_a_name_is_checked_again_wherever_it_is_asked_again(
+def test_host_is_checked_again_after_each_new_lookup(
     alone: tuple[str, ...], tmp_path: Path, name: str
 ) -> None:
     told = visit(alone, name, tmp_path)

@@ -38,7 +38,7 @@ AROUND = st.text(st.characters(codec="ascii", categories=["L", "Zs"]), max_size=
 
 @settings(max_examples=50, deadline=None)
 @given(before=AROUND, shape=SHAPES, word=WORD, after=AROUND)
-def test_what_looks_like_a_secret_is_in_no_line(
+def test_text_shaped_like_secret_is_redacted_in_logs(
     before: str, shape: str, word: str, after: str
 ) -> None:
     word = word[:43] if shape.startswith("sft") else word
@@ -55,17 +55,17 @@ def test_what_looks_like_a_secret_is_in_no_line(
     "line",
     ["step 3/10 loss=0.5 lr=2e-4", "http://127.0.0.1:8000/runs/3?q=token:5", "C:/a b@c", "é" * 50],
 )
-def test_other_lines_stay_as_they_are(line: str) -> None:
+def test_redaction_keeps_ordinary_lines_unchanged(line: str) -> None:
     assert redaction.redact(line) == line
 
 
-def test_what_a_process_knows_is_hidden_whatever_it_looks_like() -> None:
+def test_registered_secrets_are_redacted() -> None:
     redaction.register_secrets(["my own pass phrase", "a"])
 
     assert redaction.redact("not my own pass phrase, a") == "not ***, a"
 
 
-def test_a_traceback_holds_no_secret() -> None:
+def test_tracebacks_contain_no_secret() -> None:
     error = OSError("https://ann:verysecret1@hub.example is away")
     record = logging.makeLogRecord({"msg": "failed", "exc_info": (OSError, error, None)})
 
@@ -83,7 +83,7 @@ def secret_ones() -> Settings:
     )
 
 
-def test_every_secret_of_the_settings_is_known_as_one() -> None:
+def test_every_secret_setting_is_masked() -> None:
     told = secret_ones()
 
     hidden = {
@@ -94,14 +94,14 @@ def test_every_secret_of_the_settings_is_known_as_one() -> None:
     assert "hushhush" not in str(told.model_dump())
 
 
-def test_what_trains_finds_no_secret_of_the_studio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_environment_contains_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*(f"STUDIO_{name.upper()}" for name in ALL), "HF_TOKEN", "studio_smtp_url"):
         monkeypatch.setenv(name, "hushhush")
 
     assert "hushhush" not in process.environment(None).values()
 
 
-def test_other_processes_are_told_settings_without_secrets() -> None:
+def test_settings_environment_contains_no_secret() -> None:
     assert "hushhush" not in str(secret_ones().environment)
 
 
@@ -114,9 +114,7 @@ def test_other_processes_are_told_settings_without_secrets() -> None:
         ("look", "", set()),
     ],
 )
-def test_what_fetches_finds_the_secrets_of_what_it_fetches_from(
-    kind: str, source: str, names: set[str]
-) -> None:
+def test_task_receives_only_secrets_of_its_source(kind: str, source: str, names: set[str]) -> None:
     needed = TASK_DEFINITIONS[kind].required_secrets({"source": {"kind": source}})
 
     assert set(secret_ones().secret_environment(needed)) == names
@@ -128,7 +126,7 @@ TELLING = (
 )
 
 
-def test_no_page_shows_a_secret(place: Target) -> None:
+def test_pages_show_no_secret(place: Target) -> None:
     app = place.app
     kept = app.state.settings
     app.state.settings = kept.model_copy(
@@ -158,7 +156,7 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_two_fresh_homes_share_no_secret_and_are_nobody_elses_to_read(tmp_path: Path) -> None:
+def test_new_homes_have_unique_tokens_and_private_files(tmp_path: Path) -> None:
     homes = [tmp_path / "one", tmp_path / "two"]
     subprocess.run([sys.executable, "-c", MAKE, *map(str, homes)], check=True, umask=0o022)
     kept = [path for home in homes for path in [home, *home.rglob("*")]]

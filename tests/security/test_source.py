@@ -50,14 +50,14 @@ def given(node: ast.Call, name: str) -> str:
     return next(found, "")
 
 
-def test_whether_a_models_own_code_may_run_is_always_said() -> None:
+def test_model_loaders_always_set_trust_remote_code() -> None:
     loads = [(p, line, node) for p, line, name, node in calls() if name in LOADERS]
     silent = [(p, line) for p, line, node in loads if not given(node, "trust_remote_code")]
 
     assert (len(loads) >= len(LOADERS), silent) == (True, [])
 
 
-def test_weights_are_never_unpickled() -> None:
+def test_weights_are_loaded_without_pickle() -> None:
     models = [node for *_, name, node in calls() if name == "AutoModelForCausalLM.from_pretrained"]
     loads = [(p, line, node) for p, line, name, node in calls() if name == "torch.load"]
 
@@ -65,7 +65,7 @@ def test_weights_are_never_unpickled() -> None:
     assert [(p, line) for p, line, node in loads if given(node, "weights_only") != "True"] == []
 
 
-def test_no_shell_is_asked() -> None:
+def test_no_command_uses_shell() -> None:
     shells = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 
     found = [(p, line) for p, line, name, _ in calls() if name in shells]
@@ -74,7 +74,7 @@ def test_no_shell_is_asked() -> None:
     assert found == []
 
 
-def test_no_process_reads_what_is_typed_where_the_studio_was_started() -> None:
+def test_worker_processes_do_not_inherit_stdin() -> None:
     """A prompt of a library's would wait there for a yes."""
     starts = [
         (p, line, given(node, "stdin"), given(node, "capture_output"))
@@ -87,25 +87,25 @@ def test_no_process_reads_what_is_typed_where_the_studio_was_started() -> None:
 
 
 @pytest.mark.parametrize("name", ["eval", "exec", "compile", "__import__"])
-def test_no_text_becomes_code(name: str) -> None:
+def test_code_does_not_call_eval_or_exec(name: str) -> None:
     assert [(p, line) for p, line, called, _ in calls() if called == name] == []
 
 
 @pytest.mark.parametrize(
     "module", ["pickle", "marshal", "shelve", "dill", "cloudpickle", "tarfile"]
 )
-def test_what_runs_or_unpacks_strangers_things_is_not_imported(module: str) -> None:
+def test_unsafe_deserialisation_modules_are_not_imported(module: str) -> None:
     assert [path for path, name in imported() if name == module] == []
 
 
-def test_templates_of_strangers_are_rendered_behind_limits_only() -> None:
+def test_only_web_package_creates_jinja_environments() -> None:
     """Nobody but the pages makes an environment of Jinja; chat templates go through the desk."""
     made = {p for p, _, name, _ in calls() if name.endswith(("Environment", "Jinja2Blocks"))}
 
     assert [path for path in made if not path.startswith("studio/web/")] == []
 
 
-def test_html_is_marked_as_safe_only_where_it_is_our_own() -> None:
+def test_safe_filter_is_used_only_on_string_literals() -> None:
     marked = [
         (place, line)
         for place, line in lines_of(TEMPLATES)

@@ -44,7 +44,7 @@ WRITTEN: dict[str, Callable[[IPv4Address], str]] = {
 
 @settings(max_examples=60, deadline=None)
 @given(ip=INSIDE, way=st.sampled_from(sorted(WRITTEN)))
-def test_an_address_inside_is_refused_however_it_is_written(ip: IPv4Address, way: str) -> None:
+def test_internal_ipv4_address_is_rejected_in_every_notation(ip: IPv4Address, way: str) -> None:
     with pytest.raises(StudioError):
         safe_http.post(f"http://{WRITTEN[way](ip)}/", b"", {}, seconds=5, allow_internal=False)
 
@@ -55,7 +55,7 @@ def test_an_address_inside_is_refused_however_it_is_written(ip: IPv4Address, way
         [row.network for row in INTERNAL_NETWORKS if isinstance(row.network, IPv6Network)]
     ).flatmap(lambda network: st.ip_addresses(v=6, network=network))
 )
-def test_an_address_inside_is_refused_in_six_parts_too(ip: IPv6Address) -> None:
+def test_internal_ipv6_address_is_rejected(ip: IPv6Address) -> None:
     with pytest.raises(InvalidError):
         safe_http.post(f"http://[{ip}]/", b"", {}, seconds=5, allow_internal=False)
 
@@ -70,7 +70,7 @@ def test_an_address_inside_is_refused_in_six_parts_too(ip: IPv6Address) -> None:
     ),
     rest=st.sampled_from(["///etc/passwd", "//127.0.0.1/x", ":/etc/x", "//x?autoDeserialize=true"]),
 )
-def test_data_comes_from_the_web_alone(place: Target, scheme: str, rest: str) -> None:
+def test_dataset_url_with_other_scheme_is_rejected(place: Target, scheme: str, rest: str) -> None:
     source = {"kind": "url", "url": f"{scheme}:{rest}"}
     answer = place.client.post("/api/v1/datasets", json={"source": source})
 
@@ -78,7 +78,7 @@ def test_data_comes_from_the_web_alone(place: Target, scheme: str, rest: str) ->
 
 
 @pytest.mark.parametrize("kind", ["jdbc", "sql", "sqlite", "postgresql", "file", "ftp", ""])
-def test_there_is_no_source_with_a_connection_string(place: Target, kind: str) -> None:
+def test_database_sources_are_rejected(place: Target, kind: str) -> None:
     source = {"kind": kind, "url": "jdbc:mysql://x?autoDeserialize=true"}
 
     assert place.client.post("/api/v1/datasets", json={"source": source}).status_code == 422
@@ -87,7 +87,7 @@ def test_there_is_no_source_with_a_connection_string(place: Target, kind: str) -
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "../../etc/passwd", "/proc/self/environ", "studio.db", "a\x00b"]
 )
-def test_nothing_is_taken_from_beside_the_folders_that_are_open(tmp_path: Path, path: str) -> None:
+def test_import_path_outside_open_folders_is_rejected(tmp_path: Path, path: str) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "studio.db").touch()
 
@@ -96,7 +96,7 @@ def test_nothing_is_taken_from_beside_the_folders_that_are_open(tmp_path: Path, 
             data_sources.resolve_inside([tmp_path / "open"], one)
 
 
-def test_no_folder_of_the_server_is_open_by_itself() -> None:
+def test_no_import_folder_is_open_by_default() -> None:
     assert Settings().import_folders == ()
 
 
@@ -110,7 +110,7 @@ def test_no_folder_of_the_server_is_open_by_itself() -> None:
     ids=["hub", "s3", "url"],
 )
 @pytest.mark.parametrize("field", ["endpoint", "proxy", "headers", "verify", "allow_internal"])
-def test_who_brings_data_does_not_choose_how_it_is_asked_for(
+def test_dataset_source_cannot_set_request_options(
     place: Target, field: str, source: dict[str, str]
 ) -> None:
     asked = {"source": source | {field: "http://169.254.169.254"}}
@@ -129,7 +129,7 @@ def test_who_brings_data_does_not_choose_how_it_is_asked_for(
         "..",
     ],
 )
-def test_a_bucket_leads_to_no_other_host(settings: Settings, db: Session, bucket: str) -> None:
+def test_s3_bucket_cannot_name_other_host(settings: Settings, db: Session, bucket: str) -> None:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     with pytest.raises(InvalidError, match="does not have the form s3://bucket/key"):
         services.enqueue_import(db, settings, data_sources.S3Source(url=f"s3://{bucket}/rows.csv"))

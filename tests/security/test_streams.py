@@ -48,7 +48,7 @@ def request(target: str = "/api/v1/health", *headers: str) -> bytes:
     return "\r\n".join([f"GET {target} HTTP/1.1", *headers, "", ""]).encode("latin-1")
 
 
-def test_one_person_opens_only_so_many_streams() -> None:
+def test_open_streams_per_user_are_limited() -> None:
     viewers = StreamLimiter(most=10, most_of_one=2)
 
     with (
@@ -63,7 +63,7 @@ def test_one_person_opens_only_so_many_streams() -> None:
         pass
 
 
-def test_all_together_open_only_so_many_streams() -> None:
+def test_total_open_streams_are_limited() -> None:
     viewers = StreamLimiter(most=3, most_of_one=2)
 
     with (
@@ -81,7 +81,7 @@ def test_all_together_open_only_so_many_streams() -> None:
 STREAMS = ("/api/v1/stream", "/api/v1/runs/1/stream", "/api/v1/compare/stream")
 
 
-def test_a_stream_too_many_is_told_when_to_come_again(place: Target) -> None:
+def test_excess_stream_gets_503_with_retry_after(place: Target) -> None:
     refused, after = asyncio.run(_two_streams(place))
 
     assert [(one.status, int(one.headers["retry-after"]) > 0) for one in refused] == [
@@ -126,7 +126,7 @@ async def _left(stream: tuple[asyncio.Task[None], int, asyncio.Event]) -> None:
     await task
 
 
-def test_connections_that_say_only_half_keep_nobody_out(port: int) -> None:
+def test_incomplete_requests_do_not_block_other_clients(port: int) -> None:
     with contextlib.ExitStack() as open_ones:
         for _ in range(200):
             line = open_ones.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -135,7 +135,7 @@ def test_connections_that_say_only_half_keep_nobody_out(port: int) -> None:
         assert said(port, request("/", "Host: 127.0.0.1")).split()[1] == b"200"
 
 
-def test_a_header_of_a_hundred_kilobytes_is_refused(port: int) -> None:
+def test_oversized_request_header_is_rejected(port: int) -> None:
     sent = request("/api/v1/health", "Host: 127.0.0.1", "X-Long: " + "x" * 100_000)
 
     assert said(port, sent).split()[1:2] in ([b"400"], [b"431"])
@@ -150,14 +150,14 @@ def test_a_header_of_a_hundred_kilobytes_is_refused(port: int) -> None:
         ("/api/v1/health", "127.0.0.1/allowed?", 421),
     ],
 )
-def test_a_whole_address_as_target_passes_no_check(
+def test_absolute_request_target_does_not_bypass_host_check(
     port: int, target: str, host: str, status: int
 ) -> None:
     assert int(said(port, request(target, f"Host: {host}")).split()[1]) in {status, 400}
 
 
 @pytest.mark.parametrize("hosts", [[], ["127.0.0.1", "127.0.0.1"], ["127.0.0.1", "evil.example"]])
-def test_no_host_or_two_are_refused(port: int, hosts: list[str]) -> None:
+def test_missing_or_duplicate_host_header_is_rejected(port: int, hosts: list[str]) -> None:
     sent = request("/api/v1/health", *(f"Host: {host}" for host in hosts))
 
     assert said(port, sent).split()[1] in {b"400", b"421"}
@@ -182,7 +182,7 @@ LINES = st.builds(
 
 @settings(max_examples=50, deadline=None)
 @given(printed=LINES)
-def test_what_a_run_prints_commands_no_terminal_and_no_stream(place: Target, printed: str) -> None:
+def test_run_log_output_contains_no_control_characters(place: Target, printed: str) -> None:
     log = place.settings.runs / "1" / "log.txt"
     log.write_bytes(printed.encode("utf-8", "replace") + b"\n")
     shown = artifacts.read_log(log, None, 500).lines
@@ -193,7 +193,7 @@ def test_what_a_run_prints_commands_no_terminal_and_no_stream(place: Target, pri
     assert "\n" not in json.dumps({"lines": shown})
 
 
-def test_a_stream_holds_only_lines_of_its_own(place: Target) -> None:
+def test_log_text_cannot_inject_stream_events(place: Target) -> None:
     log = place.settings.runs / "1" / "log.txt"
     log.write_bytes(b"one\r\n\r\nevent: evil\r\ndata: {}\r\nid: 9\n")
     with place.client as client:

@@ -8,14 +8,14 @@ from tests.support.covering import covering
 GRID = list(product("abcd", "wxyz"))
 
 
-def test_every_part_is_shown_by_as_few_cases_as_can_be() -> None:
+def test_covering_set_is_minimal() -> None:
     kept = chosen(covering(GRID, lambda case: case))
 
     assert len(kept) == 4
     assert {one for one, _ in kept} | {other for _, other in kept} == set("abcdwxyz")
 
 
-def test_a_case_with_a_part_of_its_own_is_kept() -> None:
+def test_case_with_unique_part_is_kept() -> None:
     cases = ["a", "ab", "b", "z"]
 
     assert chosen(covering(cases, lambda case: case)) == ["ab", "z"]

@@ -31,11 +31,11 @@ def changed(project: Path) -> set[str]:
     return Fingerprints(project).changed(due_tests.dependencies(project))
 
 
-def test_nothing_is_due_after_it_passed(project: Path) -> None:
+def test_nothing_is_due_after_passing(project: Path) -> None:
     assert changed(project) == set()
 
 
-def test_everything_is_due_before_it_ever_passed(project: Path) -> None:
+def test_everything_is_due_without_record(project: Path) -> None:
     (project / due_tests.RECORD).unlink()
 
     assert changed(project) == {*COMMON, *chain(*SUITES.values()), TEST_FILE}
@@ -51,7 +51,7 @@ def test_everything_is_due_before_it_ever_passed(project: Path) -> None:
         ("-> int:\n", '-> int:\n    """Return it."""\n'),
     ],
 )
-def test_words_and_layout_do_not_count(project: Path, old: str, new: str) -> None:
+def test_comment_and_layout_changes_are_ignored(project: Path, old: str, new: str) -> None:
     path = project / "studio" / "training" / "module.py"
     path.write_text(MODULE.replace(old, new), "utf-8")
 
@@ -60,14 +60,14 @@ def test_words_and_layout_do_not_count(project: Path, old: str, new: str) -> Non
 
 
 @pytest.mark.parametrize(("old", "new"), [("3", "4"), ("return LIMIT", "return -LIMIT")])
-def test_code_counts(project: Path, old: str, new: str) -> None:
+def test_code_change_counts_as_changed(project: Path, old: str, new: str) -> None:
     path = project / "studio" / "training" / "module.py"
     path.write_text(MODULE.replace(old, new), "utf-8")
 
     assert changed(project) == {"studio/training"}
 
 
-def test_a_new_file_a_name_and_a_pin_count(project: Path) -> None:
+def test_new_renamed_and_pinned_files_count_as_changed(project: Path) -> None:
     (project / "studio" / "methods" / "new.py").write_text("", "utf-8")
     old = project / "studio" / "runner" / "module.py"
     old.rename(old.with_name("renamed.py"))
@@ -76,32 +76,32 @@ def test_a_new_file_a_name_and_a_pin_count(project: Path) -> None:
     assert changed(project) == {"studio/methods", "studio/runner", "constraints.txt"}
 
 
-def test_the_test_itself_counts(project: Path) -> None:
+def test_changed_test_file_counts_as_changed(project: Path) -> None:
     (project / TEST_FILE).write_text(TEST.replace("...", "assert True"), "utf-8")
 
     assert changed(project) == {TEST_FILE}
 
 
-def test_code_that_was_never_recorded_is_due(project: Path) -> None:
+def test_unrecorded_file_counts_as_changed(project: Path) -> None:
     (project / "LICENSE").write_text("Yours.\n", "utf-8")
 
     assert Fingerprints(project).changed(["LICENSE", "constraints.txt"]) == {"LICENSE"}
 
 
-def test_missing_code_is_an_error(project: Path) -> None:
+def test_missing_file_raises_error(project: Path) -> None:
     (project / "constraints.txt").unlink()
 
     with pytest.raises(FileNotFoundError):
         changed(project)
 
 
-def test_all_code_of_the_suites_exists() -> None:
+def test_all_suite_dependencies_exist() -> None:
     found = Fingerprints()
 
     assert all(found.get(name) for name in due_tests.dependencies(ROOT))
 
 
-def test_changed_code_makes_its_slow_tests_due_but_smoke_tests_always_run(
+def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
     request: pytest.FixtureRequest,
 ) -> None:
     module = pytest.Module.from_parent(

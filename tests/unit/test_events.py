@@ -13,7 +13,7 @@ def log(tmp_path: Path) -> EventLog:
     return EventLog(tmp_path / "events.jsonl")
 
 
-def test_events_come_back_numbered(log: EventLog) -> None:
+def test_events_are_read_with_sequence_numbers(log: EventLog) -> None:
     log.append(Started(total_steps=3, resolved={}))
     log.append(Finished(metrics={"loss": 0.5}))
 
@@ -21,7 +21,7 @@ def test_events_come_back_numbered(log: EventLog) -> None:
     assert [(event.seq, event.kind) for event in events] == [(1, "started"), (2, "finished")]
 
 
-def test_numbering_goes_on_in_another_process(log: EventLog) -> None:
+def test_sequence_numbers_continue_in_new_process(log: EventLog) -> None:
     log.append(PhaseChanged(name="loading"))
     EventLog(log.path).append(PhaseChanged(name="training"))
 
@@ -29,7 +29,7 @@ def test_numbering_goes_on_in_another_process(log: EventLog) -> None:
     assert [event.seq for event in events] == [1, 2]
 
 
-def test_half_a_line_waits(log: EventLog) -> None:
+def test_partial_line_is_not_read_until_complete(log: EventLog) -> None:
     log.append(PhaseChanged(name="loading"))
     with log.path.open("a") as file:
         file.write('{"kind": "pha')
@@ -39,7 +39,7 @@ def test_half_a_line_waits(log: EventLog) -> None:
     assert log.read(offset) == ([], offset)
 
 
-def test_half_a_line_of_a_killed_writer_spoils_no_other(log: EventLog) -> None:
+def test_partial_line_of_killed_writer_does_not_corrupt_others(log: EventLog) -> None:
     log.append(PhaseChanged(name="loading"))
     log.append(PhaseChanged(name="training"))
     whole = log.path.read_bytes()
@@ -58,7 +58,7 @@ def test_half_a_line_of_a_killed_writer_spoils_no_other(log: EventLog) -> None:
     assert after_a_kill(len(whole) - 1) == after_a_kill(len(whole)) == told
 
 
-def test_a_garbage_line_is_passed_over(log: EventLog) -> None:
+def test_invalid_line_is_skipped(log: EventLog) -> None:
     log.path.write_text('\x00\x00 not json\n{"kind": "no such kind"}\n')
     log.append(PhaseChanged(name="loading"))
 
@@ -66,7 +66,7 @@ def test_a_garbage_line_is_passed_over(log: EventLog) -> None:
     assert [event.kind for event in events] == ["phase"]
 
 
-def test_nan_stays_nan(log: EventLog) -> None:
+def test_nan_and_infinity_round_trip(log: EventLog) -> None:
     numbers = {"loss": math.nan, "grad_norm": math.inf}
     log.append(MetricsLogged(step=1, epoch=0.1, tokens=8, seconds=1, metrics=numbers))
 
@@ -76,7 +76,7 @@ def test_nan_stays_nan(log: EventLog) -> None:
     assert events[0].metrics["grad_norm"] == math.inf
 
 
-def test_any_cut_of_the_file_reads_the_same(log: EventLog) -> None:
+def test_reading_in_two_parts_gives_same_events(log: EventLog) -> None:
     for step in range(1, 6):
         log.append(PhaseChanged(name=f"phase {step}"))
     whole = log.path.read_bytes()

@@ -20,7 +20,7 @@ class _Own(_Base):
     later."""
 
 
-def test_the_text_under_a_field_is_found_and_inherited() -> None:
+def test_field_docstrings_are_found_and_inherited() -> None:
     assert field_descriptions(_Own) == {
         "first": "Counted\nfrom one.",
         "second": "Told\nlater.",
@@ -28,7 +28,7 @@ def test_the_text_under_a_field_is_found_and_inherited() -> None:
     }
 
 
-def test_a_schema_tells_it_unless_the_field_says_something_itself() -> None:
+def test_schema_description_prefers_explicit_field_description() -> None:
     told = {
         name: field.get("description")
         for name, field in _Own.model_json_schema()["properties"].items()

@@ -42,18 +42,18 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("row", INTERNAL_NETWORKS, ids=lambda row: str(row.network))
-def test_first_and_last_address_of_a_network_are_internal(row: InternalNetwork) -> None:
+def test_first_and_last_network_address_are_internal(row: InternalNetwork) -> None:
     edges = [str(row.network[0]), str(row.network[-1])]
 
     assert [find_internal_network(edge) is not None for edge in edges] == [True, True]
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_not_internal(address: str) -> None:
+def test_public_address_is_not_internal(address: str) -> None:
     assert find_internal_network(address) is None
 
 
-def test_everything_outside_global_unicast_is_internal() -> None:
+def test_all_ipv6_outside_global_unicast_is_internal() -> None:
     unicast = IPv6Network("2000::/3")
     first_of_each = [IPv6Address(prefix << 116) for prefix in range(2**12)]
     public = [ip for ip in first_of_each if find_internal_network(str(ip)) is None]
@@ -74,13 +74,13 @@ def test_everything_outside_global_unicast_is_internal() -> None:
     ids=["mapped", "nat64", "6to4", "compatible", "zone"],
 )
 @pytest.mark.parametrize("address", ["127.0.0.1", "168.63.129.16", "192.0.0.192", "10.0.0.1"])
-def test_an_internal_address_inside_another_is_internal(
+def test_embedded_internal_address_is_internal(
     write: Callable[[IPv4Address], str], address: str
 ) -> None:
     assert find_internal_network(write(IPv4Address(address))) is not None
 
 
-def test_the_document_shows_the_list() -> None:
+def test_documentation_lists_all_internal_networks() -> None:
     written = ROW.findall(DOCUMENT.read_text(encoding="utf-8"))
 
     assert written == [(str(row.network), row.purpose) for row in INTERNAL_NETWORKS]

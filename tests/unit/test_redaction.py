@@ -22,7 +22,7 @@ def secret() -> str:
     "spelt",
     ['a "very" secret/value', r"a \"very\" secret/value", "a%20%22very%22%20secret%2Fvalue"],
 )
-def test_a_secret_is_hidden_however_it_is_written(secret: str, spelt: str) -> None:
+def test_secret_is_redacted_in_every_encoding(secret: str, spelt: str) -> None:
     assert secret
     assert redact(f"it was {spelt}.") == "it was ***."
 
@@ -37,17 +37,17 @@ def test_a_secret_is_hidden_however_it_is_written(secret: str, spelt: str) -> No
         ("http://127.0.0.1:8000/runs", "http://127.0.0.1:8000/runs"),
     ],
 )
-def test_what_looks_like_a_secret_is_hidden_whoever_told_it(told: str, expected: str) -> None:
+def test_secret_patterns_are_redacted(told: str, expected: str) -> None:
     assert redact(told) == expected
 
 
-def test_the_password_in_an_address_is_hidden_by_itself() -> None:
+def test_password_in_url_is_redacted_separately() -> None:
     redaction.register_secrets(["smtp://studio:hush%20hush%20now@mail.example.org"])
 
     assert redact("refused: hush hush now") == "refused: ***"
 
 
-def test_numbers_stay_numbers() -> None:
+def test_numbers_are_not_redacted() -> None:
     redaction.register_secrets(["86420975"])
 
     assert redact_value({"loss": 0.86420975, "said": ["86420975"]}) == {
@@ -57,7 +57,7 @@ def test_numbers_stay_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", [logs._JsonFormatter("web"), logs._TerminalFormatter()])
-def test_no_line_of_a_log_tells_it(secret: str, kind: logging.Formatter) -> None:
+def test_secret_is_redacted_in_log_records(secret: str, kind: logging.Formatter) -> None:
     record = logging.makeLogRecord(
         {"name": "x", "levelname": "INFO", "msg": f"got {secret}", "told": {"token": secret}}
     )
@@ -70,14 +70,14 @@ def test_no_line_of_a_log_tells_it(secret: str, kind: logging.Formatter) -> None
     assert line.count("***") == 3
 
 
-def test_a_log_that_holds_it_is_shown_without_it(secret: str, tmp_path: Path) -> None:
+def test_secret_is_redacted_in_displayed_log(secret: str, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"asked with {secret}\n")
 
     assert artifacts.read_log(log, None, 10).lines == ["asked with ***"]
 
 
-def test_a_process_that_is_told_one_prints_none(secret: str) -> None:
+def test_secret_is_redacted_in_process_output(secret: str) -> None:
     inner = io.StringIO()
 
     print(f"token={secret}", file=RedactingStream(inner), flush=True)

@@ -87,7 +87,7 @@ def errors_of(given: Any, model: Any = Everything) -> list[str]:  # noqa: ANN401
         ("x", "Must be an object with fields."),
     ],
 )
-def test_an_error_is_a_sentence_with_the_fields_own_name(given: object, expected: str) -> None:
+def test_error_message_starts_with_field_name(given: object, expected: str) -> None:
     assert errors_of(given) == [expected]
 
 
@@ -110,7 +110,7 @@ def test_an_error_is_a_sentence_with_the_fields_own_name(given: object, expected
         ({"adapter": {"kind": "prefix"}}, "adapter.kind: Must be one of 'lora', 'full'."),
     ],
 )
-def test_a_recipes_error_tells_the_whole_range(change: dict[str, Any], expected: str) -> None:
+def test_recipe_error_states_full_range(change: dict[str, Any], expected: str) -> None:
     recipe = {"base_model": "starter", "dataset": "starter"}
 
     assert errors_of(recipe | change, AnyRecipe) == [expected]
@@ -118,14 +118,14 @@ def test_a_recipes_error_tells_the_whole_range(change: dict[str, Any], expected:
         RECIPE_ADAPTER.validate_python(recipe | change)
 
 
-def test_without_the_model_only_the_broken_bound_is_known() -> None:
+def test_error_without_model_states_only_broken_bound() -> None:
     with pytest.raises(ValidationError) as caught:
         Everything.model_validate({"pet": {"kind": "cat", "lives": 10}})
 
     assert str(field_errors(caught.value.errors())[0]) == "pet.cat.lives: Must be at most 9."
 
 
-def test_every_error_is_told_once_and_in_order() -> None:
+def test_each_error_is_reported_once_and_in_order() -> None:
     found = errors_of({"on": 1, "size": 0, "names": [1, 2]})
 
     assert found == [
@@ -146,12 +146,12 @@ def test_every_error_is_told_once_and_in_order() -> None:
         ([Ge(1e-12), Le(10_000_000)], "Must be between 1e-12 and 10,000,000."),
     ],
 )
-def test_a_range_is_written_out(bounds: list[Any], expected: str) -> None:
+def test_range_message_describes_bounds(bounds: list[Any], expected: str) -> None:
     assert range_message(bounds) == expected
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"), [(list[int], True), (str | None, False), (list[str] | None, True)]
 )
-def test_a_list_may_be_given_several_times(kind: object, expected: bool) -> None:  # noqa: FBT001 -- a table of cases
+def test_accepts_list_detects_list_types(kind: object, expected: bool) -> None:  # noqa: FBT001 -- a table of cases
     assert accepts_list(kind) == expected

@@ -47,12 +47,12 @@ def _no_tunables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
 
 
-def test_a_run_caches_no_small_blocks() -> None:
+def test_training_process_disables_malloc_cache() -> None:
     assert ask(CACHED, dict(os.environ)) == "True"
     assert ask(CACHED, process.environment(None)) == "False"
 
 
-def test_an_operators_own_tunables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_glibc_tunables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
 
     assert process.environment(None)["GLIBC_TUNABLES"] == "glibc.malloc.check=1"

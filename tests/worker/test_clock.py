@@ -56,7 +56,7 @@ def set_clock(db: Session, by: timedelta) -> None:
 
 @pytest.mark.parametrize("by", [HOUR, -HOUR], ids=["forwards", "back"])
 @pytest.mark.parametrize("is_another", [False, True], ids=["same worker", "next worker"])
-def test_a_run_goes_on_and_is_done_once(
+def test_run_completes_once_when_clock_is_changed(
     engine: Engine, settings: Settings, launcher: LocalLauncher, by: timedelta, *, is_another: bool
 ) -> None:
     loop = WorkerLoop(engine, settings, launcher)
@@ -92,7 +92,7 @@ def test_a_run_goes_on_and_is_done_once(
 
 
 @needs_boot_clock
-def test_a_process_keeps_its_name_when_the_clock_is_set() -> None:
+def test_process_start_time_uses_boot_clock() -> None:
     """Its start is counted from the boot, by a clock that nobody can set."""
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:

@@ -67,9 +67,7 @@ def process_of(loop: WorkerLoop) -> subprocess.Popen[bytes]:
     return found or pytest.fail("It was our child.")
 
 
-def test_a_download_becomes_a_model_that_says_where_it_is_from(
-    loop: WorkerLoop, repo: Repo
-) -> None:
+def test_download_creates_model_with_source_and_revision(loop: WorkerLoop, repo: Repo) -> None:
     ask(loop, repo)
     made = wait_until_final(loop)
     with read_session(loop.engine) as db:
@@ -85,7 +83,7 @@ def test_a_download_becomes_a_model_that_says_where_it_is_from(
     )
 
 
-def test_a_download_that_is_killed_goes_on_where_it_was(
+def test_killed_download_resumes_from_partial_file(
     loop: WorkerLoop, hub: HubServer, repo: Repo, settings: Settings
 ) -> None:
     hub.held.clear()
@@ -105,7 +103,7 @@ def test_a_download_that_is_killed_goes_on_where_it_was(
     assert [one.range for one in hub.fetched("model.safetensors")] == ["", f"bytes={SIZE // 2}-"]
 
 
-def test_a_download_that_is_called_off_leaves_nothing(
+def test_cancelled_download_leaves_no_files(
     loop: WorkerLoop, hub: HubServer, repo: Repo, settings: Settings
 ) -> None:
     hub.held.clear()
@@ -120,7 +118,7 @@ def test_a_download_that_is_called_off_leaves_nothing(
     assert not (settings.tasks / "1").exists()
 
 
-def test_code_is_fetched_once_it_is_allowed_and_goes_with_the_consent(
+def test_remote_code_is_fetched_on_consent_and_deleted_on_revoke(
     loop: WorkerLoop, repo: Repo
 ) -> None:
     ask(loop, repo)

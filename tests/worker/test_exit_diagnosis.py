@@ -57,7 +57,7 @@ def acts(part: str) -> tuple[str, ...]:
     return (sys.executable, FAKE, part)
 
 
-def test_a_crash_in_compiled_code_names_its_signal(engine: Engine, settings: Settings) -> None:
+def test_crash_in_compiled_code_names_signal(engine: Engine, settings: Settings) -> None:
     run = played(engine, settings, LocalLauncher(command=acts("segfault")))
 
     assert (run.error_code, run.error_message) == (
@@ -67,7 +67,9 @@ def test_a_crash_in_compiled_code_names_its_signal(engine: Engine, settings: Set
 
 
 @needs_groups
-def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Settings) -> None:
+def test_run_killed_at_memory_limit_reports_out_of_memory(
+    engine: Engine, settings: Settings
+) -> None:
     launcher = LocalLauncher(command=acts("eat"), cgroups=GROUPS, memory_limit=LIMIT)
     run = played(engine, settings, launcher)
 
@@ -81,14 +83,14 @@ def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Setting
     )
 
 
-def test_without_groups_memory_has_a_limit_too(engine: Engine, settings: Settings) -> None:
+def test_memory_limit_works_without_cgroups(engine: Engine, settings: Settings) -> None:
     run = played(engine, settings, LocalLauncher(command=acts("eat"), memory_limit=LIMIT))
 
     assert (run.status, run.error_code) == (RunStatus.FAILED, "out_of_memory")
 
 
 @needs_groups
-def test_a_group_ends_with_its_run(engine: Engine, settings: Settings) -> None:
+def test_cgroup_is_removed_when_run_ends(engine: Engine, settings: Settings) -> None:
     launcher = LocalLauncher(command=acts("segfault"), cgroups=GROUPS)
     played(engine, settings, launcher)
 
@@ -99,7 +101,7 @@ def test_a_group_ends_with_its_run(engine: Engine, settings: Settings) -> None:
 
 
 @needs_groups
-def test_a_group_ends_whatever_has_left_the_session() -> None:
+def test_cgroup_kill_reaches_processes_outside_session() -> None:
     """The helpers of a run may have gone where signals to its session reach them no more."""
     assert GROUPS is not None
     starter = "import subprocess, sys; subprocess.run(['sleep', '60'], start_new_session=True)"
@@ -115,7 +117,7 @@ def test_a_group_ends_whatever_has_left_the_session() -> None:
     assert (child.returncode, group.path.exists()) == (-9, False)
 
 
-def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Settings) -> None:
+def test_restarted_run_starts_without_old_artifacts(engine: Engine, settings: Settings) -> None:
     launcher = LocalLauncher(command=acts("fail"))
     run = played(engine, settings, launcher)
     folder = RunDir(settings.runs / str(run.id))
@@ -137,7 +139,7 @@ def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Se
     assert not folder.artifacts.exists()
 
 
-def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -> None:
+def test_leftover_child_process_does_not_hold_run_lock(tmp_path: Path) -> None:
     """A helper that was forked holds the lock on; the next attempt must not wait for it."""
     folder = RunDir(tmp_path)
     forker = (
@@ -164,7 +166,7 @@ def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make a disk of a few kilobytes.")
-def test_a_process_that_cannot_even_say_that_the_disk_is_full(
+def test_full_disk_is_detected_when_process_cannot_report_it(
     engine: Engine, settings: Settings
 ) -> None:
     settings.runs.mkdir(exist_ok=True)
@@ -179,7 +181,7 @@ def test_a_process_that_cannot_even_say_that_the_disk_is_full(
     assert (run.status, run.error_code) == (RunStatus.FAILED, "disk_full")
 
 
-def test_a_run_goes_on_with_smaller_batches_where_it_may(
+def test_out_of_memory_run_retries_with_smaller_batches_if_allowed(
     engine: Engine, settings: Settings
 ) -> None:
     batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}

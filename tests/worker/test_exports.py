@@ -101,7 +101,7 @@ def begun(export: Export | None) -> bool:
     return export is not None and export.share > 0
 
 
-def test_an_export_goes_from_the_queue_to_its_measures(
+def test_export_runs_from_queue_to_measurements(
     settings: Settings, start: Start, export: int
 ) -> None:
     made = settled(start("succeed"))
@@ -117,7 +117,7 @@ def test_an_export_goes_from_the_queue_to_its_measures(
 
 
 @pytest.mark.usefixtures("export")
-def test_a_failure_is_told_as_the_exporter_words_it(start: Start) -> None:
+def test_exporter_failure_message_is_kept(start: Start) -> None:
     made = settled(start("fail"))
 
     assert (made.status, made.error_code, made.error_message) == (
@@ -128,7 +128,7 @@ def test_a_failure_is_told_as_the_exporter_words_it(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("export")
-def test_a_process_that_dies_is_heard(start: Start) -> None:
+def test_killed_export_process_fails_export(start: Start) -> None:
     made = settled(start("die"))
 
     assert (made.status, made.error_message) == (
@@ -138,7 +138,7 @@ def test_a_process_that_dies_is_heard(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("export")
-def test_training_goes_first(engine: Engine, start: Start) -> None:
+def test_queued_run_starts_before_queued_export(engine: Engine, start: Start) -> None:
     with unit_of_work(engine) as db:
         second = make_run(db).id or 0
     loop = start("succeed")
@@ -153,7 +153,7 @@ def test_training_goes_first(engine: Engine, start: Start) -> None:
 
 
 @pytest.mark.usefixtures("export")
-def test_a_run_waits_for_the_slot_of_an_export(engine: Engine, start: Start) -> None:
+def test_run_waits_while_export_holds_slot(engine: Engine, start: Start) -> None:
     loop = start("wait")
     until(loop, begun)
     with unit_of_work(engine) as db:
@@ -180,9 +180,7 @@ def small(engine: Engine, export: int) -> int:
     return export
 
 
-def test_a_small_export_is_made_while_a_run_trains(
-    engine: Engine, start: Start, small: int
-) -> None:
+def test_small_export_completes_while_run_trains(engine: Engine, start: Start, small: int) -> None:
     second = begin_training(engine)
     loop = start("succeed", runner="wait")
     made = settled(loop)
@@ -192,7 +190,7 @@ def test_a_small_export_is_made_while_a_run_trains(
     assert (made.id, made.status, status) == (small, TaskStatus.SUCCEEDED, RunStatus.RUNNING)
 
 
-def test_an_export_without_memory_beside_training_waits_and_says_so(
+def test_export_waits_when_memory_beside_training_is_short(
     engine: Engine, start: Start, small: int
 ) -> None:
     begin_training(engine)
@@ -211,7 +209,7 @@ def test_an_export_without_memory_beside_training_waits_and_says_so(
     assert (made.status, fits) == (TaskStatus.QUEUED, False)
 
 
-def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
+def test_run_waits_for_export_when_memory_is_short(
     engine: Engine, start: Start, small: int
 ) -> None:
     loop = start("wait")
@@ -231,7 +229,7 @@ def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
         assert runs.get(db, second).status.is_live
 
 
-def test_a_small_export_leaves_the_slot_to_runs(engine: Engine, start: Start, small: int) -> None:
+def test_small_export_does_not_occupy_run_slot(engine: Engine, start: Start, small: int) -> None:
     loop = start("wait")
     until(loop, begun)
     second = begin_training(engine)
@@ -241,7 +239,7 @@ def test_a_small_export_leaves_the_slot_to_runs(engine: Engine, start: Start, sm
         assert exports.get(db, 1, small).status is TaskStatus.RUNNING
 
 
-def test_beside_a_gpu_a_small_export_takes_a_free_one_and_waits_for_none(
+def test_small_export_takes_slot_only_when_it_uses_gpu(
     engine: Engine, settings: Settings, small: int
 ) -> None:
     begin_training(engine)
@@ -256,9 +254,7 @@ def test_beside_a_gpu_a_small_export_takes_a_free_one_and_waits_for_none(
     assert (starts, beside, on_gpu) == ([True, True], False, True)
 
 
-def test_another_worker_adopts_what_is_being_made(
-    settings: Settings, start: Start, export: int
-) -> None:
+def test_second_worker_adopts_running_export(settings: Settings, start: Start, export: int) -> None:
     first = start("wait")
     until(first, begun)
     left = first.scheduler.exports.monitored.pop(export).process
@@ -270,7 +266,7 @@ def test_another_worker_adopts_what_is_being_made(
     assert (made.status, made.attempt) == (TaskStatus.SUCCEEDED, 1)
 
 
-def test_what_died_with_its_worker_is_made_again(
+def test_export_is_restarted_after_worker_and_process_die(
     settings: Settings, start: Start, export: int
 ) -> None:
     first = start("wait")
@@ -285,7 +281,7 @@ def test_what_died_with_its_worker_is_made_again(
     assert not (folder(settings, export).root / "files.partial").exists()
 
 
-def test_an_export_that_dies_again_and_again_fails(
+def test_export_fails_after_repeated_process_deaths(
     engine: Engine, start: Start, export: int
 ) -> None:
     for _ in range(tasks.MAX_ATTEMPTS):
@@ -301,7 +297,7 @@ def test_an_export_that_dies_again_and_again_fails(
     assert (made.status, made.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
-def test_a_deleted_export_leaves_no_process_and_no_files(
+def test_deleted_export_leaves_no_process_or_files(
     engine: Engine, settings: Settings, start: Start, export: int
 ) -> None:
     loop = start("wait")
@@ -315,7 +311,7 @@ def test_a_deleted_export_leaves_no_process_and_no_files(
     assert list(RunDir(settings.runs / "1").exports.iterdir()) == []
 
 
-def test_a_deleted_run_takes_its_exports_along(
+def test_deleting_run_deletes_its_exports(
     engine: Engine, settings: Settings, start: Start, export: int
 ) -> None:
     settled(start("succeed"))

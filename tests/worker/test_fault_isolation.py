@@ -180,7 +180,7 @@ BREAKS = [
     [(*one, "running") for one in BREAKS]
     + [(*BREAKS[0], when) for when in ("stopping", "restarted", "stopping, restarted")],
 )
-def test_a_run_with_broken_files_fails_and_the_others_go_on(
+def test_run_with_broken_files_fails_and_other_runs_continue(
     engine: Engine, start: Start, broken: Break, code: str, when: str
 ) -> None:
     submit(engine, "broken", "sound", "waits")
@@ -207,7 +207,7 @@ def test_a_run_with_broken_files_fails_and_the_others_go_on(
     assert loop.isolation.failing_steps() == []
 
 
-def test_the_folder_of_all_runs_may_go_and_the_queue_goes_on(engine: Engine, start: Start) -> None:
+def test_queue_continues_after_runs_folder_is_deleted(engine: Engine, start: Start) -> None:
     submit(engine, "first", "second", "third")
     loop = start()
     both_train(loop)
@@ -221,7 +221,7 @@ def test_the_folder_of_all_runs_may_go_and_the_queue_goes_on(engine: Engine, sta
     finish(loop, 3)
 
 
-def test_a_run_whose_folder_was_deleted_can_be_started_again(engine: Engine, start: Start) -> None:
+def test_run_with_deleted_folder_can_be_restarted(engine: Engine, start: Start) -> None:
     submit(engine, "first")
     loop = start()
     tick_until(loop, lambda: run_of(loop, 1).step == 1)
@@ -235,7 +235,7 @@ def test_a_run_whose_folder_was_deleted_can_be_started_again(engine: Engine, sta
 
 
 @pytest.mark.parametrize("method", ["observe", "stop"])
-def test_a_run_that_its_launcher_cannot_look_after_fails(
+def test_run_fails_when_launcher_cannot_monitor_it(
     engine: Engine, start: Start, method: str
 ) -> None:
     submit(engine, "broken", "sound", "waits")
@@ -255,9 +255,7 @@ def test_a_run_that_its_launcher_cannot_look_after_fails(
     finish(loop, 2)
 
 
-def test_a_run_that_cannot_be_adopted_fails_and_the_others_are(
-    engine: Engine, start: Start
-) -> None:
+def test_unadoptable_run_fails_and_others_are_adopted(engine: Engine, start: Start) -> None:
     submit(engine, "broken", "sound")
     first = start()
     both_train(first)
@@ -270,9 +268,7 @@ def test_a_run_that_cannot_be_adopted_fails_and_the_others_are(
     finish(loop, 2)
 
 
-def test_a_run_that_cannot_be_started_fails_and_the_next_starts(
-    engine: Engine, start: Start
-) -> None:
+def test_unstartable_run_fails_and_next_run_starts(engine: Engine, start: Start) -> None:
     submit(engine, "broken", "sound")
     loop = start("submit")
     tick_until(loop, lambda: run_of(loop, 2).step == 1)
@@ -284,7 +280,7 @@ def test_a_run_that_cannot_be_started_fails_and_the_next_starts(
     )
 
 
-def test_what_a_worker_cannot_do_is_reported_and_ceases(engine: Engine, start: Start) -> None:
+def test_worker_failure_is_reported_until_resolved(engine: Engine, start: Start) -> None:
     submit(engine, "sound")
     loop = start("tend")
     tick_until(loop, lambda: run_of(loop, 1).step == 1)
@@ -304,7 +300,7 @@ def test_what_a_worker_cannot_do_is_reported_and_ceases(engine: Engine, start: S
 
 
 @pytest.mark.parametrize(("broken", "code"), BREAKS)
-def test_a_task_with_broken_files_fails_and_the_other_goes_on(
+def test_task_with_broken_files_fails_and_other_tasks_continue(
     engine: Engine, start: Start, broken: Break, code: str
 ) -> None:
     with unit_of_work(engine) as db:
@@ -327,7 +323,7 @@ def task(loop: WorkerLoop, number: int) -> Task:
         return tasks.get(db, number)
 
 
-def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -> None:
+def test_export_with_deleted_folder_fails(engine: Engine, start: Start) -> None:
     loop = start()
     folder = folder_of(loop, 1)
     folder.artifacts.mkdir(parents=True)
@@ -345,7 +341,7 @@ def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -
     assert (export().error_code, loop.scheduler.slots) == ("files_lost", 0)
 
 
-def test_a_task_of_no_known_kind_fails_and_the_next_starts(engine: Engine, start: Start) -> None:
+def test_task_of_unknown_kind_fails_and_next_task_starts(engine: Engine, start: Start) -> None:
     with unit_of_work(engine) as db:
         db.add_all([Task(kind=kind, subject="dataset:1") for kind in ("unheard of", "stats")])
     loop = start()
@@ -354,7 +350,7 @@ def test_a_task_of_no_known_kind_fails_and_the_next_starts(engine: Engine, start
     assert task(loop, 1).status is TaskStatus.FAILED
 
 
-def test_a_silent_worker_reports_nothing(engine: Engine) -> None:
+def test_worker_without_failures_reports_none(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         db.add(Worker(name="w", pid=1, slots=1))
         db.flush()

@@ -124,27 +124,25 @@ def answer(home: Settings, asked: GenerationRequest) -> tuple[str, GenerationEnd
     return "".join(parts), end
 
 
-def test_an_answer_comes_bit_by_bit(home: Settings, question: GenerationRequest) -> None:
+def test_answer_is_streamed_in_parts(home: Settings, question: GenerationRequest) -> None:
     parts, end = asyncio.run(heard(home, question))
 
     assert len(parts) > 1
     assert end.tokens <= 12
 
 
-def test_the_likeliest_words_are_the_same_each_time(
-    home: Settings, question: GenerationRequest
-) -> None:
+def test_greedy_decoding_is_deterministic(home: Settings, question: GenerationRequest) -> None:
     assert answer(home, question) == answer(home, question)
 
 
-def test_a_seed_draws_the_same_words_again(home: Settings, question: GenerationRequest) -> None:
+def test_same_seed_gives_same_sampled_answer(home: Settings, question: GenerationRequest) -> None:
     drawn = question.model_copy(update={"temperature": 1.0, "seed": 7})
 
     assert answer(home, drawn) == answer(home, drawn)
     assert answer(home, drawn) != answer(home, drawn.model_copy(update={"seed": 8}))
 
 
-def test_an_answer_is_cut_where_it_is_told_to(home: Settings, question: GenerationRequest) -> None:
+def test_answer_stops_at_max_tokens(home: Settings, question: GenerationRequest) -> None:
     text, _ = answer(home, question)
     short, end = answer(home, question.model_copy(update={"most": 2}))
 
@@ -154,7 +152,9 @@ def test_an_answer_is_cut_where_it_is_told_to(home: Settings, question: Generati
     )
 
 
-def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: GenerationRequest) -> None:
+def test_stop_string_ends_answer_and_is_omitted(
+    home: Settings, question: GenerationRequest
+) -> None:
     text, _ = answer(home, question)
     mark = text[3:6]
 
@@ -163,21 +163,23 @@ def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: Generat
     assert (found, end.reason) == (text[: text.index(mark)], "stop")
 
 
-def test_a_prompt_beyond_what_a_model_sees_is_refused(
+def test_prompt_longer_than_context_is_rejected(
     home: Settings, question: GenerationRequest
 ) -> None:
     with pytest.raises(InvalidError, match="The prompt has 5,000 tokens; this model's context is"):
         answer(home, question.model_copy(update={"ids": [5] * 5000}))
 
 
-def test_a_model_that_is_gone_is_an_error_in_words(
+def test_missing_model_folder_gives_clear_error(
     home: Settings, question: GenerationRequest
 ) -> None:
     with pytest.raises(InvalidError, match="The base model's folder no longer exists"):
         answer(home, question.model_copy(update={"model": "/nowhere/at/all"}))
 
 
-def test_whoever_hangs_up_stops_the_answer(home: Settings, question: GenerationRequest) -> None:
+def test_generation_stops_when_client_disconnects(
+    home: Settings, question: GenerationRequest
+) -> None:
     async def leave() -> None:
         endless = question.model_copy(update={"most": None, "stops": [-1], "temperature": 1.0})
         voice = await service_clients.open_stream(home, endless)
@@ -188,7 +190,7 @@ def test_whoever_hangs_up_stops_the_answer(home: Settings, question: GenerationR
     assert answer(home, question)[1].tokens <= 12
 
 
-def test_no_slot_is_told_at_once(
+def test_missing_inference_slot_fails_at_once(
     home: Settings, speaking: InferenceService, room: Room, question: GenerationRequest
 ) -> None:
     answer(home, question)
@@ -208,7 +210,7 @@ def test_no_slot_is_told_at_once(
     )
 
 
-def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
+def test_loaded_model_is_recorded_and_unloads_on_request(
     home: Settings, engine: Engine, question: GenerationRequest
 ) -> None:
     def has_answered() -> bool:
@@ -226,14 +228,14 @@ def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
         assert timedelta() < stays <= timedelta(seconds=home.answer_idle_seconds)
 
 
-def test_nothing_is_stopped_where_nothing_is_loaded(engine: Engine) -> None:
+def test_unload_without_loaded_model_is_rejected(engine: Engine) -> None:
     wait_until(lambda: told(engine) is None)
 
     with unit_of_work(engine) as db, pytest.raises(ConflictError, match="No model is loaded"):
         loaded_model.request_unload(db)
 
 
-def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
+def test_plain_text_prompt_is_rendered_unchanged(home: Settings, model: Path) -> None:
     text = service_clients.render_prompt(
         home, Row(kind="prompt", model=str(model), row={"text": "Once upon"})
     )
@@ -243,10 +245,12 @@ def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
     assert known.decode(text.ids, skip_special_tokens=True) == "Once upon"
 
 
-def test_a_home_without_a_worker_says_so(tmp_path: Path, question: GenerationRequest) -> None:
+def test_inference_without_worker_is_unavailable(
+    tmp_path: Path, question: GenerationRequest
+) -> None:
     with pytest.raises(UnavailableError, match="No worker is running, so no model can answer"):
         answer(Settings(home=tmp_path), question)
 
 
-def test_only_its_owner_may_ask(home: Settings) -> None:
+def test_socket_is_accessible_only_to_owner(home: Settings) -> None:
     assert line.socket_path(home.home).stat().st_mode & 0o777 == 0o600

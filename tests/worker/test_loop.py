@@ -78,9 +78,7 @@ def submit(engine: Engine, name: str = "first try") -> int:
         return make_run(db, name).id or 0
 
 
-def test_a_run_goes_from_the_queue_to_its_end(
-    engine: Engine, settings: Settings, start: Start
-) -> None:
+def test_run_goes_from_queue_to_success(engine: Engine, settings: Settings, start: Start) -> None:
     run = until(start("succeed"), submit(engine), ended)
 
     assert (run.status, run.step, run.total_steps) == (RunStatus.SUCCEEDED, 5, 5)
@@ -90,7 +88,7 @@ def test_a_run_goes_from_the_queue_to_its_end(
     ]
 
 
-def test_a_launch_notes_what_the_manifest_needs(
+def test_job_file_records_dataset_facts_for_manifest(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     until(start("succeed"), submit(engine), ended)
@@ -109,7 +107,7 @@ def test_a_launch_notes_what_the_manifest_needs(
     )
 
 
-def test_every_number_is_told_once(engine: Engine, start: Start) -> None:
+def test_every_metric_is_stored_once(engine: Engine, start: Start) -> None:
     run = until(start("succeed"), submit(engine), ended)
 
     with read_session(engine) as db:
@@ -119,7 +117,7 @@ def test_every_number_is_told_once(engine: Engine, start: Start) -> None:
     assert told == [(1, 2.9), (2, 2.8), (3, 2.7), (4, 2.6), (5, 2.5)]
 
 
-def test_runs_wait_while_one_trains(engine: Engine, start: Start) -> None:
+def test_second_run_stays_queued_while_one_trains(engine: Engine, start: Start) -> None:
     first, second = submit(engine, "first"), submit(engine, "second")
     loop = start("wait")
     until(loop, first, lambda run: run.step == 1)
@@ -129,7 +127,7 @@ def test_runs_wait_while_one_trains(engine: Engine, start: Start) -> None:
         assert [run.id for run in queue.list_waiting(db)] == [second]
 
 
-def test_a_run_is_given_the_slot_of_a_model_that_answers(
+def test_queued_run_takes_slot_from_inference_model(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     loop = start("train")
@@ -150,7 +148,7 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
     loop.inference.close()
 
 
-def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start) -> None:
+def test_trainer_failure_message_is_kept(engine: Engine, start: Start) -> None:
     run = until(start("fail"), submit(engine), ended)
 
     assert (run.status, run.error_code, run.error_message) == (
@@ -178,7 +176,7 @@ def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start)
         ),
     ],
 )
-def test_a_process_that_dies_is_heard(
+def test_dead_training_process_fails_run(
     engine: Engine, start: Start, part: str, code: str, message: str
 ) -> None:
     run = until(start(part), submit(engine), ended)
@@ -186,7 +184,7 @@ def test_a_process_that_dies_is_heard(
     assert (run.status, run.error_code, run.error_message) == (RunStatus.FAILED, code, message)
 
 
-def test_a_cancelled_run_stops(engine: Engine, start: Start) -> None:
+def test_cancelled_run_stops(engine: Engine, start: Start) -> None:
     run_id, loop = submit(engine), start("wait")
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
@@ -196,7 +194,7 @@ def test_a_cancelled_run_stops(engine: Engine, start: Start) -> None:
     assert run.status is RunStatus.CANCELLED
 
 
-def test_a_run_that_will_not_stop_is_killed(
+def test_unresponsive_cancelled_run_is_killed(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     run_id = submit(engine)
@@ -210,9 +208,7 @@ def test_a_run_that_will_not_stop_is_killed(
     assert until(loop, run_id, ended).status is RunStatus.CANCELLED
 
 
-def test_another_worker_adopts_what_still_trains(
-    engine: Engine, settings: Settings, start: Start
-) -> None:
+def test_second_worker_adopts_running_run(engine: Engine, settings: Settings, start: Start) -> None:
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
     left = first.monitored.pop(run_id).handle
@@ -227,7 +223,7 @@ def test_another_worker_adopts_what_still_trains(
     assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 1, [1, 2, 3, 4, 5])
 
 
-def test_a_run_without_a_process_goes_back_to_the_queue(engine: Engine, start: Start) -> None:
+def test_claimed_run_without_process_is_requeued(engine: Engine, start: Start) -> None:
     run_id = submit(engine)
     with unit_of_work(engine) as db:
         queue.claim(db, "a worker that died", slots=1)
@@ -237,7 +233,7 @@ def test_a_run_without_a_process_goes_back_to_the_queue(engine: Engine, start: S
         assert runs.get(db, run_id).status is RunStatus.QUEUED
 
 
-def test_what_ended_while_nobody_looked_is_settled(
+def test_run_that_ended_without_worker_is_settled_later(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     run_id, first = submit(engine), start("wait")
@@ -259,7 +255,7 @@ def test_what_ended_while_nobody_looked_is_settled(
         (run_commands.cancel, "cancel", RunStatus.CANCELLED),
     ],
 )
-def test_a_run_hears_what_is_asked_of_it(
+def test_run_commands_reach_training_process(
     engine: Engine, start: Start, ask: Callable[..., Run], word: str, status: RunStatus
 ) -> None:
     run_id, loop = submit(engine), start("wait")
@@ -272,7 +268,7 @@ def test_a_run_hears_what_is_asked_of_it(
     assert (run.status, folder.command.read_text(encoding="ascii")) == (status, word)
 
 
-def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) -> None:
+def test_paused_run_can_be_resumed(engine: Engine, settings: Settings, start: Start) -> None:
     run_id, loop = submit(engine), start("wait")
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
@@ -289,9 +285,7 @@ def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) 
     assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 2, [1, 2, 3, 4, 5])
 
 
-def test_a_run_resumed_at_once_waits_for_its_process_to_be_gone(
-    engine: Engine, start: Start
-) -> None:
+def test_resumed_run_waits_for_old_process_to_exit(engine: Engine, start: Start) -> None:
     run_id, loop = submit(engine), start("linger")
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
@@ -305,7 +299,7 @@ def test_a_run_resumed_at_once_waits_for_its_process_to_be_gone(
         assert [one.outcome for one in attempts.list_attempts(db, run_id)] == ["paused", ""]
 
 
-def test_a_worker_that_drains_leaves_its_runs_in_the_queue(
+def test_draining_worker_requeues_its_runs(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     run_id, loop = submit(engine), start("wait")
@@ -320,7 +314,7 @@ def test_a_worker_that_drains_leaves_its_runs_in_the_queue(
     assert (run.status, run.resumes, loop.monitored) == (RunStatus.QUEUED, True, {})
 
 
-def test_a_hung_run_is_ended_and_tried_once_more(
+def test_hung_run_is_stopped_and_retried_once(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     run_id, loop = submit(engine), start("wait")
@@ -338,7 +332,7 @@ def test_a_hung_run_is_ended_and_tried_once_more(
     )
 
 
-def test_after_a_restart_of_the_machine_a_run_waits_again(engine: Engine, start: Start) -> None:
+def test_run_is_requeued_after_machine_restart(engine: Engine, start: Start) -> None:
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
     before = first.monitored.pop(run_id).handle
@@ -354,7 +348,7 @@ def test_after_a_restart_of_the_machine_a_run_waits_again(engine: Engine, start:
     assert (run.status, run.resumes) == (RunStatus.QUEUED, True)
 
 
-def test_a_process_that_nobody_wrote_down_is_found(engine: Engine, start: Start) -> None:
+def test_unrecorded_training_process_is_found_and_adopted(engine: Engine, start: Start) -> None:
     """The worker was killed between starting it and saying so."""
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
@@ -367,7 +361,7 @@ def test_a_process_that_nobody_wrote_down_is_found(engine: Engine, start: Start)
     assert second.monitored[run_id].handle == left
 
 
-def test_a_run_that_cannot_be_prepared_fails_in_words(
+def test_run_that_cannot_be_prepared_fails(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     run_id = submit(engine)
@@ -379,5 +373,5 @@ def test_a_run_that_cannot_be_prepared_fails_in_words(
     assert (run.status, run.error_code) == (RunStatus.FAILED, "invalid")
 
 
-def test_a_reused_pid_is_not_taken_for_the_run() -> None:
+def test_reused_pid_is_not_mistaken_for_run() -> None:
     assert process.find_process(os.getpid(), 1.0) is None

@@ -41,9 +41,7 @@ def send(post: MailServer) -> DeliveryResult:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_server_that_is_trusted_gets_the_mail_in_secret(
-    authority: trustme.CA, scheme: str
-) -> None:
+def test_mail_to_trusted_server_is_encrypted(authority: trustme.CA, scheme: str) -> None:
     with run_mail_server(scheme, proof(authority, "127.0.0.1")) as post:
         answer = send(post)
 
@@ -53,7 +51,7 @@ def test_a_server_that_is_trusted_gets_the_mail_in_secret(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.usefixtures("authority")
-def test_a_server_that_nobody_vouches_for_gets_nothing(scheme: str) -> None:
+def test_mail_is_not_sent_to_server_with_untrusted_certificate(scheme: str) -> None:
     with run_mail_server(scheme, proof(trustme.CA(), "127.0.0.1")) as post:
         answer = send(post)
 
@@ -64,7 +62,7 @@ def test_a_server_that_nobody_vouches_for_gets_nothing(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_server_of_another_name_gets_nothing(authority: trustme.CA, scheme: str) -> None:
+def test_mail_is_not_sent_when_certificate_name_differs(authority: trustme.CA, scheme: str) -> None:
     with run_mail_server(scheme, proof(authority, "mail.example.org")) as post:
         answer = send(post)
 

@@ -75,9 +75,7 @@ def words(engine: Engine) -> list[str]:
     return [one.words for one in outcome(engine)[1]]
 
 
-def test_a_webhook_tells_what_became_of_a_run(
-    engine: Engine, given: Set, hook: WebhookReceiver
-) -> None:
+def test_webhook_reports_run_result(engine: Engine, given: Set, hook: WebhookReceiver) -> None:
     send_done(engine, given(webhook_url=f"{hook.url}/in?team=a"))
 
     [posted] = hook.posted
@@ -97,7 +95,7 @@ def test_a_webhook_tells_what_became_of_a_run(
     )
 
 
-def test_a_webhook_is_signed_as_standard_webhooks_are(
+def test_webhook_signature_follows_standard_webhooks(
     engine: Engine, given: Set, hook: WebhookReceiver
 ) -> None:
     now = send_done(engine, given(webhook_url=hook.url, webhook_secret=SECRET))
@@ -109,7 +107,9 @@ def test_a_webhook_is_signed_as_standard_webhooks_are(
     assert int(at) == int(now.timestamp())
 
 
-def test_a_secret_that_is_none_is_told(engine: Engine, given: Set, hook: WebhookReceiver) -> None:
+def test_invalid_webhook_secret_is_reported(
+    engine: Engine, given: Set, hook: WebhookReceiver
+) -> None:
     send_done(engine, given(webhook_url=hook.url, webhook_secret=SECRET + "!"))
 
     assert words(engine) == [
@@ -117,7 +117,7 @@ def test_a_secret_that_is_none_is_told(engine: Engine, given: Set, hook: Webhook
     ]
 
 
-def test_a_failed_try_is_made_again_under_the_same_key(
+def test_failed_webhook_is_retried_with_same_id(
     engine: Engine, given: Set, hook: WebhookReceiver
 ) -> None:
     hook.answers = [500, 302]
@@ -136,7 +136,7 @@ def test_a_failed_try_is_made_again_under_the_same_key(
     assert len({one.content for one in hook.posted}) == 1
 
 
-def test_what_was_acknowledged_is_never_sent_again(
+def test_delivered_notification_is_not_resent(
     engine: Engine, given: Set, hook: WebhookReceiver
 ) -> None:
     settings = given(webhook_url=hook.url)
@@ -146,7 +146,7 @@ def test_what_was_acknowledged_is_never_sent_again(
     assert len(hook.posted) == 1
 
 
-def test_an_internal_address_is_not_asked(
+def test_webhook_to_internal_address_is_blocked(
     engine: Engine, given: Set, hook: WebhookReceiver
 ) -> None:
     send_done(engine, given(webhook_url=hook.url, allow_internal_addresses=False))
@@ -156,14 +156,14 @@ def test_an_internal_address_is_not_asked(
     assert said.startswith("127.0.0.1 is an internal address, which is blocked. ")
 
 
-def test_without_a_channel_nothing_is_kept(engine: Engine, given: Set) -> None:
+def test_no_delivery_is_stored_without_channels(engine: Engine, given: Set) -> None:
     send_done(engine, given())
 
     with read_session(engine) as db:
         assert deliveries.newest(db, limit=1) == []
 
 
-def test_a_mail_is_a_sentence_and_a_link(engine: Engine, given: Set, post: MailServer) -> None:
+def test_mail_contains_sentence_and_link(engine: Engine, given: Set, post: MailServer) -> None:
     send_done(engine, given(smtp_url=post.url, notify_email="ann@example.org, bob@example.org"))
 
     [mail] = post.mails
@@ -177,7 +177,7 @@ def test_a_mail_is_a_sentence_and_a_link(engine: Engine, given: Set, post: MailS
     assert words(engine) == ["The server accepted the mail."]
 
 
-def test_a_mail_says_why_a_run_failed(engine: Engine, given: Set, post: MailServer) -> None:
+def test_mail_includes_failure_reason(engine: Engine, given: Set, post: MailServer) -> None:
     with unit_of_work(engine) as db:
         why = Failed(code="killed", message="It was killed.", hint="Try again.")
         attempts.fail(db, make_running(db), why)
@@ -186,9 +186,7 @@ def test_a_mail_says_why_a_run_failed(engine: Engine, given: Set, post: MailServ
     assert post.mails[0].get_content().splitlines()[2] == "It was killed. Try again."
 
 
-def test_a_name_cannot_add_a_line_to_the_head_of_a_mail(
-    engine: Engine, given: Set, post: MailServer
-) -> None:
+def test_run_name_cannot_inject_mail_headers(engine: Engine, given: Set, post: MailServer) -> None:
     with unit_of_work(engine) as db:
         # As a program might name it that writes the database itself.
         run = make_running(db)
@@ -200,7 +198,7 @@ def test_a_name_cannot_add_a_line_to_the_head_of_a_mail(
     assert post.mails[0]["Subject"] == "Run 1, x Bcc: eve@example.org, succeeded."
 
 
-def test_a_mail_that_is_refused_is_sent_again_as_the_same(
+def test_rejected_mail_is_resent_with_same_message_id(
     engine: Engine, given: Set, post: MailServer
 ) -> None:
     post.answers = ["451 Come back later."]
@@ -215,14 +213,14 @@ def test_a_mail_that_is_refused_is_sent_again_as_the_same(
     assert post.mails[0]["Message-ID"] == f"<{outcome(engine)[0].key}@example.org>"
 
 
-def test_a_wrong_password_is_told(engine: Engine, given: Set, post: MailServer) -> None:
+def test_wrong_mail_password_is_reported(engine: Engine, given: Set, post: MailServer) -> None:
     url = post.url.replace("hush%20hush", "guess")
     send_done(engine, given(smtp_url=url, notify_email="a@example.org"))
 
     assert words(engine) == ["The server responded with 535: Wrong password."]
 
 
-def test_a_mail_server_that_is_away_is_told(engine: Engine, given: Set) -> None:
+def test_unreachable_mail_server_is_reported(engine: Engine, given: Set) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"smtp://127.0.0.1:{taken.getsockname()[1]}"
@@ -231,7 +229,7 @@ def test_a_mail_server_that_is_away_is_told(engine: Engine, given: Set) -> None:
     assert words(engine) == ["The server could not be reached: Connection refused."]
 
 
-def test_each_channel_is_tried_by_itself(
+def test_channels_are_delivered_independently(
     engine: Engine, given: Set, hook: WebhookReceiver, post: MailServer
 ) -> None:
     hook.answers = [500]
@@ -242,7 +240,9 @@ def test_each_channel_is_tried_by_itself(
     assert told == {Channel.EMAIL: "delivered", Channel.WEBHOOK: "waiting"}
 
 
-def test_a_thread_sends_what_comes(engine: Engine, given: Set, hook: WebhookReceiver) -> None:
+def test_background_thread_sends_new_notifications(
+    engine: Engine, given: Set, hook: WebhookReceiver
+) -> None:
     stop = threading.Event()
     messenger = NotificationSender(engine, given(webhook_url=hook.url))
     messenger.ensure_running(stop)

@@ -63,9 +63,7 @@ def pack(found: TokenPreview) -> PackedExample:
     return found.pack
 
 
-def test_a_row_is_told_with_those_it_shares_an_example_with(
-    home: Settings, model: Path, tmp_path: Path
-) -> None:
+def test_preview_lists_all_rows_of_pack(home: Settings, model: Path, tmp_path: Path) -> None:
     found = pack(
         service_clients.tokenize_row(home, asked(model, written(tmp_path / "rows", *TEXTS), 3))
     )
@@ -76,7 +74,7 @@ def test_a_row_is_told_with_those_it_shares_an_example_with(
     assert shown == ["one two<|im_end|>", "", "a<|im_end|>"]
 
 
-def test_of_the_row_before_the_end_is_told(home: Settings, model: Path, tmp_path: Path) -> None:
+def test_preview_shows_end_of_previous_row(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", "x" * 100 + "end", "behind")
 
     before, _ = pack(service_clients.tokenize_row(home, asked(model, path, 2, 200))).rows
@@ -85,9 +83,7 @@ def test_of_the_row_before_the_end_is_told(home: Settings, model: Path, tmp_path
     assert "".join(token.text for token in before.tokens) == "x" * 36 + "end<|im_end|>"
 
 
-def test_rows_are_shown_no_longer_than_one_alone(
-    home: Settings, model: Path, tmp_path: Path
-) -> None:
+def test_pack_preview_is_limited_in_tokens(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", *["x" * 899] * 5)
 
     found = service_clients.tokenize_row(home, asked(model, path, 1, 9000))
@@ -96,7 +92,7 @@ def test_rows_are_shown_no_longer_than_one_alone(
     assert told == [900, 900, line.MAX_PREVIEW_TOKENS - 1800, 0, 0]
 
 
-def test_a_row_that_is_alone_is_told_alone(home: Settings, model: Path, tmp_path: Path) -> None:
+def test_unpacked_row_is_listed_alone(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", "x" * 20, "y" * 20)
 
     assert [
@@ -104,7 +100,9 @@ def test_a_row_that_is_alone_is_told_alone(home: Settings, model: Path, tmp_path
     ] == [2]
 
 
-def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_path: Path) -> None:
+def test_rows_of_other_windows_are_not_packed_together(
+    home: Settings, model: Path, tmp_path: Path
+) -> None:
     path = written(tmp_path / "rows", *["x"] * (PACKING_WINDOW_ROWS + 2))
 
     found = pack(service_clients.tokenize_row(home, asked(model, path, PACKING_WINDOW_ROWS + 1)))
@@ -112,7 +110,7 @@ def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_p
     assert [one.number for one in found.rows] == [PACKING_WINDOW_ROWS + 1, PACKING_WINDOW_ROWS + 2]
 
 
-def test_how_long_rows_are_is_found_out_once(home: Settings, model: Path, tmp_path: Path) -> None:
+def test_row_lengths_are_measured_once(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", *TEXTS)
     question = asked(model, path, 1)
     service_clients.tokenize_row(home, question)
@@ -123,7 +121,7 @@ def test_how_long_rows_are_is_found_out_once(home: Settings, model: Path, tmp_pa
     assert [(one.number, one.size) for one in found.rows] == [(1, 8), (2, 6)]
 
 
-def test_a_neighbour_that_cannot_be_written_hides_no_row(home: Settings, tmp_path: Path) -> None:
+def test_row_is_shown_when_its_neighbour_cannot_be_rendered(home: Settings, tmp_path: Path) -> None:
     template = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}"
     picky = tokenizer_services.write_model(
         tmp_path / "picky",

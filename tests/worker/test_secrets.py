@@ -81,7 +81,7 @@ def started(loop: WorkerLoop, engine: Engine, chore_id: int) -> Task:
         return tasks.get(db, chore_id)
 
 
-def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: WorkerLoop, engine: Engine) -> None:
+def test_trainer_and_run_folder_receive_no_secrets(loop: WorkerLoop, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_run(db).id or 0
     loop.tick()
@@ -95,9 +95,7 @@ def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: WorkerLoop, engi
     assert holding == []
 
 
-def test_a_run_whose_model_the_hub_has_is_told_the_token_of_the_hub_alone(
-    loop: WorkerLoop, engine: Engine
-) -> None:
+def test_run_with_hub_model_receives_only_hub_token(loop: WorkerLoop, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_run(db)
         run.recipe = run.recipe.model_copy(update={"base_model": "org/gated"})
@@ -107,20 +105,20 @@ def test_a_run_whose_model_the_hub_has_is_told_the_token_of_the_hub_alone(
     assert told(int(loop.monitored[run_id].handle.split("@")[0])) == {"HF_TOKEN"}
 
 
-def test_a_download_is_told_the_token_of_the_hub_alone(loop: WorkerLoop, engine: Engine) -> None:
+def test_download_task_receives_only_hub_token(loop: WorkerLoop, engine: Engine) -> None:
     chore = started(loop, engine, ask(engine, "download", code=False))
 
     assert told(chore.pid) == {"STUDIO_HUB_TOKEN"}
 
 
-def test_work_that_asks_nobody_is_told_none(loop: WorkerLoop, engine: Engine) -> None:
+def test_url_fetch_task_receives_no_secrets(loop: WorkerLoop, engine: Engine) -> None:
     source = {"kind": "url", "url": "https://example.org/rows.jsonl"}
     chore = started(loop, engine, ask(engine, "fetch", source=source))
 
     assert told(chore.pid) == set()
 
 
-def test_work_whose_secret_cannot_be_read_says_so_and_waits_for_nobody(
+def test_task_fails_at_once_when_its_secret_cannot_be_read(
     loop: WorkerLoop, engine: Engine
 ) -> None:
     loop.settings.secret_file.unlink()
@@ -132,7 +130,7 @@ def test_work_whose_secret_cannot_be_read_says_so_and_waits_for_nobody(
     assert "Restore the file" in chore.error_hint
 
 
-def test_messages_go_where_the_page_says_now_and_wait_while_it_cannot_be_read(
+def test_webhook_waits_while_stored_url_cannot_be_decrypted(
     engine: Engine, settings: Settings, hook: WebhookReceiver
 ) -> None:
     hook.go_on.set()

@@ -58,7 +58,7 @@ def made(loop: WorkerLoop, chore: Task) -> Dataset:
         return datasets.get(db, chore.result["dataset_id"])
 
 
-def test_a_file_of_an_open_folder_becomes_a_draft(loop: WorkerLoop) -> None:
+def test_file_from_import_folder_becomes_draft(loop: WorkerLoop) -> None:
     source = loop.settings.import_folders[0] / "rows.jsonl"
     dataset = made(loop, bring(loop, LocalFileSource(path=str(source)), "from a folder"))
 
@@ -69,9 +69,7 @@ def test_a_file_of_an_open_folder_becomes_a_draft(loop: WorkerLoop) -> None:
     assert source.read_bytes() == ROWS
 
 
-def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
-    loop: WorkerLoop, site: FileServer
-) -> None:
+def test_url_import_resumes_and_removes_url_key(loop: WorkerLoop, site: FileServer) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[10_000])
     chore = bring(loop, UrlSource(url=f"{url}?key=secret"))
     dataset = made(loop, chore)
@@ -84,7 +82,7 @@ def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
     ("secret", "says"),
     [("right", ""), ("wrong", "The studio's secret key does not match its access key.")],
 )
-def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
+def test_s3_import_uses_stored_keys(
     loop: WorkerLoop, site: FileServer, monkeypatch: pytest.MonkeyPatch, secret: str, says: str
 ) -> None:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
@@ -101,7 +99,7 @@ def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
     assert chore.status is (TaskStatus.FAILED if says else TaskStatus.SUCCEEDED)
 
 
-def test_what_was_sent_in_parts_becomes_a_draft(loop: WorkerLoop) -> None:
+def test_chunked_upload_becomes_draft(loop: WorkerLoop) -> None:
     folder = loop.settings.uploads
     sent = uploads.create(folder, "rows.jsonl", len(ROWS), 10**6)
     for start in (0, 9000):
@@ -112,7 +110,7 @@ def test_what_was_sent_in_parts_becomes_a_draft(loop: WorkerLoop) -> None:
     assert (dataset.name, dataset.source, dataset.bytes) == ("rows", "upload", len(ROWS))
 
 
-def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: WorkerLoop, site: FileServer) -> None:
+def test_duplicate_dataset_name_gets_number(loop: WorkerLoop, site: FileServer) -> None:
     names = [
         made(loop, bring(loop, UrlSource(url=site.put(path, ROWS)))).name
         for path in ("/a/rows.jsonl", "/b/rows.jsonl")
@@ -120,13 +118,13 @@ def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: WorkerLoop, site: F
     assert names == ["rows", "rows 2"]
 
 
-def test_what_cannot_be_read_as_a_table_fails_in_words(loop: WorkerLoop, site: FileServer) -> None:
+def test_import_of_empty_file_fails(loop: WorkerLoop, site: FileServer) -> None:
     chore = bring(loop, UrlSource(url=site.put("/empty.jsonl", b"")))
 
     assert (chore.status, chore.error_code) == (TaskStatus.FAILED, "invalid")
 
 
-def test_a_file_that_is_not_there_fails_in_words(loop: WorkerLoop, site: FileServer) -> None:
+def test_import_of_missing_file_fails_with_status(loop: WorkerLoop, site: FileServer) -> None:
     chore = bring(loop, UrlSource(url=f"{site.url}/missing"))
 
     assert chore.error_message == "The requested file does not exist (status 404)."

@@ -108,7 +108,7 @@ def abandon(loop: WorkerLoop, chore_id: int = 1) -> subprocess.Popen[bytes]:
     return left.child or pytest.fail("It was our child.")
 
 
-def test_a_file_is_fetched_by_a_process_of_its_own(
+def test_file_is_fetched_by_separate_process(
     settings: Settings, start: Start, chore: int, source: Path
 ) -> None:
     made = wait_until_final(start("real"))
@@ -129,7 +129,7 @@ def test_a_file_is_fetched_by_a_process_of_its_own(
 
 
 @pytest.mark.usefixtures("chore")
-def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
+def test_task_rejection_keeps_message_and_hint(start: Start, source: Path) -> None:
     source.unlink()
     made = wait_until_final(start("real"))
 
@@ -154,7 +154,7 @@ def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
         ),
     ],
 )
-def test_however_it_ends_it_says_why(
+def test_failed_task_reports_reason(
     start: Start, part: str, says: str, heard: list[tuple[str, object]]
 ) -> None:
     made = wait_until_final(start(part))
@@ -164,9 +164,7 @@ def test_however_it_ends_it_says_why(
 
 
 @pytest.mark.usefixtures("chore")
-def test_who_asked_is_told_of_the_result_once(
-    start: Start, heard: list[tuple[str, object]]
-) -> None:
+def test_end_handler_is_called_once(start: Start, heard: list[tuple[str, object]]) -> None:
     loop = start("succeed")
     wait_until_final(loop)
     loop.tick()
@@ -175,7 +173,7 @@ def test_who_asked_is_told_of_the_result_once(
 
 
 @pytest.mark.usefixtures("chore")
-def test_what_is_refused_at_its_end_has_failed(
+def test_task_fails_when_its_end_handler_rejects_result(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_db: Session, _chore: Task, result: dict[str, object]) -> None:
@@ -188,7 +186,7 @@ def test_what_is_refused_at_its_end_has_failed(
     assert (made.status, made.error_message) == (TaskStatus.FAILED, "The name is taken.")
 
 
-def test_another_worker_adopts_what_goes_on(settings: Settings, start: Start, chore: int) -> None:
+def test_second_worker_adopts_running_task(settings: Settings, start: Start, chore: int) -> None:
     first = start("wait")
     wait_for_task(first, begun)
     left = abandon(first)
@@ -201,7 +199,7 @@ def test_another_worker_adopts_what_goes_on(settings: Settings, start: Start, ch
 
 
 @pytest.mark.usefixtures("chore")
-def test_what_died_with_its_worker_goes_on_with_its_files(start: Start) -> None:
+def test_restarted_task_keeps_its_files(start: Start) -> None:
     first = start("wait")
     wait_for_task(first, begun)
     left = abandon(first)
@@ -213,7 +211,7 @@ def test_what_died_with_its_worker_goes_on_with_its_files(start: Start) -> None:
     assert (made.attempt, made.phase) == (2, "found 1 files")
 
 
-def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore: int) -> None:
+def test_task_fails_after_repeated_process_deaths(start: Start, engine: Engine, chore: int) -> None:
     for _ in range(tasks.MAX_ATTEMPTS):
         loop = start("wait")
         wait_for_task(loop, begun)
@@ -227,7 +225,7 @@ def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore
     assert (made.status, made.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
-def test_one_that_is_cancelled_leaves_no_process_and_no_files(
+def test_cancelled_task_leaves_no_process_or_files(
     engine: Engine, settings: Settings, start: Start, chore: int, heard: list[tuple[str, object]]
 ) -> None:
     loop = start("parent")
@@ -244,7 +242,7 @@ def test_one_that_is_cancelled_leaves_no_process_and_no_files(
     assert list(settings.tasks.iterdir()) == []
 
 
-def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
+def test_next_worker_ends_task_cancelled_without_worker(
     engine: Engine, start: Start, chore: int
 ) -> None:
     first = start("wait")
@@ -259,7 +257,7 @@ def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
     assert wait_until_final(second).status is TaskStatus.CANCELLED
 
 
-def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, chore: int) -> None:
+def test_failed_task_can_be_retried(engine: Engine, start: Start, chore: int) -> None:
     wait_until_final(start("fail"))
     with unit_of_work(engine) as db:
         tasks.retry(tasks.get(db, chore))
@@ -268,7 +266,7 @@ def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, ch
     assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
 
 
-def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) -> None:
+def test_number_of_concurrent_tasks_is_limited(engine: Engine, start: Start, source: Path) -> None:
     for number in range(concurrent_exports.MAX_TASKS + 1):
         ask(engine, f"import:{number}", source)
     loop = start("wait")
@@ -280,7 +278,7 @@ def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) 
         ]
 
 
-def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -> None:
+def test_tasks_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
     ask(engine, "import:1", source)
@@ -292,7 +290,7 @@ def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -
     wait_for_task(loop, lambda _one: not loop.monitored)
 
 
-def test_one_for_the_device_waits_until_no_run_holds_it(
+def test_task_that_needs_device_waits_for_run(
     engine: Engine, start: Start, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
@@ -311,7 +309,7 @@ def test_one_for_the_device_waits_until_no_run_holds_it(
         assert runs.get(db, run).status is RunStatus.SUCCEEDED
 
 
-def test_a_run_waits_for_one_that_holds_the_device(
+def test_run_waits_for_task_that_holds_device(
     engine: Engine, start: Start, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(

@@ -66,7 +66,7 @@ def known(loop: WorkerLoop) -> TokenStats | None:
 
 
 @pytest.mark.usefixtures("model")
-def test_a_chore_counts_what_training_would_read(loop: WorkerLoop) -> None:
+def test_task_counts_same_tokens_as_training(loop: WorkerLoop) -> None:
     chore = counted(loop)
 
     found = token_stats.parse_result(chore)
@@ -78,15 +78,13 @@ def test_a_chore_counts_what_training_would_read(loop: WorkerLoop) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_the_same_rows_are_counted_once(loop: WorkerLoop) -> None:
+def test_same_rows_are_counted_once(loop: WorkerLoop) -> None:
     chore = counted(loop)
 
     assert counted(loop).id == chore.id
 
 
-def test_a_changed_tokenizer_takes_the_place_of_what_was_counted(
-    loop: WorkerLoop, model: Path
-) -> None:
+def test_tokenizer_change_replaces_token_stats(loop: WorkerLoop, model: Path) -> None:
     first = counted(loop)
     tokenizer_services.write_model(
         model, template="{{ messages[0].content }}" + tokenizer_services.CHATML
@@ -98,7 +96,7 @@ def test_a_changed_tokenizer_takes_the_place_of_what_was_counted(
     assert first.id != second.id
 
 
-def test_a_model_without_a_template_is_told_what_to_choose(loop: WorkerLoop, model: Path) -> None:
+def test_model_without_template_fails_with_template_hint(loop: WorkerLoop, model: Path) -> None:
     tokenizer_services.write_model(model, template="")
     chore = counted(loop)
 
@@ -107,7 +105,7 @@ def test_a_model_without_a_template_is_told_what_to_choose(loop: WorkerLoop, mod
     assert chore.error_hint == "Choose a chat template: chatml or plain."
 
 
-def test_a_template_that_takes_all_memory_is_refused(loop: WorkerLoop, model: Path) -> None:
+def test_memory_exhausting_template_rejects_affected_rows(loop: WorkerLoop, model: Path) -> None:
     greedy = "{% if '7' in messages[0].content %}{{ 'a' * 10 ** 11 }}{% endif %}"
     tokenizer_services.write_model(model, template=greedy + tokenizer_services.CHATML)
     found = token_stats.parse_result(counted(loop))
@@ -117,7 +115,7 @@ def test_a_template_that_takes_all_memory_is_refused(loop: WorkerLoop, model: Pa
 
 
 @pytest.mark.usefixtures("model")
-def test_what_was_counted_outlives_other_chores_but_not_its_rows(loop: WorkerLoop) -> None:
+def test_token_stats_are_kept_until_their_dataset_changes(loop: WorkerLoop) -> None:
     chore = counted(loop)
     with unit_of_work(loop.engine) as db:
         tasks.get(db, chore.id or 0).finished_at = datetime.now(UTC) - timedelta(days=400)

@@ -58,7 +58,7 @@ def learnt(home: Settings, question: TokenizerRequest) -> str:
     )
 
 
-def test_a_row_is_told_token_by_token(home: Settings, model: Path) -> None:
+def test_row_is_tokenised_with_roles_and_trained_tokens(home: Settings, model: Path) -> None:
     found = service_clients.tokenize_row(home, asked(model))
 
     assert "".join(one.text for one in found.tokens) == (
@@ -74,7 +74,7 @@ def test_a_row_is_told_token_by_token(home: Settings, model: Path) -> None:
     assert (found.roles, found.template) == (["user", "assistant"], "model")
 
 
-def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Path) -> None:
+def test_tokens_beyond_max_length_are_truncated(home: Settings, model: Path) -> None:
     whole = service_clients.tokenize_row(home, asked(model))
     found = service_clients.tokenize_row(home, asked(model, max_length=whole.total - 2))
 
@@ -83,7 +83,7 @@ def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Pa
     assert found.warnings == ["2 tokens are truncated, 1 of which would have been trained on."]
 
 
-def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, model: Path) -> None:
+def test_row_truncated_before_answer_has_no_trained_tokens(home: Settings, model: Path) -> None:
     found = service_clients.tokenize_row(home, asked(model, max_length=10))
 
     assert found.learnt == 0
@@ -95,7 +95,7 @@ def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, mod
     ]
 
 
-def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Path) -> None:
+def test_plain_text_row_is_trained_on_without_template(home: Settings, tmp_path: Path) -> None:
     base = tokenizer_services.write_model(tmp_path / "base", template="")
 
     found = service_clients.tokenize_row(home, asked(base, {"text": "So it goes."}))
@@ -121,13 +121,13 @@ def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Pa
     ],
     ids=["judged", "unanswered"],
 )
-def test_a_row_that_teaches_nothing_says_so(
+def test_row_without_trained_tokens_shows_warning(
     home: Settings, model: Path, row: dict[str, Any], warning: str
 ) -> None:
     assert service_clients.tokenize_row(home, asked(model, row)).warnings == [warning]
 
 
-def test_pieces_of_one_character_are_told_once(home: Settings, model: Path) -> None:
+def test_multi_token_character_is_shown_once(home: Settings, model: Path) -> None:
     row = {"messages": [ROW["messages"][0], {"role": "assistant", "content": "é"}]}
 
     found = [
@@ -137,7 +137,7 @@ def test_pieces_of_one_character_are_told_once(home: Settings, model: Path) -> N
     assert [one.text for one in found] == ["é", "", "<|im_end|>"]
 
 
-def test_a_very_long_row_is_counted_whole_and_told_in_part(home: Settings, model: Path) -> None:
+def test_very_long_row_is_counted_fully_and_shown_partly(home: Settings, model: Path) -> None:
     found = service_clients.tokenize_row(
         home, asked(model, {"text": "word " * 2000}, max_length=20_000)
     )
@@ -145,7 +145,7 @@ def test_a_very_long_row_is_counted_whole_and_told_in_part(home: Settings, model
     assert (len(found.tokens), found.total) == (line.MAX_PREVIEW_TOKENS, 10_001)
 
 
-def test_a_model_without_a_template_offers_ours(home: Settings, tmp_path: Path) -> None:
+def test_model_without_template_offers_built_in_templates(home: Settings, tmp_path: Path) -> None:
     base = tokenizer_services.write_model(tmp_path / "base", template="")
 
     with pytest.raises(InvalidError) as caught:
@@ -166,9 +166,7 @@ def test_a_model_without_a_template_offers_ours(home: Settings, tmp_path: Path) 
     ]
 
 
-def test_an_endless_template_does_not_keep_the_others_from_being_shown(
-    home: Settings, tmp_path: Path
-) -> None:
+def test_endless_template_does_not_block_template_choices(home: Settings, tmp_path: Path) -> None:
     hostile = asked(tokenizer_services.write_model(tmp_path / "hostile", ENDLESS))
 
     found = service_clients.render_templates(home, hostile.model_copy(update={"kind": "templates"}))
@@ -176,7 +174,7 @@ def test_an_endless_template_does_not_keep_the_others_from_being_shown(
     assert [one.refused for one in found.choices] == ["", ""]
 
 
-def test_a_changed_template_is_seen_at_once(home: Settings, model: Path) -> None:
+def test_template_change_takes_effect_immediately(home: Settings, model: Path) -> None:
     assert learnt(home, asked(model)) == "Yo<|im_end|>"
     tokenizer_services.write_model(
         model, tokenizer_services.CHATML.replace("message.content", "message.content | upper")
@@ -192,14 +190,12 @@ def test_a_changed_template_is_seen_at_once(home: Settings, model: Path) -> None
         ("/nowhere/at/all", "The model's folder has no usable tokenizer."),
     ],
 )
-def test_a_model_that_is_not_here_is_an_error_in_words(
-    home: Settings, model: str, message: str
-) -> None:
+def test_missing_model_gives_clear_error(home: Settings, model: str, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         service_clients.tokenize_row(home, asked(model))
 
 
-def test_a_model_whose_config_cannot_be_is_an_error_in_words(
+def test_invalid_model_config_is_rejected_without_service_crash(
     home: Settings, desked: SocketService, model: Path
 ) -> None:
     service_clients.tokenize_row(home, asked(model))
@@ -212,12 +208,12 @@ def test_a_model_whose_config_cannot_be_is_an_error_in_words(
     assert desked.child is before
 
 
-def test_a_row_that_is_none_is_an_error_in_words(home: Settings, model: Path) -> None:
+def test_invalid_row_gives_clear_error(home: Settings, model: Path) -> None:
     with pytest.raises(InvalidError, match="it has no list of turns called messages"):
         service_clients.tokenize_row(home, asked(model, {"question": "Hi"}))
 
 
-def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
+def test_endless_template_times_out_without_blocking_other_requests(
     home: Settings, desked: SocketService, model: Path, tmp_path: Path
 ) -> None:
     hostile = tokenizer_services.write_model(tmp_path / "hostile", ENDLESS)
@@ -241,7 +237,9 @@ def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
     assert desked.child is before
 
 
-def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path: Path) -> None:
+def test_disconnected_clients_do_not_delay_others(
+    home: Settings, model: Path, tmp_path: Path
+) -> None:
     hostile = (
         asked(tokenizer_services.write_model(tmp_path / "hostile", ENDLESS))
         .model_dump_json()
@@ -258,7 +256,7 @@ def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path
     assert learnt(home, asked(model)) == "Yo<|im_end|>"
 
 
-def test_nonsense_on_the_socket_does_no_harm(
+def test_invalid_socket_data_does_not_crash_service(
     home: Settings, desked: SocketService, model: Path
 ) -> None:
     service_clients.tokenize_row(home, asked(model))
@@ -272,9 +270,7 @@ def test_nonsense_on_the_socket_does_no_harm(
     assert desked.child is before
 
 
-def test_a_desk_that_was_killed_is_started_again(
-    home: Settings, desked: SocketService, model: Path
-) -> None:
+def test_killed_service_is_restarted(home: Settings, desked: SocketService, model: Path) -> None:
     service_clients.tokenize_row(home, asked(model))
     assert desked.child is not None
     desked.child.send_signal(signal.SIGKILL)
@@ -283,11 +279,11 @@ def test_a_desk_that_was_killed_is_started_again(
     assert learnt(home, asked(model)) == "Yo<|im_end|>"
 
 
-def test_only_its_owner_may_ask(home: Settings) -> None:
+def test_socket_is_accessible_only_to_owner(home: Settings) -> None:
     assert line.socket_path(home.home).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
+def test_service_stops_with_its_worker(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
     with tokenizer_services.run_tokenizer_service(settings) as here:
         service_clients.tokenize_row(settings, asked(model))
@@ -299,7 +295,7 @@ def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
         service_clients.tokenize_row(settings, asked(model))
 
 
-def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> None:
+def test_service_works_with_long_home_path(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path / ("long" * 25))
     settings.home.mkdir()
 
@@ -307,7 +303,7 @@ def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> N
         assert learnt(settings, asked(model)) == "Yo<|im_end|>"
 
 
-def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, model: Path) -> None:
+def test_second_worker_takes_over_socket_after_first_exits(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
     second = SocketService(line.socket_path(settings.home), line.MODULE)
     with tokenizer_services.run_tokenizer_service(settings):

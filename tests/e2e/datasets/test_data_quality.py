@@ -28,7 +28,7 @@ def bring(page: Page, pairs: list[tuple[str, str]], **more: list[bool]) -> None:
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
 
 
-def test_what_is_found_is_shown_and_left_out_and_a_run_starts(page: Page, studio: Studio) -> None:
+def test_findings_are_excluded_and_run_succeeds(page: Page, studio: Studio) -> None:
     bring(page, [*GOOD, ("Ring\x07 it", "Yes."), *GOOD[:3]])
     expect(page.locator(".finding")).to_have_count(2)
 
@@ -52,7 +52,7 @@ def test_what_is_found_is_shown_and_left_out_and_a_run_starts(page: Page, studio
     assert (made["version"], made["train_rows"], made["findings"]) == (3, 30, [])
 
 
-def test_what_blocks_is_told_in_the_form_and_nothing_starts(page: Page, studio: Studio) -> None:
+def test_blocking_finding_is_shown_and_no_run_starts(page: Page, studio: Studio) -> None:
     before = studio.api.get("/runs").json()["data"]
     bring(page, GOOD, label=[False] * len(GOOD))
     expect(page.locator(".finding")).to_contain_text("Runs cannot start with these rows.")

@@ -11,7 +11,7 @@ LARGE = b'{"prompt": "What is asked here?", "completion": "What is answered."}\n
 """More than is sent in one part, and more than two."""
 
 
-def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_path: Path) -> None:
+def test_large_upload_resumes_after_lost_connection(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "large.jsonl"
     file.write_bytes(LARGE)
     offsets: list[str] = []
@@ -47,7 +47,7 @@ def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_pa
     assert offsets[:4] == ["0", "2097152", "2097152", "4194304"]
 
 
-def test_what_cannot_be_fetched_says_why_and_offers_another_try(page: Page) -> None:
+def test_blocked_url_import_shows_reason_and_retry(page: Page) -> None:
     page.goto("/datasets")
     page.get_by_role("link", name="URL").click()
     page.get_by_label("URL", exact=True).fill("http://127.0.0.1/rows.jsonl")

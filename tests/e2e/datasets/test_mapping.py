@@ -27,7 +27,7 @@ def told(page: Page, words: str) -> None:
 
 
 @pytest.mark.smoke
-def test_what_is_known_takes_one_press(page: Page, studio: Studio) -> None:
+def test_recognised_dataset_is_saved_with_one_click(page: Page, studio: Studio) -> None:
     bring(page)
     told(page, "Of all 12 rows, 12 are usable")
     page.get_by_role("button", name="Save dataset").click()
@@ -38,7 +38,7 @@ def test_what_is_known_takes_one_press(page: Page, studio: Studio) -> None:
     assert (made["name"], made["train_rows"], made["shape"]) == ("films", 12, "classification")
 
 
-def test_what_is_chosen_shows_at_once_and_is_kept(page: Page, studio: Studio) -> None:
+def test_mapping_choices_update_preview_and_are_saved(page: Page, studio: Studio) -> None:
     bring(page)
     page.get_by_label(re.compile("^bad")).fill("worth nothing")
     page.get_by_label(re.compile("^bad")).press("Tab")
@@ -59,7 +59,7 @@ def test_what_is_chosen_shows_at_once_and_is_kept(page: Page, studio: Studio) ->
     assert made["mapping"]["values"] == {"label": {"bad": "worth nothing"}}
 
 
-def test_columns_that_nobody_knows_are_named_by_hand(page: Page) -> None:
+def test_unrecognised_columns_can_be_mapped_by_hand(page: Page) -> None:
     bring(page, "a,b\n1,2\n3,4\n", "odd.csv")
     page.get_by_label("Type", exact=True).select_option("Prompt and answer")
     page.get_by_label("a", exact=True).select_option("prompt")
@@ -71,7 +71,7 @@ def test_columns_that_nobody_knows_are_named_by_hand(page: Page) -> None:
     expect(page.locator(".turns-list > li")).to_have_count(2)
 
 
-def test_a_refused_choice_is_told_beside_its_field(page: Page) -> None:
+def test_invalid_sample_size_shows_error_at_field(page: Page) -> None:
     bring(page)
     page.get_by_text("Which rows").click()
     page.get_by_label("Sample size").fill("many")
@@ -81,7 +81,7 @@ def test_a_refused_choice_is_told_beside_its_field(page: Page) -> None:
     expect(page.get_by_label("Sample size")).to_have_value("many")
 
 
-def test_a_row_is_left_out_and_the_version_before_is_used_again(page: Page) -> None:
+def test_row_can_be_excluded_and_older_version_reused(page: Page) -> None:
     bring(page)
     page.get_by_role("button", name="Save dataset").click()
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
@@ -99,7 +99,7 @@ DROPPED = """([content, name]) => {
 }"""
 
 
-def test_a_file_that_was_dropped_is_thrown_away(page: Page) -> None:
+def test_dropped_file_is_uploaded_and_can_be_discarded(page: Page) -> None:
     page.goto("/datasets")
     form = page.locator("form[data-module]")
     expect(form).to_have_attribute("data-booted", "done")

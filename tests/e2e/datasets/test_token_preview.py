@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 WEIGHTS = "model.safetensors"
 
 
-def test_the_panel_follows_the_form(page: Page) -> None:
+def test_token_preview_follows_form(page: Page) -> None:
     page.goto("/new?preset=full")
     expect(page.locator("#sight mark").first).to_be_visible()
     page.get_by_role("button", name="Next").click()
@@ -27,7 +27,7 @@ def test_the_panel_follows_the_form(page: Page) -> None:
     expect(page.locator("#sight .caution")).to_contain_text("tokens are truncated")
 
 
-def test_packing_draws_the_rows_beside_a_row(page: Page) -> None:
+def test_token_preview_shows_rows_packed_together(page: Page) -> None:
     page.goto("/new?preset=full")
     expect(page.locator("#sight mark").first).to_be_visible()
     page.get_by_label("Sequence packing").check()
@@ -37,7 +37,7 @@ def test_packing_draws_the_rows_beside_a_row(page: Page) -> None:
     expect(page.locator("#sight .tokens-beside .tok").first).to_be_visible()
 
 
-def test_a_base_model_is_taught_to_speak_by_a_choice(page: Page, tmp_path: Path) -> None:
+def test_base_model_gets_chosen_chat_template(page: Page, tmp_path: Path) -> None:
     base = tokenizer_services.write_model(tmp_path / "base", template="")
     save_file({"model.embed_tokens.weight": np.zeros((258, 64), np.float32)}, base / WEIGHTS)
     page.goto("/new?preset=full")
@@ -52,7 +52,7 @@ def test_a_base_model_is_taught_to_speak_by_a_choice(page: Page, tmp_path: Path)
     expect(page.get_by_label("Chat template")).to_have_value("plain")
 
 
-def test_ids_are_shown_on_hover_and_by_one_switch(page: Page) -> None:
+def test_token_ids_show_on_hover_and_with_switch(page: Page) -> None:
     page.goto("/datasets/1/sight")
     first = page.locator("#sight .tokens .tok").first
     first.hover()

@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 
-def test_rows_are_counted_cut_and_leafed_through(page: Page) -> None:
+def test_statistics_page_counts_truncates_and_searches_rows(page: Page) -> None:
     page.goto("/datasets/1")
     page.get_by_role("link", name="Statistics").click()
     page.get_by_role("button", name="Count tokens").click()
@@ -44,7 +44,7 @@ def test_rows_are_counted_cut_and_leafed_through(page: Page) -> None:
     expect(page.locator("#look-row")).to_have_value(first)
 
 
-def test_what_a_cut_costs_is_told_before_start(page: Page, studio: Studio) -> None:
+def test_truncation_is_shown_before_start(page: Page, studio: Studio) -> None:
     counts = partial(studio.api.post, "/datasets/1/stats", json={"model": "starter"})
     wait_until(lambda: counts().is_success)
     page.goto("/new?preset=full")

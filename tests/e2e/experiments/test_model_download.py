@@ -27,7 +27,7 @@ def studio(repo: Repo, make_studio: Callable[[], Studio]) -> Studio:  # noqa: AR
     return make_studio()
 
 
-def test_a_model_is_found_downloaded_and_trained(
+def test_model_is_searched_downloaded_and_trained(
     page: Page, hub: HubServer, repo: Repo, studio: Studio
 ) -> None:
     hub.held.clear()

@@ -35,7 +35,7 @@ def newest(studio: Studio, count: int) -> list[Any]:
 
 
 @pytest.mark.smoke
-def test_from_a_preset_to_a_run(page: Page, studio: Studio) -> None:
+def test_preset_is_changed_and_run_started(page: Page, studio: Studio) -> None:
     page.goto("/new")
     page.get_by_role("button", name="Balanced LoRA").click()
     page.wait_for_url("**/new?preset=lora")
@@ -63,7 +63,9 @@ def test_from_a_preset_to_a_run(page: Page, studio: Studio) -> None:
     assert [recipe[key] for key in ("adapter.kind", "optimisation.max_steps")] == ["lora", 2]
 
 
-def test_every_text_starts_what_the_form_says(page: Page, studio: Studio, tmp_path: Path) -> None:
+def test_yaml_curl_and_python_start_same_run_as_form(
+    page: Page, studio: Studio, tmp_path: Path
+) -> None:
     page.goto("/new?preset=lora&optimisation.max_steps=1")
     page.get_by_label("Name", exact=True).fill("it's mine")
     page.get_by_label("Rank-stabilised scaling").evaluate("box => box.click()")
@@ -84,7 +86,7 @@ def test_every_text_starts_what_the_form_says(page: Page, studio: Studio, tmp_pa
     assert made == [written | {"precision": made[0]["precision"]}] * 4
 
 
-def test_typing_finds_settings_wherever_they_hide(page: Page) -> None:
+def test_setting_search_finds_hidden_settings(page: Page) -> None:
     page.goto("/new?preset=lora")
     page.get_by_role("searchbox", name="Find a setting").fill("overfit")
 
@@ -98,7 +100,7 @@ def test_typing_finds_settings_wherever_they_hide(page: Page) -> None:
     expect(page.get_by_label("Weight decay")).to_be_hidden()
 
 
-def test_what_is_missing_leads_to_its_field(page: Page) -> None:
+def test_missing_field_link_focuses_field(page: Page) -> None:
     page.goto("/new")
     page.get_by_role("radio", name="All settings").check(force=True)
     page.get_by_label("Weight decay").fill("2")
@@ -111,7 +113,7 @@ def test_what_is_missing_leads_to_its_field(page: Page) -> None:
     expect(page.get_by_label("Weight decay")).to_be_focused()
 
 
-def test_a_refused_form_keeps_all_that_was_done(page: Page) -> None:
+def test_rejected_form_keeps_values_and_view(page: Page) -> None:
     page.goto("/new?preset=lora")
     page.get_by_label("Name", exact=True).fill("")
     page.get_by_label("LoRA rank").fill("0")
@@ -123,7 +125,7 @@ def test_a_refused_form_keeps_all_that_was_done(page: Page) -> None:
     expect(page.get_by_role("radio", name="All settings")).to_be_checked()
 
 
-def test_by_keyboard_alone(page: Page) -> None:
+def test_run_can_be_started_by_keyboard_alone(page: Page) -> None:
     page.goto("/new?preset=lora")
     page.get_by_role("radio", name="Simple").focus()
     page.keyboard.press("ArrowRight")
@@ -135,7 +137,7 @@ def test_by_keyboard_alone(page: Page) -> None:
     page.wait_for_url(RUN)
 
 
-def test_without_scripts_the_form_does_as_much(browser: Browser, studio: Studio) -> None:
+def test_form_works_without_javascript(browser: Browser, studio: Studio) -> None:
     context = browser.new_context(base_url=studio.url, java_script_enabled=False)
     page = context.new_page()
     page.goto("/new?preset=lora")
@@ -152,7 +154,9 @@ def test_without_scripts_the_form_does_as_much(browser: Browser, studio: Studio)
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", ["All settings", "YAML"])
-def test_every_view_is_accessible(browser: Browser, studio: Studio, scheme: str, view: str) -> None:
+def test_every_form_view_is_accessible(
+    browser: Browser, studio: Studio, scheme: str, view: str
+) -> None:
     context = browser.new_context(
         base_url=studio.url,
         viewport={"width": 390, "height": 844},

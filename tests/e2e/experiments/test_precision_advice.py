@@ -9,7 +9,7 @@ from tests.unit.weights import safetensors_folders
 pytestmark = pytest.mark.e2e
 
 
-def test_advice_follows_what_is_chosen(page: Page) -> None:
+def test_precision_advice_follows_chosen_precision(page: Page) -> None:
     page.goto("/new?preset=full")
     page.get_by_text("more formats").click()
     page.get_by_role("radio", name="bfloat16 throughout").check(force=True)
@@ -18,14 +18,14 @@ def test_advice_follows_what_is_chosen(page: Page) -> None:
     expect(caution).to_be_visible()
 
 
-def test_rows_nobody_has_read_are_counted_for_the_estimate(page: Page) -> None:
+def test_unread_rows_are_counted_for_estimate(page: Page) -> None:
     page.goto("/new")
 
     expect(page.locator("#advice figcaption")).to_contain_text("for examples of 59 tokens;")
     expect(page.locator("#counting .chore")).to_have_count(0)
 
 
-def test_one_press_counts_a_step_and_keeps_the_form(page: Page) -> None:
+def test_dry_run_makes_estimate_exact_and_keeps_form(page: Page) -> None:
     page.goto("/new?preset=full")
     page.get_by_label("Name", exact=True).fill("kept")
     expect(page.locator("#advice figcaption")).to_contain_text("Estimated for examples")
@@ -36,7 +36,7 @@ def test_one_press_counts_a_step_and_keeps_the_form(page: Page) -> None:
     expect(page.get_by_label("Name", exact=True)).to_have_value("kept")
 
 
-def test_one_click_mends_a_refused_form(page: Page, studio: Studio) -> None:
+def test_one_click_fixes_rejected_precision(page: Page, studio: Studio) -> None:
     folder = safetensors_folders.write(studio.home / "large", {"a": ("F32", [70000.0])})
     page.goto("/new?preset=full")
     page.get_by_role("radio", name="float16 mixed", exact=True).check(force=True)

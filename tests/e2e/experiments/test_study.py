@@ -14,7 +14,7 @@ WARM = True
 PATIENCE = 300_000
 
 
-def test_a_study_from_its_beginning_to_a_file_and_paper(
+def test_precision_study_runs_to_conclusion_download_and_print(
     page: Page, studio: Studio, tmp_path: Path
 ) -> None:
     submit_run(studio, max_steps=2)

@@ -13,7 +13,7 @@ WARM = True
 PATIENCE = 300_000
 
 
-def test_a_sweep_from_the_form_to_the_best_settings(page: Page, studio: Studio) -> None:
+def test_sweep_runs_from_form_to_best_settings(page: Page, studio: Studio) -> None:
     recipe = QUICK | {"optimisation": QUICK["optimisation"] | {"max_steps": 4}}
     studio.api.post("/experiments", json={"name": "swept", "recipe": recipe}).raise_for_status()
     page.goto("/experiments/1")

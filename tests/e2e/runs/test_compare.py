@@ -154,7 +154,7 @@ def look(tab: Page, *, away: bool) -> None:
     )
 
 
-def test_of_seven_tabs_the_hidden_make_room_and_catch_up(
+def test_hidden_tabs_pause_and_catch_up_when_shown(
     browser: Browser, watched: tuple[Studio, Engine]
 ) -> None:
     context = browser.new_context(base_url=watched[0].url)
@@ -175,7 +175,7 @@ def test_of_seven_tabs_the_hidden_make_room_and_catch_up(
     context.close()
 
 
-def test_the_pointer_reads_all_lines_at_its_place(laid_out: Page) -> None:
+def test_pointer_shows_values_of_all_lines(laid_out: Page) -> None:
     room = loss(laid_out).locator(".u-over").bounding_box()
     assert room is not None
     values = loss(laid_out).locator("xpath=..").locator(".values")
@@ -192,7 +192,7 @@ def test_the_pointer_reads_all_lines_at_its_place(laid_out: Page) -> None:
     expect(values).to_have_count(0)
 
 
-def test_a_smooth_line_lies_over_the_raw_one_and_outliers_are_cut(laid_out: Page) -> None:
+def test_smoothed_line_overlays_raw_line_and_outliers_are_clipped(laid_out: Page) -> None:
     def highest() -> float:
         return max(float(one.replace("\N{NARROW NO-BREAK SPACE}", "")) for one in texts())
 
@@ -210,7 +210,7 @@ def test_a_smooth_line_lies_over_the_raw_one_and_outliers_are_cut(laid_out: Page
     assert (before > 500, highest()) == (True, STEPS)
 
 
-def test_a_comparison_is_printed_whole_and_in_ink(laid_out: Page) -> None:
+def test_printed_comparison_is_complete_and_readable(laid_out: Page) -> None:
     laid_out.emulate_media(color_scheme="dark")
     charts = laid_out.locator("[data-chart]").count()
     rest = laid_out.locator("#answers .rest .words").first
@@ -225,7 +225,7 @@ def test_a_comparison_is_printed_whole_and_in_ink(laid_out: Page) -> None:
     expect_readable_print(laid_out)
 
 
-def test_a_chart_is_read_by_keyboard_line_by_line(laid_out: Page) -> None:
+def test_chart_can_be_read_by_keyboard(laid_out: Page) -> None:
     chart = loss(laid_out)
     chart.focus()
     chart.press("Home")
@@ -237,9 +237,7 @@ def test_a_chart_is_read_by_keyboard_line_by_line(laid_out: Page) -> None:
     expect(spoken(laid_out)).to_have_text("step 2: try 2 2.5, 2 of 3")
 
 
-def test_the_zoom_stays_while_numbers_stream(
-    compared: Page, watched: tuple[Studio, Engine]
-) -> None:
+def test_zoom_stays_while_metrics_stream(compared: Page, watched: tuple[Studio, Engine]) -> None:
     box = loss(compared).bounding_box()
     assert box is not None
     compared.mouse.move(box["x"] + 150, box["y"] + 100)
@@ -261,9 +259,7 @@ def test_the_zoom_stays_while_numbers_stream(
     ]
 
 
-def test_a_zoom_shows_more_than_the_whole_did(
-    compared: Page, watched: tuple[Studio, Engine]
-) -> None:
+def test_zoomed_chart_loads_more_points(compared: Page, watched: tuple[Studio, Engine]) -> None:
     tell(watched[1], 1, STEPS + 1, 4000)
     compared.goto(RUNS)
     expect(loss(compared)).to_have_attribute("data-points", re.compile(r"^\d{3,4}$"))
@@ -276,7 +272,7 @@ def test_a_zoom_shows_more_than_the_whole_did(
     assert (whole > 900, zoomed - whole) == (True, 31)
 
 
-def test_a_brush_filters_the_runs_and_is_lifted(laid_out: Page) -> None:
+def test_brush_filters_runs_and_can_be_reset(laid_out: Page) -> None:
     laid_out.get_by_role("button", name="Parallel coordinates").click()
     brush = laid_out.get_by_role("slider", name=re.compile("^Brush on Validation loss"))
     brush.focus()
@@ -298,7 +294,7 @@ def test_a_brush_filters_the_runs_and_is_lifted(laid_out: Page) -> None:
     expect(laid_out.locator("li[data-of='1']")).to_be_visible()
 
 
-def test_what_is_shown_is_saved_and_opened_again(laid_out: Page) -> None:
+def test_saved_comparison_keeps_view(laid_out: Page) -> None:
     laid_out.get_by_label("Show run 3, try 3").uncheck()
     laid_out.get_by_label("Log y").check()
     laid_out.get_by_role("button", name="Save", exact=True).click()
@@ -312,7 +308,7 @@ def test_what_is_shown_is_saved_and_opened_again(laid_out: Page) -> None:
     expect(laid_out.get_by_label("Log y")).to_be_checked()
 
 
-def test_a_chart_is_shown_as_a_table_and_kept_as_a_picture(laid_out: Page) -> None:
+def test_chart_can_be_shown_as_table_and_saved(laid_out: Page) -> None:
     card = laid_out.locator("[data-chart=loss]")
     card.get_by_role("button", name="Table").click()
     table = card.get_by_role("region", name="Training loss as a table")

@@ -87,7 +87,7 @@ def expected(studio: Studio, number: int) -> dict[str, list[Figures]]:
     return by_step
 
 
-def test_tiles_stand_before_the_first_step_and_move_in_every_place(
+def test_tiles_update_live_on_every_page(
     context: BrowserContext, studio: Studio, number: int
 ) -> None:
     places = {
@@ -123,7 +123,7 @@ def test_tiles_stand_before_the_first_step_and_move_in_every_place(
         assert "loss" in shown
 
 
-def test_tiles_of_a_run_that_waits_are_dashes(
+def test_waiting_run_shows_dashes_in_tiles(
     page: Page, context: BrowserContext, studio: Studio, number: int
 ) -> None:
     page.goto(f"/runs/{number}")
@@ -136,7 +136,7 @@ def test_tiles_of_a_run_that_waits_are_dashes(
     assert [shown[name] for name in TILES] == [DASH] * len(TILES)
 
 
-def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
+def test_tiles_resume_after_restart_and_match_api(
     page: Page, context: BrowserContext, studio: Studio, number: int
 ) -> None:
     page.goto(f"/runs/{number}")
@@ -160,7 +160,7 @@ def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
         }
 
 
-def test_comparison_shows_steps_as_they_come(page: Page, studio: Studio, number: int) -> None:
+def test_comparison_shows_steps_live(page: Page, studio: Studio, number: int) -> None:
     other = submit_run(studio, "other", max_steps=2)
     page.goto(f"/compare?runs={number},{other}")
     chip = f".run-chip[data-of='{number}']"
@@ -169,7 +169,7 @@ def test_comparison_shows_steps_as_they_come(page: Page, studio: Studio, number:
 
 
 @pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])
-def test_scripts_and_pages_write_numbers_alike(
+def test_scripts_and_pages_format_numbers_alike(
     browser: Browser, studio: Studio, locale: str
 ) -> None:
     tag = "en" if locale == "en-GB" else "zh-Hans"

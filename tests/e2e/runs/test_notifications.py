@@ -25,7 +25,7 @@ def end(studio: Studio, number: int) -> None:
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
 
 
-def test_a_run_that_ends_is_told_by_a_notification(page: Page, studio: Studio) -> None:
+def test_ended_run_shows_notification(page: Page, studio: Studio) -> None:
     page.add_init_script(KEEP_WHAT_IS_SHOWN)
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
@@ -41,7 +41,7 @@ def test_a_run_that_ends_is_told_by_a_notification(page: Page, studio: Studio) -
     expect(bell).to_have_count(0)
 
 
-def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Studio) -> None:
+def test_page_title_shows_status_when_notifications_are_denied(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     page.get_by_role("button", name="Notify me").click()
@@ -54,7 +54,7 @@ def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Stu
     expect(page).to_have_title(f"quick was cancelled. · quick #{number} · Mantissa Studio")
 
 
-def test_history_grows_while_it_is_looked_at(page: Page, studio: Studio) -> None:
+def test_run_history_grows_live(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     story = page.get_by_role("list", name="Events, newest first")

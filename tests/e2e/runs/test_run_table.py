@@ -63,7 +63,7 @@ def expect_names(page: Page, *names: str) -> None:
 
 
 @pytest.mark.smoke
-def test_typing_filters_and_a_mistake_loses_nothing(table: Page) -> None:
+def test_search_filters_live_and_invalid_query_keeps_rows(table: Page) -> None:
     table.keyboard.press("/")
     table.keyboard.type("eval_loss<0.6", delay=20)
     expect_names(table, "beta", "alpha")
@@ -79,7 +79,7 @@ def test_typing_filters_and_a_mistake_loses_nothing(table: Page) -> None:
     expect(table.get_by_role("combobox", name="Search")).to_have_value("")
 
 
-def test_a_search_is_completed_by_keys(table: Page) -> None:
+def test_search_suggestions_complete_by_keyboard(table: Page) -> None:
     table.keyboard.press("/")
     box = table.get_by_role("combobox", name="Search")
     offers = table.get_by_role("listbox", name="Suggestions").get_by_role("option")
@@ -98,7 +98,7 @@ def test_a_search_is_completed_by_keys(table: Page) -> None:
     expect(offers).to_have_count(0)
 
 
-def test_heads_sort_and_back_goes_back(table: Page) -> None:
+def test_column_headers_sort_and_back_restores_sort(table: Page) -> None:
     table.get_by_role("link", name="Validation loss").click()
     expect_names(table, "beta", "alpha", "gamma")
     table.get_by_role("link", name="Validation loss").click()
@@ -108,7 +108,7 @@ def test_heads_sort_and_back_goes_back(table: Page) -> None:
     expect_names(table, "beta", "alpha", "gamma")
 
 
-def test_groups_open_and_close(table: Page) -> None:
+def test_groups_expand_on_click(table: Page) -> None:
     table.get_by_label("Group by").fill("precision")
     table.keyboard.press("Enter")
     fold = table.get_by_role("button", name="bf16")
@@ -120,7 +120,7 @@ def test_groups_open_and_close(table: Page) -> None:
     expect(fold).to_have_attribute("aria-expanded", "true")
 
 
-def test_rows_are_ticked_by_keys_and_tagged(table: Page) -> None:
+def test_rows_can_be_selected_by_keyboard_and_tagged(table: Page) -> None:
     table.keyboard.press("ArrowDown")
     table.keyboard.press("Space")
     table.keyboard.press("ArrowDown")
@@ -136,7 +136,7 @@ def test_rows_are_ticked_by_keys_and_tagged(table: Page) -> None:
     expect(table.locator("#rows .chip")).to_have_count(0)
 
 
-def test_all_that_match_are_tagged_and_freed_again(table: Page, table_studio: Studio) -> None:
+def test_all_matching_runs_can_be_tagged_and_undone(table: Page, table_studio: Studio) -> None:
     with more(table_studio, "many", 60):
         table.goto("/?q=many")
         table.get_by_label("Select all runs shown").check()
@@ -152,7 +152,7 @@ def test_all_that_match_are_tagged_and_freed_again(table: Page, table_studio: St
         expect(table.get_by_text("60 runs no longer tagged.")).to_be_visible()
 
 
-def test_the_trash_gives_back(table: Page) -> None:
+def test_trashed_run_can_be_restored(table: Page) -> None:
     table.get_by_label("Select run 2, beta").check()
     table.get_by_role("button", name="Move to trash").click()
     expect_names(table, "gamma", "alpha")
@@ -161,7 +161,7 @@ def test_the_trash_gives_back(table: Page) -> None:
     expect_names(table, "gamma", "beta", "alpha")
 
 
-def test_a_row_is_written_on_without_the_mouse(table: Page, table_studio: Studio) -> None:
+def test_row_can_be_edited_by_keyboard(table: Page, table_studio: Studio) -> None:
     with more(table_studio, "new", 1):
         table.reload()
         expect_names(table, "new", "gamma", "beta", "alpha")
@@ -177,7 +177,7 @@ def test_a_row_is_written_on_without_the_mouse(table: Page, table_studio: Studio
         expect(table.locator("#rows .chip")).to_have_text(["to show", "good"])
 
 
-def test_the_export_is_the_table_shown(table: Page) -> None:
+def test_csv_export_matches_shown_table(table: Page) -> None:
     table.goto("/?q=eval_loss<0.6&sort=eval_loss&cols=precision,eval_loss")
     table.locator("#export summary").click()
     with table.expect_download() as download:
@@ -195,7 +195,7 @@ def test_the_export_is_the_table_shown(table: Page) -> None:
     ]
 
 
-def test_a_view_is_found_again(table: Page) -> None:
+def test_saved_view_can_be_reopened(table: Page) -> None:
     table.goto("/?q=eval_loss<0.6&sort=eval_loss")
     table.locator("#views summary").click()
     table.get_by_label("Name of this view").fill("the best")

@@ -68,7 +68,7 @@ def tell(engine: Engine, number: int, *told: Sampled) -> None:
         attempts.apply_events(db, run, told, run.events_offset)
 
 
-def test_what_differs_is_rated_by_keyboard_and_becomes_a_metric(reader: Page) -> None:
+def test_differing_answers_are_rated_by_keyboard_and_become_metric(reader: Page) -> None:
     reader.goto(COMPARED)
     answers(reader).get_by_label("Only where they differ").check()
     expect(answers(reader).get_by_text("1 of 2 prompts")).to_be_visible()
@@ -90,7 +90,7 @@ def test_what_differs_is_rated_by_keyboard_and_becomes_a_metric(reader: Page) ->
     expect(answers(reader).get_by_text("1 of 2 prompts")).to_be_visible()
 
 
-def test_a_rating_is_undone_by_key(reader: Page) -> None:
+def test_rating_can_be_undone_by_keyboard(reader: Page) -> None:
     reader.goto(COMPARED)
     answers(reader).get_by_role("button", name="Rate by keyboard").click()
     for key in ("2", "u"):
@@ -103,7 +103,7 @@ def test_a_rating_is_undone_by_key(reader: Page) -> None:
     expect(answers(reader).locator(":checked[type=radio]")).to_have_count(0)
 
 
-def test_blind_nobody_sees_whose_answer_is_rated(reader: Page) -> None:
+def test_blind_rating_hides_runs_until_revealed(reader: Page) -> None:
     reader.goto(COMPARED)
     answers(reader).get_by_role("link", name="Rate blind").click()
     expect(answers(reader).get_by_role("columnheader", name="Answer A")).to_be_visible()
@@ -116,7 +116,7 @@ def test_blind_nobody_sees_whose_answer_is_rated(reader: Page) -> None:
     expect(reader.locator("#finals")).to_contain_text("Rating, 1 to 5")
 
 
-def test_a_training_runs_answers_come_step_by_step(
+def test_sample_answers_of_running_run_appear_live(
     reader: Page, answered: tuple[Studio, Engine]
 ) -> None:
     reader.goto("/runs/3")

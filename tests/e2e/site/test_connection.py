@@ -48,7 +48,7 @@ def save_view(page: Page, name: str) -> None:
     page.get_by_role("button", name="Save view").click()
 
 
-def test_a_live_page_says_that_the_studio_is_away_and_recovers(
+def test_live_page_reports_unreachable_studio_and_recovers(
     page: Page, studio: Studio, number: int
 ) -> None:
     page.goto(f"/runs/{number}")
@@ -67,9 +67,7 @@ def test_a_live_page_says_that_the_studio_is_away_and_recovers(
     expect(page.locator("#head [data-put=step]")).not_to_have_text(str(seen))
 
 
-def test_a_press_with_the_studio_away_says_that_nothing_was_saved(
-    page: Page, studio: Studio
-) -> None:
+def test_navigation_while_studio_is_down_shows_notice(page: Page, studio: Studio) -> None:
     page.goto("/datasets/1")
     with away(studio):
         page.get_by_role("link", name="Queue").click()
@@ -83,9 +81,7 @@ def test_a_press_with_the_studio_away_says_that_nothing_was_saved(
     ("status", "said"),
     [(502, UNSAVED), (503, UNSAVED), (504, "The studio may still be working on it")],
 )
-def test_what_a_proxy_answers_for_an_absent_studio_is_no_page(
-    page: Page, studio: Studio, status: int, said: str
-) -> None:
+def test_proxy_error_page_is_not_shown(page: Page, studio: Studio, status: int, said: str) -> None:
     submit_run(studio, max_steps=1)
     page.goto("/")
 
@@ -99,7 +95,7 @@ def test_what_a_proxy_answers_for_an_absent_studio_is_no_page(
     expect(page.get_by_label("Name of this view")).to_have_value("kept")
 
 
-def test_a_dead_connection_is_noticed_and_recovered_from(
+def test_offline_notice_appears_and_clears_after_reconnect(
     page: Page, context: BrowserContext
 ) -> None:
     page.goto("/")
@@ -112,7 +108,7 @@ def test_a_dead_connection_is_noticed_and_recovered_from(
     expect(page.locator("#connection")).to_have_text("Live")
 
 
-def test_a_slow_answer_shows_that_it_is_waited_for(page: Page, studio: Studio) -> None:
+def test_slow_response_shows_busy_indicator(page: Page, studio: Studio) -> None:
     submit_run(studio, max_steps=1)
     page.goto("/")
     assert studio.process is not None

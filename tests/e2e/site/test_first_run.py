@@ -50,7 +50,7 @@ def shorten(page: Page, steps: int) -> None:
     page.get_by_label("Max steps").fill(str(steps))
 
 
-def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
+def test_quick_start_trains_run_and_compares_precisions(page: Page, studio: Studio) -> None:
     page.goto("/")
     page.get_by_role("link", name="Quick start").click()
     expect(page.get_by_role("heading", name="New experiment")).to_be_visible()
@@ -82,7 +82,7 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
 
 
 @pytest.mark.smoke
-def test_a_reload_and_a_second_tab_show_the_same_run(
+def test_reload_and_second_tab_show_same_run(
     page: Page, context: BrowserContext, studio: Studio
 ) -> None:
     number = submit_run(studio, max_steps=20)
@@ -97,7 +97,7 @@ def test_a_reload_and_a_second_tab_show_the_same_run(
         assert read_steps(loss_chart(tab), 20) == list(range(21))
 
 
-def test_a_restart_of_the_studio_loses_nothing_on_an_open_page(page: Page, studio: Studio) -> None:
+def test_open_page_loses_nothing_when_studio_restarts(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     wait_until(lambda: get_run(studio, number)["step"] >= 5)
@@ -114,7 +114,7 @@ def test_a_restart_of_the_studio_loses_nothing_on_an_open_page(page: Page, studi
     assert read_steps(loss_chart(page), last) == list(range(last + 1))
 
 
-def test_back_and_forward_find_their_page_alive(page: Page, studio: Studio) -> None:
+def test_back_and_forward_restore_working_pages(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=10)
     page.goto("/")
     page.get_by_role("link", name="quick").first.click()
@@ -127,7 +127,7 @@ def test_back_and_forward_find_their_page_alive(page: Page, studio: Studio) -> N
     assert read_steps(loss_chart(page), 10) == list(range(11))
 
 
-def test_stop_asks_first_and_then_stops(page: Page, studio: Studio) -> None:
+def test_stop_asks_for_confirmation(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     wait_until(lambda: get_run(studio, number)["step"] >= 1)
@@ -137,7 +137,7 @@ def test_stop_asks_first_and_then_stops(page: Page, studio: Studio) -> None:
     expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
 
 
-def test_ctrl_c_ends_everything_with_pages_open(page: Page, studio: Studio) -> None:
+def test_ctrl_c_stops_studio_with_open_pages(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
@@ -149,7 +149,7 @@ def test_ctrl_c_ends_everything_with_pages_open(page: Page, studio: Studio) -> N
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
 
 
-def test_a_refused_form_keeps_what_was_typed(page: Page) -> None:
+def test_rejected_form_keeps_input(page: Page) -> None:
     page.goto("/new")
     page.get_by_role("textbox", name="Learning rate").fill("-1")
     page.get_by_label("Base model").fill("startr")
@@ -178,7 +178,7 @@ def press(page: Page, *keys: str) -> None:
         page.keyboard.press(key)
 
 
-def test_the_whole_way_by_keyboard(page: Page, studio: Studio) -> None:
+def test_run_and_comparison_work_by_keyboard_alone(page: Page, studio: Studio) -> None:
     other = submit_run(studio, "the other", max_steps=2)
     page.goto("/")
     page.get_by_role("heading", name="Runs", exact=True).wait_for()
@@ -204,7 +204,7 @@ def test_the_whole_way_by_keyboard(page: Page, studio: Studio) -> None:
     expect(chart.locator("xpath=..").locator(".read")).to_contain_text("step 2: ")
 
 
-def test_data_of_ones_own(page: Page, studio: Studio, tmp_path: Path) -> None:
+def test_own_dataset_can_be_uploaded(page: Page, studio: Studio, tmp_path: Path) -> None:
     rows = "".join(f'{{"instruction": "Say {i}", "output": "{i}."}}\n' for i in range(30))
     page.goto("/datasets")
     (tmp_path / "numbers.jsonl").write_text(rows)

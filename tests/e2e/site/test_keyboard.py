@@ -49,7 +49,7 @@ def violations(page: Page) -> list[tuple[str, str]]:
     return [(v["id"], v["nodes"][0]["html"][:200]) for v in Axe().run(page).response["violations"]]
 
 
-def test_a_run_is_reached_by_its_name(keyed: Page) -> None:
+def test_command_palette_opens_run_by_name(keyed: Page) -> None:
     go(keyed, "Control+k")
     expect(keyed.get_by_role("combobox", name="Search everything")).to_be_focused()
     keyed.keyboard.type("blue")
@@ -61,7 +61,7 @@ def test_a_run_is_reached_by_its_name(keyed: Page) -> None:
     expect(keyed.get_by_role("heading", level=1)).to_be_focused()
 
 
-def test_arrows_choose_in_the_palette_and_escape_leaves_it(keyed: Page) -> None:
+def test_arrow_keys_select_in_palette_and_escape_closes_it(keyed: Page) -> None:
     go(keyed, "Control+k")
     options = keyed.locator("#palette-found [role=option]")
     expect(options.first).to_have_attribute("aria-selected", "true")
@@ -74,7 +74,7 @@ def test_arrows_choose_in_the_palette_and_escape_leaves_it(keyed: Page) -> None:
     expect(keyed.locator("#palette")).to_be_hidden()
 
 
-def test_the_palette_changes_the_theme(keyed: Page) -> None:
+def test_palette_changes_theme(keyed: Page) -> None:
     before = keyed.evaluate("getComputedStyle(document.body).backgroundColor")
     go(keyed, "Control+k")
     keyed.keyboard.type("theme")
@@ -85,7 +85,7 @@ def test_the_palette_changes_the_theme(keyed: Page) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_dialogs_are_accessible(keyed: Page, theme: str) -> None:
+def test_dialogs_are_accessible(keyed: Page, theme: str) -> None:
     keyed.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     go(keyed, "Control+k")
     expect(keyed.get_by_role("option").first).to_be_visible()
@@ -99,14 +99,14 @@ def test_the_dialogs_are_accessible(keyed: Page, theme: str) -> None:
 @pytest.mark.parametrize(
     ("key", "path"), [("r", "/"), ("n", "/new"), ("d", "/datasets"), ("q", "/queue")]
 )
-def test_g_and_a_letter_lead_to_a_page(keyed: Page, key: str, path: str) -> None:
+def test_g_shortcuts_open_pages(keyed: Page, key: str, path: str) -> None:
     go(keyed, "g", key)
 
     keyed.wait_for_url(re.compile(re.escape(path) + "$"))
     expect(keyed.get_by_role("heading", level=1)).to_be_focused()
 
 
-def test_a_slash_goes_to_the_search_of_the_page(keyed: Page) -> None:
+def test_slash_focuses_page_search(keyed: Page) -> None:
     keyed.goto("/help")
     go(keyed, "/")
     keyed.keyboard.type("patience")
@@ -115,7 +115,7 @@ def test_a_slash_goes_to_the_search_of_the_page(keyed: Page) -> None:
     expect(keyed.locator("#found").get_by_role("link", name="Patience")).to_be_visible()
 
 
-def test_letters_typed_into_a_field_lead_nowhere(keyed: Page) -> None:
+def test_shortcuts_are_ignored_while_typing_in_field(keyed: Page) -> None:
     keyed.goto("/help")
     keyed.locator("#q").fill("")
     keyed.locator("#q").press_sequentially("g q ?")
@@ -125,7 +125,7 @@ def test_letters_typed_into_a_field_lead_nowhere(keyed: Page) -> None:
     expect(keyed.locator("#keys")).to_be_hidden()
 
 
-def test_single_keys_can_be_switched_off(keyed: Page) -> None:
+def test_single_key_shortcuts_can_be_disabled(keyed: Page) -> None:
     keyed.get_by_label("Enable single-key shortcuts in this browser").first.uncheck()
     keyed.reload()
     expect(
@@ -138,7 +138,7 @@ def test_single_keys_can_be_switched_off(keyed: Page) -> None:
     assert keyed.url.endswith("/settings")
 
 
-def test_the_tour_has_four_steps_and_is_shown_once(page: Page) -> None:
+def test_tour_has_four_steps_and_is_shown_once(page: Page) -> None:
     page.goto("/")
     tour = page.get_by_role("dialog")
     titles = []
@@ -154,7 +154,7 @@ def test_the_tour_has_four_steps_and_is_shown_once(page: Page) -> None:
     assert len(set(titles)) == 4
 
 
-def test_the_tour_can_be_skipped_and_taken_again(page: Page) -> None:
+def test_tour_can_be_skipped_and_repeated(page: Page) -> None:
     page.goto("/")
     expect(page.get_by_role("dialog")).to_be_visible()
     assert violations(page) == []

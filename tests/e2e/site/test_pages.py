@@ -227,7 +227,7 @@ def themed(browser: Browser, furnished_studio: Studio) -> Iterator[Page]:
 @pytest.mark.parametrize(
     "path", [pytest.param(path, marks=[pytest.mark.smoke] * (path in MAIN_PAGES)) for path in PAGES]
 )
-def test_every_page_is_for_everybody(plain: Page, path: str) -> None:
+def test_every_page_is_accessible_responsive_and_error_free(plain: Page, path: str) -> None:
     """It reads well in both themes, obeys its own policy, complains of nothing, fits any width."""
     complaints: list[str] = []
     hosts: set[str] = set()
@@ -244,7 +244,7 @@ def test_every_page_is_for_everybody(plain: Page, path: str) -> None:
     assert len(hosts) == 1
 
 
-def test_what_opens_over_a_page_is_accessible(plain: Page) -> None:
+def test_overlays_are_accessible(plain: Page) -> None:
     plain.goto("/help")
     for key, opened in (("Control+k", "#palette"), ("?", "#keys")):
         plain.keyboard.press(key)
@@ -254,7 +254,7 @@ def test_what_opens_over_a_page_is_accessible(plain: Page) -> None:
         expect(plain.locator(opened)).to_be_hidden()
 
 
-def test_all_settings_of_an_experiment_are_accessible(plain: Page) -> None:
+def test_all_experiment_settings_are_accessible(plain: Page) -> None:
     plain.goto("/new")
     plain.locator("label:has(#view-all)").click()
     expect(plain.locator("[name='optimisation.weight_decay']")).to_be_visible()
@@ -297,9 +297,7 @@ def scrolls(page: Page, width: int) -> bool:
     return wide > width
 
 
-def test_the_language_is_changed_by_a_press_and_kept(
-    browser: Browser, furnished_studio: Studio
-) -> None:
+def test_chosen_language_is_kept(browser: Browser, furnished_studio: Studio) -> None:
     context = browser.new_context(base_url=furnished_studio.url)
     page = context.new_page()
     page.goto("/queue")
@@ -314,7 +312,9 @@ def test_the_language_is_changed_by_a_press_and_kept(
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/1", "/compare?runs=1,2", "/datasets", "/settings"])
-def test_pages_read_without_scripts(browser: Browser, furnished_studio: Studio, path: str) -> None:
+def test_pages_work_without_javascript(
+    browser: Browser, furnished_studio: Studio, path: str
+) -> None:
     context = browser.new_context(base_url=furnished_studio.url, java_script_enabled=False)
     page = context.new_page()
     page.goto(path)
@@ -324,7 +324,7 @@ def test_pages_read_without_scripts(browser: Browser, furnished_studio: Studio, 
     context.close()
 
 
-def test_how_long_ago_something_was_goes_on(browser: Browser, furnished_studio: Studio) -> None:
+def test_relative_time_updates(browser: Browser, furnished_studio: Studio) -> None:
     context = browser.new_context(base_url=furnished_studio.url)
     page = context.new_page()
     page.goto("/datasets/1")
@@ -338,7 +338,7 @@ def test_how_long_ago_something_was_goes_on(browser: Browser, furnished_studio: 
     context.close()
 
 
-def test_the_theme_is_kept(themed: Page) -> None:
+def test_chosen_theme_is_kept(themed: Page) -> None:
     themed.goto("/")
     before = themed.evaluate("getComputedStyle(document.body).backgroundColor")
     themed.get_by_role("button", name="Theme").click()
@@ -347,7 +347,7 @@ def test_the_theme_is_kept(themed: Page) -> None:
     assert themed.evaluate("getComputedStyle(document.body).backgroundColor") != before
 
 
-def test_leaving_a_page_closes_its_stream(themed: Page) -> None:
+def test_leaving_page_closes_its_event_stream(themed: Page) -> None:
     themed.goto("/")
     expect(themed.get_by_role("status").filter(has_text="Live")).to_be_visible()
     themed.get_by_role("link", name="Settings").click()

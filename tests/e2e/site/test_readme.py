@@ -18,9 +18,7 @@ pytestmark = pytest.mark.e2e
 README = Path(__file__).parents[3] / "README.md"
 
 
-def test_the_script_in_the_readme_does_what_it_says(
-    make_studio: Callable[..., Studio], tmp_path: Path
-) -> None:
+def test_readme_script_works(make_studio: Callable[..., Studio], tmp_path: Path) -> None:
     studio = make_studio(sign_in="link")
     parts = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     script = "\n".join(parts).replace("http://127.0.0.1:8000", studio.url)

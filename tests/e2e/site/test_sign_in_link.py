@@ -19,7 +19,7 @@ def printed(studio: Studio) -> str:
 
 
 @pytest.mark.smoke
-def test_the_printed_link_lets_one_browser_in(
+def test_sign_in_link_works_for_one_browser(
     browser: Browser, make_studio: Callable[..., Studio]
 ) -> None:
     studio = make_studio(sign_in="link")

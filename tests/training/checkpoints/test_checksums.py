@@ -23,7 +23,7 @@ def write(to: CheckpointStore, step: int, size: int) -> None:
         (folder / "weights.safetensors").write_bytes(os.urandom(size))
 
 
-def test_a_disk_that_fills_up_while_saving_leaves_the_older_checkpoint_whole(small: Path) -> None:
+def test_older_checkpoint_stays_valid_when_disk_fills_during_save(small: Path) -> None:
     checkpoints = shelf(small / "checkpoints")
     write(checkpoints, 1, 600_000)
 
@@ -34,7 +34,7 @@ def test_a_disk_that_fills_up_while_saving_leaves_the_older_checkpoint_whole(sma
     assert checksums.verify_folder(small / "checkpoints" / "checkpoint-1").step == 1
 
 
-def test_a_disk_too_small_is_told_before_anything_is_written(small: Path) -> None:
+def test_insufficient_disk_space_is_detected_before_saving(small: Path) -> None:
     with pytest.raises(TrainingError) as caught:
         shelf(small / "checkpoints").refuse_if_disk_full(600_000)
 
@@ -43,7 +43,7 @@ def test_a_disk_too_small_is_told_before_anything_is_written(small: Path) -> Non
     )
 
 
-def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
+def test_partial_folders_are_ignored_and_deleted(tmp_path: Path) -> None:
     checkpoints = shelf(tmp_path / "checkpoints")
     write(checkpoints, 1, 10)
     (tmp_path / "checkpoints" / ".checkpoint-2.partial").mkdir()
@@ -56,7 +56,7 @@ def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-1"]
 
 
-def test_a_checkpoint_never_sealed_is_set_aside(tmp_path: Path) -> None:
+def test_incomplete_checkpoint_is_skipped_with_alarm(tmp_path: Path) -> None:
     checkpoints = shelf(tmp_path / "checkpoints")
     told: list[str] = []
     write(checkpoints, 1, 10)

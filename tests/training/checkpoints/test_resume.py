@@ -50,32 +50,36 @@ def assert_equal_after(step: int, model: Path, folder: Path, **knobs: Any) -> No
         *("fp32", "bf16", "bf16_pure", "bf16_dual"),
     ],
 )
-def test_a_resumed_run_equals_an_undisturbed_one(
+def test_resumed_run_equals_uninterrupted_run(
     precision: PrecisionName, model: Path, tmp_path: Path
 ) -> None:
     assert_equal_after(7, model, tmp_path, precision=precision)
 
 
-def test_a_resumed_adapter_equals_an_undisturbed_one(model: Path, tmp_path: Path) -> None:
+def test_resumed_adapter_run_equals_uninterrupted_run(model: Path, tmp_path: Path) -> None:
     assert_equal_after(7, model, tmp_path, **LORA)
 
 
 @pytest.mark.parametrize("order", ["random", "sequential"])
-def test_every_order_of_examples_goes_on(order: str, model: Path, tmp_path: Path) -> None:
+def test_resume_is_exact_for_every_sampling_strategy(
+    order: str, model: Path, tmp_path: Path
+) -> None:
     assert_equal_after(7, model, tmp_path, **LORA, optimisation__train_sampling_strategy=order)
 
 
 @pytest.mark.parametrize("optim", ["adafactor", "sgd"])
-def test_every_optimizer_goes_on(optim: str, model: Path, tmp_path: Path) -> None:
+def test_resume_is_exact_for_every_optimizer(optim: str, model: Path, tmp_path: Path) -> None:
     assert_equal_after(3, model, tmp_path, precision="fp32", optimisation__optim=optim)
 
 
 @pytest.mark.parametrize("step", [5, 10, 12], ids=["one epoch", "two epochs", "all"])
-def test_an_epoch_that_was_whole_is_not_begun_again(step: int, model: Path, tmp_path: Path) -> None:
+def test_resume_at_epoch_end_equals_uninterrupted_run(
+    step: int, model: Path, tmp_path: Path
+) -> None:
     assert_equal_after(step, model, tmp_path, **LORA)
 
 
-def test_saving_leaves_no_trace_in_training(model: Path, tmp_path: Path) -> None:
+def test_saving_checkpoints_does_not_change_training(model: Path, tmp_path: Path) -> None:
     without = tiny.train(tmp_path / "without", model, **STEPS, **LORA)
     saved = tiny.train(tmp_path / "saved", model, **STEPS, **LORA, **SAVED)
 
@@ -83,9 +87,7 @@ def test_saving_leaves_no_trace_in_training(model: Path, tmp_path: Path) -> None
     assert tiny.events_of(without, Checkpointed) == []
 
 
-def test_a_resumed_run_tells_its_stages_and_keeps_the_first_answers(
-    model: Path, tmp_path: Path
-) -> None:
+def test_resumed_run_reports_phases_and_keeps_initial_samples(model: Path, tmp_path: Path) -> None:
     whole = tiny.train(tmp_path / "whole", model, **SAVED, samples__prompts=1)
     again = resumed_runs.interrupt_run(whole, 2, tmp_path / "again")
     before = len(again.events.read()[0])
@@ -113,7 +115,7 @@ def test_a_resumed_run_tells_its_stages_and_keeps_the_first_answers(
     assert tiny.events_of(again, Started)[0].resolved == tiny.events_of(again, Started)[1].resolved
 
 
-def test_a_run_stopped_early_goes_on_to_the_same_best_weights(model: Path, tmp_path: Path) -> None:
+def test_resumed_early_stopping_run_keeps_same_best_weights(model: Path, tmp_path: Path) -> None:
     knobs: dict[str, Any] = {
         "precision": "fp32",
         "optimisation__learning_rate": 0.3,
@@ -131,7 +133,7 @@ def test_a_run_stopped_early_goes_on_to_the_same_best_weights(model: Path, tmp_p
     assert resumed_runs.bits(again) == resumed_runs.bits(whole)
 
 
-def test_the_best_checkpoint_outlives_newer_ones(model: Path, tmp_path: Path) -> None:
+def test_best_checkpoint_is_kept_beside_newest(model: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run",
         model,
@@ -151,7 +153,7 @@ def test_the_best_checkpoint_outlives_newer_ones(model: Path, tmp_path: Path) ->
     assert tiny.events_of(run, Finished)[0].metrics["eval_loss"] == min(measured)
 
 
-def test_only_the_newest_checkpoints_are_kept_and_none_after_success(
+def test_only_newest_checkpoints_are_kept_and_none_after_success(
     model: Path, tmp_path: Path
 ) -> None:
     kept: dict[str, Any] = {"checkpoints__save_steps": 1, "optimisation__max_steps": 4}
@@ -187,7 +189,7 @@ def cut_short(file: Path) -> None:
     ],
     ids=["a flipped bit", "a truncated file", "a missing optimizer", "a changed manifest"],
 )
-def test_a_broken_checkpoint_is_told_of_and_the_one_before_is_taken(
+def test_resume_skips_broken_checkpoint_and_uses_previous(
     name: str,
     harm: Callable[[Path], None],
     why: str,
@@ -207,7 +209,7 @@ def test_a_broken_checkpoint_is_told_of_and_the_one_before_is_taken(
     assert resumed_runs.checkpoints(again)[0] == "broken-checkpoint-2"
 
 
-def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
+def test_full_disk_raises_one_alarm_and_run_finishes(
     model: Path, small: Path, tmp_path: Path
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp32", **SAVED)
@@ -225,7 +227,7 @@ def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
     assert isinstance(tiny.last_event(run), Finished)
 
 
-def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path) -> None:
+def test_resume_ignores_checkpoints_of_other_recipe(model: Path, tmp_path: Path) -> None:
     whole = tiny.train(tmp_path / "whole", model, **SAVED)
     again = resumed_runs.interrupt_run(whole, 2, tmp_path / "again")
     text = again.recipe.read_text(encoding="utf-8")
@@ -239,7 +241,7 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path
     }
 
 
-def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_path: Path) -> None:
+def test_run_resumes_with_smaller_batches(model: Path, tmp_path: Path) -> None:
     """As after memory ran out: half the batch, twice as many to an update, nothing lost."""
     wide = {
         "optimisation__max_steps": 12,
@@ -275,7 +277,7 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
     )
 
 
-def test_a_run_told_to_begin_anew_takes_no_old_checkpoint(model: Path, tmp_path: Path) -> None:
+def test_restarted_run_ignores_old_checkpoints(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, **SAVED)
 
     execute_run(run.root, StopHandler())
@@ -285,7 +287,7 @@ def test_a_run_told_to_begin_anew_takes_no_old_checkpoint(model: Path, tmp_path:
 
 
 @pytest.mark.parametrize(("asked", "kind"), [("pause", "paused"), ("keep", "stopped")])
-def test_a_run_asked_before_it_began_leaves_with_nothing(
+def test_run_stopped_before_start_leaves_no_artifacts(
     asked: RunCommand, kind: str, model: Path, tmp_path: Path
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model)

@@ -56,38 +56,38 @@ def learnt_with(template: str, choice: str = "model") -> list[str]:
     [tiny.WITH_MARKS, tiny.WITHOUT_MARKS, MARKS_WITHOUT_END],
     ids=["marks", "none", "short"],
 )
-def test_answers_and_their_ends_are_learnt(template: str) -> None:
+def test_loss_covers_answers_and_their_end_tokens(template: str) -> None:
     assert learnt_with(template) == ["Hi!<|im_end|>", "3 <b>three</b><|im_end|>"]
 
 
 @pytest.mark.parametrize(("choice", "space"), [("chatml", ""), ("plain", " ")])
-def test_our_own_templates_teach_the_same(choice: str, space: str) -> None:
+def test_built_in_templates_train_on_answers(choice: str, space: str) -> None:
     assert learnt_with("", choice) == [f"{space}Hi!<|im_end|>", f"{space}3 <b>three</b><|im_end|>"]
 
 
-def test_what_is_only_written_after_a_prompt_is_not_mistaken_for_text() -> None:
+def test_generation_prompt_prefix_does_not_shift_answer_spans() -> None:
     assert learnt_with(THINKING) == ["Hi!<|im_end|>", "\n</think>\n3 <b>three</b><|im_end|>"]
 
 
-def test_a_template_that_ends_nothing_is_given_an_end() -> None:
+def test_end_token_is_added_when_template_has_none() -> None:
     assert learnt_with(NO_END_AT_ALL) == ["Hi!\n", "3 <b>three</b>\n<|im_end|>"]
 
 
-def test_a_model_without_a_template_says_so() -> None:
+def test_model_without_chat_template_is_rejected() -> None:
     with pytest.raises(TrainingError) as caught:
         chat_templates.set_chat_template(tiny.tokenizer(""), "model")
 
     assert caught.value.code == "no_chat_template"
 
 
-def test_a_refusing_template_is_told_in_its_own_words() -> None:
+def test_template_error_message_is_passed_on() -> None:
     reader = tiny.tokenizer("{{ raise_exception('Roles must alternate') }}")
 
     with pytest.raises(TrainingError, match="Roles must alternate"):
         chat_templates.ChatTemplate(reader)
 
 
-def test_answers_end_at_the_end_of_a_turn() -> None:
+def test_stop_token_is_end_of_turn_token() -> None:
     reader = tiny.tokenizer()
 
     assert chat_templates.ChatTemplate(reader).stop_tokens == [
@@ -96,7 +96,7 @@ def test_answers_end_at_the_end_of_a_turn() -> None:
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
-def test_reasoning_is_learnt_where_the_template_writes_it(key: str) -> None:
+def test_reasoning_is_trained_on_when_template_renders_it(key: str) -> None:
     answer = {"role": "assistant", "content": "3", "reasoning_content": "One more than 2."}
     found = to_sft_example({"messages": [{"role": "user", "content": "1 + 2?"}, answer]})
     assert found is not None

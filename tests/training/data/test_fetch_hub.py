@@ -86,7 +86,9 @@ def refusal(told: dict[str, Any] | Failed) -> str:
     return told.message
 
 
-def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: HubServer, folder: TaskDir) -> None:
+def test_single_file_is_unchanged_and_its_commit_is_recorded(
+    hub: HubServer, folder: TaskDir
+) -> None:
     repo = hub.dataset("acme/rows", {"data/train.jsonl": ROWS, "README.md": b"# Rows"})
     first = repo.names["main"]
     repo.push({"data/train.jsonl": ROWS.upper()})
@@ -98,7 +100,7 @@ def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: HubServer, folder: 
     assert told["sha256"] == hashlib.sha256(ROWS).hexdigest()
 
 
-def test_several_files_of_a_part_are_put_together(hub: HubServer, folder: TaskDir) -> None:
+def test_several_files_of_split_are_combined(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", FILES)
     filename, rows = content(folder, fetch(hub, folder, config="english", split="train"))
 
@@ -108,7 +110,7 @@ def test_several_files_of_a_part_are_put_together(hub: HubServer, folder: TaskDi
     )
 
 
-def test_what_measures_a_split_comes_along_with_it(hub: HubServer, folder: TaskDir) -> None:
+def test_evaluation_split_is_fetched_with_train_split(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", FILES)
     told = fetch(hub, folder, config="english")
     filename, found = content(folder, told)
@@ -123,7 +125,7 @@ def test_what_measures_a_split_comes_along_with_it(hub: HubServer, folder: TaskD
     assert told["arrival"]["detected"]["mapping"]["split"]["kind"] == "file"
 
 
-def test_files_of_several_formats_become_json_lines(hub: HubServer, folder: TaskDir) -> None:
+def test_files_of_mixed_formats_are_converted_to_jsonl(hub: HubServer, folder: TaskDir) -> None:
     card = b"---\nconfigs:\n- config_name: default\n  data_files: [a.jsonl, b.json]\n---\n"
     row = b'{"prompt": "a", "completion": "b"}\n'
     hub.dataset("acme/rows", {"README.md": card, "a.jsonl": row, "b.json": b"[" + row + b"]"})
@@ -132,7 +134,7 @@ def test_files_of_several_formats_become_json_lines(hub: HubServer, folder: Task
     assert (filename, members(found)) == ("rows-train.zip", {"train.jsonl": row * 2})
 
 
-def test_files_of_splits_stay_as_they_are(hub: HubServer, folder: TaskDir) -> None:
+def test_split_files_keep_their_format(hub: HubServer, folder: TaskDir) -> None:
     names = ("data/train.csv", "data/validation.csv", "data/test.csv")
     hub.dataset("acme/rows", {name: f"prompt,completion\na,{name}\n".encode() for name in names})
     filename, found = content(folder, fetch(hub, folder))
@@ -144,28 +146,28 @@ def test_files_of_splits_stay_as_they_are(hub: HubServer, folder: TaskDir) -> No
     }
 
 
-def test_a_split_is_chosen_by_its_name(hub: HubServer, folder: TaskDir) -> None:
+def test_split_is_selected_by_name(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", FILES)
 
     told = fetch(hub, folder, config="english", split="test")
     assert content(folder, told) == ("test.jsonl", FILES["test.jsonl"])
 
 
-def test_a_cut_is_no_failure(hub: HubServer, folder: TaskDir) -> None:
+def test_interrupted_download_still_succeeds(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS})
     hub.cuts["train.jsonl"] = 5000
 
     assert content(folder, fetch(hub, folder)) == ("train.jsonl", ROWS)
 
 
-def test_what_comes_otherwise_than_the_hub_says_is_refused(hub: HubServer, folder: TaskDir) -> None:
+def test_file_with_wrong_checksum_is_rejected(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS})
     hub.wrong.add("train.jsonl")
 
     assert refusal(fetch(hub, folder)) == "train.jsonl does not match its checksum on the hub."
 
 
-def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: TaskDir) -> None:
+def test_gated_dataset_requires_token_with_access(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS}).gated = "manual"
     without = fetch(hub, folder)
     told = fetch(hub, folder, token=hub.token)
@@ -207,7 +209,7 @@ def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: Tas
         ),
     ],
 )
-def test_what_cannot_be_had_is_told_in_words(
+def test_unavailable_dataset_fails_with_clear_message(
     hub: HubServer, folder: TaskDir, files: Files, source: dict[str, str], says: str
 ) -> None:
     hub.dataset("acme/rows", files)
@@ -215,7 +217,7 @@ def test_what_cannot_be_had_is_told_in_words(
     assert refusal(fetch(hub, folder, **source)) == says
 
 
-def test_a_hub_that_cannot_be_reached_is_told_in_words(hub: HubServer, folder: TaskDir) -> None:
+def test_unreachable_hub_is_reported(hub: HubServer, folder: TaskDir) -> None:
     hub.url = "http://127.0.0.1:9"
 
     assert refusal(fetch(hub, folder)) == (

@@ -180,7 +180,7 @@ def train(client: TestClient, engine: Engine, settings: Settings, dataset: str) 
 
 
 @pytest.mark.parametrize("filename", FILES)
-def test_a_file_is_brought_with_one_press_and_trained_on(
+def test_imported_file_can_be_trained_on(
     client: TestClient, engine: Engine, settings: Settings, filename: str
 ) -> None:
     content, expected = FILES[filename]

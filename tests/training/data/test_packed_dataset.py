@@ -87,7 +87,7 @@ def taught(folder: Path, config: PreTrainedConfig, attention: str, size: int) ->
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", APART)
-def test_packed_rows_teach_what_they_teach_one_by_one(
+def test_packed_rows_give_same_training_as_single_rows(
     family: str, attention: str, tmp_path: Path
 ) -> None:
     together = taught(tmp_path / "packed", APART[family], attention, 2)
@@ -98,7 +98,7 @@ def test_packed_rows_teach_what_they_teach_one_by_one(
 
 
 @pytest.mark.parametrize("family", APART)
-def test_a_model_that_keeps_rows_apart_may_read_them_packed(family: str) -> None:
+def test_model_that_isolates_rows_passes_contamination_check(family: str) -> None:
     model = AutoModelForCausalLM.from_config(APART[family]).train()
 
     packed_dataset.refuse_cross_contamination(model)
@@ -108,7 +108,7 @@ def test_a_model_that_keeps_rows_apart_may_read_them_packed(family: str) -> None
 
 
 @pytest.mark.parametrize("family", MIXING)
-def test_a_run_of_a_model_that_would_mix_rows_is_refused(family: str, tmp_path: Path) -> None:
+def test_packing_is_rejected_for_model_that_mixes_rows(family: str, tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", MIXING[family])
 
     ended = tiny.last_event(tiny.train(tmp_path / "run", model, **PACKED))
@@ -122,7 +122,7 @@ def test_a_run_of_a_model_that_would_mix_rows_is_refused(family: str, tmp_path: 
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_pure", "fp16", "fp8"])
-def test_no_number_format_is_taken_for_mixing(precision: str, tmp_path: Path) -> None:
+def test_packed_run_finishes_in_every_precision(precision: str, tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
 
     run = tiny.train(tmp_path / "run", model, precision=precision, **PACKED)
@@ -130,7 +130,7 @@ def test_no_number_format_is_taken_for_mixing(precision: str, tmp_path: Path) ->
     assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
 
 
-def test_a_run_tells_how_many_examples_its_rows_became(tmp_path: Path) -> None:
+def test_packed_run_reports_row_and_example_counts(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
     changes = {"optimisation__max_steps": None, "optimisation__num_train_epochs": 2.0}
     run = tiny.train(tmp_path / "run", model, **PACKED, **changes)
@@ -146,7 +146,7 @@ def test_a_run_tells_how_many_examples_its_rows_became(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("judged", [False, True])
-def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Path) -> None:  # noqa: FBT001 -- a case
+def test_packing_preview_matches_training_packs(judged: bool, tmp_path: Path) -> None:  # noqa: FBT001 -- a case
     rows = tiny.rows()
     if judged:
         rows = [row | {"label": number % 3 > 0} for number, row in enumerate(rows)]
@@ -177,14 +177,14 @@ def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Pat
     assert sizes.held == [row.number for row in job.validation.rows]
 
 
-def test_a_packed_run_goes_on_to_the_last_bit(tmp_path: Path) -> None:
+def test_resumed_packed_run_equals_uninterrupted_run(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
 
     assert_equal_after(7, model, tmp_path, **LORA, **PACKED)
 
 
 @pytest.mark.smoke
-def test_the_first_token_of_a_row_is_never_learnt() -> None:
+def test_first_token_of_packed_row_has_no_label() -> None:
     reader = tiny.tokenizer()
     rows = [TrainingRow(text=text, number=i) for i, text in enumerate(("One two", "Three four"), 1)]
     apart = tokenisation.tokenise(rows, None, reader, 100)
@@ -197,7 +197,7 @@ def test_the_first_token_of_a_row_is_never_learnt() -> None:
     assert torch.equal(shared["labels"] == IGNORE_INDEX, starts)
 
 
-def test_padding_is_one_more_row() -> None:
+def test_padding_has_its_own_position_ids() -> None:
     long, short = ({"input_ids": torch.arange(n), "labels": torch.arange(n)} for n in (3, 2))
     examples = packed_dataset.PackedDataset([long, short], [[0, 1], [1]])
 

@@ -33,7 +33,7 @@ def row(text: str) -> TrainingRow:
     return TrainingRow(text=text, number=1)
 
 
-def test_every_token_behind_the_first_is_learnt_up_to_an_end() -> None:
+def test_every_text_token_after_first_is_trained_on() -> None:
     reader = with_bos()
 
     (only,) = tokenisation.row_tensors(
@@ -44,7 +44,7 @@ def test_every_token_behind_the_first_is_learnt_up_to_an_end() -> None:
     assert only["labels"].tolist() == [IGNORE_INDEX, *only["input_ids"].tolist()[1:]]
 
 
-def test_a_text_that_was_ended_is_not_ended_twice() -> None:
+def test_end_token_is_not_added_twice() -> None:
     reader = tiny.tokenizer("")
 
     (only,) = tokenisation.row_tensors(
@@ -54,7 +54,7 @@ def test_a_text_that_was_ended_is_not_ended_twice() -> None:
     assert reader.decode(only["input_ids"]) == "plus<|im_end|>"
 
 
-def test_a_long_text_is_cut_at_the_very_token() -> None:
+def test_long_text_is_truncated_at_exact_token() -> None:
     reader = tiny.tokenizer("")
     (whole,) = tokenisation.row_tensors(
         tokenisation.tokenise([row("plus is " * 9)], None, reader, 1000).data
@@ -66,7 +66,7 @@ def test_a_long_text_is_cut_at_the_very_token() -> None:
     assert tokenisation.row_tensors(cut.data)[0]["labels"].tolist() == whole["labels"].tolist()[:7]
 
 
-def test_what_is_judged_bad_and_what_was_rejected_are_not_learnt(tmp_path: Path) -> None:
+def test_bad_and_rejected_answers_are_not_trained_on(tmp_path: Path) -> None:
     asked, good = {"role": "user", "content": "1?"}, {"role": "assistant", "content": "One."}
     bad = {"role": "assistant", "content": "Two."}
     path = tiny.write_rows(
@@ -96,7 +96,7 @@ def test_what_is_judged_bad_and_what_was_rejected_are_not_learnt(tmp_path: Path)
         (["text"], "it has no list of turns called messages"),
     ],
 )
-def test_a_row_that_is_none_says_why(tmp_path: Path, row: object, flaw: str) -> None:
+def test_invalid_row_error_gives_reason(tmp_path: Path, row: object, flaw: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row), encoding="utf-8")
 
@@ -109,7 +109,7 @@ def test_a_row_that_is_none_says_why(tmp_path: Path, row: object, flaw: str) -> 
 
 
 @pytest.mark.slow
-def test_a_base_model_without_a_template_learns_text(tmp_path: Path, model: Path) -> None:
+def test_base_model_without_template_trains_on_text(tmp_path: Path, model: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
     for file in model.iterdir():

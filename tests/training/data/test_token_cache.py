@@ -50,7 +50,7 @@ def tensors(examples: Examples) -> list[dict[str, torch.Tensor]]:
     return tokenisation.row_tensors(examples.data)
 
 
-def test_what_was_made_is_found_again(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_cached_examples_are_reused(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     cache = TokenCache(tmp_path / "cache")
     first = cache.get_or_make("key", rows(), lambda: made(rows(), tokenizer))
     again = cache.get_or_make("key", rows(), never)
@@ -60,7 +60,7 @@ def test_what_was_made_is_found_again(tmp_path: Path, tokenizer: PreTrainedToken
     assert [part.name for part in cache.folder.iterdir()] == ["key.arrow"]
 
 
-def test_a_run_from_the_cache_equals_one_without(model: Path, tmp_path: Path) -> None:
+def test_cached_run_equals_uncached_run(model: Path, tmp_path: Path) -> None:
     runs = [tiny.write_run(tmp_path / name, model) for name in ("without", "makes", "finds")]
     for run in runs[1:]:
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def test_a_run_from_the_cache_equals_one_without(model: Path, tmp_path: Path) ->
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_all_that_decides_is_in_the_key(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_cache_key_depends_on_rows_length_and_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     marked, other = tiny.tokenizer(tiny.WITH_MARKS), tiny.tokenizer()
     other.add_special_tokens({"bos_token": "<|im_start|>"})
     keys = [
@@ -89,7 +89,7 @@ def test_all_that_decides_is_in_the_key(tokenizer: PreTrainedTokenizerBase) -> N
     assert cache_key(rows(), tiny.tokenizer(), LENGTH) == keys[0]
 
 
-def test_a_broken_file_is_made_anew(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_broken_cache_file_is_rebuilt(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     cache = TokenCache(tmp_path)
     whole = cache.get_or_make("key", rows(), lambda: made(rows(), tokenizer))
     path = tmp_path / "key.arrow"
@@ -100,9 +100,7 @@ def test_a_broken_file_is_made_anew(tmp_path: Path, tokenizer: PreTrainedTokeniz
     assert plain(cache.get_or_make("key", rows(), never)) == plain(whole)
 
 
-def test_a_cache_that_cannot_be_written_ends_no_run(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_unwritable_cache_does_not_fail(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be", encoding="utf-8")
 
     found = TokenCache(tmp_path / "cache").get_or_make(
@@ -111,7 +109,7 @@ def test_a_cache_that_cannot_be_written_ends_no_run(
     assert plain(found) == plain(made(rows(), tokenizer))
 
 
-def test_what_was_not_used_for_longest_goes_first(
+def test_least_recently_used_entry_is_evicted_first(
     tmp_path: Path, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     examples = made(rows(), tokenizer)

@@ -60,7 +60,7 @@ def trained(path: Path, at: int) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.parametrize("rows", [ROWS, TEXTS])
-def test_every_cut_leaves_what_training_would(
+def test_truncation_stats_match_training_at_every_length(
     tmp_path: Path, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     rows = [row for row in rows if row.get("messages") != [turn("user", "Nobody answers.")]]
@@ -77,13 +77,13 @@ def left(lost: Truncation, found: PartStats) -> tuple[int, int, int, int]:
     return lost.rows, found.tokens - lost.tokens, found.learnt - lost.learnt, lost.emptied
 
 
-def test_rows_without_anything_to_learn_are_counted_apart(tmp_path: Path) -> None:
+def test_rows_without_trainable_tokens_are_counted_separately(tmp_path: Path) -> None:
     found = counted(tmp_path, ROWS)
 
     assert (found.rows, found.unlearnt, found.left_out) == (10, 1, 1)
 
 
-def test_tokens_are_told_by_who_says_them(tmp_path: Path) -> None:
+def test_tokens_are_counted_per_role(tmp_path: Path) -> None:
     reader = tiny.tokenizer()
     found = counted(tmp_path, ROWS[7:8])
 
@@ -101,13 +101,13 @@ def test_tokens_are_told_by_who_says_them(tmp_path: Path) -> None:
     }
 
 
-def test_all_but_the_first_token_of_a_text_is_learnt(tmp_path: Path) -> None:
+def test_every_text_token_except_first_is_counted_as_trained(tmp_path: Path) -> None:
     found = counted(tmp_path, TEXTS)
 
     assert (found.roles["text"], found.learnt_roles["text"]) == (found.tokens, found.tokens - 2)
 
 
-def test_rows_that_the_template_refuses_are_told_by_reason_and_number(tmp_path: Path) -> None:
+def test_rows_rejected_by_template_are_listed_by_reason(tmp_path: Path) -> None:
     strict = (
         "{% for message in messages %}{% if message.role == 'system' %}"
         "{{ raise_exception('No system turns') }}{% endif %}{{ message.content }}{% endfor %}"
@@ -120,7 +120,7 @@ def test_rows_that_the_template_refuses_are_told_by_reason_and_number(tmp_path: 
     assert (found.rows, found.lengths.times.total()) == (2, 2)
 
 
-def test_the_longest_and_the_shortest_rows_are_told_by_number(tmp_path: Path) -> None:
+def test_longest_and_shortest_rows_are_listed_by_number(tmp_path: Path) -> None:
     found = counted(tmp_path, [{"text": "a" * size} for size in (5, 900, 1, 40)])
 
     assert [row.number for row in found.longest] == [2, 4, 1, 3]

@@ -21,7 +21,7 @@ def tokenised(rows: list[TrainingRow], max_length: int = 100) -> tokenisation.Ex
     return tokenisation.tokenise(rows, ChatTemplate(reader), reader, max_length)
 
 
-def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
+def test_rows_without_answer_within_limit_are_dropped_and_counted() -> None:
     unanswered = TrainingRow(messages=[{"role": "user", "content": "Anybody?"}])
     endless = TrainingRow(
         messages=[
@@ -35,7 +35,7 @@ def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
     assert (len(examples.rows), examples.dropped, examples.truncated) == (3, 2, 1)
 
 
-def test_a_long_row_is_cut_and_counted() -> None:
+def test_long_rows_are_truncated_and_counted() -> None:
     whole = tokenised(conversations(2))
     length = len(tokenisation.row_tensors(whole.data)[0]["labels"])
 
@@ -44,7 +44,7 @@ def test_a_long_row_is_cut_and_counted() -> None:
     assert (cut.truncated, cut.dropped, cut.tokens) == (2, 0, 2 * (length - 2))
 
 
-def test_the_same_seed_holds_back_the_same_rows() -> None:
+def test_same_seed_gives_same_validation_rows() -> None:
     rows = conversations(20)
 
     assert split_rows(rows, 0.1, seed=1) == split_rows(rows, 0.1, seed=1)
@@ -52,18 +52,18 @@ def test_the_same_seed_holds_back_the_same_rows() -> None:
     assert split_rows(rows, 0.1, seed=1) != split_rows(rows, 0.1, seed=2)
 
 
-def test_one_row_is_always_held_back() -> None:
+def test_validation_split_has_at_least_one_row() -> None:
     assert [len(part) for part in split_rows(conversations(3), 0.01, seed=1)] == [2, 1]
 
 
-def test_a_single_row_cannot_be_split() -> None:
+def test_splitting_single_row_is_rejected() -> None:
     with pytest.raises(TrainingError) as caught:
         split_rows(conversations(1), 0.1, seed=1)
 
     assert caught.value.code == "too_few_rows"
 
 
-def test_a_broken_line_is_named(tmp_path: Path) -> None:
+def test_invalid_row_error_names_row_and_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"messages": []}\n{"text": 1}\n', encoding="utf-8")
 
@@ -79,7 +79,7 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_batch_is_padded_on_the_right() -> None:
+def test_batches_are_padded_on_right() -> None:
     short = {"input_ids": torch.tensor([5]), "labels": torch.tensor([5])}
     long = {"input_ids": torch.tensor([7, 8]), "labels": torch.tensor([-100, 8])}
 

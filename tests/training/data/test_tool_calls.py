@@ -50,7 +50,7 @@ def learnt(template: str, rows: list[TrainingRow], choice: str = "model") -> lis
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])
-def test_a_call_and_the_mark_that_ends_it_are_learnt(family: str) -> None:
+def test_tool_call_and_its_end_token_are_trained_on(family: str) -> None:
     (stretches,) = learnt(of_family(family), [row(TALK, [TOOL])])
 
     call, answer = (stretch.split("</think>")[-1].strip() for stretch in stretches)
@@ -58,13 +58,13 @@ def test_a_call_and_the_mark_that_ends_it_are_learnt(family: str) -> None:
     assert answer == "It is 1.<|im_end|>"
 
 
-def test_a_template_that_joins_strings_is_given_arguments_as_a_string() -> None:
+def test_tool_arguments_are_strings_when_template_concatenates_them() -> None:
     (stretches,) = learnt(of_family("deepseekv3"), [row(TALK)])
 
     assert '```json\n{"one": 1}\n```' in stretches[0]
 
 
-def test_a_template_of_ours_writes_tools_and_calls() -> None:
+def test_built_in_template_renders_tools_and_calls() -> None:
     reader = tiny.tokenizer("")
     chat_templates.set_chat_template(reader, "chatml")
 
@@ -85,7 +85,7 @@ def test_a_template_of_ours_writes_tools_and_calls() -> None:
     ],
     ids=["calls", "definitions"],
 )
-def test_a_template_that_would_leave_tools_out_refuses_the_row(
+def test_row_with_tools_is_rejected_when_template_omits_them(
     rows: list[TrainingRow], lack: str
 ) -> None:
     with pytest.raises(TrainingError) as caught:
@@ -97,7 +97,7 @@ def test_a_template_that_would_leave_tools_out_refuses_the_row(
     )
 
 
-def test_a_refusal_in_the_templates_own_words_names_the_row() -> None:
+def test_template_rejection_names_row() -> None:
     twice: list[dict[str, Any]] = [TALK[0], TALK[1] | {"tool_calls": [CALL, CALL]}, TALK[3]]
 
     with pytest.raises(TrainingError, match=r"Row 7 .* only supports single tool-calls at once"):
@@ -105,7 +105,7 @@ def test_a_refusal_in_the_templates_own_words_names_the_row() -> None:
 
 
 @pytest.mark.parametrize("template", [tiny.WITH_MARKS, tiny.WITHOUT_MARKS], ids=["marks", "none"])
-def test_an_answer_of_weight_0_is_read_and_not_learnt(template: str) -> None:
+def test_answer_with_weight_0_is_not_trained_on(template: str) -> None:
     talk: list[dict[str, Any]] = [
         {"role": "user", "content": "Hello?"},
         {"role": "assistant", "content": "Go away.", "weight": 0},
@@ -118,7 +118,7 @@ def test_an_answer_of_weight_0_is_read_and_not_learnt(template: str) -> None:
     assert learnt(template, [row(talk)]) == [["Hi!<|im_end|>"]]
 
 
-def test_marks_in_pieces_keep_an_answer_of_weight_0_out() -> None:
+def test_weight_0_answer_is_excluded_with_split_generation_marks() -> None:
     """Some templates mark a thought and its answer apart."""
     pieces = tiny.WITH_MARKS.replace(
         "{% generation %}", "{% generation %}{{ 'So: ' }}{% endgeneration %}{% generation %}"

@@ -32,38 +32,38 @@ def converted(folder: Path, to: torch.dtype, limit: int, **tensors: Tensor) -> C
     )
 
 
-def test_what_float16_cannot_hold_is_counted() -> None:
+def test_float16_overflow_is_counted() -> None:
     told = changed(torch.tensor([70000.0, -70000.0, 65519.0, 1.0]), torch.float16)
 
     assert (told["overflowed_weights"], told["changed_weights"]) == (2, 1)
     assert told["max_relative_change"] == pytest.approx((65519 - 65504) / 65519)
 
 
-def test_bfloat16_holds_what_float16_cannot() -> None:
+def test_bfloat16_does_not_overflow_where_float16_does() -> None:
     assert changed(torch.tensor([70000.0, 1e38]), torch.bfloat16)["overflowed_weights"] == 0
 
 
-def test_what_becomes_zero_is_counted_and_has_changed_by_all_of_itself() -> None:
+def test_underflowed_weights_count_as_full_relative_change() -> None:
     told = changed(torch.tensor([2.0**-24, 2.0**-25, -(2.0**-26), 0.0]), torch.float16)
 
     assert (told["underflowed_weights"], told["max_relative_change"]) == (2, 1.0)
     assert told["mean_relative_change"] == pytest.approx(2 / 3)
 
 
-def test_subnormal_numbers_lose_digits_and_are_no_zeros() -> None:
+def test_subnormal_numbers_lose_precision_but_do_not_underflow() -> None:
     told = changed(torch.tensor([1.5 * 2.0**-24, 3.25 * 2.0**-24]), torch.float16)
 
     assert told["underflowed_weights"] == 0
     assert told["max_relative_change"] == pytest.approx(0.5 / 1.5)
 
 
-def test_a_weight_that_was_no_number_is_no_loss_of_the_conversion() -> None:
+def test_nonfinite_source_weights_are_not_counted_as_conversion_loss() -> None:
     told = changed(torch.tensor([math.nan, math.inf, 1.0]), torch.float16)
 
     assert (told["weights"], told["overflowed_weights"], told["max_relative_change"]) == (3, 0, 0.0)
 
 
-def test_the_mean_change_is_what_theory_says() -> None:
+def test_mean_relative_change_matches_theory() -> None:
     # Rounding to 8 bits errs by 2**-9 of the power of two on average; over weights whose logarithm
     # is spread evenly, 1 / mantissa is 1 / (2 ln 2) on average.
     weights = torch.logspace(-10, 10, 200_001, base=2, dtype=torch.float32)
@@ -74,7 +74,7 @@ def test_the_mean_change_is_what_theory_says() -> None:
     assert told["max_relative_change"] == pytest.approx(2**-8 / (1 + 2**-8), rel=0.01)
 
 
-def test_pieces_add_up_to_the_whole() -> None:
+def test_chunked_stats_equal_stats_of_whole_tensor() -> None:
     weights = torch.linspace(-3, 70000, 1001)
     pieces = ConversionStats(chunk_weights=100)
     pieces.add(weights, weights.half())
@@ -82,7 +82,7 @@ def test_pieces_add_up_to_the_whole() -> None:
     assert pieces.metrics() == pytest.approx(changed(weights, torch.float16))
 
 
-def test_large_weights_are_written_in_parts_with_an_index(tmp_path: Path) -> None:
+def test_large_weights_are_written_as_shards_with_index(tmp_path: Path) -> None:
     one, two = torch.full((4, 4), 1.5), torch.full((4, 4), 2.5)
     converted(tmp_path, torch.bfloat16, 32, one=one, two=two)
 
@@ -96,7 +96,7 @@ def test_large_weights_are_written_in_parts_with_an_index(tmp_path: Path) -> Non
     assert (written.dtype, written.float().equal(two)) == (torch.bfloat16, True)
 
 
-def test_whole_numbers_and_kept_weights_stay_as_they_are(tmp_path: Path) -> None:
+def test_integer_and_kept_tensors_are_not_converted(tmp_path: Path) -> None:
     kept, places = torch.tensor([1.0000001]), torch.arange(3)
     change = converted(tmp_path, torch.float16, 10**6, kept=kept, places=places)
 
@@ -105,7 +105,7 @@ def test_whole_numbers_and_kept_weights_stay_as_they_are(tmp_path: Path) -> None
     assert (change.weights, change.kept) == (1, 1)
 
 
-def test_what_a_family_wants_in_float32_is_kept_so() -> None:
+def test_weights_required_in_float32_are_kept_in_float32() -> None:
     config = RwkvConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, context_length=8)
     names = dict(AutoModelForCausalLM.from_config(config).named_parameters())
     keep = dtype_conversion.float32_filter(config, torch.float16)
@@ -114,7 +114,7 @@ def test_what_a_family_wants_in_float32_is_kept_so() -> None:
     assert kept == {"time_decay", "time_first"}
 
 
-def test_a_plain_family_keeps_nothing_wide() -> None:
+def test_llama_keeps_no_weight_in_float32() -> None:
     names = dict(AutoModelForCausalLM.from_config(tiny.llama()).named_parameters())
     keep = dtype_conversion.float32_filter(tiny.llama(), torch.float16)
 

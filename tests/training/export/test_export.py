@@ -81,7 +81,7 @@ def as_trained(run: RunDir) -> torch.Tensor:
     return logits(PeftModel.from_pretrained(base, run.artifacts))
 
 
-def test_a_full_model_in_float32_is_the_run_s_own(full: RunDir) -> None:
+def test_full_float32_export_equals_run_model(full: RunDir) -> None:
     folder, told = exported(full, "float32", "full")
     plain = AutoModelForCausalLM.from_pretrained(folder.files)
     trained = AutoModelForCausalLM.from_pretrained(full.artifacts)
@@ -92,7 +92,7 @@ def test_a_full_model_in_float32_is_the_run_s_own(full: RunDir) -> None:
     assert {path.name for path in folder.files.iterdir()} == PLAIN
 
 
-def test_perplexity_before_is_that_of_the_run_s_last_validation(full: RunDir) -> None:
+def test_perplexity_before_export_equals_last_validation(full: RunDir) -> None:
     told = exported(full, "float32", "full")[1]
 
     loss = tiny.metric_values(full, "eval_loss")[-1]
@@ -100,7 +100,7 @@ def test_perplexity_before_is_that_of_the_run_s_last_validation(full: RunDir) ->
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_sixteen_bits_are_what_plain_transformers_loads(full: RunDir, dtype: DType) -> None:
+def test_16_bit_export_loads_in_plain_transformers(full: RunDir, dtype: DType) -> None:
     folder, told = exported(full, dtype, "full")
     plain = AutoModelForCausalLM.from_pretrained(folder.files)
 
@@ -110,7 +110,7 @@ def test_sixteen_bits_are_what_plain_transformers_loads(full: RunDir, dtype: DTy
     assert told["perplexity_after"] != told["perplexity_before"]
 
 
-def test_a_merged_model_in_float32_answers_as_the_adapter_on_its_base(lora: RunDir) -> None:
+def test_merged_float32_export_matches_adapter_on_base(lora: RunDir) -> None:
     folder, told = exported(lora, "float32", "merged")
     plain = AutoModelForCausalLM.from_pretrained(folder.files)
 
@@ -121,7 +121,7 @@ def test_a_merged_model_in_float32_answers_as_the_adapter_on_its_base(lora: RunD
 
 
 @pytest.mark.smoke
-def test_a_merged_model_is_rounded_once(lora: RunDir) -> None:
+def test_merged_export_is_rounded_only_once(lora: RunDir) -> None:
     wide = exported(lora, "float32", "merged")[0]
     narrow, told = exported(lora, "bfloat16", "merged")
 
@@ -146,7 +146,7 @@ def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return tiny.train(folder / "run", base, optimisation__max_steps=8, **knobs)
 
 
-def test_a_merged_model_is_the_one_that_was_trained(beside: RunDir) -> None:
+def test_merged_export_has_same_loss_as_trained_model(beside: RunDir) -> None:
     told = exported(beside, "float32", "merged")[1]
 
     assert told["changed_weights"] == 0
@@ -160,7 +160,7 @@ def test_a_merged_model_is_the_one_that_was_trained(beside: RunDir) -> None:
     )
 
 
-def test_merged_with_the_original_base_it_is_another_and_says_so(beside: RunDir) -> None:
+def test_merge_with_original_base_differs_and_card_warns(beside: RunDir) -> None:
     folder, told = exported(beside, "float32", "merged_original")
     trained = exported(beside, "float32", "merged")[1]
 
@@ -175,7 +175,7 @@ def test_merged_with_the_original_base_it_is_another_and_says_so(beside: RunDir)
     assert f"| loss after | {told['loss_after']:,.6g} |" in card
 
 
-def test_the_card_of_an_adapter_loads_its_base_as_it_was_trained_beside(beside: RunDir) -> None:
+def test_adapter_card_code_loads_adapter_on_base(beside: RunDir) -> None:
     folder, told = exported(beside, "float32", "adapter")
     code = (folder.files / "README.md").read_text(encoding="utf-8").split("```python\n")[1]
     spec = json.loads(beside.job.read_text(encoding="utf-8"))
@@ -187,7 +187,7 @@ def test_the_card_of_an_adapter_loads_its_base_as_it_was_trained_beside(beside: 
     assert isinstance(names["model"], PeftModel)
 
 
-def test_an_adapter_alone_loads_on_its_base(lora: RunDir) -> None:
+def test_exported_adapter_loads_on_its_base(lora: RunDir) -> None:
     folder, told = exported(lora, "bfloat16", "adapter")
     base = json.loads(lora.job.read_text(encoding="utf-8"))["model"]
     on_base = PeftModel.from_pretrained(
@@ -200,7 +200,7 @@ def test_an_adapter_alone_loads_on_its_base(lora: RunDir) -> None:
 
 
 @pytest.mark.parametrize("kind", ["merged", "adapter"])
-def test_no_file_names_a_folder_of_this_machine(lora: RunDir, kind: ExportKind) -> None:
+def test_exported_files_contain_no_local_paths(lora: RunDir, kind: ExportKind) -> None:
     folder = exported(lora, "float16", kind)[0]
 
     here = str(lora.root.parent).encode()
@@ -208,13 +208,13 @@ def test_no_file_names_a_folder_of_this_machine(lora: RunDir, kind: ExportKind) 
     assert naming == []
 
 
-def test_an_adapter_names_its_base_and_not_where_it_lies(lora: RunDir) -> None:
+def test_adapter_config_names_base_without_path(lora: RunDir) -> None:
     config = json.loads((lora.artifacts / "adapter_config.json").read_text(encoding="utf-8"))
 
     assert config["base_model_name_or_path"] == "tiny"
 
 
-def test_the_card_tells_the_format_and_the_figures(full: RunDir) -> None:
+def test_model_card_shows_format_and_metrics(full: RunDir) -> None:
     folder, told = exported(full, "bfloat16", "full")
 
     card = (folder.files / "README.md").read_text(encoding="utf-8")
@@ -223,7 +223,7 @@ def test_the_card_tells_the_format_and_the_figures(full: RunDir) -> None:
     assert f"| perplexity after | {told['perplexity_after']:,.6g} |" in card
 
 
-def test_what_overflows_is_counted_and_not_hidden(full: RunDir, tmp_path: Path) -> None:
+def test_export_counts_overflowed_weights(full: RunDir, tmp_path: Path) -> None:
     broken = RunDir(tmp_path / "run")
     broken.root.mkdir()
     for path in (full.recipe, full.job):
@@ -241,7 +241,7 @@ def test_what_overflows_is_counted_and_not_hidden(full: RunDir, tmp_path: Path) 
     assert math.isnan(told["perplexity_after"])
 
 
-def test_without_its_data_set_a_run_is_exported_unmeasured(lora: RunDir, tmp_path: Path) -> None:
+def test_export_without_dataset_skips_perplexity(lora: RunDir, tmp_path: Path) -> None:
     spec = json.loads(lora.job.read_text(encoding="utf-8"))
     moved = RunDir(tmp_path / "run")
     moved.root.mkdir()
@@ -255,7 +255,7 @@ def test_without_its_data_set_a_run_is_exported_unmeasured(lora: RunDir, tmp_pat
     assert told["changed_weights"] > 0
 
 
-def test_an_export_without_a_model_fails_in_words(full: RunDir, tmp_path: Path) -> None:
+def test_export_without_model_fails_and_leaves_no_files(full: RunDir, tmp_path: Path) -> None:
     empty = RunDir(tmp_path / "run")
     empty.artifacts.mkdir(parents=True)
     for path in (full.recipe, full.job):
@@ -267,7 +267,7 @@ def test_an_export_without_a_model_fails_in_words(full: RunDir, tmp_path: Path) 
     assert not folder.files.exists()
 
 
-def test_an_export_killed_halfway_leaves_nothing_that_looks_finished(full: RunDir) -> None:
+def test_killed_export_leaves_no_files_and_no_finished_event(full: RunDir) -> None:
     folder = laid_out(full, "bfloat16", "full")
     command = [sys.executable, "-m", "studio.runner.work_main", "export", str(folder.root)]
     with folder.log.open("wb") as log:

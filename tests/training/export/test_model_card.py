@@ -30,7 +30,7 @@ def written(base_model: str) -> str:
     return model_card.build_run_card("Sums", recipe, RESOLVED, {"eval_loss": 0.25}, [])
 
 
-def test_a_model_of_the_hub_is_linked() -> None:
+def test_card_metadata_links_hub_base_model() -> None:
     front = yaml.safe_load(written("some/model").split("---")[1])
 
     assert front == {
@@ -41,12 +41,12 @@ def test_a_model_of_the_hub_is_linked() -> None:
     }
 
 
-def test_a_folder_is_named_without_its_place() -> None:
+def test_card_names_local_model_without_path() -> None:
     text = written("/home/somebody/models/mine")
 
     assert "/home/somebody" not in text
     assert "`mine` fine-tuned" in text
 
 
-def test_results_stand_in_a_table() -> None:
+def test_card_lists_results_in_table() -> None:
     assert "| eval loss | 0.25 |" in written("some/model")

@@ -21,7 +21,7 @@ def noted(work: Callable[[AllocationLedger], None]) -> dict[str, int]:
     return ledger.peak_by_part()
 
 
-def test_the_peak_is_what_lives_at_once() -> None:
+def test_peak_counts_simultaneously_allocated_memory() -> None:
     def work(_ledger: AllocationLedger) -> None:
         first = torch.empty(KILO)
         second = first + 1
@@ -32,7 +32,7 @@ def test_the_peak_is_what_lives_at_once() -> None:
     assert noted(work) == {"activations": 2 * KILO * NUMBER}
 
 
-def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
+def test_views_and_in_place_operations_allocate_nothing() -> None:
     def work(_ledger: AllocationLedger) -> None:
         whole = torch.empty(KILO)
         whole.view(10, 100).t().add_(1)
@@ -40,7 +40,7 @@ def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
     assert noted(work) == {"activations": KILO * NUMBER}
 
 
-def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
+def test_ledger_counts_memory_of_backward_pass() -> None:
     def work(ledger: AllocationLedger) -> None:
         layer = nn.Linear(100, 10, bias=False)
         ledger.label("weights", layer.parameters())
@@ -60,7 +60,7 @@ def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
     }
 
 
-def test_a_weight_in_another_format_is_a_copy() -> None:
+def test_cast_weight_is_counted_as_copy() -> None:
     def work(ledger: AllocationLedger) -> None:
         weight = torch.empty(KILO)
         ledger.label("weights", [weight])
@@ -70,7 +70,7 @@ def test_a_weight_in_another_format_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("is_fake", [True, False])
-def test_a_mask_picks_as_many_as_there_are_answers(is_fake: bool) -> None:  # noqa: FBT001 -- a case
+def test_boolean_mask_selects_number_of_answer_tokens(is_fake: bool) -> None:  # noqa: FBT001 -- a case
     found: list[Tensor] = []
 
     def work(_ledger: AllocationLedger) -> None:

@@ -23,7 +23,7 @@ def params(tmp_path: Path, model: Path) -> dict[str, object]:
     return {"recipe": tiny.RECIPE, "job": run.job.read_text()}
 
 
-def test_a_calibration_tells_of_its_steps_and_keeps_nothing(tmp_path: Path) -> None:
+def test_calibration_returns_measurements_and_leaves_no_files(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
     folder = chore(tmp_path)
 
@@ -36,7 +36,7 @@ def test_a_calibration_tells_of_its_steps_and_keeps_nothing(tmp_path: Path) -> N
     assert list(folder.files.iterdir()) == []
 
 
-def test_a_calibration_fails_as_the_run_would(tmp_path: Path) -> None:
+def test_calibration_fails_with_same_error_as_run(tmp_path: Path) -> None:
     asked = params(tmp_path, tiny.write_model(tmp_path / "model", tiny.llama()))
     (tmp_path / "run" / "train.jsonl").write_text("{")
 

@@ -51,7 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_without_numbers_a_step_holds_what_it_holds_with_them(
+def test_simulated_step_memory_equals_real_step_memory(
     model: Path, tmp_path: Path, way: str
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **WAYS[way])
@@ -66,7 +66,7 @@ def test_without_numbers_a_step_holds_what_it_holds_with_them(
     )
 
 
-def test_weights_that_are_shared_are_counted_once(tmp_path: Path) -> None:
+def test_shared_weights_are_counted_once(tmp_path: Path) -> None:
     config = tiny.llama()
     config.tie_word_embeddings = True
     folder = tiny.write_model(tmp_path / "model", config)
@@ -88,7 +88,7 @@ def plan(run: RunDir, load: Any) -> DryRunPlan:  # noqa: ANN401 -- upstream is u
     return DryRunPlan(partial(build, recipe, job), job.mode, train, validate)
 
 
-def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
+def test_dry_run_counts_model_larger_than_memory(tmp_path: Path) -> None:
     large = tiny.llama()
     large.update({"hidden_size": 8192, "intermediate_size": 32768, "num_hidden_layers": 8})
     folder = tmp_path / "model"

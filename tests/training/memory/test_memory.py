@@ -124,7 +124,7 @@ def aspects(case: tuple[str, str, BatchShape]) -> list[object]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_what_a_layer_keeps_is_what_was_counted(case: tuple[str, str, BatchShape]) -> None:
+def test_layer_memory_formula_matches_measurement(case: tuple[str, str, BatchShape]) -> None:
     family, way, load = case
     asked = recipe(*WAYS[way])
     told = small(family, 1)
@@ -194,7 +194,7 @@ OFF = 0.15
         ),
     ],
 )
-def test_a_run_holds_what_was_estimated(
+def test_run_peak_memory_matches_estimate(
     knobs: dict[str, Any], *, is_dry: bool, middling: Path, tmp_path: Path
 ) -> None:
     """Of tensors a dry run is exact; the allocator's loss is estimated beside it as ever."""
@@ -214,7 +214,7 @@ def test_a_run_holds_what_was_estimated(
 @pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no products of 16 bits here"
 )
-def test_batches_of_many_lengths_hold_no_more_than_the_longest(tmp_path: Path) -> None:
+def test_varying_batch_lengths_do_not_grow_peak_memory(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
     one_by_one = {
         "optimisation__per_device_train_batch_size": 1,
@@ -255,7 +255,7 @@ def guess(run: RunDir, model: Path, told: dict[str, Any]) -> int:
     return found.total
 
 
-def test_the_gauge_counts_what_came_after_it() -> None:
+def test_memory_probe_counts_only_allocations_after_reset() -> None:
     gauge = MemoryProbe()
     gauge.reset()
     block = torch.ones(25_000_000)

@@ -48,7 +48,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", FAMILY_LAYERS)
-def test_a_family_holds_what_a_dry_run_counts(family: str, tmp_path: Path) -> None:
+def test_formula_matches_dry_run_for_every_family(family: str, tmp_path: Path) -> None:
     closed, exact = both(write(tmp_path, family), tmp_path, {"precision": "fp32"})
 
     assert closed.activations == pytest.approx(exact.activations, rel=0.1)
@@ -57,14 +57,14 @@ def test_a_family_holds_what_a_dry_run_counts(family: str, tmp_path: Path) -> No
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("way", WAYS)
-def test_a_mode_holds_what_a_dry_run_counts(llama: Path, tmp_path: Path, way: str) -> None:
+def test_formula_matches_dry_run_for_every_mode(llama: Path, tmp_path: Path, way: str) -> None:
     closed, exact = both(llama, tmp_path, WAYS[way])
 
     assert closed.total == pytest.approx(exact.total, rel=0.1)
 
 
 @pytest.mark.parametrize("way", REAL)
-def test_what_no_dry_run_can_follow_holds_what_real_tensors_do(
+def test_formula_matches_real_step_where_dry_run_is_impossible(
     llama: Path, tmp_path: Path, way: str
 ) -> None:
     run = tiny.write_run(tmp_path / "run", llama, **REAL[way], numerics__health=False)

@@ -89,30 +89,30 @@ def leak(config: PreTrainedConfig) -> float:
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-def test_no_later_token_reaches_back_in_a_causal_model(name: str) -> None:
+def test_later_tokens_do_not_influence_earlier_ones_in_causal_model(name: str) -> None:
     assert architectures.kind_of(CAUSAL[name].to_dict()) == "causal"
     assert leak(CAUSAL[name]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_later_tokens_reach_back_in_an_encoder(name: str) -> None:
+def test_later_tokens_influence_earlier_ones_in_encoder(name: str) -> None:
     config = encoder(name)
     assert architectures.kind_of(config.to_dict()) == "encoder"
     assert leak(config) > 1e-4
 
 
 @pytest.mark.parametrize("name", sorted(DECODABLE - OLD_STYLE))
-def test_an_encoder_made_a_decoder_is_causal(name: str) -> None:
+def test_encoder_configured_as_decoder_is_causal(name: str) -> None:
     config = encoder(name, is_decoder=True)
     assert architectures.kind_of(config.to_dict()) == "causal"
     assert leak(config) < 1e-5
 
 
-def test_the_table_has_every_family_that_is_installed() -> None:
+def test_table_lists_every_installed_family() -> None:
     assert set(CONFIG_MAPPING.keys()) - set(FAMILY_KINDS) == set()
 
 
-def test_what_is_called_causal_loads_as_such() -> None:
+def test_causal_families_have_causal_lm_class() -> None:
     loadable = {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING}
     causal = {family for family, kind in FAMILY_KINDS.items() if kind == "causal"}
     # Two names share the class of another family's config.

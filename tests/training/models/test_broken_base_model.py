@@ -38,7 +38,7 @@ def with_broken(folder: Path, value: float) -> Path:
 @pytest.mark.parametrize(
     "knobs", [LORA, FULL, LORA | {"adapter__base_dtype": "nf4"}], ids=["lora", "full", "nf4"]
 )
-def test_the_tensor_is_named_before_anything_is_trained(
+def test_nonfinite_weights_are_named_before_training(
     tmp_path: Path, value: float, knobs: dict[str, Any]
 ) -> None:
     folder = with_broken(tmp_path / "model", value)
@@ -53,13 +53,13 @@ def test_the_tensor_is_named_before_anything_is_trained(
     assert tiny.events_of(run, Sampled) == []
 
 
-def test_a_tensor_that_the_model_does_not_use_may_be_broken(tmp_path: Path) -> None:
+def test_broken_unused_tensor_is_ignored(tmp_path: Path) -> None:
     folder = changed(tmp_path / "model", **{"unused.weight": torch.full((4, 4), math.nan)})
 
     assert isinstance(tiny.last_event(tiny.train(tmp_path / "run", folder)), Finished)
 
 
-def test_files_that_lack_a_weight_are_refused(tmp_path: Path) -> None:
+def test_missing_weight_fails_run_with_its_name(tmp_path: Path) -> None:
     folder = tiny.write_model(tmp_path / "model", tiny.llama())
     weights = load_file(folder / WEIGHTS_FILE)
     del weights[UP]

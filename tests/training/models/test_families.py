@@ -58,7 +58,7 @@ ATTENTION = dict.fromkeys(FAMILIES, "sdpa") | {"rwkv": "eager", "mamba": "eager"
 # In full, test_precision_matrix trains the most different of them.
 @pytest.mark.parametrize("adapter", ["lora", "full"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_trains(family: str, adapter: str, tmp_path: Path) -> None:
+def test_model_family_trains_in_bfloat16(family: str, adapter: str, tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", FAMILIES[family])
 
     run = tiny.train(
@@ -96,9 +96,7 @@ KEEPING = Ernie4_5_MoeConfig(
     ],
     ids=lambda changes: changes["precision"],
 )
-def test_what_a_family_keeps_in_float32_is_planned_and_found(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_float32_layers_appear_in_plan_and_audit(changes: dict[str, Any], tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", KEEPING)
     run = tiny.train(tmp_path / "run", model, **changes)
 
@@ -109,7 +107,7 @@ def test_what_a_family_keeps_in_float32_is_planned_and_found(
     assert resolved["audit"]["weights"] == "bfloat16"
 
 
-def test_a_layer_that_should_be_kept_in_float32_and_is_not_stops_the_run(tmp_path: Path) -> None:
+def test_run_stops_when_float32_layer_is_in_bfloat16(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", KEEPING)
     run = tiny.write_run(tmp_path / "run", model, precision="bf16_pure")
     made = training_run.prepare(run, run.events.append, StopHandler())
@@ -119,7 +117,7 @@ def test_a_layer_that_should_be_kept_in_float32_and_is_not_stops_the_run(tmp_pat
         made.trainer.train()
 
 
-def test_no_adapter_stands_where_it_would_never_learn(tmp_path: Path) -> None:
+def test_mamba_adapter_targets_only_trainable_layers(tmp_path: Path) -> None:
     """Mamba's kernels read the weights of most layers past the layers themselves."""
     run = tiny.train(
         tmp_path / "run",
@@ -132,7 +130,7 @@ def test_no_adapter_stands_where_it_would_never_learn(tmp_path: Path) -> None:
     assert learnt == {"in_proj": True}
 
 
-def test_rwkv_is_saved_as_it_was_measured(tmp_path: Path) -> None:
+def test_saved_rwkv_model_has_same_validation_loss(tmp_path: Path) -> None:
     """Upstream divides its weights in evaluation and saves the quotient; we keep it from that."""
     model = tiny.write_model(tmp_path / "model", FAMILIES["rwkv"])
     run = tiny.train(tmp_path / "run", model, optimisation__max_steps=1)

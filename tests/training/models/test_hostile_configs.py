@@ -11,7 +11,7 @@ from studio.training.models import loader
 pytestmark = pytest.mark.slow
 
 
-def test_a_billion_layers_are_refused_and_not_tried(tmp_path: Path) -> None:
+def test_config_with_billion_layers_is_rejected(tmp_path: Path) -> None:
     told = {"model_type": "qwen2", "num_hidden_layers": 10**9}
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(TrainingError) as refused:

@@ -81,7 +81,7 @@ def answer(
     return "".join(said)
 
 
-def test_an_adapter_answers_otherwise_and_leaves_the_base_as_it_was(
+def test_adapter_changes_answers_without_changing_base(
     voices: ModelCache, base: Path, tuned: Path
 ) -> None:
     before = answer(voices, base)
@@ -94,9 +94,7 @@ def test_an_adapter_answers_otherwise_and_leaves_the_base_as_it_was(
     assert answer(ModelCache(), base, tuned) == found
 
 
-def test_an_adapter_that_was_trained_anew_is_read_anew(
-    voices: ModelCache, base: Path, tmp_path: Path
-) -> None:
+def test_retrained_adapter_is_reloaded(voices: ModelCache, base: Path, tmp_path: Path) -> None:
     folder = adapter(base, tmp_path / "tuned", 2)
     before = answer(voices, base, folder)
     adapter(base, folder, 3)
@@ -104,7 +102,7 @@ def test_an_adapter_that_was_trained_anew_is_read_anew(
     assert answer(voices, base, folder) != before
 
 
-def test_an_adapter_answers_as_it_was_at_a_step(
+def test_adapter_answers_from_checkpoint_weights(
     voices: ModelCache, base: Path, tuned: Path, tmp_path: Path
 ) -> None:
     other = adapter(base, tmp_path / "other", 4)
@@ -118,7 +116,7 @@ def test_an_adapter_answers_as_it_was_at_a_step(
     assert answer(voices, base, tuned) == ended
 
 
-def test_a_whole_model_answers_as_it_was_at_a_step(base: Path, tmp_path: Path) -> None:
+def test_full_model_answers_from_checkpoint_weights(base: Path, tmp_path: Path) -> None:
     torch.manual_seed(5)
     taught = AutoModelForCausalLM.from_pretrained(base)
     for one in taught.parameters():
@@ -134,7 +132,7 @@ def test_a_whole_model_answers_as_it_was_at_a_step(base: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("is_adapter", [True, False])
-def test_a_broken_checkpoint_is_not_asked(
+def test_broken_checkpoint_is_rejected(
     voices: ModelCache, base: Path, tuned: Path, tmp_path: Path, *, is_adapter: bool
 ) -> None:
     step = checkpoint(torch.nn.Linear(2, 2), tmp_path)
@@ -149,7 +147,7 @@ def test_a_broken_checkpoint_is_not_asked(
     assert caught.value.hint == "Choose another checkpoint, or the run's final model."
 
 
-def test_adapters_make_room_for_each_other(voices: ModelCache, base: Path, tuned: Path) -> None:
+def test_number_of_cached_adapters_is_limited(voices: ModelCache, base: Path, tuned: Path) -> None:
     found = answer(voices, base, tuned)
     for _ in range(MAX_ADAPTERS):
         # It is another one by the moment it was written.
@@ -161,7 +159,9 @@ def test_adapters_make_room_for_each_other(voices: ModelCache, base: Path, tuned
 
 
 @pytest.mark.parametrize("text", ["Plain words.", "Zwölf Boxkämpfer", "日本語 🎉 fin"])
-def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+def test_stream_emits_only_complete_characters(
+    tokenizer: PreTrainedTokenizerBase, text: str
+) -> None:
     said = TextStream(tokenizer, [], strips_start=False)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
 
@@ -171,7 +171,7 @@ def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str
     assert "�" not in "".join(parts)
 
 
-def test_a_stop_over_several_tokens_is_never_half_said(
+def test_multi_token_stop_string_is_never_partly_streamed(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     said = TextStream(tokenizer, ["</end>"], strips_start=True)

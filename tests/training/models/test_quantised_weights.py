@@ -78,7 +78,7 @@ def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_adapter_learns_beside_quantised_weights(
+def test_adapter_learns_on_quantised_base(
     runs: dict[tuple[str, str], RunDir], case: tuple[str, str]
 ) -> None:
     losses = tiny.metric_values(runs[case], "loss")
@@ -88,7 +88,7 @@ def test_an_adapter_learns_beside_quantised_weights(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_audit_found_the_quantised_plan(
+def test_audit_matches_quantised_plan(
     runs: dict[tuple[str, str], RunDir], case: tuple[str, str]
 ) -> None:
     told, (kind, mode) = resolved(runs[case]), case
@@ -108,7 +108,7 @@ def test_the_audit_found_the_quantised_plan(
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_samples_numbers_and_files_come_of_it(
+def test_quantised_run_writes_metrics_card_and_adapter(
     runs: dict[tuple[str, str], RunDir], kind: str
 ) -> None:
     run = runs[kind, "bf16"]
@@ -120,7 +120,7 @@ def test_samples_numbers_and_files_come_of_it(
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_the_adapter_is_as_good_beside_the_model_as_it_was_saved(
+def test_adapter_has_same_loss_on_original_model(
     runs: dict[tuple[str, str], RunDir], model: Path, kind: str, tmp_path: Path
 ) -> None:
     made = prepared(model, tmp_path / "run", precision="fp32")
@@ -135,7 +135,7 @@ def test_the_adapter_is_as_good_beside_the_model_as_it_was_saved(
     assert after == pytest.approx(tiny.metric_values(runs[kind, "fp32"], "eval_loss")[-1], rel=0.01)
 
 
-def test_parameters_are_counted_as_what_they_stand_for(
+def test_parameter_count_does_not_depend_on_quantisation(
     runs: dict[tuple[str, str], RunDir],
 ) -> None:
     counted = {resolved(run)["parameters"] for run in runs.values()}
@@ -145,7 +145,7 @@ def test_parameters_are_counted_as_what_they_stand_for(
 
 @pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("mode", ["bf16", "fp32"])
-def test_weights_take_what_the_plan_says(kind: str, mode: str, tmp_path: Path) -> None:
+def test_quantised_weight_size_matches_plan(kind: str, mode: str, tmp_path: Path) -> None:
     config = tiny.llama()
     config.hidden_size, config.intermediate_size = 512, 1024
     folder = tiny.write_model(tmp_path / "model", config)
@@ -160,9 +160,7 @@ def test_weights_take_what_the_plan_says(kind: str, mode: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_an_evaluation_leaves_the_gradients_as_they_were(
-    kind: str, model: Path, tmp_path: Path
-) -> None:
+def test_evaluation_does_not_change_gradients(kind: str, model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run", precision="fp32", **lora(kind))
     adapted = made.trainer.model
     tokens = torch.arange(16).reshape(2, 8)
@@ -182,7 +180,9 @@ def test_an_evaluation_leaves_the_gradients_as_they_were(
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_an_adapter_starts_with_all_its_digits(kind: str, model: Path, tmp_path: Path) -> None:
+def test_adapter_is_initialised_in_full_float32_precision(
+    kind: str, model: Path, tmp_path: Path
+) -> None:
     made = prepared(model, tmp_path / "run", precision="fp32", **lora(kind))
 
     named = made.trainer.model.named_parameters()
@@ -191,7 +191,7 @@ def test_an_adapter_starts_with_all_its_digits(kind: str, model: Path, tmp_path:
     assert not torch.equal(drawn, drawn.bfloat16().float())
 
 
-def test_a_layer_that_is_not_quantised_is_found_out(model: Path, tmp_path: Path) -> None:
+def test_audit_detects_unquantised_layer(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run", precision="bf16", **lora("nf4"))
     layer = made.trainer.model.get_base_model().model.layers[1].mlp.up_proj
     layer.base_layer = torch.nn.Linear(32, 64, bias=False, dtype=torch.bfloat16)
@@ -205,9 +205,7 @@ def test_a_layer_that_is_not_quantised_is_found_out(model: Path, tmp_path: Path)
     )
 
 
-def test_a_quantised_layer_that_computes_otherwise_is_found_out(
-    model: Path, tmp_path: Path
-) -> None:
+def test_audit_detects_wrong_compute_dtype_of_quantised_layer(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run", precision="fp32", **lora("nf4"))
     first = made.trainer.model.get_base_model().model.layers[0].self_attn.q_proj.base_layer
     first.compute_dtype = torch.bfloat16
@@ -216,7 +214,7 @@ def test_a_quantised_layer_that_computes_otherwise_is_found_out(
         made.trainer.train()
 
 
-def test_stacks_of_experts_are_found_out(tmp_path: Path) -> None:
+def test_audit_detects_unquantised_expert_stacks(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", MixtralConfig(**SIZE, num_local_experts=2))
 
     run = tiny.train(tmp_path / "run", model, precision="bf16", **lora("nf4"))
@@ -226,7 +224,7 @@ def test_stacks_of_experts_are_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("family", OTHERS)
-def test_other_families_train_quantised(family: str, kind: str, tmp_path: Path) -> None:
+def test_other_model_families_train_quantised(family: str, kind: str, tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", OTHERS[family])
 
     run = tiny.train(
@@ -238,7 +236,7 @@ def test_other_families_train_quantised(family: str, kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", QUANTISED)
-def test_the_predicted_rounding_is_the_real_one(name: str, tmp_path: Path) -> None:
+def test_predicted_quantisation_error_matches_real_error(name: str, tmp_path: Path) -> None:
     config = tiny.llama()
     config.hidden_size, config.intermediate_size = 256, 512
     folder = tiny.write_model(tmp_path / "model", config)

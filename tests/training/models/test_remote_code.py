@@ -70,16 +70,14 @@ def train(tmp_path: Path, own: Path, allowed: str) -> RunDir:
 
 
 @pytest.mark.smoke
-def test_code_that_nobody_allowed_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
+def test_remote_code_does_not_run_without_consent(tmp_path: Path, own: Path, ran: Path) -> None:
     end = tiny.last_event(train(tmp_path, own, ""))
 
     assert isinstance(end, Failed)
     assert (end.code, ran.exists()) == ("needs_remote_code", False)
 
 
-def test_code_that_was_allowed_runs_and_the_model_learns(
-    tmp_path: Path, own: Path, ran: Path
-) -> None:
+def test_allowed_remote_code_runs_and_model_trains(tmp_path: Path, own: Path, ran: Path) -> None:
     run = train(tmp_path, own, model_files.read(own).sha256)
 
     assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
@@ -87,7 +85,9 @@ def test_code_that_was_allowed_runs_and_the_model_learns(
     assert len(tiny.metric_values(run, "loss")) == 3
 
 
-def test_code_that_has_changed_since_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
+def test_remote_code_changed_after_consent_does_not_run(
+    tmp_path: Path, own: Path, ran: Path
+) -> None:
     allowed = model_files.read(own).sha256
     with (own / "modeling_own.py").open("a") as file:
         file.write("# changed\n")
@@ -97,7 +97,7 @@ def test_code_that_has_changed_since_does_not_run(tmp_path: Path, own: Path, ran
     assert (end.code, ran.exists()) == ("needs_remote_code", False)
 
 
-def test_code_of_another_repository_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
+def test_remote_code_of_other_repository_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
     config = json.loads((own / "config.json").read_text())
     config["auto_map"]["AutoModelForCausalLM"] = "evil/repo--modeling_own.OwnForCausalLM"
     (own / "config.json").write_text(json.dumps(config))
@@ -108,7 +108,7 @@ def test_code_of_another_repository_does_not_run(tmp_path: Path, own: Path, ran:
 
 
 @pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
-def test_a_kernel_that_a_config_names_is_not_fetched(
+def test_attention_kernel_named_in_config_is_not_fetched(
     tmp_path: Path, model: Path, name: str
 ) -> None:
     folder = tmp_path / "kernel"

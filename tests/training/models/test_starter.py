@@ -41,7 +41,7 @@ def folder() -> Path:
     return live_studio.starter_model()
 
 
-def test_progress_is_reported_to_the_last_step(folder: Path) -> None:
+def test_build_progress_is_reported_to_last_step(folder: Path) -> None:
     reports = folder.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
     steps = range(starter_model.LOG_EVERY, starter_model.STEPS + 1, starter_model.LOG_EVERY)
     shown = [f"{home.MAKING_STARTER} Step {step} of {starter_model.STEPS}" for step in steps]
@@ -61,7 +61,7 @@ def model(folder: Path) -> LlamaForCausalLM:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def test_starter_is_a_small_llama_in_full_precision(
+def test_starter_is_small_llama_model(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     assert model.config.model_type == "llama"
@@ -70,7 +70,7 @@ def test_starter_is_a_small_llama_in_full_precision(
     assert model.config.max_position_embeddings >= 512
 
 
-def test_a_starter_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_existing_starter_is_not_rebuilt(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep me")
 
     starter_model.build(tmp_path)
@@ -78,7 +78,7 @@ def test_a_starter_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_help_is_help_and_no_folder(tmp_path: Path) -> None:
+def test_help_option_prints_usage_without_building(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "studio.training.starter_model", "--help"],
         cwd=tmp_path,
@@ -97,7 +97,7 @@ def locks() -> list[str]:
     return Path("/proc/locks").read_text().splitlines()
 
 
-def test_who_comes_while_another_makes_it_waits(tmp_path: Path) -> None:
+def test_second_build_waits_for_first(tmp_path: Path) -> None:
     handle = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     second = threading.Thread(target=starter_model.build, args=(tmp_path / "starter",))
@@ -113,7 +113,7 @@ def test_who_comes_while_another_makes_it_waits(tmp_path: Path) -> None:
     assert list((tmp_path / "starter").iterdir()) == []
 
 
-def test_special_tokens_have_their_places(
+def test_special_token_ids_match_model_config(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     ids = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id]
@@ -132,17 +132,17 @@ def test_special_tokens_have_their_places(
         "fox \N{FOX FACE}, na\u00efve, \u6f22\u5b57",
     ],
 )
-def test_any_text_comes_back_from_its_tokens(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+def test_tokenizer_round_trip_is_lossless(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_a_word_is_the_same_token_at_the_start_and_inside(
+def test_word_has_same_token_at_start_and_inside_text(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     assert tokenizer.tokenize("Rita")[0] == tokenizer.tokenize("see Rita")[-1]
 
 
-def test_chat_template_shows_who_speaks_and_gives_the_word_to_the_assistant(
+def test_chat_template_marks_roles_and_adds_generation_prompt(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     text = tokenizer.apply_chat_template(CHAT[:2], tokenize=False, add_generation_prompt=True)
@@ -150,7 +150,7 @@ def test_chat_template_shows_who_speaks_and_gives_the_word_to_the_assistant(
     assert text == ("<|start|><|system|>Be brief.<|end|><|user|>Who is Rita?<|end|><|assistant|>")
 
 
-def test_mask_covers_the_answers_and_their_ends_and_nothing_else(
+def test_assistant_mask_covers_only_answers_and_their_end_tokens(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     rendered = tokenizer.apply_chat_template(
@@ -162,12 +162,14 @@ def test_mask_covers_the_answers_and_their_ends_and_nothing_else(
     assert learned == "Rita is a baker.<|end|> Omar is a pilot.<|end|>"
 
 
-def test_a_message_of_an_unknown_role_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_chat_template_rejects_unknown_role(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(TemplateError, match="no role named tool"):
         tokenizer.apply_chat_template([{"role": "tool", "content": "4"}], tokenize=False)
 
 
-def test_base_has_learnt_prose(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_base_model_predicts_prose(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
     ids = tokenizer(
         "<|start|>On Monday Rita went to the market in Oslo. It was raining.", return_tensors="pt"
     )["input_ids"]
@@ -178,7 +180,7 @@ def test_base_has_learnt_prose(model: LlamaForCausalLM, tokenizer: PreTrainedTok
     assert loss < 4  # guessing among 2,000 tokens would be 7.6
 
 
-def test_base_does_not_follow_instructions_yet(
+def test_base_model_does_not_follow_instructions(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     asked = [row["messages"] for row in instruction_rows.generate_rows("validation")][:20]

@@ -76,7 +76,7 @@ def gpt2() -> PreTrainedConfig:
     return GPT2Config(vocab_size=320, n_embd=32, n_layer=2, n_head=2, n_positions=128)
 
 
-def test_the_file_is_believed_and_not_its_config(tmp_path: Path) -> None:
+def test_weight_format_is_read_from_file_not_config(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda _name: False, "bfloat16")
     model, formats = loaded(folder)
 
@@ -86,7 +86,7 @@ def test_the_file_is_believed_and_not_its_config(tmp_path: Path) -> None:
         assert model.state_dict()[name].equal(weight)
 
 
-def test_each_weight_keeps_the_format_of_its_file(tmp_path: Path) -> None:
+def test_each_weight_keeps_its_file_format(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda name: "mlp" not in name, "bfloat16")
     model, formats = loaded(folder)
 
@@ -99,7 +99,7 @@ def test_each_weight_keeps_the_format_of_its_file(tmp_path: Path) -> None:
     assert formats.all_formats == {"bfloat16", "float32"}
 
 
-def test_a_fused_weight_is_as_wide_as_the_widest_of_its_parts(tmp_path: Path) -> None:
+def test_fused_weight_uses_widest_format_of_its_parts(tmp_path: Path) -> None:
     config = MixtralConfig(
         **{
             name: value
@@ -120,7 +120,7 @@ def test_a_fused_weight_is_as_wide_as_the_widest_of_its_parts(tmp_path: Path) ->
     assert all(found[name] == torch.float32 for name in stacks)
 
 
-def test_shards_are_read_like_one_file(tmp_path: Path) -> None:
+def test_sharded_weights_keep_their_file_formats(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda name: "mlp" not in name, "bfloat16")
     weights = load_file(folder / WEIGHTS_FILE)
     (folder / WEIGHTS_FILE).unlink()
@@ -139,7 +139,7 @@ def test_shards_are_read_like_one_file(tmp_path: Path) -> None:
     assert found["model.layers.0.self_attn.q_proj.weight"] == torch.bfloat16
 
 
-def test_a_tensor_that_the_model_does_not_use_mixes_nothing(tmp_path: Path) -> None:
+def test_unused_tensor_does_not_change_weight_formats(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda _name: True, "bfloat16")
     weights = load_file(folder / WEIGHTS_FILE) | {"model.unused.weight": torch.ones(4, 4)}
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
@@ -152,7 +152,7 @@ def test_a_tensor_that_the_model_does_not_use_mixes_nothing(tmp_path: Path) -> N
     assert all(model.state_dict()[name].dim() == 1 for name in formats.own)
 
 
-def test_float32_modes_widen_and_round_nothing(tmp_path: Path) -> None:
+def test_float32_mode_widens_weights_without_rounding(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda name: "mlp" not in name, "bfloat16")
     model, formats = loaded(folder, "fp32")
 
@@ -164,7 +164,7 @@ def test_float32_modes_widen_and_round_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [tiny.llama(), gpt2(), neox()], ids=lambda one: one.model_type)
 @pytest.mark.parametrize(("precision", "narrow"), [("bf16", "layers"), ("fp16", "embed")])
-def test_a_model_in_two_formats_trains_and_is_what_was_planned(
+def test_model_in_two_formats_trains_as_planned(
     tmp_path: Path, config: PreTrainedConfig, precision: str, narrow: str
 ) -> None:
     is_narrow: dict[str, Which] = {
@@ -185,7 +185,7 @@ def test_a_model_in_two_formats_trains_and_is_what_was_planned(
 
 
 @pytest.mark.slow
-def test_the_bytes_of_a_model_in_two_formats_are_those_it_holds(tmp_path: Path) -> None:
+def test_planned_size_of_model_in_two_formats_matches_memory(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda name: "mlp" not in name, "bfloat16")
     model, _formats = loaded(folder)
     sizes = number_formats.plan_dtypes(
@@ -202,7 +202,7 @@ def same_bits(run: RunDir) -> float:
 
 
 @pytest.mark.slow
-def test_a_float32_file_starts_as_well_as_it_was_saved(tmp_path: Path) -> None:
+def test_native_load_of_float32_file_equals_float32_load(tmp_path: Path) -> None:
     """Rounded to bfloat16, as its config has it, it would start elsewhere."""
     folder = saved(tmp_path / "model", tiny.llama(), lambda _name: False, "bfloat16")
     native = tiny.train(tmp_path / "native", folder, **LORA)

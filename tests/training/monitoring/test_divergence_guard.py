@@ -57,7 +57,7 @@ def reading(**metrics: float) -> LoggedStep:
 
 
 @pytest.mark.smoke
-def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
+def test_run_with_nonfinite_loss_is_ended(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", hopeless, optimisation__max_steps=40)
 
     assert ended(run) == ("non_finite", 10)
@@ -67,21 +67,23 @@ def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
     assert not run.artifacts.exists()
 
 
-def test_weights_that_are_no_numbers_are_never_a_success(hopeless: Path, tmp_path: Path) -> None:
+def test_run_with_nonfinite_weights_fails_even_with_warn_guard(
+    hopeless: Path, tmp_path: Path
+) -> None:
     run = tiny.train(tmp_path / "run", hopeless, numerics__guard="warn")
 
     assert ended(run) == ("non_finite", 3)
     assert not run.artifacts.exists()
 
 
-def test_a_warning_lets_the_run_go_on(hopeless: Path, tmp_path: Path) -> None:
+def test_warn_guard_lets_run_continue(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", hopeless, numerics__guard="warn", optimisation__max_steps=12)
 
     assert tiny.events_of(run, MetricsLogged)[-1].step == 12
     assert codes(run) == ["activations_overflow", "non_finite"]
 
 
-def test_rollback_keeps_the_last_good_weights(hopeless: Path, tmp_path: Path) -> None:
+def test_rollback_keeps_last_good_weights(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run", hopeless, numerics__guard="rollback", optimisation__max_steps=40
     )
@@ -92,7 +94,7 @@ def test_rollback_keeps_the_last_good_weights(hopeless: Path, tmp_path: Path) ->
     assert [path.name for path in run.artifacts.iterdir()] == ["last-good"]
 
 
-def test_what_rollback_kept_says_that_it_is_no_result(hopeless: Path, tmp_path: Path) -> None:
+def test_rollback_model_card_warns_that_run_failed(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run",
         hopeless,
@@ -108,7 +110,7 @@ def test_what_rollback_kept_says_that_it_is_no_result(hopeless: Path, tmp_path: 
     )
 
 
-def test_a_step_without_a_number_changes_no_weight(model: Path, tmp_path: Path) -> None:
+def test_step_with_nan_loss_does_not_update_weights(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=4)
     made = training_run.prepare(run, run.events.append, StopHandler())
     compute = made.trainer.compute_loss
@@ -131,7 +133,7 @@ def test_a_step_without_a_number_changes_no_weight(model: Path, tmp_path: Path) 
     assert tiny.metric_values(run, "skipped_steps") == [1, 1, 1]
 
 
-def test_updates_that_go_on_being_lost_end_the_run(model: Path, tmp_path: Path) -> None:
+def test_persistently_lost_updates_end_run(model: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run",
         model,
@@ -145,7 +147,7 @@ def test_updates_that_go_on_being_lost_end_the_run(model: Path, tmp_path: Path) 
     assert codes(run) == ["updates_lost"]
 
 
-def test_a_collapsed_loss_scale_ends_the_run(model: Path, tmp_path: Path) -> None:
+def test_collapsed_loss_scale_ends_run(model: Path, tmp_path: Path) -> None:
     guard = made_guard(model, tmp_path / "run", precision="fp16")
 
     told = [alarm.code for alarm in guard.check(reading(loss_scale=0.5, skipped_steps=17))]
@@ -155,7 +157,7 @@ def test_a_collapsed_loss_scale_ends_the_run(model: Path, tmp_path: Path) -> Non
         guard.raise_if_ended()
 
 
-def test_what_is_learnt_by_heart_is_told_and_no_failure(model: Path, tmp_path: Path) -> None:
+def test_memorised_data_raises_alarm_but_does_not_fail(model: Path, tmp_path: Path) -> None:
     guard = made_guard(model, tmp_path / "run")
 
     steps = [reading(loss=0.0, mean_token_accuracy=1.0)] * 12
@@ -165,7 +167,7 @@ def test_what_is_learnt_by_heart_is_told_and_no_failure(model: Path, tmp_path: P
     assert told == ["zero_loss"]
 
 
-def test_a_loss_of_nothing_ends_a_run_that_is_not_right(model: Path, tmp_path: Path) -> None:
+def test_zero_loss_with_zero_accuracy_ends_run(model: Path, tmp_path: Path) -> None:
     guard = made_guard(model, tmp_path / "run")
 
     steps = [reading(loss=0.0, mean_token_accuracy=0.0)] * 12
@@ -176,7 +178,7 @@ def test_a_loss_of_nothing_ends_a_run_that_is_not_right(model: Path, tmp_path: P
         guard.raise_if_ended()
 
 
-def test_a_run_that_was_ended_leaves_a_checkpoint(model: Path, tmp_path: Path) -> None:
+def test_run_ended_by_guard_leaves_checkpoint(model: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "precision": "bf16_pure",
         "optimisation__lr_scheduler_type": "constant",

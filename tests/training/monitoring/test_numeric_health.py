@@ -61,7 +61,7 @@ def alarms(run: RunDir) -> list[str]:
 
 
 @pytest.mark.parametrize(("mode", "adapter"), HEALTHY)
-def test_a_healthy_run_is_measured_and_raises_no_alarm(
+def test_healthy_run_is_measured_without_alarms(
     model: Path, tmp_path: Path, mode: PrecisionName, adapter: str
 ) -> None:
     run = tiny.train(
@@ -81,7 +81,7 @@ def test_a_healthy_run_is_measured_and_raises_no_alarm(
 
 
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
-def test_losses_are_the_same_without_health(
+def test_health_measurement_does_not_change_losses(
     model: Path, tmp_path: Path, mode: PrecisionName
 ) -> None:
     changes: dict[str, Any] = {"precision": mode, "optimisation__max_steps": 12}
@@ -92,7 +92,7 @@ def test_losses_are_the_same_without_health(
     assert tiny.metric_values(with_health, "loss") == tiny.metric_values(without, "loss")
 
 
-def test_looks_are_taken_on_logging_steps_alone(model: Path, tmp_path: Path) -> None:
+def test_health_is_measured_only_on_logging_steps(model: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run", model, optimisation__max_steps=24, evaluation__logging_steps=4
     )
@@ -100,7 +100,7 @@ def test_looks_are_taken_on_logging_steps_alone(model: Path, tmp_path: Path) -> 
     assert looks(run) == [4, 16]
 
 
-def test_the_largest_score_is_that_of_the_head(model: Path, tmp_path: Path) -> None:
+def test_logit_max_scales_with_output_head(model: Path, tmp_path: Path) -> None:
     """A head made a hundred times as strong scores a hundred times as high."""
     strong = AutoModelForCausalLM.from_pretrained(model)
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_the_largest_score_is_that_of_the_head(model: Path, tmp_path: Path) -> N
     assert high == pytest.approx(100 * low, rel=1e-3)
 
 
-def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:
+def test_no_forward_hooks_remain_after_training(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=2)
     made = training_run.prepare(run, run.events.append, StopHandler())
 
@@ -125,7 +125,7 @@ def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:
     assert hooks == []
 
 
-def test_the_module_where_numbers_end_is_named(exploding: Path, tmp_path: Path) -> None:
+def test_overflow_alarm_names_module(exploding: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", exploding, precision="fp16")
 
     first = tiny.events_of(run, AlarmRaised)[0]
@@ -134,7 +134,7 @@ def test_the_module_where_numbers_end_is_named(exploding: Path, tmp_path: Path) 
     assert tiny.metric_values(run, "nonfinite_losses")[0] == 1
 
 
-def test_a_loss_scale_that_falls_without_end_is_told(exploding: Path, tmp_path: Path) -> None:
+def test_collapsing_loss_scale_raises_alarm(exploding: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run",
         exploding,
@@ -152,14 +152,14 @@ def test_a_loss_scale_that_falls_without_end_is_told(exploding: Path, tmp_path: 
     assert alarms(run) == ["activations_overflow", "non_finite", "loss_scale_collapsed"]
 
 
-def test_bfloat16_has_room_for_what_float16_has_not(exploding: Path, tmp_path: Path) -> None:
+def test_bfloat16_trains_where_float16_overflows(exploding: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", exploding, precision="bf16")
 
     assert (alarms(run), tiny.last_event(run).kind) == ([], "finished")
     assert tiny.metric_values(run, "activation_max")[0] > 65504
 
 
-def test_a_layer_near_the_end_of_float16_is_named(model: Path, tmp_path: Path) -> None:
+def test_layer_near_float16_limit_is_named(model: Path, tmp_path: Path) -> None:
     strong = strengthened(model, tmp_path / "model", 2_200.0)
     run = tiny.train(tmp_path / "run", strong, precision="fp16")
 
@@ -173,7 +173,7 @@ def test_a_layer_near_the_end_of_float16_is_named(model: Path, tmp_path: Path) -
     [(1.0, True, ["gradients_underflow"]), (2.0**16, False, [])],
     ids=["unscaled", "scaled"],
 )
-def test_gradients_that_round_to_zero_are_seen(
+def test_gradient_underflow_is_detected(
     *, model: Path, tmp_path: Path, scale: float, is_lost: bool, expected: list[str]
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
@@ -189,7 +189,7 @@ def test_gradients_that_round_to_zero_are_seen(
     assert alarms(run) == expected
 
 
-def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
+def test_skipped_step_is_not_counted_as_lost_update(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
     made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
@@ -203,7 +203,7 @@ def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
     assert alarms(run) == []
 
 
-def test_updates_that_16_bits_cannot_hold_are_seen(model: Path, tmp_path: Path) -> None:
+def test_updates_lost_to_bfloat16_rounding_raise_alarm(model: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run", model, precision="bf16_pure", optimisation__learning_rate=1e-5
     )
@@ -213,7 +213,7 @@ def test_updates_that_16_bits_cannot_hold_are_seen(model: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mode", ["bf16", "bf16_dual", "bf16_stochastic", "bf16_kahan"])
-def test_the_same_small_updates_are_no_trouble_where_they_are_kept(
+def test_small_updates_raise_no_alarm_in_modes_that_keep_them(
     model: Path, tmp_path: Path, mode: PrecisionName
 ) -> None:
     run = tiny.train(
@@ -233,7 +233,7 @@ def test_float32_weights_keep_small_updates(model: Path, tmp_path: Path) -> None
     assert tiny.metric_values(run, "lost_update_share")[0] < 0.01
 
 
-def test_no_update_is_lost_while_the_rate_is_zero(model: Path, tmp_path: Path) -> None:
+def test_lost_updates_are_not_measured_at_zero_learning_rate(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, optimisation__warmup_steps=2)
 
     first = tiny.events_of(run, MetricsLogged)[1].metrics

@@ -98,7 +98,7 @@ def failure(run: RunDir) -> Failed:
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
-def test_a_nan_loss_is_shown_in_its_own_window_alone(
+def test_nan_loss_affects_only_its_logging_window(
     changes: dict[str, Any], fragile: Path, tmp_path: Path
 ) -> None:
     still = {**changes, "optimisation__learning_rate": 1e-12, "evaluation__logging_steps": 2}
@@ -114,7 +114,7 @@ def test_a_nan_loss_is_shown_in_its_own_window_alone(
     assert all(map(math.isfinite, tiny.metric_values(run, "eval_loss")))
 
 
-def test_the_gradient_norm_breaks_at_its_own_step_alone(fragile: Path, tmp_path: Path) -> None:
+def test_gradient_norm_is_nonfinite_only_at_broken_step(fragile: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", fragile, [3])
 
     finite = [math.isfinite(norm) for norm in tiny.metric_values(run, "grad_norm")]
@@ -122,7 +122,7 @@ def test_the_gradient_norm_breaks_at_its_own_step_alone(fragile: Path, tmp_path:
 
 
 @pytest.mark.parametrize("step", [4, 6], ids=["inside the window", "after it"])
-def test_a_run_resumed_after_a_nan_goes_on_as_it_would_have(
+def test_run_resumed_after_nan_equals_uninterrupted_run(
     step: int, fragile: Path, tmp_path: Path
 ) -> None:
     knobs = {**resumed_runs.SAVED, "evaluation__logging_steps": 3}
@@ -154,7 +154,7 @@ MODES: list[tuple[PrecisionName, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("mode", "changes"), MODES)
-def test_the_schedule_waits_for_a_step_left_out(
+def test_learning_rate_schedule_does_not_advance_on_skipped_step(
     mode: PrecisionName, changes: dict[str, Any], fragile: Path, tmp_path: Path
 ) -> None:
     run = train(tmp_path / "run", fragile, [3], precision=mode, **LINEAR, **changes)
@@ -164,7 +164,7 @@ def test_the_schedule_waits_for_a_step_left_out(
     assert tiny.events_of(run, Finished)[0].metrics["skipped_steps"] == 1
 
 
-def test_warm_up_waits_for_a_step_left_out(fragile: Path, tmp_path: Path) -> None:
+def test_warmup_does_not_advance_on_skipped_step(fragile: Path, tmp_path: Path) -> None:
     run = train(
         tmp_path / "run",
         fragile,
@@ -177,7 +177,7 @@ def test_warm_up_waits_for_a_step_left_out(fragile: Path, tmp_path: Path) -> Non
     assert rates == [0, 1, 1, 2, 3, 4, 4, 4]
 
 
-def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) -> None:
+def test_nan_step_is_skipped_without_gradient_clipping(fragile: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fragile, [3], **LINEAR)
     made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.args.max_grad_norm = 0
@@ -190,7 +190,7 @@ def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) 
     assert made.trainer.guard.skipped_steps == 1
 
 
-def test_the_first_step_left_out_is_told(fragile: Path, tmp_path: Path) -> None:
+def test_first_skipped_step_raises_one_alarm(fragile: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", fragile, [3, 6], numerics__health=False)
 
     alarm = tiny.events_of(run, AlarmRaised)[0]
@@ -204,7 +204,7 @@ def test_the_first_step_left_out_is_told(fragile: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "guard"), [("fp32", "stop"), ("bf16", "rollback"), ("fp16", "warn")]
 )
-def test_a_run_that_left_out_most_steps_is_no_success(
+def test_run_that_skipped_most_steps_fails(
     mode: PrecisionName, guard: str, fragile: Path, tmp_path: Path
 ) -> None:
     broken = [1, 3, 4, 6, 8]
@@ -218,7 +218,7 @@ def test_a_run_that_left_out_most_steps_is_no_success(
     assert kept == (["last-good"] if guard == "rollback" else [])
 
 
-def test_half_the_steps_are_enough(fragile: Path, tmp_path: Path) -> None:
+def test_run_succeeds_when_half_its_steps_update(fragile: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", fragile, [1, 3, 5, 7])
 
     assert tiny.events_of(run, Finished)[0].metrics["skipped_steps"] == 4
@@ -226,7 +226,7 @@ def test_half_the_steps_are_enough(fragile: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guard", ["stop", "rollback"])
 @pytest.mark.parametrize("logging_steps", [1, 50])
-def test_a_run_that_goes_on_leaving_out_steps_is_ended(
+def test_run_that_keeps_skipping_steps_is_ended(
     logging_steps: int, guard: str, fragile: Path, tmp_path: Path
 ) -> None:
     broken = [step for step in range(3, 61) if step % 3]
@@ -249,7 +249,7 @@ def test_a_run_that_goes_on_leaving_out_steps_is_ended(
     assert (run.artifacts / "last-good").is_dir() == (guard == "rollback")
 
 
-def test_float16_that_never_finds_its_scale_alarms_and_fails(model: Path, tmp_path: Path) -> None:
+def test_float16_run_fails_when_every_gradient_overflows(model: Path, tmp_path: Path) -> None:
     """The loss is finite at every step, and no gradient is: each is over 65,504 once scaled."""
     steep = AutoModelForCausalLM.from_pretrained(model)
     steep.config.rms_norm_eps = 1e-20

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
     ],
     ids=["mixed", "pure", "nf4"],
 )
-def test_each_answer_names_the_format_it_was_computed_in(
+def test_each_sample_names_its_compute_format(
     model: Path, tmp_path: Path, knobs: dict[str, Any], computed_in: str | None
 ) -> None:
     run = tiny.train(tmp_path / "run", model, samples__prompts=1, **knobs)
@@ -38,7 +38,7 @@ def test_each_answer_names_the_format_it_was_computed_in(
 @pytest.mark.parametrize(
     ("base_dtype", "computed_in"), [("nf4", "float32 (nf4)"), ("native", "float32")]
 )
-def test_an_adapter_answers_beside_the_base_it_was_trained_beside(
+def test_adapter_answers_on_base_in_training_format(
     model: Path, tmp_path: Path, base_dtype: str, computed_in: str
 ) -> None:
     knobs = {"adapter__kind": "lora", "adapter__base_dtype": base_dtype, "precision": "bf16"}

@@ -65,7 +65,7 @@ def audited(runs: dict[str, RunDir]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("is_to_the_brim", [True, False])
-def test_numbers_tell_a_format_of_eight_bits(dtype: torch.dtype, *, is_to_the_brim: bool) -> None:
+def test_fp8_format_is_detected_from_results(dtype: torch.dtype, *, is_to_the_brim: bool) -> None:
     ones = torch.ones(matmul_precision.PROBE_SIZE, matmul_precision.PROBE_SIZE)
 
     def product(fine: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ def test_numbers_tell_a_format_of_eight_bits(dtype: torch.dtype, *, is_to_the_br
     assert matmul_precision.measure_format(product, CPU) == str(dtype).removeprefix("torch.")
 
 
-def test_an_audit_counts_the_layers_that_read_eight_bits(audited: dict[str, Any]) -> None:
+def test_audit_counts_fp8_layers(audited: dict[str, Any]) -> None:
     names = ("linear_layers", "linear_gradients", "matmul", "compute", "matmul_emulated")
 
     assert {name: audited[name] for name in names} == {
@@ -87,7 +87,7 @@ def test_an_audit_counts_the_layers_that_read_eight_bits(audited: dict[str, Any]
     }
 
 
-def test_one_layer_left_as_it_was_is_found_out(model: Path, tmp_path: Path) -> None:
+def test_audit_detects_one_unconverted_layer(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run")
     mlp = made.trainer.model.model.layers[1].mlp
     plain = nn.Linear(mlp.up_proj.in_features, mlp.up_proj.out_features, bias=False)
@@ -99,7 +99,7 @@ def test_one_layer_left_as_it_was_is_found_out(model: Path, tmp_path: Path) -> N
     )
 
 
-def test_gradients_read_in_another_format_are_found_out(model: Path, tmp_path: Path) -> None:
+def test_audit_detects_wrong_gradient_format(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run")
     layer = made.trainer.model.model.layers[0].mlp.up_proj
     layer.config = Float8LinearConfig.from_recipe_name("rowwise")
@@ -107,7 +107,7 @@ def test_gradients_read_in_another_format_are_found_out(model: Path, tmp_path: P
     assert "float8_e4m3fn of gradients" in unmade(made)
 
 
-def test_layers_as_they_were_are_found_out(model: Path, tmp_path: Path) -> None:
+def test_audit_detects_missing_fp8_conversion(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run", precision="bf16")
     wanted = prepared(model, tmp_path / "wanted")
     wanted.trainer.model = wanted.trainer.model_wrapped = made.trainer.model
@@ -115,9 +115,7 @@ def test_layers_as_they_were_are_found_out(model: Path, tmp_path: Path) -> None:
     assert unmade(wanted).endswith("matmul should be float8_e4m3fn and is bfloat16.")
 
 
-def test_a_conversion_that_hides_weights_from_the_optimizer_is_found_out(
-    model: Path, tmp_path: Path
-) -> None:
+def test_audit_detects_weights_missing_from_optimizer(model: Path, tmp_path: Path) -> None:
     """Upstream's own way: float8 all-gather puts new tensors where the optimizer holds the old."""
     made = prepared(model, tmp_path / "run", precision="bf16")
     made.trainer.create_optimizer()
@@ -133,7 +131,7 @@ def test_a_conversion_that_hides_weights_from_the_optimizer_is_found_out(
 # --- what learns, and what is saved ---------------------------------------------------------------
 
 
-def test_it_learns_what_sixteen_bits_do(runs: dict[str, RunDir]) -> None:
+def test_fp8_run_reaches_bf16_loss(runs: dict[str, RunDir]) -> None:
     wide, narrow = (tiny.metric_values(runs[name], "loss") for name in ("bf16", "fp8"))
 
     assert isinstance(tiny.last_event(runs["fp8"]), Finished)
@@ -141,11 +139,11 @@ def test_it_learns_what_sixteen_bits_do(runs: dict[str, RunDir]) -> None:
     assert narrow[-1] < 0.5 * narrow[0]
 
 
-def test_a_sound_run_raises_no_alarm(runs: dict[str, RunDir]) -> None:
+def test_fp8_run_raises_no_alarm(runs: dict[str, RunDir]) -> None:
     assert tiny.events_of(runs["fp8"], AlarmRaised) == []
 
 
-def test_every_converted_weight_changes(runs: dict[str, RunDir], model: Path) -> None:
+def test_fp8_training_updates_every_weight(runs: dict[str, RunDir], model: Path) -> None:
     before = load_file(model / "model.safetensors")
     after = load_file(runs["fp8"].artifacts / "model.safetensors")
 
@@ -153,14 +151,14 @@ def test_every_converted_weight_changes(runs: dict[str, RunDir], model: Path) ->
     assert [name for name in before if torch.equal(before[name], after[name])] == []
 
 
-def test_what_is_saved_needs_no_package(runs: dict[str, RunDir]) -> None:
+def test_saved_model_loads_without_torchao(runs: dict[str, RunDir]) -> None:
     command = [sys.executable, "-c", PLAIN, str(runs["fp8"].artifacts)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert found.stdout.strip() == "['torch.float32']"
 
 
-def test_what_is_saved_is_what_was_trained(model: Path, tmp_path: Path) -> None:
+def test_saved_model_equals_trained_model(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run")
     made.train()
     made.save_artifacts([], {})
@@ -203,7 +201,7 @@ def small(**sides: int) -> PreTrainedConfig:
     ],
     ids=["odd sides", "no linear layers"],
 )
-def test_a_model_that_cannot_is_refused_in_words(
+def test_model_unsuitable_for_fp8_is_rejected_with_reason(
     config: PreTrainedConfig, message: str, tmp_path: Path
 ) -> None:
     model = tiny.write_model(tmp_path / "model", config)
@@ -214,7 +212,7 @@ def test_a_model_that_cannot_is_refused_in_words(
     assert (failed.code, failed.message) == ("precision_refused", message)
 
 
-def test_the_output_stays_out(model: Path) -> None:
+def test_output_layer_is_not_converted_to_fp8(model: Path) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(model)
 
     assert loaded.lm_head not in float8.linear_layers(loaded).values()

@@ -29,7 +29,7 @@ def policy(args: SFTConfig, flag: str) -> MixedPrecisionPolicy:
 
 
 @pytest.mark.parametrize("mode", PRECISIONS.values(), ids=lambda mode: mode.name)
-def test_a_mode_says_what_is_gathered_and_summed(mode: Precision, tmp_path: Path) -> None:
+def test_fsdp_policy_matches_precision_mode(mode: Precision, tmp_path: Path) -> None:
     args = arguments(tmp_path, mode, fsdp=True)
 
     fsdp.set_mixed_precision(mode, args)
@@ -43,14 +43,14 @@ def test_a_mode_says_what_is_gathered_and_summed(mode: Precision, tmp_path: Path
     )
 
 
-def test_upstream_alone_sums_in_sixteen_bits_whatever_is_asked(tmp_path: Path) -> None:
+def test_upstream_ignores_requested_float32_reduction(tmp_path: Path) -> None:
     asked = {"mixed_precision_policy": {**WIDE_SUM, "output_dtype": torch.float32}}
     args = arguments(tmp_path, PRECISIONS["bf16"], fsdp=True, fsdp_config=asked)
 
     assert policy(args, "bf16").reduce_dtype == torch.bfloat16
 
 
-def test_a_model_on_one_gpu_is_left_alone(tmp_path: Path) -> None:
+def test_fsdp_policy_is_not_set_on_single_gpu(tmp_path: Path) -> None:
     args = arguments(tmp_path, PRECISIONS["bf16"])
 
     fsdp.set_mixed_precision(PRECISIONS["bf16"], args)

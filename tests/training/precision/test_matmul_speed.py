@@ -11,7 +11,7 @@ from studio.runner import execution
 pytestmark = pytest.mark.slow
 
 
-def test_each_format_is_measured(tmp_path: Path) -> None:
+def test_matmul_speed_is_measured_for_each_format(tmp_path: Path) -> None:
     folder, said = TaskDir(tmp_path), list[Event]()
 
     told = execution.load_function("probe")(

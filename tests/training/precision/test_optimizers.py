@@ -54,14 +54,14 @@ def push(optimizer: torch.optim.Optimizer, steps: int = 200) -> float:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_float32_weights_are_trained_as_upstream_does(kind: str) -> None:
+def test_float32_steps_match_torch_adamw(kind: str) -> None:
     ours = take(MAKERS[kind]([weight(torch.float32)], lr=0.01, **SETTINGS), 5)
     theirs = take(torch.optim.AdamW([weight(torch.float32)], lr=0.01, **SETTINGS), 5)
 
     assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_the_master_takes_the_steps_that_upstream_takes_in_float32() -> None:
+def test_master_weights_match_float32_torch_adamw() -> None:
     optimizer = MasterAdamW([weight()], lr=0.01, **SETTINGS)
     narrow = take(optimizer, 5)
     wide = weight().detach().float().requires_grad_()
@@ -80,14 +80,14 @@ def test_the_master_takes_the_steps_that_upstream_takes_in_float32() -> None:
     ("kind", "expected"),
     [("nearest", 0.0), ("stochastic", 0.02), ("kahan", 0.02), ("master", 0.02)],
 )
-def test_small_steps_add_up_unless_they_are_rounded_away(kind: str, expected: float) -> None:
+def test_small_steps_accumulate_except_with_nearest_rounding(kind: str, expected: float) -> None:
     optimizer = MAKERS[kind]([torch.ones(2000, dtype=torch.bfloat16, requires_grad=True)], lr=1e-4)
 
     assert push(optimizer) == pytest.approx(expected, abs=2**-7)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_states_have_formats_of_their_own(kind: str) -> None:
+def test_optimizer_states_have_expected_formats(kind: str) -> None:
     optimizer = MAKERS[kind]([weight()], lr=0.01)
     take(optimizer, 1)
 
@@ -97,7 +97,7 @@ def test_states_have_formats_of_their_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_resumed_run_goes_on_as_if_never_stopped(kind: str) -> None:
+def test_resumed_optimizer_equals_uninterrupted_one(kind: str) -> None:
     whole = take(MAKERS[kind]([weight()], lr=0.01, **SETTINGS), 6)
     begun = MAKERS[kind]([weight()], lr=0.01, **SETTINGS)
     halfway = take(begun, 3).clone().requires_grad_()
@@ -110,7 +110,7 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_resumed_run_keeps_the_formats_of_its_states(kind: str) -> None:
+def test_resumed_optimizer_keeps_state_formats(kind: str) -> None:
     begun = MAKERS[kind]([weight()], lr=0.01)
     take(begun, 1)
 
@@ -121,7 +121,7 @@ def test_a_resumed_run_keeps_the_formats_of_its_states(kind: str) -> None:
     assert {name: one.dtype for name, one in state.items() if name != "step"} == STATES[kind]
 
 
-def test_one_seed_throws_one_series_of_dice() -> None:
+def test_same_seed_gives_same_stochastic_rounding() -> None:
     first, again, other = (
         take(RoundedAdamW([weight()], rounding="stochastic", seed=seed), 3) for seed in (1, 1, 2)
     )
@@ -130,7 +130,7 @@ def test_one_seed_throws_one_series_of_dice() -> None:
     assert not torch.equal(first, other)
 
 
-def test_training_throws_no_dice_of_anybody_else() -> None:
+def test_stochastic_rounding_does_not_use_global_rng() -> None:
     before = torch.random.get_rng_state()
 
     take(RoundedAdamW([weight()], rounding="stochastic"), 1)
@@ -138,7 +138,7 @@ def test_training_throws_no_dice_of_anybody_else() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_stochastic_rounding_is_right_on_average() -> None:
+def test_stochastic_rounding_is_unbiased() -> None:
     value = torch.full((100_000,), 1 + 2**-10)
 
     rounded = round_stochastically(value, torch.Generator().manual_seed(0))
@@ -147,14 +147,14 @@ def test_stochastic_rounding_is_right_on_average() -> None:
     assert rounded.mean().item() == pytest.approx(1 + 2**-10, abs=1e-4)
 
 
-def test_stochastic_rounding_leaves_what_bfloat16_can_hold() -> None:
+def test_stochastic_rounding_keeps_representable_values() -> None:
     value = torch.tensor([0.0, -0.0, 1.5, -(2.0**-126), 3.3895314e38])
 
     assert torch.equal(round_stochastically(value, torch.Generator().manual_seed(0)), value)
 
 
 @pytest.mark.parametrize("bits", [0x7F800000, -0x800000, 0x7FC00000, 0x7FFFFFFF])
-def test_no_number_stays_no_number(bits: int) -> None:
+def test_stochastic_rounding_keeps_nonfinite_values(bits: int) -> None:
     value = torch.full((1000,), bits, dtype=torch.int32).view(torch.float32)
 
     rounded = round_stochastically(value, torch.Generator().manual_seed(0))
@@ -162,7 +162,7 @@ def test_no_number_stays_no_number(bits: int) -> None:
     assert torch.equal(rounded.view(torch.int32), value.view(torch.int32))
 
 
-def test_groups_decay_by_rates_of_their_own() -> None:
+def test_each_group_uses_its_own_weight_decay() -> None:
     kept, decayed = weight(), weight()
     groups = [{"params": [kept], "weight_decay": 0.0}, {"params": [decayed], "weight_decay": 1.0}]
     optimizer = MasterAdamW(groups, lr=0.1)

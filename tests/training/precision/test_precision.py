@@ -25,7 +25,9 @@ def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Precisio
     return {mode: tiny.train(root / mode, model, precision=mode) for mode in MODES}
 
 
-def test_every_mode_computes_something_of_its_own(runs: dict[PrecisionName, RunDir]) -> None:
+def test_modes_with_different_formats_give_different_losses(
+    runs: dict[PrecisionName, RunDir],
+) -> None:
     first = {mode: tiny.metric_values(run, "loss")[0] for mode, run in runs.items()}
 
     rows = [PRECISIONS[mode] for mode in MODES]
@@ -36,7 +38,7 @@ def test_every_mode_computes_something_of_its_own(runs: dict[PrecisionName, RunD
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("mode", MODES)
-def test_what_ran_is_what_the_table_says(
+def test_resolved_formats_match_precision_table(
     runs: dict[PrecisionName, RunDir], mode: PrecisionName
 ) -> None:
     resolved = tiny.events_of(runs[mode], Started)[0].resolved
@@ -48,9 +50,7 @@ def test_what_ran_is_what_the_table_says(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_audit_found_what_the_plan_said(
-    runs: dict[PrecisionName, RunDir], mode: PrecisionName
-) -> None:
+def test_audit_matches_plan(runs: dict[PrecisionName, RunDir], mode: PrecisionName) -> None:
     resolved, row = tiny.events_of(runs[mode], Started)[0].resolved, PRECISIONS[mode]
     plan, audit = resolved["plan"], resolved["audit"]
 
@@ -59,17 +59,17 @@ def test_the_audit_found_what_the_plan_said(
     assert audit["master"] == (row.master or "none")
 
 
-def test_the_loss_is_scaled_in_fp16_alone(runs: dict[PrecisionName, RunDir]) -> None:
+def test_loss_is_scaled_only_in_fp16(runs: dict[PrecisionName, RunDir]) -> None:
     scales = {mode: tiny.metric_values(run, "loss_scale") for mode, run in runs.items()}
 
     assert scales == {mode: [] for mode in MODES} | {"fp16": [65536.0] * 3}
 
 
-def test_no_step_of_a_sound_run_is_skipped(runs: dict[PrecisionName, RunDir]) -> None:
+def test_fp16_run_skips_no_steps(runs: dict[PrecisionName, RunDir]) -> None:
     assert tiny.events_of(runs["fp16"], Finished)[0].metrics["skipped_steps"] == 0
 
 
-def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: Path) -> None:
+def test_skipped_steps_are_counted_and_do_not_advance_schedule(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(
         tmp_path / "run",
         model,
@@ -90,7 +90,7 @@ def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: 
 
 
 @pytest.mark.smoke
-def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
+def test_silent_precision_fallback_is_rejected(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
     made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.native_amp = False
@@ -101,7 +101,7 @@ def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
     assert caught.value.code == "precision_refused"
 
 
-def test_weights_outside_the_optimizer_are_refused(model: Path, tmp_path: Path) -> None:
+def test_weights_missing_from_optimizer_are_rejected(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.create_optimizer()

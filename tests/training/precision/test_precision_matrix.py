@@ -181,7 +181,7 @@ def reasons(cell: Cell) -> list[object]:
     return [(CELLS[cell], cell[2]), cell[3]]
 
 
-def test_every_mode_and_every_base_has_its_row() -> None:
+def test_matrix_covers_every_mode_and_base() -> None:
     full = {("full", "-", mode) for mode in PRECISIONS}
     lora = {("lora", base, mode) for base in BASES for mode in PRECISIONS}
 
@@ -189,7 +189,7 @@ def test_every_mode_and_every_base_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("cell", covering(TRAINED, aspects), ids=name)
-def test_what_is_not_refused_trains_as_planned(
+def test_supported_combinations_train_as_planned(
     cell: Cell, model_of: ModelOf, tmp_path: Path
 ) -> None:
     if cell == OVERFLOWS_WHEN_EMULATED and not hardware.detect().native_bf16:
@@ -205,14 +205,14 @@ def test_what_is_not_refused_trains_as_planned(
 
 
 @pytest.mark.parametrize("cell", REFUSABLE, ids=name)
-def test_what_cannot_be_is_refused_before_it_starts(
+def test_unsupported_combinations_are_rejected_before_start(
     cell: Cell, model_of: ModelOf, tmp_path: Path
 ) -> None:
     assert any(REFUSED[CELLS[cell]] in message for message in told(cell, model_of, tmp_path))
 
 
 @pytest.mark.parametrize("cell", covering(STOPPABLE, reasons), ids=name)
-def test_what_was_not_refused_in_time_is_stopped(
+def test_combinations_detected_only_at_runtime_fail_run(
     cell: Cell, model_of: ModelOf, tmp_path: Path
 ) -> None:
     run = tiny.train(tmp_path / "run", model_of(cell[-1]), **changes(cell))

@@ -49,26 +49,26 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (torch.float16, torch.float16, "float16"),
     ],
 )
-def test_a_product_shows_what_it_reads(
+def test_matmul_operand_format_is_detected(
     inputs: torch.dtype, weights: torch.dtype, expected: str
 ) -> None:
     assert matmul_precision.measure_operand(CPU, inputs, weights) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_product_shows_what_autocast_makes_it_read(dtype: torch.dtype) -> None:
+def test_matmul_format_under_autocast_is_detected(dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype):
         found = matmul_precision.measure_operand(CPU)
 
     assert found == str(dtype).removeprefix("torch.")
 
 
-def test_a_product_that_is_emulated_reads_what_it_should() -> None:
+def test_emulated_matmul_reads_bfloat16() -> None:
     with matmul_precision.apply_precision(PRECISIONS["fp32_bf16_matmul"], CPU):
         assert matmul_precision.measure_operand(CPU) == "bfloat16"
 
 
-def test_emulation_rounds_forwards_and_backwards() -> None:
+def test_emulated_matmul_rounds_forward_and_backward() -> None:
     die = torch.Generator().manual_seed(0)
     x, w = (torch.randn(8, 8, generator=die, requires_grad=True) for _ in range(2))
     with matmul_precision.apply_precision(PRECISIONS["fp32_bf16_matmul"], CPU):
@@ -80,7 +80,7 @@ def test_emulation_rounds_forwards_and_backwards() -> None:
     assert torch.equal(gradient, y.detach().bfloat16().float() @ wide_w.T)
 
 
-def test_a_run_leaves_torch_as_it_was(model: Path, tmp_path: Path) -> None:
+def test_run_restores_torch_matmul_settings(model: Path, tmp_path: Path) -> None:
     before = torch.get_float32_matmul_precision()
 
     tiny.train(tmp_path / "run", model, precision="fp32_bf16_matmul", optimisation__max_steps=1)
@@ -89,7 +89,7 @@ def test_a_run_leaves_torch_as_it_was(model: Path, tmp_path: Path) -> None:
     assert matmul_precision.measure_operand(CPU) == "float32"
 
 
-def test_tf32_on_a_processor_is_found_out(model: Path, tmp_path: Path) -> None:
+def test_tf32_on_cpu_is_rejected(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, precision="fp32_tf32")
 
     failed = tiny.events_of(run, Failed)[0]
@@ -100,7 +100,7 @@ def test_tf32_on_a_processor_is_found_out(model: Path, tmp_path: Path) -> None:
     )
 
 
-def test_an_optimizer_with_other_states_is_found_out(model: Path, tmp_path: Path) -> None:
+def test_audit_detects_wrong_optimizer(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run", precision="bf16_dual")
     made.trainer.optimizer_cls_and_kwargs = (torch.optim.AdamW, {"lr": 0.01})
 
@@ -113,7 +113,7 @@ def test_an_optimizer_with_other_states_is_found_out(model: Path, tmp_path: Path
     )
 
 
-def test_a_layer_in_another_format_is_found_out(model: Path, tmp_path: Path) -> None:
+def test_audit_detects_layer_in_wrong_format(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run", precision="bf16_pure")
     made.trainer.model.model.layers[1].mlp.up_proj.double()
 
@@ -123,7 +123,7 @@ def test_a_layer_in_another_format_is_found_out(model: Path, tmp_path: Path) -> 
         made.trainer.train()
 
 
-def test_an_audit_tells_each_layer_and_the_kernel(model: Path, tmp_path: Path) -> None:
+def test_audit_lists_layer_formats_and_attention_kernel(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, precision="bf16_dual", optimisation__max_steps=1)
 
     audit = audited(run)
@@ -137,21 +137,21 @@ def test_an_audit_tells_each_layer_and_the_kernel(model: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("optim", ["sgd", "adafactor"])
-def test_other_optimizers_pass_the_audit(optim: str, model: Path, tmp_path: Path) -> None:
+def test_other_optimizers_pass_audit(optim: str, model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, optimisation__optim=optim)
 
     assert isinstance(tiny.last_event(run), Finished)
     assert audited(run)["optimizer"] == {"sgd": "SGD", "adafactor": "Adafactor"}[optim]
 
 
-def test_knobs_that_exclude_each_other_end_a_run_at_once(model: Path, tmp_path: Path) -> None:
+def test_conflicting_settings_fail_run(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, precision="bf16_pure", adapter__kind="lora")
 
     assert tiny.events_of(run, Failed)[0].code == "conflict"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_frozen_model_stays_as_it_was_saved(
+def test_frozen_base_keeps_saved_format_in_mixed_precision(
     precision: PrecisionName, narrow: Path, tmp_path: Path
 ) -> None:
     run = tiny.train(tmp_path / "run", narrow, precision=precision, adapter__kind="lora")
@@ -162,14 +162,14 @@ def test_a_frozen_model_stays_as_it_was_saved(
     assert audit["formats"]["adapter"] == "float32"
 
 
-def test_a_frozen_model_is_widened_where_nothing_is_cast(narrow: Path, tmp_path: Path) -> None:
+def test_frozen_base_is_widened_in_fp32_mode(narrow: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", narrow, precision="fp32", adapter__kind="lora")
 
     assert audited(run)["weights"] == "float32"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_frozen_model_is_kept_as_asked(dtype: str, model: Path, tmp_path: Path) -> None:
+def test_frozen_base_uses_requested_format(dtype: str, model: Path, tmp_path: Path) -> None:
     lora = {"adapter__kind": "lora", "adapter__base_dtype": dtype}
     run = tiny.train(tmp_path / "run", model, precision="bf16", **lora)
 
@@ -177,7 +177,7 @@ def test_a_frozen_model_is_kept_as_asked(dtype: str, model: Path, tmp_path: Path
     assert tiny.metric_values(run, "loss")[-1] < tiny.metric_values(run, "loss")[0]
 
 
-def test_what_an_adapter_copies_is_never_trained_in_16_bits(model: Path) -> None:
+def test_trained_module_copies_are_cast_to_float32(model: Path) -> None:
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float16)
     adapted = get_peft_model(base, LoraConfig(r=2, modules_to_save=["lm_head"]))
     assert torch.float16 in {p.dtype for p in adapted.parameters() if p.requires_grad}

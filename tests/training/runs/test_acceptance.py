@@ -111,21 +111,21 @@ def audited(run: RunDir, *names: str) -> list[Any]:
 # --- LWM: "is this float32, or what a TPU makes of it?" -----------------------------------------
 
 
-def test_float32_says_what_its_products_read(tune: Tune) -> None:
+def test_float32_audit_reports_matmul_format(tune: Tune) -> None:
     wide, rounded = tune("fp32"), tune("fp32_bf16_matmul")
 
     assert audited(wide, "weights", "matmul") == ["float32", "float32"]
     assert audited(rounded, "weights", "matmul") == ["float32", "bfloat16"]
 
 
-def test_rounded_products_change_the_loss_but_not_where_it_ends(tune: Tune) -> None:
+def test_bfloat16_matmul_changes_first_loss_but_not_final_loss(tune: Tune) -> None:
     wide, rounded = tune("fp32"), tune("fp32_bf16_matmul")
 
     assert tiny.metric_values(wide, "loss")[0] != tiny.metric_values(rounded, "loss")[0]
     assert last(rounded) == pytest.approx(last(wide), abs=0.02)
 
 
-def test_products_that_secretly_read_eight_bits_are_found_out(taught: Path, tmp_path: Path) -> None:
+def test_audit_detects_hidden_8_bit_matmul(taught: Path, tmp_path: Path) -> None:
     """Show that the two tests above could fail: a kernel that cheats is no float32."""
     with _Reading(torch.float8_e4m3fn):
         run = tiny.train(tmp_path / "run", taught, precision="fp32")
@@ -157,7 +157,7 @@ class _Reading(TorchDispatchMode):
 FINE = {"optimisation__learning_rate": 2e-5, "optimisation__max_steps": 60}
 
 
-def test_plain_bfloat16_stalls_at_a_usual_rate(tune: Tune) -> None:
+def test_pure_bfloat16_stalls_at_usual_learning_rate(tune: Tune) -> None:
     assert drop(tune("bf16_pure", **FINE)) < 0.25 * drop(tune("bf16", **FINE))
 
 
@@ -169,7 +169,7 @@ def test_plain_bfloat16_stalls_at_a_usual_rate(tune: Tune) -> None:
         "bf16_kahan",
     ],
 )
-def test_each_remedy_learns_what_mixed_precision_does(precision: str, tune: Tune) -> None:
+def test_bfloat16_remedies_learn_like_mixed_precision(precision: str, tune: Tune) -> None:
     assert drop(tune(precision, **FINE)) > 0.9 * drop(tune("bf16", **FINE))
 
 
@@ -182,7 +182,7 @@ def test_each_remedy_learns_what_mixed_precision_does(precision: str, tune: Tune
         ("bf16_stochastic", ["bfloat16", "bfloat16", "none"]),
     ],
 )
-def test_weights_states_and_master_are_as_promised(
+def test_weight_state_and_master_formats_match_mode(
     precision: str, expected: list[str], tune: Tune
 ) -> None:
     assert audited(tune(precision, **FINE), "weights", "optimizer_states", "master") == expected
@@ -200,7 +200,9 @@ def rwkv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_rwkv_ends_where_float32_does(precision: PrecisionName, rwkv: Path, tune: Tune) -> None:
+def test_rwkv_in_16_bits_reaches_float32_loss(
+    precision: PrecisionName, rwkv: Path, tune: Tune
+) -> None:
     wide, narrow = (tune(one, rwkv, optimisation__max_steps=20) for one in ("fp32", precision))
 
     assert audited(narrow, "compute") == [PRECISIONS[precision].compute]
@@ -210,7 +212,7 @@ def test_rwkv_ends_where_float32_does(precision: PrecisionName, rwkv: Path, tune
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_a_float64_layer_is_refused_by_name(precision: str, rwkv: Path, tmp_path: Path) -> None:
+def test_float64_layer_is_rejected_by_name(precision: str, rwkv: Path, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(rwkv)
     model.rwkv.blocks[1].attention.key.double()
     model.save_pretrained(tmp_path)
@@ -237,22 +239,22 @@ def mixed(model: Path, tune: Tune) -> dict[str, RunDir]:
     return {name: tune(name, model, optimisation__max_steps=20) for name in MIXED}
 
 
-def test_no_step_of_float16_is_skipped(mixed: dict[str, RunDir]) -> None:
+def test_float16_run_skips_no_steps(mixed: dict[str, RunDir]) -> None:
     assert tiny.events_of(mixed["fp16"], Finished)[0].metrics["skipped_steps"] == 0
 
 
-def test_the_scaler_is_there_for_float16_alone(mixed: dict[str, RunDir]) -> None:
+def test_loss_scaler_is_used_only_for_float16(mixed: dict[str, RunDir]) -> None:
     scalers = {name: audited(run, "scaler") for name, run in mixed.items()}
 
     assert scalers == {"fp32": [False], "fp16": [True], "bf16": [False]}
 
 
-def test_each_choice_computes_otherwise(mixed: dict[str, RunDir]) -> None:
+def test_each_precision_gives_different_first_loss(mixed: dict[str, RunDir]) -> None:
     assert len({tiny.metric_values(run, "loss")[0] for run in mixed.values()}) == len(MIXED)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_each_choice_ends_where_float32_does(precision: str, mixed: dict[str, RunDir]) -> None:
+def test_16_bit_modes_reach_float32_loss(precision: str, mixed: dict[str, RunDir]) -> None:
     assert last(mixed[precision]) == pytest.approx(last(mixed["fp32"]), abs=0.05)
     assert drop(mixed["fp32"]) > 0.5
 
@@ -272,7 +274,7 @@ def loud(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_native_format_is_read_from_the_files(dtype: str, taught: Path, tmp_path: Path) -> None:
+def test_native_dtype_is_read_from_weight_files(dtype: str, taught: Path, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(taught, dtype=getattr(torch, dtype))
     model.save_pretrained(tmp_path)
 
@@ -281,7 +283,7 @@ def test_the_native_format_is_read_from_the_files(dtype: str, taught: Path, tmp_
     assert (found.main_dtype, found.stored) == (dtype, {dtype: 1.0})
 
 
-def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:
+def test_bfloat16_is_recommended_for_bfloat16_model(loud: Path) -> None:
     advised = recommendation.recommend(
         recipe("fp16"), recommendation.read_model_facts(loud), AMPERE
     )
@@ -291,7 +293,7 @@ def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:
     assert any("often overflow float16" in warning for warning in advised.warnings)
 
 
-def test_what_float16_cannot_hold_is_told_with_its_place(loud: Path, tune: Tune) -> None:
+def test_float16_overflow_is_reported_with_module(loud: Path, tune: Tune) -> None:
     run = tune("fp16", loud, numerics__guard="stop")
 
     first, ended = tiny.events_of(run, AlarmRaised)[0], tiny.events_of(run, Failed)[0]
@@ -304,7 +306,7 @@ def test_what_float16_cannot_hold_is_told_with_its_place(loud: Path, tune: Tune)
     assert tiny.metric_values(run, "loss_scale")[-1] == 2.0 ** (16 - 10)
 
 
-def test_bfloat16_trains_it(loud: Path, tune: Tune) -> None:
+def test_bfloat16_trains_model_that_overflows_float16(loud: Path, tune: Tune) -> None:
     run = tune("bf16", loud)
 
     assert isinstance(tiny.last_event(run), Finished)
@@ -315,7 +317,7 @@ def test_bfloat16_trains_it(loud: Path, tune: Tune) -> None:
 # --- the control: what upstream does by itself, and that we would see it --------------------------
 
 
-def test_upstream_alone_computes_float16_as_float32() -> None:
+def test_upstream_disables_float16_amp_on_cpu() -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
     alone = Accelerator(mixed_precision="fp16", cpu=True)
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -323,7 +325,7 @@ def test_upstream_alone_computes_float16_as_float32() -> None:
     assert (alone.native_amp, alone.scaler) == (False, None)
 
 
-def test_upstreams_way_is_found_out(taught: Path, tmp_path: Path) -> None:
+def test_audit_detects_disabled_float16_amp(taught: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", taught, precision="fp16")
     made = training_run.prepare(run, run.events.append, StopHandler())
     made.trainer.accelerator.native_amp = False

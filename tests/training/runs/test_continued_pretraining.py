@@ -46,7 +46,7 @@ def train(root: Path, model: Path, **changes: object) -> RunDir:
     return run
 
 
-def test_perplexity_is_reported_and_falls(model: Path, tmp_path: Path) -> None:
+def test_perplexity_is_reported_and_decreases(model: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", model, optimisation__max_steps=12, data__max_length=64)
 
     losses, found = (tiny.metric_values(run, key) for key in ("eval_loss", "eval_perplexity"))
@@ -63,7 +63,7 @@ def test_texts_are_packed_by_default(model: Path, tmp_path: Path) -> None:
     assert job.train.count < len(job.train.rows)
 
 
-def test_embeddings_have_a_learning_rate_of_their_own(model: Path, tmp_path: Path) -> None:
+def test_embeddings_use_their_own_learning_rate(model: Path, tmp_path: Path) -> None:
     """A rate near zero leaves the embeddings where they were; the other weights move."""
     run = train(
         tmp_path / "run",
@@ -80,7 +80,7 @@ def test_embeddings_have_a_learning_rate_of_their_own(model: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_kahan", "bf16_dual"])
-def test_groups_differ_only_in_their_rate(
+def test_parameter_groups_cover_all_weights_with_two_rates(
     precision: PrecisionName, model: Path, tmp_path: Path
 ) -> None:
     run = write_run(
@@ -102,9 +102,7 @@ def test_groups_differ_only_in_their_rate(
     assert sorted(weights) == sorted({id(weight) for weight in trainer.model.parameters()})
 
 
-def test_conversations_are_refused_with_the_method_that_reads_them(
-    model: Path, tmp_path: Path
-) -> None:
+def test_conversations_are_rejected_with_hint_for_other_method(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, method="cpt")
 
     failed = tiny.last_event(run)
@@ -113,7 +111,7 @@ def test_conversations_are_refused_with_the_method_that_reads_them(
     assert failed.hint == "Choose a dataset of plain text, or learn from answers."
 
 
-def test_what_ran_is_recorded(model: Path, tmp_path: Path) -> None:
+def test_run_records_steps_and_method(model: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", model, data__max_length=64, samples__prompts=2)
 
     card = (run.artifacts / "README.md").read_text(encoding="utf-8")

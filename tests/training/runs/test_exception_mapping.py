@@ -47,14 +47,14 @@ def wrapped(cause: Exception) -> OSError:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_known_failure_has_a_code_and_words(error: Exception, code: str) -> None:
+def test_known_exception_gets_code_and_message(error: Exception, code: str) -> None:
     failed = explain(error)
 
     assert failed.code == code
     assert failed.message.endswith(".")
 
 
-def test_an_unknown_failure_is_told_by_its_last_line() -> None:
+def test_unknown_exception_is_reported_by_its_last_line() -> None:
     failed = explain(ValueError("Traceback of a kind\n  much noise\nthe reason"))
 
     assert (failed.code, failed.message) == ("crashed", "ValueError: the reason.")

@@ -51,7 +51,7 @@ def turn(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def test_a_row_that_is_no_conversation_is_named(model: Path, tmp_path: Path) -> None:
+def test_non_conversation_row_is_named(model: Path, tmp_path: Path) -> None:
     rows = [*tiny.rows()[:6], {"messages": [{"role": "user", "content": None}]}]
 
     assert failed(with_rows(tmp_path / "run", model, rows)).model_dump(exclude={"seq", "at"}) == {
@@ -66,7 +66,7 @@ def test_a_row_that_is_no_conversation_is_named(model: Path, tmp_path: Path) -> 
     }
 
 
-def test_a_broken_row_is_named_by_its_line(model: Path, tmp_path: Path) -> None:
+def test_invalid_json_row_is_named_by_line(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     good = json.dumps(tiny.rows()[0])
     (run.root / "train.jsonl").write_text(f"{good}\n\n{good[:20]}\n", encoding="utf-8")
@@ -79,7 +79,7 @@ def test_a_broken_row_is_named_by_its_line(model: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_row_that_the_template_refuses_is_named(tmp_path: Path) -> None:
+def test_row_rejected_by_template_is_named(tmp_path: Path) -> None:
     picky = tmp_path / "picky"
     tiny.write_model(picky, tiny.llama())
     tiny.tokenizer(STRICT).save_pretrained(picky)
@@ -96,7 +96,7 @@ def test_a_row_that_the_template_refuses_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_rows_without_answers_leave_nothing_to_learn(model: Path, tmp_path: Path) -> None:
+def test_rows_without_answers_fail_run(model: Path, tmp_path: Path) -> None:
     rows = [{"messages": [turn("user", f"Anybody {i}?")]} for i in range(10)]
 
     told = failed(with_rows(tmp_path / "run", model, rows))
@@ -106,7 +106,7 @@ def test_rows_without_answers_leave_nothing_to_learn(model: Path, tmp_path: Path
     )
 
 
-def test_answers_that_are_cut_off_are_counted(model: Path, tmp_path: Path) -> None:
+def test_truncated_answers_are_counted_in_error(model: Path, tmp_path: Path) -> None:
     rows = [{"messages": [turn("user", "why? " * 40), turn("assistant", "So.")]}] * 10
 
     told = failed(with_rows(tmp_path / "run", model, rows, data__max_length=32))
@@ -122,7 +122,7 @@ def test_answers_that_are_cut_off_are_counted(model: Path, tmp_path: Path) -> No
     )
 
 
-def test_a_gpu_without_memory_is_told(model: Path, tmp_path: Path) -> None:
+def test_gpu_out_of_memory_is_reported(model: Path, tmp_path: Path) -> None:
     """No GPU is asked for: what CUDA would raise in a step is raised in a real step."""
 
     def full(_layer: nn.Module, _given: object) -> None:
@@ -135,7 +135,7 @@ def test_a_gpu_without_memory_is_told(model: Path, tmp_path: Path) -> None:
     assert (told.code, told.message) == ("out_of_memory", "The GPU ran out of memory.")
 
 
-def test_a_machine_without_memory_is_told(model: Path, tmp_path: Path) -> None:
+def test_cpu_out_of_memory_is_reported(model: Path, tmp_path: Path) -> None:
     def full(_layer: nn.Module, _given: object) -> None:
         torch.empty(2**48)
 
@@ -155,7 +155,7 @@ def normalised(_layer: nn.Module, _given: object) -> None:
 
 
 @pytest.mark.parametrize("does", [widened, normalised])
-def test_formats_that_meet_are_told_alike(
+def test_dtype_mismatch_errors_share_one_message(
     model: Path, tmp_path: Path, does: Callable[[nn.Module, Any], Any]
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model)
@@ -168,7 +168,7 @@ def test_formats_that_meet_are_told_alike(
     )
 
 
-def test_weights_of_another_model_are_told(tmp_path: Path) -> None:
+def test_weights_of_other_model_are_reported(tmp_path: Path) -> None:
     other = tmp_path / "other"
     tiny.write_model(other, tiny.llama())
     config = json.loads((other / "config.json").read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ def test_weights_of_another_model_are_told(tmp_path: Path) -> None:
     )
 
 
-def test_an_error_without_a_name_tells_its_words(model: Path, tmp_path: Path) -> None:
+def test_unknown_error_shows_exception_message(model: Path, tmp_path: Path) -> None:
     def fail(_layer: nn.Module, _given: object) -> None:
         raise ZeroDivisionError("a bug of somebody's")
 

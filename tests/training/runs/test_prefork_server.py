@@ -77,7 +77,7 @@ def weights(run: RunDir) -> bytes:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_forked_run_equals_a_spawned_one(
+def test_forked_run_equals_spawned_run(
     model: Path, tmp_path: Path, shared: PreforkClient, precision: str
 ) -> None:
     changes = {"precision": precision, "optimisation__max_steps": 6, "samples__prompts": 1}
@@ -91,7 +91,7 @@ def test_a_forked_run_equals_a_spawned_one(
     assert weights(warm) == weights(cold)
 
 
-def test_two_forked_runs_at_once_are_strangers(
+def test_concurrent_forked_runs_do_not_affect_each_other(
     model: Path, tmp_path: Path, shared: PreforkClient
 ) -> None:
     alone, one, two = (tiny.write_run(tmp_path / name, model) for name in "abc")
@@ -105,7 +105,7 @@ def test_two_forked_runs_at_once_are_strangers(
     assert weights(one) == weights(two) == weights(alone)
 
 
-def test_a_launcher_that_is_killed_takes_no_run_along(
+def test_killed_launcher_does_not_stop_runs(
     model: Path, tmp_path: Path, launcher: PreforkClient
 ) -> None:
     going = tiny.write_run(tmp_path / "going", model, optimisation__max_steps=100_000)
@@ -125,7 +125,7 @@ def test_a_launcher_that_is_killed_takes_no_run_along(
     assert isinstance(tiny.last_event(going), Stopped)
 
 
-def test_a_dead_launcher_is_followed_by_another(launcher: PreforkClient) -> None:
+def test_dead_launcher_is_replaced(launcher: PreforkClient) -> None:
     first = launcher_of(launcher)
     first.kill()
     first.wait()
@@ -136,7 +136,7 @@ def test_a_dead_launcher_is_followed_by_another(launcher: PreforkClient) -> None
     assert launcher_of(launcher) != first
 
 
-def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
+def test_exit_code_is_available_after_launcher_exits(
     model: Path, tmp_path: Path, launcher: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
@@ -151,7 +151,7 @@ def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
     assert launcher._leaving[0].wait(30) == 0
 
 
-def test_a_forked_run_stops_when_asked_with_all_of_its_group(
+def test_forked_run_stops_with_its_process_group(
     model: Path, tmp_path: Path, shared: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
@@ -166,7 +166,7 @@ def test_a_forked_run_stops_when_asked_with_all_of_its_group(
     wait_until(lambda: launcher_of(shared).children() == [])  # no zombie either
 
 
-def test_a_fork_nobody_waits_for_trains_nothing(
+def test_late_fork_does_not_train_after_fallback_to_spawn(
     model: Path, tmp_path: Path, launcher: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model)
@@ -183,7 +183,7 @@ def test_a_fork_nobody_waits_for_trains_nothing(
     assert len(losses(run)) == 3
 
 
-def test_a_fork_finds_what_a_spawn_would(tmp_path: Path) -> None:
+def test_forked_process_gets_fresh_environment_and_random_state(tmp_path: Path) -> None:
     code = """
 import json, os, random, socket, sys
 import numpy, torch
@@ -218,7 +218,7 @@ print(fresh)
     assert {one[2], one[3]}.isdisjoint({two[2], two[3]})
 
 
-def test_a_change_of_packages_brings_a_new_launcher(launcher: PreforkClient) -> None:
+def test_launcher_is_replaced_when_packages_change(launcher: PreforkClient) -> None:
     first = launcher_of(launcher)
     assert launcher.connection is not None
     launcher.connection.stamp = ()
@@ -233,14 +233,14 @@ def test_a_change_of_packages_brings_a_new_launcher(launcher: PreforkClient) -> 
     wait_until(has_left)
 
 
-def test_the_launcher_has_one_thread_and_little_memory(shared: PreforkClient) -> None:
+def test_launcher_has_one_thread_and_low_memory_use(shared: PreforkClient) -> None:
     told = board.read_launcher(shared.settings)
 
     assert (told.state, psutil.Process(told.pid).num_threads()) == ("ready", 1)
     assert 0 < told.memory_bytes < 10**9
 
 
-def test_a_worker_that_came_later_learns_how_a_forked_run_ended(
+def test_adopted_forked_run_reports_exit_code(
     model: Path, tmp_path: Path, shared: PreforkClient
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
@@ -253,7 +253,7 @@ def test_a_worker_that_came_later_learns_how_a_forked_run_ended(
     assert adopted.exit_code == -signal.SIGKILL
 
 
-def test_a_studio_can_do_without(tmp_path: Path) -> None:
+def test_launcher_can_be_disabled(tmp_path: Path) -> None:
     launcher = PreforkClient(Settings(home=tmp_path, warm_launcher=False))
     launcher.open()
 

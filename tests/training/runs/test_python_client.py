@@ -66,7 +66,7 @@ def ran(lives: live_studio.Studio, *words: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_a_run_is_waited_for_to_its_end(studio: Studio, done: Run) -> None:
+def test_wait_returns_finished_run(studio: Studio, done: Run) -> None:
     numbers = studio.runs.metrics(done.id, ["loss"], between=(1, 10))
 
     assert (done.status, done.step, done.error) == ("succeeded", 30, None)
@@ -74,21 +74,21 @@ def test_a_run_is_waited_for_to_its_end(studio: Studio, done: Run) -> None:
     assert numbers.x == list(range(1, 11))
 
 
-def test_what_a_run_tells_comes_as_a_stream(studio: Studio, done: Run) -> None:
+def test_stream_returns_metrics_of_every_step(studio: Studio, done: Run) -> None:
     told = [event for event in studio.runs.stream(done.id) if event.event == "metrics"]
     steps = {row["step"] for event in told for row in json.loads(event.data)}
 
     assert steps == set(range(31))  # what it could do before it learnt is step 0
 
 
-def test_files_of_a_run_are_fetched(studio: Studio, done: Run, tmp_path: Path) -> None:
+def test_run_artifact_is_downloaded(studio: Studio, done: Run, tmp_path: Path) -> None:
     files = {one.name: one.bytes for one in studio.runs.artifacts(done.id).data}
     made = studio.runs.download(done.id, "adapter_model.safetensors", tmp_path / "weights")
 
     assert made.stat().st_size == files["adapter_model.safetensors"]
 
 
-def test_a_file_is_sent_and_tells_how_far_it_is(studio: Studio, tmp_path: Path) -> None:
+def test_dataset_upload_reports_progress(studio: Studio, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(ROWS)
     heard: list[tuple[int, int]] = []
     made = studio.datasets.add(
@@ -101,7 +101,7 @@ def test_a_file_is_sent_and_tells_how_far_it_is(studio: Studio, tmp_path: Path) 
 
 
 @pytest.mark.smoke
-def test_lists_go_on_over_pages(studio: Studio, done: Run) -> None:
+def test_lists_are_read_across_pages(studio: Studio, done: Run) -> None:
     made = studio.experiments.create("many", done.recipe)
     studio.runs.cancel(studio.runs.again(done.id).id)
     pages = studio._transport.iterate(replace(endpoints.runs(), params={"limit": 1}))
@@ -111,7 +111,7 @@ def test_lists_go_on_over_pages(studio: Studio, done: Run) -> None:
     assert [run.id for run in studio.runs.list(status="succeeded")] == [done.id]
 
 
-def test_a_refusal_carries_what_to_do(studio: Studio) -> None:
+def test_api_error_carries_field_and_hint(studio: Studio) -> None:
     with pytest.raises(ApiError) as refused:
         studio.runs.submit("wrong", {"base_model": "starter", "dataset": "nowhere"})
 
@@ -123,7 +123,7 @@ def test_a_refusal_carries_what_to_do(studio: Studio) -> None:
     assert refused.value.hint
 
 
-def test_nobody_there_is_said_so() -> None:
+def test_unreachable_server_raises_unreachable_error() -> None:
     with (
         pytest.raises(UnreachableError),
         Studio(f"http://127.0.0.1:{live_studio.free_port()}") as gone,
@@ -131,7 +131,7 @@ def test_nobody_there_is_said_so() -> None:
         gone.queue()
 
 
-def test_all_of_it_can_be_awaited(lives: live_studio.Studio, done: Run) -> None:
+def test_async_client_waits_streams_and_lists(lives: live_studio.Studio, done: Run) -> None:
     async def ask() -> tuple[Run, list[str], list[int]]:
         async with AsyncStudio(lives.url) as studio:
             run = await studio.runs.wait(done.id)
@@ -146,7 +146,7 @@ def test_all_of_it_can_be_awaited(lives: live_studio.Studio, done: Run) -> None:
     assert found == [done.id]
 
 
-def test_both_can_do_the_same() -> None:
+def test_sync_and_async_clients_have_same_methods() -> None:
     def able(module: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- a module
         nouns = [one for one in vars(module).values() if isinstance(one, type)]
         found = {one.__name__.removeprefix("Async"): one for one in nouns}
@@ -161,7 +161,7 @@ def test_both_can_do_the_same() -> None:
     assert "run_id" in signature(sync_client.Runs.wait).parameters
 
 
-def test_a_script_submits_and_reads_json(lives: live_studio.Studio, tmp_path: Path) -> None:
+def test_cli_submits_run_and_lists_json(lives: live_studio.Studio, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(live_studio.QUICK))
     file = str(tmp_path / "mine.yaml")
     followed = ran(lives, "runs", "submit", file, "--set", "optimisation.max_steps=3", "--follow")
@@ -174,7 +174,9 @@ def test_a_script_submits_and_reads_json(lives: live_studio.Studio, tmp_path: Pa
     ]
 
 
-def test_a_run_that_fails_ends_the_command_so(lives: live_studio.Studio, studio: Studio) -> None:
+def test_follow_exits_with_1_when_run_is_cancelled(
+    lives: live_studio.Studio, studio: Studio
+) -> None:
     run = studio.runs.submit("away", live_studio.QUICK)
     studio.runs.cancel(run.id)
     followed = ran(lives, "runs", "follow", str(run.id), "--json")
@@ -183,7 +185,7 @@ def test_a_run_that_fails_ends_the_command_so(lives: live_studio.Studio, studio:
     assert json.loads(followed.stdout)["status"] == "cancelled"
 
 
-def test_leaving_does_not_stop_the_run(lives: live_studio.Studio, studio: Studio) -> None:
+def test_interrupting_follow_does_not_stop_run(lives: live_studio.Studio, studio: Studio) -> None:
     long = live_studio.QUICK | {
         "optimisation": live_studio.QUICK["optimisation"] | {"max_steps": 100_000}
     }
@@ -210,7 +212,7 @@ def test_leaving_does_not_stop_the_run(lives: live_studio.Studio, studio: Studio
     "words",
     [("runs", "show"), ("runs", "metrics"), ("runs", "compare")],
 )
-def test_tables_are_for_people(
+def test_table_commands_show_metrics(
     lives: live_studio.Studio, done: Run, words: tuple[str, str]
 ) -> None:
     shown = ran(lives, *words, str(done.id))
@@ -219,14 +221,14 @@ def test_tables_are_for_people(
     assert "loss" in shown.stdout
 
 
-def test_a_refusal_is_a_sentence(lives: live_studio.Studio) -> None:
+def test_failed_command_prints_error_sentence(lives: live_studio.Studio) -> None:
     refused = ran(lives, "runs", "cancel", "999")
 
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("Run 999 does not exist.")
 
 
-def test_the_script_in_the_docs_does_what_it_says(lives: live_studio.Studio) -> None:
+def test_docs_script_works(lives: live_studio.Studio) -> None:
     told = (live_studio.ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     script = told.partition("```python\n")[2].partition("```")[0]
     short = script.replace(

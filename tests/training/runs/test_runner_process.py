@@ -94,7 +94,7 @@ def hub(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.smoke
-def test_a_run_stops_after_the_step_when_asked(model: Path, tmp_path: Path) -> None:
+def test_sigterm_stops_run_after_current_step(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)
     wait_until(lambda: len(tiny.events_of(run, MetricsLogged)) > 0)
@@ -115,7 +115,7 @@ def test_a_run_stops_after_the_step_when_asked(model: Path, tmp_path: Path) -> N
     }
 
 
-def test_a_leaking_variable_changes_no_precision(model: Path, tmp_path: Path) -> None:
+def test_accelerate_environment_variables_are_ignored(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
 
     process = start(run, ACCELERATE_MIXED_PRECISION="fp16", ACCELERATE_USE_FSDP="true")
@@ -125,7 +125,7 @@ def test_a_leaking_variable_changes_no_precision(model: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-def test_a_log_tells_nothing_of_packages(precision: str, model: Path, tmp_path: Path) -> None:
+def test_run_log_contains_no_package_warnings(precision: str, model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision=precision)
 
     assert start(run).wait(120) == 0
@@ -135,7 +135,7 @@ def test_a_log_tells_nothing_of_packages(precision: str, model: Path, tmp_path: 
     assert "is an Enum subclass" not in log
 
 
-def test_a_model_is_fetched_from_the_hub_by_name(model: Path, tmp_path: Path) -> None:
+def test_base_model_is_downloaded_from_hub_by_name(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", HUB_MODEL, base_model=HUB_MODEL, adapter__kind="lora")
 
     with hub(model) as endpoint:
@@ -146,7 +146,7 @@ def test_a_model_is_fetched_from_the_hub_by_name(model: Path, tmp_path: Path) ->
     assert "base_model: tests/tiny\n" in (run.artifacts / "README.md").read_text(encoding="utf-8")
 
 
-def test_an_unknown_model_is_told_in_words(model: Path, tmp_path: Path) -> None:
+def test_unknown_hub_model_fails_with_clear_message(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", "tests/nothing")
 
     with hub(model) as endpoint:
@@ -159,7 +159,7 @@ def test_an_unknown_model_is_told_in_words(model: Path, tmp_path: Path) -> None:
     assert failed.message == "The hub has no such model, or it is private."
 
 
-def test_a_gated_model_says_whom_to_ask(model: Path, tmp_path: Path) -> None:
+def test_gated_model_error_asks_to_accept_terms(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", GATED_MODEL)
 
     with hub(model) as endpoint:
@@ -173,7 +173,7 @@ def test_a_gated_model_says_whom_to_ask(model: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_package_is_named(model: Path, tmp_path: Path) -> None:
+def test_missing_package_is_named(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     without = (
         "import sys, pathlib; sys.modules['torch'] = None\n"
@@ -194,7 +194,7 @@ def test_a_missing_package_is_named(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make a disk of a few kilobytes.")
-def test_a_result_that_does_not_fit_on_the_disk_is_told(model: Path, tmp_path: Path) -> None:
+def test_full_disk_fails_run_with_disk_full_error(model: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(disk)]

@@ -52,7 +52,7 @@ def validation(run: RunDir) -> tokenisation.Examples:
     return tokenisation.tokenise(rows, ChatTemplate(reader), reader, max_length=1024)
 
 
-def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:
+def test_run_reports_phases_in_order(full: RunDir) -> None:
     between = len({one.step for one in tiny.events_of(full, Sampled) if one.stage == "during"})
 
     assert [event.name for event in tiny.events_of(full, PhaseChanged)] == [
@@ -65,7 +65,7 @@ def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:
     assert isinstance(tiny.last_event(full), Finished)
 
 
-def test_a_logged_step_tells_every_number(full: RunDir) -> None:
+def test_logged_step_contains_every_metric(full: RunDir) -> None:
     first = tiny.events_of(full, MetricsLogged)[1]
 
     assert sorted(first.metrics) == [
@@ -88,7 +88,7 @@ def test_a_logged_step_tells_every_number(full: RunDir) -> None:
 
 
 @pytest.mark.smoke
-def test_tokens_add_up_to_those_of_the_rows(model: Path, tmp_path: Path) -> None:
+def test_token_count_equals_tokens_of_all_epochs(model: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run",
         model,
@@ -101,7 +101,7 @@ def test_tokens_add_up_to_those_of_the_rows(model: Path, tmp_path: Path) -> None
     assert finished.metrics["tokens"] == 2 * started.resolved["train_tokens"]
 
 
-def test_the_last_step_is_always_measured(full: RunDir) -> None:
+def test_last_step_is_always_validated(full: RunDir) -> None:
     measured = [e.step for e in tiny.events_of(full, MetricsLogged) if "eval_loss" in e.metrics]
 
     assert measured == [0, 1, 2, 3, 4]
@@ -111,7 +111,7 @@ def test_the_last_step_is_always_measured(full: RunDir) -> None:
     )
 
 
-def test_prompts_are_answered_before_after_and_on_the_way(full: RunDir) -> None:
+def test_prompts_are_sampled_before_during_and_after_training(full: RunDir) -> None:
     samples = tiny.events_of(full, Sampled)
 
     assert [(one.stage, one.step, one.position) for one in samples] == [
@@ -126,7 +126,7 @@ def test_prompts_are_answered_before_after_and_on_the_way(full: RunDir) -> None:
 
 
 @pytest.mark.smoke
-def test_one_seed_gives_one_curve(model: Path, tmp_path: Path) -> None:
+def test_same_seed_gives_same_loss_curve(model: Path, tmp_path: Path) -> None:
     knobs = {"adapter__kind": "lora", "adapter__lora_dropout": 0.2}
     one = tiny.train(tmp_path / "one", model, **knobs)
     same = tiny.train(tmp_path / "same", model, **knobs)
@@ -138,7 +138,7 @@ def test_one_seed_gives_one_curve(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "bf16_pure"])
-def test_samples_leave_no_trace_in_training(
+def test_sampling_does_not_change_training(
     precision: str, kind: str, model: Path, tmp_path: Path
 ) -> None:
     knobs: dict[str, object] = {"precision": precision, "adapter__kind": kind}
@@ -163,7 +163,7 @@ def test_accumulated_batches_equal_one_large_batch(model: Path, tmp_path: Path) 
     )
 
 
-def test_a_full_fine_tune_reloads_as_it_was(full: RunDir) -> None:
+def test_reloaded_full_model_has_same_loss(full: RunDir) -> None:
     examples = validation(full)
     model = AutoModelForCausalLM.from_pretrained(full.artifacts, dtype=torch.float32)
 
@@ -173,7 +173,7 @@ def test_a_full_fine_tune_reloads_as_it_was(full: RunDir) -> None:
 
 
 @pytest.mark.smoke
-def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
+def test_reloaded_adapter_has_same_loss(model: Path, lora: RunDir) -> None:
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
     loss = tiny.loss_of(PeftModel.from_pretrained(base, lora.artifacts), validation(lora), 0)
@@ -182,7 +182,7 @@ def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
 
 
 @pytest.mark.smoke
-def test_artifacts_are_all_there_and_nothing_else(full: RunDir, lora: RunDir) -> None:
+def test_artifacts_are_exactly_expected_files(full: RunDir, lora: RunDir) -> None:
     records = {"README.md", "recipe.yaml", "samples.json", "metrics.json", "manifest.json"}
     reader = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     weights = {"model.safetensors", "config.json", "generation_config.json"}
@@ -193,21 +193,21 @@ def test_artifacts_are_all_there_and_nothing_else(full: RunDir, lora: RunDir) ->
     assert not full.checkpoints.exists()
 
 
-def test_the_card_names_no_folder_of_this_machine(full: RunDir) -> None:
+def test_model_card_contains_no_local_path(full: RunDir) -> None:
     card = (full.artifacts / "README.md").read_text(encoding="utf-8")
 
     assert str(full.root.parent.parent) not in card
     assert "| eval loss |" in card
 
 
-def test_numbers_are_kept_for_programs(full: RunDir) -> None:
+def test_metrics_are_written_to_json(full: RunDir) -> None:
     kept = json.loads((full.artifacts / "metrics.json").read_text(encoding="utf-8"))
 
     assert kept["eval_loss"] == tiny.events_of(full, Finished)[0].metrics["eval_loss"]
     assert kept["resolved"]["train_rows"] == 29
 
 
-def test_the_manifest_names_each_file_by_its_hash(full: RunDir) -> None:
+def test_manifest_lists_artifacts_with_hashes(full: RunDir) -> None:
     kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8"))
 
     others = sorted(path for path in full.artifacts.iterdir() if path != full.manifest)
@@ -216,7 +216,7 @@ def test_the_manifest_names_each_file_by_its_hash(full: RunDir) -> None:
     ]
 
 
-def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model: Path) -> None:
+def test_manifest_records_everything_to_reproduce_run(full: RunDir, model: Path) -> None:
     kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8"))
 
     recipe = RECIPE_ADAPTER.validate_python(kept.recipe)
@@ -232,7 +232,7 @@ def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model:
     assert set(kept.versions) >= {"mantissa-studio", "python", "torch", "transformers"}
 
 
-def test_the_manifest_tells_what_was_asked_planned_and_measured(full: RunDir) -> None:
+def test_manifest_records_requested_planned_and_audited_precision(full: RunDir) -> None:
     kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8")).precision
 
     resolved = tiny.events_of(full, Started)[0].resolved
@@ -240,7 +240,7 @@ def test_the_manifest_tells_what_was_asked_planned_and_measured(full: RunDir) ->
     assert kept.requested == "fp32"
 
 
-def test_early_stopping_keeps_the_best_weights(model: Path, tmp_path: Path) -> None:
+def test_early_stopping_keeps_best_weights(model: Path, tmp_path: Path) -> None:
     run = tiny.train(
         tmp_path / "run",
         model,
@@ -260,9 +260,7 @@ def test_early_stopping_keeps_the_best_weights(model: Path, tmp_path: Path) -> N
     assert not run.checkpoints.exists()
 
 
-def test_a_loss_that_is_no_number_is_told_as_such_and_ends_the_run(
-    model: Path, tmp_path: Path
-) -> None:
+def test_nan_loss_is_recorded_and_ends_run(model: Path, tmp_path: Path) -> None:
     broken = AutoModelForCausalLM.from_pretrained(model)
     broken.lm_head.weight.data[:] = 3e38  # finite, as the check before the start wants it
     broken.save_pretrained(tmp_path / "broken")
@@ -275,14 +273,14 @@ def test_a_loss_that_is_no_number_is_told_as_such_and_ends_the_run(
     assert not run.artifacts.exists()
 
 
-def test_rows_without_answers_fail_in_words(model: Path, tmp_path: Path) -> None:
+def test_run_fails_when_all_answers_are_truncated(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, data__max_length=16)
 
     assert execute_run(run.root, StopHandler()) == 1
     assert tiny.events_of(run, Failed)[0].code == "sequence_too_long"
 
 
-def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_path: Path) -> None:
+def test_run_cancelled_before_start_stops_at_once(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     stop = StopHandler()
     stop.requested = "cancel"

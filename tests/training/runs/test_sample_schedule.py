@@ -22,7 +22,7 @@ def due(steps: int, every: int, times: int) -> list[int]:
         (1000, 7, 3, [252, 504, 756]),
     ],
 )
-def test_answers_are_spread_evenly_over_the_validations(
+def test_samples_are_spread_evenly_over_validations(
     steps: int, every: int, times: int, found: list[int]
 ) -> None:
     assert due(steps, every, times) == found

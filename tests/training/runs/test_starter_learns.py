@@ -56,7 +56,7 @@ def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return run
 
 
-def test_the_loss_on_rows_held_out_falls_far(run: RunDir, model: Path) -> None:
+def test_starter_validation_loss_decreases(run: RunDir, model: Path) -> None:
     reader = AutoTokenizer.from_pretrained(model)
     held_out = read_rows(run.root / "validation.jsonl")
     examples = tokenisation.tokenise(held_out, ChatTemplate(reader), reader, max_length=256)
@@ -66,7 +66,7 @@ def test_the_loss_on_rows_held_out_falls_far(run: RunDir, model: Path) -> None:
     assert tiny.metric_values(run, "eval_loss")[-1] < 0.8
 
 
-def test_questions_held_out_are_answered_to_the_letter(run: RunDir) -> None:
+def test_trained_starter_answers_held_out_questions(run: RunDir) -> None:
     assert right(run, "before") <= 2
     assert right(run, "after") >= ASKED / 4
 

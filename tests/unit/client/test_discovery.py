@@ -9,13 +9,13 @@ import pytest
 from studio.client import transports
 
 
-def test_it_is_on_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_url_defaults_to_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STUDIO_URL", raising=False)
 
     assert transports.resolve_settings(None, None).base_url == "http://127.0.0.1:8000/api/v1"
 
 
-def test_the_environment_says_where_and_an_argument_says_it_better(
+def test_arguments_override_environment_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STUDIO_URL", "https://studio.example.org/")
@@ -42,7 +42,7 @@ def test_the_environment_says_where_and_an_argument_says_it_better(
         ("https://elsewhere.example.org", {}),
     ],
 )
-def test_the_token_of_this_machine_is_for_this_machine(
+def test_local_api_token_is_sent_only_to_local_urls(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, headers: dict[str, str]
 ) -> None:
     monkeypatch.delenv("STUDIO_TOKEN", raising=False)
@@ -53,7 +53,7 @@ def test_the_token_of_this_machine_is_for_this_machine(
 
 
 @pytest.mark.parametrize("module", ["studio.client", "studio.cli"])
-def test_it_is_loaded_without_the_studio(module: str) -> None:
+def test_client_modules_import_no_heavy_dependencies(module: str) -> None:
     heavy = ("torch", "fastapi", "starlette", "sqlalchemy", "sqlmodel", "optuna", "pyarrow")
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

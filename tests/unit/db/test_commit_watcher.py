@@ -6,7 +6,7 @@ from studio.db.session import unit_of_work, watch_commits
 from studio.db.tables import Worker
 
 
-def test_a_commit_is_heard_once(engine: Engine) -> None:
+def test_new_commit_is_reported_once(engine: Engine) -> None:
     with watch_commits(engine) as changes:
         heard = [changes.has_new_commit(), changes.has_new_commit()]
         with unit_of_work(engine) as db:
@@ -16,7 +16,7 @@ def test_a_commit_is_heard_once(engine: Engine) -> None:
     assert heard == [True, False, True, False]
 
 
-def test_reading_is_no_change(engine: Engine) -> None:
+def test_reads_are_not_reported_as_commits(engine: Engine) -> None:
     with watch_commits(engine) as changes:
         changes.has_new_commit()
         with engine.connect() as connection:

@@ -23,13 +23,15 @@ def empty(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_head_equals_the_tables(empty: Engine) -> None:
+def test_migrated_schema_matches_models(empty: Engine) -> None:
     migrate.upgrade(empty)
     with empty.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Run.metadata) == []
 
 
-def test_a_filled_database_goes_all_the_way_down_and_up(empty: Engine, tmp_path: Path) -> None:
+def test_filled_database_downgrades_to_base_and_upgrades_again(
+    empty: Engine, tmp_path: Path
+) -> None:
     migrate.upgrade(empty)
     with unit_of_work(empty) as db:
         add_starter_data(db, Settings(home=tmp_path / "home"))
@@ -54,7 +56,7 @@ def test_upgrading_twice_changes_nothing(empty: Engine, tmp_path: Path) -> None:
         assert connection.execute(text("SELECT name FROM run")).scalar_one() == made
 
 
-def test_the_last_copies_from_before_upgrades_are_kept(empty: Engine, tmp_path: Path) -> None:
+def test_latest_backups_before_upgrade_are_kept(empty: Engine, tmp_path: Path) -> None:
     migrate.upgrade(empty)
     with unit_of_work(empty) as db:
         add_starter_data(db, Settings(home=tmp_path / "home"))
@@ -74,13 +76,13 @@ def test_the_last_copies_from_before_upgrades_are_kept(empty: Engine, tmp_path: 
     copy.dispose()
 
 
-def test_a_new_database_needs_no_copy(empty: Engine, tmp_path: Path) -> None:
+def test_upgrading_new_database_makes_no_backup(empty: Engine, tmp_path: Path) -> None:
     migrate.upgrade(empty)
 
     assert not (tmp_path / "backups").exists()
 
 
-def test_a_newer_database_is_refused_in_words(empty: Engine) -> None:
+def test_newer_database_version_is_rejected_with_message(empty: Engine) -> None:
     migrate.upgrade(empty)
     with empty.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -92,7 +94,7 @@ def test_a_newer_database_is_refused_in_words(empty: Engine) -> None:
     )
 
 
-def test_what_was_acknowledged_is_on_disk(empty: Engine) -> None:
+def test_sqlite_pragmas_make_commits_durable(empty: Engine) -> None:
     with empty.connect() as connection:
         pragmas = [
             connection.execute(text(f"PRAGMA {name}")).scalar_one()
@@ -102,5 +104,5 @@ def test_what_was_acknowledged_is_on_disk(empty: Engine) -> None:
     assert pragmas == ["wal", 2, 1, 30000]
 
 
-def test_sqlite_is_without_the_wal_reset_bug() -> None:
+def test_sqlite_version_has_wal_reset_fix() -> None:
     assert sqlite_driver().sqlite_version_info >= (3, 51, 3)

@@ -7,7 +7,7 @@ import pytest
 from studio.intake.rows.deduplication import SeenHashes
 
 
-def test_every_content_is_new_once() -> None:
+def test_each_content_is_new_only_once() -> None:
     seen = SeenHashes()
     contents = [str(i % 30_000).encode() for i in range(70_000)]
 
@@ -17,7 +17,7 @@ def test_every_content_is_new_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_content_takes_few_bytes() -> None:
+def test_stored_hash_uses_few_bytes() -> None:
     tracemalloc.start()
     try:
         seen = SeenHashes()

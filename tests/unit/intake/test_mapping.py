@@ -35,7 +35,7 @@ def questions(rows: list[dict[str, Any]]) -> list[str]:
     return [row["messages"][0]["content"] for row in rows]
 
 
-def test_several_columns_are_joined_and_a_system_prompt_is_put_before(bring: Convert) -> None:
+def test_columns_are_joined_and_system_prompt_is_prepended(bring: Convert) -> None:
     mapping = changed(
         roles={"prompt": ["title", "q"], "completion": ["a"], "system": ["s"]},
         joiner=" | ",
@@ -54,7 +54,7 @@ def test_several_columns_are_joined_and_a_system_prompt_is_put_before(bring: Con
     assert said == [["Be brief.", "t | u", "b"], ["Be kind.", "4", "b"]]
 
 
-def test_values_are_shown_as_they_are_mapped(bring: Convert) -> None:
+def test_mapped_values_replace_original_values(bring: Convert) -> None:
     mapping = Mapping(
         shape="classification",
         roles={"text": ["review"], "label": ["stars"]},
@@ -67,7 +67,7 @@ def test_values_are_shown_as_they_are_mapped(bring: Convert) -> None:
     assert [turns[-1]["content"] for turns in result.conversations] == ["bad", "good", "3"]
 
 
-def test_a_number_that_is_none_is_told(bring: Convert) -> None:
+def test_non_numeric_value_is_reported(bring: Convert) -> None:
     mapping = Mapping(shape="regression", roles={"text": ["q"], "number": ["a"]})
 
     result = bring(lines({"q": "x", "a": 0.5}, {"q": "x", "a": "none"}), mapping=mapping)
@@ -87,7 +87,7 @@ def test_a_number_that_is_none_is_told(bring: Convert) -> None:
         ("shorter_than", "11", ["question 0", "question 1", "question 2"]),
     ],
 )
-def test_rows_are_kept_by_what_a_column_says(
+def test_rows_are_filtered_by_column_value(
     bring: Convert, op: FilterOp, value: str, left: list[str]
 ) -> None:
     mapping = changed(keep=[Condition(column="q", op=op, value=value)])
@@ -99,14 +99,14 @@ def test_rows_are_kept_by_what_a_column_says(
     assert result.problems == []
 
 
-def test_rows_are_excluded_by_their_numbers(bring: Convert) -> None:
+def test_rows_are_excluded_by_number(bring: Convert) -> None:
     result = bring(numbered(4), mapping=changed(exclude=[1, 3]))
 
     assert questions(result.rows) == ["question 1", "question 3"]
     assert result.converted.removed == {"excluded": 2}
 
 
-def test_a_sample_has_exactly_so_many_rows_in_their_order_and_is_drawn_again_alike(
+def test_sample_is_exact_ordered_and_reproducible(
     bring: Convert,
 ) -> None:
     first, again, other = (
@@ -120,14 +120,14 @@ def test_a_sample_has_exactly_so_many_rows_in_their_order_and_is_drawn_again_ali
     assert first == sorted(first, key=lambda question: int(question.split()[1]))
 
 
-def test_a_sample_of_more_than_there_are_is_all(bring: Convert) -> None:
+def test_sample_larger_than_dataset_returns_all_rows(bring: Convert) -> None:
     result = bring(numbered(5), mapping=changed(sample=20))
 
     assert (result.converted.rows, result.converted.removed) == (5, {})
 
 
 @pytest.mark.parametrize(("deduplicate", "left"), [("none", 4), ("exact", 3), ("question", 2)])
-def test_duplicates_are_dropped_as_one_chooses(bring: Convert, deduplicate: str, left: int) -> None:
+def test_duplicates_are_removed_by_chosen_mode(bring: Convert, deduplicate: str, left: int) -> None:
     rows = lines(
         {"q": "a", "a": "b"}, {"q": "a", "a": "b"}, {"q": "a", "a": "c"}, {"q": "d", "a": "c"}
     )
@@ -138,7 +138,7 @@ def test_duplicates_are_dropped_as_one_chooses(bring: Convert, deduplicate: str,
     assert result.converted.removed.get("duplicate", 0) == 4 - left
 
 
-def test_a_share_is_held_back_and_equal_rows_stay_together(bring: Convert) -> None:
+def test_share_split_keeps_identical_rows_together(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.25))
     twice = numbered(400) + numbered(400)
 
@@ -150,7 +150,7 @@ def test_a_share_is_held_back_and_equal_rows_stay_together(bring: Convert) -> No
     assert result.converted.validation_rows == 2 * len(held)
 
 
-def test_a_row_stays_in_its_part_when_others_come_or_go(bring: Convert) -> None:
+def test_share_split_is_stable_when_rows_are_added(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.25))
 
     before = set(questions(bring(numbered(100), mapping=mapping).held))
@@ -159,7 +159,7 @@ def test_a_row_stays_in_its_part_when_others_come_or_go(bring: Convert) -> None:
     assert before == {question for question in after if int(question.split()[1]) < 100}
 
 
-def test_a_small_share_of_few_rows_is_still_one(bring: Convert) -> None:
+def test_small_share_holds_out_at_least_one_row(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.001))
 
     result = bring(numbered(5), mapping=mapping)
@@ -168,7 +168,7 @@ def test_a_small_share_of_few_rows_is_still_one(bring: Convert) -> None:
     assert sorted(questions(result.rows + result.held)) == [f"question {i}" for i in range(5)]
 
 
-def test_a_column_says_which_part_a_row_is_in(bring: Convert) -> None:
+def test_split_column_assigns_rows_to_splits(bring: Convert) -> None:
     rows = lines(
         {"q": "a", "a": "b", "part": "Train"},
         {"q": "c", "a": "d", "part": "dev "},
@@ -181,7 +181,7 @@ def test_a_column_says_which_part_a_row_is_in(bring: Convert) -> None:
     assert result.converted.removed == {"other_part": 1}
 
 
-def test_a_second_file_is_read_as_the_first_and_held_back(tmp_path: Path) -> None:
+def test_validation_file_uses_same_mapping_and_is_held_out(tmp_path: Path) -> None:
     result = with_validation(tmp_path, numbered(3), lines({"q": "x", "a": "y"}, {"q": "x"}))
 
     assert questions(read_kept_rows(tmp_path, "validation")) == ["x"]
@@ -191,13 +191,13 @@ def test_a_second_file_is_read_as_the_first_and_held_back(tmp_path: Path) -> Non
     ]
 
 
-def test_a_second_file_with_columns_of_its_own_is_read_by_them(tmp_path: Path) -> None:
+def test_validation_file_with_other_columns_is_mapped_separately(tmp_path: Path) -> None:
     with_validation(tmp_path, numbered(3), lines({"instruction": "x", "output": "y"}))
 
     assert questions(read_kept_rows(tmp_path, "validation")) == ["x"]
 
 
-def test_a_second_file_may_lack_columns_that_are_not_needed(tmp_path: Path) -> None:
+def test_validation_file_may_lack_optional_columns(tmp_path: Path) -> None:
     mapping = changed(
         roles={**PAIR.roles, "system": ["s"]},
         values={"a": {"1": "one"}},
@@ -212,7 +212,7 @@ def test_a_second_file_may_lack_columns_that_are_not_needed(tmp_path: Path) -> N
     assert [turn["content"] for turn in held["messages"]] == ["y", "one"]
 
 
-def test_rows_that_cannot_be_parted_are_all_trained_on(bring: Convert) -> None:
+def test_identical_rows_are_all_used_for_training(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.5))
 
     counts = {
@@ -228,7 +228,7 @@ def test_rows_that_cannot_be_parted_are_all_trained_on(bring: Convert) -> None:
     assert counts == {(3, 0)}
 
 
-def test_a_split_that_leaves_nothing_to_train_on_is_refused(bring: Convert) -> None:
+def test_split_without_training_rows_is_rejected(bring: Convert) -> None:
     rows = lines({"q": "x", "a": "y", "part": "test"})
 
     with pytest.raises(InvalidError) as refused:
@@ -238,7 +238,7 @@ def test_a_split_that_leaves_nothing_to_train_on_is_refused(bring: Convert) -> N
     assert refused.value.param == "split.kind"
 
 
-def test_a_second_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_validation_file_of_other_type_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as refused:
         with_validation(tmp_path, numbered(3), lines({"text": "Once"}))
 
@@ -248,14 +248,14 @@ def test_a_second_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_split_by_a_file_that_is_not_there_is_refused(bring: Convert) -> None:
+def test_dataset_split_without_validation_file_is_rejected(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(numbered(3), mapping=changed(split=Split(kind="dataset")))
 
     assert refused.value.param == "split.kind"
 
 
-def test_the_same_mapping_of_the_same_file_gives_the_same_version(bring: Convert) -> None:
+def test_same_mapping_and_file_give_same_hash(bring: Convert) -> None:
     halved = changed(split=Split(kind="share", share=0.5))
 
     hashes = [
@@ -265,9 +265,7 @@ def test_the_same_mapping_of_the_same_file_gives_the_same_version(bring: Convert
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_the_numbers_of_rows_in_their_file_are_kept_beside_them(
-    bring: Convert, tmp_path: Path
-) -> None:
+def test_source_row_numbers_are_stored(bring: Convert, tmp_path: Path) -> None:
     bring(numbered(4), mapping=changed(exclude=[2]))
 
     numbers = (tmp_path / "train.numbers").read_bytes()
@@ -275,7 +273,7 @@ def test_the_numbers_of_rows_in_their_file_are_kept_beside_them(
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_how_far_the_file_is_read_is_told(tmp_path: Path, packed: bool) -> None:  # noqa: FBT001 -- a parameter of pytest
+def test_conversion_reports_progress(tmp_path: Path, packed: bool) -> None:  # noqa: FBT001 -- a parameter of pytest
     content = numbered(40_000).encode()
     path = tmp_path / ("rows.jsonl.gz" if packed else "rows.jsonl")
     path.write_bytes(gzip.compress(content) if packed else content)
@@ -288,7 +286,7 @@ def test_how_far_the_file_is_read_is_told(tmp_path: Path, packed: bool) -> None:
     assert sum(0.1 < share < 0.9 for share in told) >= 3
 
 
-def test_a_mapping_that_leaves_nothing_says_what_took_the_rows(bring: Convert) -> None:
+def test_mapping_that_excludes_all_rows_gives_counts_by_reason(bring: Convert) -> None:
     nothing = changed(keep=[Condition(column="q", op="is", value="other")])
 
     with pytest.raises(InvalidError) as refused:
@@ -313,7 +311,7 @@ def test_a_mapping_that_leaves_nothing_says_what_took_the_rows(bring: Convert) -
         (Mapping(shape="thread", roles={"id": ["q"], "prompt": ["a"]}), "roles.parent"),
     ],
 )
-def test_a_mapping_that_cannot_be_followed_names_its_field(mapping: Mapping, param: str) -> None:
+def test_invalid_mapping_error_names_its_field(mapping: Mapping, param: str) -> None:
     with pytest.raises(InvalidError) as refused:
         check_mapping(mapping, ["q", "a"])
 
@@ -330,18 +328,18 @@ def test_a_mapping_that_cannot_be_followed_names_its_field(mapping: Mapping, par
         lambda: Mapping.model_validate({"shape": "poem", "roles": {}}),
     ],
 )
-def test_a_mapping_that_makes_no_sense_is_not_made(made: Callable[[], object]) -> None:
+def test_inconsistent_mapping_fails_validation(made: Callable[[], object]) -> None:
     with pytest.raises(ValidationError):
         made()
 
 
-def test_a_mapping_travels_as_json() -> None:
+def test_mapping_round_trips_through_json() -> None:
     mapping = changed(keep=[Condition(column="q", op="is", value="a")], sample=3)
 
     assert Mapping.model_validate_json(mapping.model_dump_json()) == mapping
 
 
-def test_roles_say_what_is_needed_and_what_can_be_joined() -> None:
+def test_roles_declare_required_and_joinable_columns() -> None:
     told = {
         role.name: (role.required, role.allows_several)
         for role in roles_for_shape("prompt_completion")

@@ -15,15 +15,15 @@ def found(**changes: object) -> Conflict | None:
     return find_conflict(RECIPE_ADAPTER.validate_python(BARE | changes))
 
 
-def test_what_is_there_by_default_goes_together() -> None:
+def test_default_recipe_has_no_conflict() -> None:
     assert found() is None
 
 
-def test_a_mode_of_narrow_weights_goes_with_a_full_fine_tune() -> None:
+def test_bf16_kahan_is_allowed_with_full_fine_tune() -> None:
     assert found(precision="bf16_kahan", **FULL) is None
 
 
-def test_an_adapter_has_no_narrow_weights() -> None:
+def test_bf16_kahan_is_rejected_with_adapter() -> None:
     assert found(precision="bf16_kahan") == Conflict(
         message=(
             "bfloat16, Kahan summation sets the format of trained weights; an adapter's are "
@@ -34,7 +34,7 @@ def test_an_adapter_has_no_narrow_weights() -> None:
     )
 
 
-def test_another_optimizer_than_the_modes_own_is_refused() -> None:
+def test_bf16_dual_rejects_other_optimizers() -> None:
     refused = found(precision="bf16_dual", optimisation={"optim": "sgd"}, **FULL)
 
     assert refused == Conflict(
@@ -47,7 +47,7 @@ def test_another_optimizer_than_the_modes_own_is_refused() -> None:
     )
 
 
-def test_an_adapter_has_no_layers_for_products_of_eight_bits() -> None:
+def test_fp8_is_rejected_with_adapter() -> None:
     assert found(precision="fp8") == Conflict(
         message="float8 mixed sets the format of trained weights; an adapter's are float32.",
         hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
@@ -55,17 +55,17 @@ def test_an_adapter_has_no_layers_for_products_of_eight_bits() -> None:
     )
 
 
-def test_products_of_eight_bits_go_with_any_optimizer() -> None:
+def test_fp8_is_allowed_with_sgd() -> None:
     assert found(precision="fp8", optimisation={"optim": "sgd"}, **FULL) is None
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
-def test_any_adamw_means_the_modes_own(optim: str) -> None:
+def test_bf16_dual_accepts_any_adamw_variant(optim: str) -> None:
     assert found(precision="bf16_dual", optimisation={"optim": optim}, **FULL) is None
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_narrow_frozen_model_is_refused_where_nothing_is_cast(dtype: str) -> None:
+def test_narrow_frozen_dtype_is_rejected_without_autocast(dtype: str) -> None:
     refused = found(precision="fp32", adapter={"kind": "lora", "base_dtype": dtype})
 
     assert refused == Conflict(
@@ -76,5 +76,5 @@ def test_a_narrow_frozen_model_is_refused_where_nothing_is_cast(dtype: str) -> N
 
 
 @pytest.mark.parametrize("dtype", ["native", "float32", "bfloat16", "float16"])
-def test_a_mixed_mode_takes_any_frozen_model(dtype: str) -> None:
+def test_mixed_precision_accepts_any_frozen_dtype(dtype: str) -> None:
     assert found(precision="bf16", adapter={"kind": "lora", "base_dtype": dtype}) is None

@@ -35,42 +35,42 @@ NARROW: list[PrecisionName] = ["bf16_dual", "bf16_pure", "bf16_stochastic", "bf1
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_every_mode_but_one_runs_on_a_processor(name: PrecisionName) -> None:
+def test_every_precision_but_tf32_runs_on_cpu(name: PrecisionName) -> None:
     assert PRECISIONS[name].unsupported_reason(machine()) == ""
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_no_caution_gives_a_ratio_that_was_not_measured(name: PrecisionName) -> None:
+def test_precision_warning_states_no_slowdown_factor(name: PrecisionName) -> None:
     caution = PRECISIONS[name].warning(machine(native_bf16=False))
 
     assert "times" not in caution
 
 
-def test_tf32_is_refused_on_a_processor() -> None:
+def test_tf32_is_rejected_on_cpu() -> None:
     assert PRECISIONS["fp32_tf32"].unsupported_reason(machine()) == (
         "needs an NVIDIA GPU, Ampere or newer; on this machine, runs train on the CPU"
     )
 
 
-def test_tf32_is_refused_on_an_older_card() -> None:
+def test_tf32_is_rejected_on_older_gpu() -> None:
     assert PRECISIONS["fp32_tf32"].unsupported_reason(machine((7, 5))) == (
         "needs compute capability 8.0 or newer; Card has 7.5, which does not support it"
     )
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
-def test_every_mode_runs_on_a_recent_card(name: PrecisionName) -> None:
+def test_every_precision_runs_on_recent_gpu(name: PrecisionName) -> None:
     assert PRECISIONS[name].unsupported_reason(machine((9, 0))) == ""
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_bfloat16_weights_are_refused_where_they_are_only_emulated(name: PrecisionName) -> None:
+def test_bfloat16_weights_are_rejected_on_gpu_that_emulates_them(name: PrecisionName) -> None:
     assert PRECISIONS[name].unsupported_reason(machine((7, 5))) == PRECISIONS[
         "bf16"
     ].unsupported_reason(machine((7, 5)))
 
 
-def test_emulated_products_say_so() -> None:
+def test_emulated_matmul_gives_warning() -> None:
     assert PRECISIONS["fp32_bf16_matmul"].warning(machine()) == (
         "emulated if the hardware does not round by itself: accurate, but slower"
     )
@@ -86,12 +86,12 @@ def test_emulated_products_say_so() -> None:
         ("fp8", "bfloat16"),
     ],
 )
-def test_only_mixed_modes_cast_on_the_fly(name: PrecisionName, expected: str | None) -> None:
+def test_only_mixed_precisions_use_autocast(name: PrecisionName, expected: str | None) -> None:
     assert PRECISIONS[name].autocast == expected
 
 
 @pytest.mark.parametrize("mode", PRECISIONS.values(), ids=lambda mode: mode.name)
-def test_the_memory_of_a_mode_adds_up(mode: Precision) -> None:
+def test_bytes_per_parameter_equals_sum_of_parts(mode: Precision) -> None:
     size = {"float32": 4, "bfloat16": 2, "float16": 2, None: 0}
     # Products of 8 bits keep no copy of a weight.
     copied = None if mode.is_float8 else mode.autocast
@@ -101,41 +101,41 @@ def test_the_memory_of_a_mode_adds_up(mode: Precision) -> None:
     assert mode.bytes_per_parameter == sum(size[dtype] for dtype in kept) + states
 
 
-def test_bf16_is_refused_where_it_is_only_emulated() -> None:
+def test_bf16_is_rejected_on_gpu_that_emulates_it() -> None:
     assert PRECISIONS["bf16"].unsupported_reason(machine((7, 5))) == (
         "needs compute capability 8.0 or newer; Card has 7.5, which only emulates it"
     )
 
 
-def test_fp16_runs_on_older_cards() -> None:
+def test_fp16_runs_on_older_gpu() -> None:
     assert PRECISIONS["fp16"].unsupported_reason(machine((7, 5))) == ""
 
 
-def test_an_emulated_bf16_is_cautioned_against() -> None:
+def test_emulated_bf16_on_cpu_gives_warning() -> None:
     assert PRECISIONS["bf16"].warning(machine(native_bf16=False)) == (
         "slow on this CPU, which emulates bfloat16 (results are accurate)"
     )
 
 
-def test_eight_bits_are_refused_on_a_card_without_them() -> None:
+def test_fp8_is_rejected_on_gpu_without_support() -> None:
     assert PRECISIONS["fp8"].unsupported_reason(machine((8, 6))) == (
         "needs compute capability 8.9 or newer; Card has 8.6, which does not support it"
     )
 
 
-def test_a_missing_package_is_named_with_what_installs_it() -> None:
+def test_missing_package_reason_gives_install_command() -> None:
     assert PRECISIONS["fp8"].unsupported_reason(machine((9, 0), packages=frozenset())) == (
         "needs the package torchao, which is not installed: pip install 'mantissa-studio[fp8]'"
     )
 
 
-def test_eight_bits_are_emulated_on_a_processor_and_said_to_be() -> None:
+def test_emulated_fp8_on_cpu_gives_warning() -> None:
     assert PRECISIONS["fp8"].warning(machine()) == (
         "slow on this CPU, which emulates 8-bit products (results are accurate)"
     )
 
 
-def test_a_product_of_eight_bits_has_its_own_format_and_its_gradients_another() -> None:
+def test_fp8_uses_different_format_for_gradients() -> None:
     mode = PRECISIONS["fp8"]
 
     assert (mode.format.max, mode.format.eps) == (448.0, 2**-3)
@@ -143,13 +143,13 @@ def test_a_product_of_eight_bits_has_its_own_format_and_its_gradients_another() 
 
 
 @pytest.mark.parametrize("mode", PRECISIONS.values(), ids=lambda mode: mode.name)
-def test_sharded_weights_travel_as_they_compute_and_gradients_are_summed_wide(
+def test_sharding_uses_compute_dtype_and_reduces_in_float32(
     mode: Precision,
 ) -> None:
     assert (mode.param_dtype, mode.reduce_dtype) == (mode.compute, "float32")
 
 
-def test_a_gpu_without_cuda_torch_counts_as_none() -> None:
+def test_gpu_is_ignored_when_torch_lacks_cuda() -> None:
     gpu = Gpu(index=0, name="Card", memory_bytes=2**34, capability=(9, 0))
     hardware = Hardware(
         processor="P", cores=2, memory_bytes=1, native_bf16=True, gpus=(gpu,), torch="2.13.0+cpu"
@@ -169,7 +169,7 @@ def test_a_gpu_without_cuda_torch_counts_as_none() -> None:
         ("float8_e5m2", 8),
     ],
 )
-def test_bits_add_up(name: str, bits: int) -> None:
+def test_float_format_bits_add_up(name: str, bits: int) -> None:
     form = {str(key): value for key, value in FLOAT_FORMATS.items()}[name]
 
     assert form.sign + form.exponent + form.mantissa == bits

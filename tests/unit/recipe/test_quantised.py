@@ -25,19 +25,19 @@ def beside(base_dtype: str, precision: PrecisionName = "bf16") -> AnyRecipe:
 
 
 @pytest.mark.parametrize("name", QUANTISED)
-def test_a_processor_keeps_weights_in_any_of_them(name: str) -> None:
+def test_cpu_supports_every_quantised_format(name: str) -> None:
     assert QUANTISED[name].unsupported_reason(PROCESSOR) == ""
 
 
 @pytest.mark.parametrize("name", QUANTISED)
-def test_a_missing_package_is_named_with_its_command(name: str) -> None:
+def test_missing_bitsandbytes_reason_gives_install_command(name: str) -> None:
     assert QUANTISED[name].unsupported_reason(BARE) == (
         "needs the package bitsandbytes, which is not installed: "
         "pip install 'mantissa-studio[quantised]'"
     )
 
 
-def test_an_older_gpu_has_kernels_for_4_bits_alone() -> None:
+def test_older_gpu_supports_only_4_bit_weights() -> None:
     assert {name: row.unsupported_reason(VOLTA) for name, row in QUANTISED.items()} == {
         "int8": "needs a GPU with compute capability 7.5 or newer; Tesla V100 has 7.0",
         "nf4": "",
@@ -48,11 +48,11 @@ def test_an_older_gpu_has_kernels_for_4_bits_alone() -> None:
     ("base_dtype", "packages"),
     [("native", set()), ("bfloat16", set()), ("int8", {"bitsandbytes"}), ("nf4", {"bitsandbytes"})],
 )
-def test_a_recipe_names_the_packages_it_needs(base_dtype: str, packages: set[str]) -> None:
+def test_recipe_lists_required_packages(base_dtype: str, packages: set[str]) -> None:
     assert beside(base_dtype).packages == packages
 
 
-def test_a_full_fine_tune_needs_none() -> None:
+def test_full_fine_tune_needs_no_optional_packages() -> None:
     told = {"base_model": "m", "dataset": "d", "method": "sft", "adapter": {"kind": "full"}}
 
     assert RECIPE_ADAPTER.validate_python(told).packages == frozenset()
@@ -60,14 +60,12 @@ def test_a_full_fine_tune_needs_none() -> None:
 
 @pytest.mark.parametrize("name", QUANTISED)
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
-def test_they_go_with_precisions_that_read_what_they_compute(
-    name: str, precision: PrecisionName
-) -> None:
+def test_quantised_weights_allow_compatible_precisions(name: str, precision: PrecisionName) -> None:
     assert find_conflict(beside(name, precision)) is None
 
 
 @pytest.mark.parametrize("precision", ["fp32_tf32", "fp32_bf16_matmul"])
-def test_they_do_not_go_with_products_of_another_kind(precision: PrecisionName) -> None:
+def test_nf4_conflicts_with_precisions_that_change_matmul(precision: PrecisionName) -> None:
     found = find_conflict(beside("nf4", precision))
 
     assert found is not None
@@ -80,7 +78,7 @@ def test_they_do_not_go_with_products_of_another_kind(precision: PrecisionName) 
     )
 
 
-def test_an_nf4_weight_takes_half_a_byte_and_its_share_of_the_scales() -> None:
+def test_nf4_bytes_per_weight_include_scales() -> None:
     weights = 64 * 256
 
     taken = QUANTISED["nf4"].bytes_per_weight * weights

@@ -13,7 +13,7 @@ from studio.recipe.dotted_keys import flatten, merge, nest
 LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}
 
 
-def test_everything_left_out_takes_its_default() -> None:
+def test_omitted_fields_take_defaults() -> None:
     recipe = RECIPE_ADAPTER.validate_python(LEAST)
 
     assert (recipe.precision, recipe.adapter.kind, recipe.optimisation.seed) == ("auto", "lora", 42)
@@ -60,7 +60,7 @@ def test_everything_left_out_takes_its_default() -> None:
         ),
     ],
 )
-def test_wrong_values_are_refused_by_name(
+def test_invalid_values_are_rejected_by_field(
     changes: dict[str, Any], place: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ValidationError) as refused:
@@ -70,7 +70,7 @@ def test_wrong_values_are_refused_by_name(
     assert found == [(("sft", *place), message)]
 
 
-def test_text_is_read_leniently_when_asked() -> None:
+def test_lenient_validation_parses_numbers_from_text() -> None:
     values = LEAST | {"optimisation": {"learning_rate": "1e-4"}}
 
     recipe = RECIPE_ADAPTER.validate_python(values, strict=False)
@@ -78,11 +78,11 @@ def test_text_is_read_leniently_when_asked() -> None:
 
 
 @pytest.mark.parametrize("preset", METHODS["sft"].presets, ids=lambda preset: preset.name)
-def test_every_preset_is_a_recipe(preset: Any) -> None:  # noqa: ANN401 -- a Preset
+def test_every_preset_is_valid_recipe(preset: Any) -> None:  # noqa: ANN401 -- a Preset
     assert RECIPE_ADAPTER.validate_python(dict(preset.values)).method == "sft"
 
 
-def test_yaml_carries_help_and_comes_back() -> None:
+def test_yaml_includes_help_and_round_trips() -> None:
     recipe = RECIPE_ADAPTER.validate_python(LEAST)
     text = yaml.dump(recipe)
 
@@ -100,7 +100,7 @@ def test_yaml_carries_help_and_comes_back() -> None:
         ("- a\n- b", "A recipe must consist of `name: value` lines."),
     ],
 )
-def test_broken_yaml_is_told_with_its_place(text: str, message: str) -> None:
+def test_invalid_yaml_error_gives_position(text: str, message: str) -> None:
     with pytest.raises(InvalidError) as refused:
         yaml.load(text)
 
@@ -113,18 +113,18 @@ def test_dotted_names_nest_and_flatten() -> None:
     assert nest(flatten(nested).items()) == nested
 
 
-def test_a_name_cannot_be_value_and_group() -> None:
+def test_name_cannot_be_both_value_and_group() -> None:
     with pytest.raises(InvalidError) as refused:
         nest([("a", 1), ("a.b", 2)])
 
     assert refused.value.message == "a is both a value and a group of fields. Use one."
 
 
-def test_merging_keeps_what_is_not_named() -> None:
+def test_merge_keeps_unnamed_fields() -> None:
     assert merge({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}) == {"a": {"b": 1, "c": 3}}
 
 
-def test_another_kind_replaces_the_whole_group() -> None:
+def test_other_adapter_kind_replaces_whole_group() -> None:
     lora = {"adapter": {"kind": "lora", "r": 8}}
 
     assert merge(lora, {"adapter": {"kind": "full"}}) == {"adapter": {"kind": "full"}}

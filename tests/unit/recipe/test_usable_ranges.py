@@ -47,9 +47,7 @@ def float_knobs(section: type[Section], prefix: str = "") -> dict[str, Any]:
         ),
     ],
 )
-def test_a_number_without_effect_is_refused(
-    change: dict[str, Any], param: str, message: str
-) -> None:
+def test_value_without_effect_is_reported(change: dict[str, Any], param: str, message: str) -> None:
     conflicts = list(unusable_values(RECIPE_ADAPTER.validate_python(LEAST | change)))
 
     assert [(conflict.param, conflict.message) for conflict in conflicts] == [(param, message)]
@@ -63,12 +61,12 @@ def test_a_number_without_effect_is_refused(
         {"early_stopping": {"early_stopping_threshold": 0.1, "early_stopping_patience": 2}},
     ],
 )
-def test_usual_numbers_pass(change: dict[str, Any]) -> None:
+def test_usual_values_are_accepted(change: dict[str, Any]) -> None:
     assert list(unusable_values(RECIPE_ADAPTER.validate_python(LEAST | change))) == []
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-def test_every_float_knob_ends_on_both_sides(method: Any) -> None:  # noqa: ANN401 -- any method
+def test_every_float_field_is_bounded_above(method: Any) -> None:  # noqa: ANN401 -- any method
     open_ended = [
         name
         for name, info in float_knobs(method.recipe).items()

@@ -44,7 +44,7 @@ def fetch(chore: TaskDir, repo: Repo, **wish: object) -> tuple[dict[str, Any], l
     return result, said
 
 
-def test_a_model_comes_whole_with_what_training_reads(
+def test_downloaded_model_contains_only_training_files(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     told = files(tmp_path) | {"pytorch_model.bin": b"x", "modeling.py": b"x", "a/b.json": b"{}"}
@@ -63,7 +63,7 @@ def test_a_model_comes_whole_with_what_training_reads(
     assert said[-1] == "checking the files 1.0"
 
 
-def test_what_came_is_kept_with_its_commit_and_its_hashes(
+def test_download_keeps_requested_commit_and_records_origin(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -77,7 +77,7 @@ def test_what_came_is_kept_with_its_commit_and_its_hashes(
     assert (Path(result["location"]) / "README.md").read_bytes() == CARD
 
 
-def test_a_file_that_is_cut_goes_on_where_it_was(
+def test_interrupted_file_download_resumes_at_same_byte(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -88,7 +88,7 @@ def test_a_file_that_is_cut_goes_on_where_it_was(
     assert [one.range for one in again] == ["bytes=70000-"]
 
 
-def test_a_second_try_asks_only_for_what_is_missing(
+def test_second_attempt_downloads_only_missing_bytes(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -99,7 +99,7 @@ def test_a_second_try_asks_only_for_what_is_missing(
     assert [one.range for one in hub.fetched("model.safetensors")] == ["bytes=123456-"]
 
 
-def test_a_hub_that_knows_no_parts_is_asked_for_the_whole(
+def test_download_restarts_when_hub_ignores_ranges(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -110,7 +110,7 @@ def test_a_hub_that_knows_no_parts_is_asked_for_the_whole(
     assert model_facts.read(Path(result["location"])).parameters == 50_000
 
 
-def test_a_part_of_another_file_is_found_out_and_fetched_anew(
+def test_mismatched_partial_file_is_downloaded_again(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -122,7 +122,7 @@ def test_a_part_of_another_file_is_found_out_and_fetched_anew(
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_what_does_not_come_to_its_hash_is_refused(
+def test_checksum_mismatch_is_rejected(
     chore: TaskDir, hub: HubServer, tmp_path: Path, name: str
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -133,7 +133,7 @@ def test_what_does_not_come_to_its_hash_is_refused(
     assert list((chore.root.parents[1] / "models").iterdir()) == []
 
 
-def test_a_config_that_cannot_be_ends_it_before_the_weights(
+def test_invalid_config_stops_download_before_weights(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path, num_hidden_layers=10**9))
@@ -143,7 +143,7 @@ def test_a_config_that_cannot_be_ends_it_before_the_weights(
     assert hub.fetched("model.safetensors") == []
 
 
-def test_a_gated_model_is_told_with_what_to_do(
+def test_gated_model_error_explains_token(
     chore: TaskDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -157,7 +157,7 @@ def test_a_gated_model_is_told_with_what_to_do(
     assert result["repo"] == "tiny/one"
 
 
-def test_the_token_goes_to_the_hub_and_nowhere_else(
+def test_hub_token_is_sent_only_to_hub(
     chore: TaskDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path), private=True)
@@ -171,27 +171,29 @@ def test_the_token_goes_to_the_hub_and_nowhere_else(
     )
 
 
-def test_a_model_that_has_gone_is_told(chore: TaskDir, hub: HubServer, tmp_path: Path) -> None:
+def test_deleted_model_raises_not_found(chore: TaskDir, hub: HubServer, tmp_path: Path) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     del hub.repos["model", "tiny/one"]
     with pytest.raises(NotFoundError, match="has no tiny/one, or this studio has no access to it"):
         fetch(chore, repo)
 
 
-def test_a_model_without_safetensors_is_refused(chore: TaskDir, hub: HubServer) -> None:
+def test_model_without_safetensors_is_rejected(chore: TaskDir, hub: HubServer) -> None:
     repo = hub.model("old/one", {"config.json": b"{}", "pytorch_model.bin": b"x" * 10})
     with pytest.raises(InvalidError, match="its weights are pickled"):
         fetch(chore, repo)
 
 
-def test_a_disk_without_room_is_told_before_anything_comes(chore: TaskDir, hub: HubServer) -> None:
+def test_insufficient_disk_space_is_rejected_before_download(
+    chore: TaskDir, hub: HubServer
+) -> None:
     repo = hub.model("big/one", {"config.json": b"{}", "model.safetensors": b"x"})
     told = HubModel(id=repo.id, files=(HubFile(name="model.safetensors", size=2**60),))
     with pytest.raises(DiskFullError, match=r"1,152,921,504\.6 GB"):
         download_model.refuse_if_disk_full(chore.files, list(told.files))
 
 
-def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
+def test_unresponsive_hub_is_abandoned_after_retries(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
@@ -207,7 +209,7 @@ def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
     assert waited == [1, 3, 7, 15]
 
 
-def test_code_comes_only_when_it_is_asked_for(
+def test_model_code_is_downloaded_only_on_request(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     own = {"auto_map": {"AutoConfig": "own.Own"}}
@@ -221,7 +223,7 @@ def test_code_comes_only_when_it_is_asked_for(
     assert again["code"] != result["code"]
 
 
-def test_code_that_is_too_large_is_refused_before_any_of_it_comes(
+def test_oversized_code_is_rejected_before_download(
     chore: TaskDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("studio.weights.model_files.MAX_CODE_BYTES", 10)
@@ -232,7 +234,7 @@ def test_code_that_is_too_large_is_refused_before_any_of_it_comes(
     assert (hub.fetched("a.py"), hub.fetched("own.py")) == ([], [])
 
 
-def test_a_model_that_is_here_already_is_not_fetched_again(
+def test_existing_model_is_not_downloaded_again(
     chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))

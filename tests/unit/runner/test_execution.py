@@ -19,7 +19,7 @@ def last(log: EventLog) -> Event:
     return log.read()[0][-1]
 
 
-def test_what_an_interrupted_import_breaks_is_no_failure(stop: StopHandler, tmp_path: Path) -> None:
+def test_interrupted_import_counts_as_stopped(stop: StopHandler, tmp_path: Path) -> None:
     """A package that is told to stop while it loads may swallow that, and break later."""
     log = EventLog(tmp_path / "events.jsonl")
 

@@ -31,7 +31,7 @@ def bucket(site: FileServer, settings: Settings) -> Settings:
     return settings.model_copy(update={"s3_endpoint": site.url})
 
 
-def test_without_its_package_it_says_which_to_install(
+def test_missing_s3fs_error_gives_install_command(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
@@ -41,7 +41,7 @@ def test_without_its_package_it_says_which_to_install(
     assert refused.value.hint == "Install it: pip install 'mantissa-studio[s3]'"
 
 
-def test_a_file_comes_whole_with_its_tag(bucket: Settings, tmp_path: Path) -> None:
+def test_file_is_downloaded_with_etag(bucket: Settings, tmp_path: Path) -> None:
     path, filename, facts = fetch(bucket, tmp_path, "s3://bucket/rows.csv")
 
     assert (path.read_bytes() == ROWS, filename, facts) == (True, "rows.csv", {"etag": "first"})
@@ -58,7 +58,7 @@ def test_a_file_comes_whole_with_its_tag(bucket: Settings, tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_cannot_be_had_is_told_in_words(
+def test_unavailable_s3_file_error_has_clear_message(
     bucket: Settings, tmp_path: Path, key: str, kind: type[StudioError], says: str
 ) -> None:
     with pytest.raises(kind) as refused:
@@ -72,7 +72,7 @@ def with_keys(settings: Settings, key: str, secret: str) -> Settings:
     return settings.model_copy(update=given)
 
 
-def test_a_signed_request_opens_a_locked_bucket(
+def test_signed_requests_access_private_bucket(
     bucket: Settings, site: FileServer, tmp_path: Path
 ) -> None:
     site.check = SignatureCheck("AKIAEXAMPLE", "right")
@@ -97,7 +97,7 @@ def test_a_signed_request_opens_a_locked_bucket(
     ],
     ids=["wrong secret", "another key", "no key"],
 )
-def test_keys_that_do_not_open_it_are_told_apart(
+def test_invalid_s3_keys_error_names_cause(
     bucket: Settings, site: FileServer, tmp_path: Path, key: str, secret: str, says: str
 ) -> None:
     site.check = SignatureCheck("AKIAEXAMPLE", "right")

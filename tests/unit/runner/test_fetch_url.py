@@ -28,9 +28,7 @@ def refusal(url: str, folder: Path, **given: Any) -> StudioError:  # noqa: ANN40
     return refused.value
 
 
-def test_a_file_comes_whole_and_is_called_as_the_server_says(
-    site: FileServer, tmp_path: Path
-) -> None:
+def test_download_uses_file_name_from_content_disposition(site: FileServer, tmp_path: Path) -> None:
     said = {"Content-Disposition": "attachment; filename*=UTF-8''caf%C3%A9.jsonl"}
     path, filename = fetch(site.put("/get", ROWS, headers=said), tmp_path)
 
@@ -41,7 +39,7 @@ def test_a_file_comes_whole_and_is_called_as_the_server_says(
     ("path", "filename"),
     [("/rows.csv?token=1", "rows.csv"), ("/a%20b.json", "a b.json"), ("/get", "get")],
 )
-def test_without_that_it_is_called_as_its_address_ends(
+def test_file_name_defaults_to_end_of_url(
     site: FileServer, tmp_path: Path, path: str, filename: str
 ) -> None:
     site.put(path.partition("?")[0], ROWS)
@@ -49,14 +47,16 @@ def test_without_that_it_is_called_as_its_address_ends(
     assert fetch(site.url + path, tmp_path)[1] == filename
 
 
-def test_after_a_cut_only_the_rest_is_asked_for(site: FileServer, tmp_path: Path) -> None:
+def test_interrupted_download_requests_only_remaining_bytes(
+    site: FileServer, tmp_path: Path
+) -> None:
     path, _ = fetch(site.put("/rows.jsonl", ROWS, cuts=[70_000, 10_000]), tmp_path)
 
     assert path.read_bytes() == ROWS
     assert [wanted for _, wanted in site.asked] == ["", "bytes=70000-", "bytes=80000-"]
 
 
-def test_another_attempt_goes_on_too(site: FileServer, tmp_path: Path) -> None:
+def test_next_attempt_resumes_partial_download(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MAX_STALLED_TRIES)])
     error = refusal(url, tmp_path)
     site.asked.clear()
@@ -67,7 +67,7 @@ def test_another_attempt_goes_on_too(site: FileServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("about", [{"takes_ranges": False}, {"tag": ""}])
-def test_where_the_rest_cannot_be_had_it_begins_anew(
+def test_download_restarts_when_resuming_is_impossible(
     site: FileServer, tmp_path: Path, about: dict[str, Any]
 ) -> None:
     path, _ = fetch(site.put("/rows.jsonl", ROWS, cuts=[5000], **about), tmp_path)
@@ -75,7 +75,7 @@ def test_where_the_rest_cannot_be_had_it_begins_anew(
     assert path.read_bytes() == ROWS
 
 
-def test_what_changed_meanwhile_is_not_mixed(site: FileServer, tmp_path: Path) -> None:
+def test_changed_file_is_not_mixed_with_partial_download(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MAX_STALLED_TRIES)])
     refusal(url, tmp_path)
     site.put("/rows.jsonl", ROWS.upper(), tag='"second"')
@@ -90,13 +90,13 @@ def test_redirects_are_followed(site: FileServer, tmp_path: Path) -> None:
     assert fetch(url, tmp_path)[1] == "rows.jsonl"
 
 
-def test_redirects_without_end_are_not(site: FileServer, tmp_path: Path) -> None:
+def test_endless_redirects_are_rejected(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/old", status=302, headers={"Location": "/old"})
 
     assert refusal(url, tmp_path).message == "Too many redirects."
 
 
-def test_an_internal_address_is_not_asked(site: FileServer, tmp_path: Path) -> None:
+def test_internal_address_is_not_requested(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS)
 
     error = refusal(url, tmp_path, allow_internal=False)
@@ -104,20 +104,22 @@ def test_an_internal_address_is_not_asked(site: FileServer, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("about", [{}, {"length": -1}])
-def test_what_is_too_large_is_left(site: FileServer, tmp_path: Path, about: dict[str, Any]) -> None:
+def test_too_large_download_is_stopped(
+    site: FileServer, tmp_path: Path, about: dict[str, Any]
+) -> None:
     url = site.put("/rows.jsonl", ROWS, **about)
 
     assert type(refusal(url, tmp_path, limit=1000)) is TooLargeError
     assert sum(part.stat().st_size for part in tmp_path.glob("*.part")) <= 1000
 
 
-def test_a_file_of_no_said_length_comes_whole(site: FileServer, tmp_path: Path) -> None:
+def test_file_without_content_length_is_fully_downloaded(site: FileServer, tmp_path: Path) -> None:
     path, _ = fetch(site.put("/rows.jsonl", ROWS, length=-1), tmp_path)
 
     assert path.read_bytes() == ROWS
 
 
-def test_its_time_is_limited_in_all(site: FileServer, tmp_path: Path) -> None:
+def test_total_download_time_is_limited(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, length=len(ROWS) + 1)
 
     assert type(refusal(url, tmp_path, seconds=0)) is UnavailableError
@@ -135,7 +137,7 @@ def test_its_time_is_limited_in_all(site: FileServer, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_file_is_told_in_words(
+def test_non_file_response_is_rejected_with_message(
     site: FileServer, tmp_path: Path, about: dict[str, Any], says: str
 ) -> None:
     url = site.put("/page", b"<!doctype html>", **about)
@@ -143,7 +145,7 @@ def test_what_is_no_file_is_told_in_words(
     assert refusal(url, tmp_path).message == says
 
 
-def test_what_the_server_packs_is_called_so(site: FileServer, tmp_path: Path) -> None:
+def test_gzip_encoded_response_gets_gz_extension(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, headers={"Content-Encoding": "gzip"})
 
     assert fetch(url, tmp_path)[1] == "rows.jsonl.gz"

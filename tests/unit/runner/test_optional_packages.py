@@ -28,14 +28,16 @@ def found_by_a_run(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("bf16", ""), ("fp8", "torchao")])
-def test_a_run_finds_what_its_recipe_needs(precision: str, expected: str, tmp_path: Path) -> None:
+def test_only_packages_needed_by_recipe_are_importable(
+    precision: str, expected: str, tmp_path: Path
+) -> None:
     recipe = make_recipe(precision=precision, **FULL)
     (tmp_path / "recipe.yaml").write_text(yaml.dump(recipe), encoding="utf-8")
 
     assert found_by_a_run(tmp_path) == expected
 
 
-def test_a_recipe_that_cannot_be_read_is_left_to_those_who_tell_of_it(tmp_path: Path) -> None:
+def test_unreadable_recipe_blocks_no_packages(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("- no recipe", encoding="utf-8")
 
     assert found_by_a_run(tmp_path) == " ".join(sorted(detect().packages))

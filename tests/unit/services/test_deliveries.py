@@ -44,14 +44,14 @@ def tried(db: Session, delivery: Delivery, answer: DeliveryResult, now: datetime
     return deliveries.record_result(db, taken[1], answer, now)
 
 
-def test_a_run_that_succeeds_is_told_by_each_channel(db: Session) -> None:
+def test_successful_run_creates_event_for_each_channel(db: Session) -> None:
     run = make_finished_run(db)
 
     told = [(one.channel, one.event, one.run_id) for one in deliveries.newest(db, limit=9)]
     assert told == [("email", "run.succeeded", run.id), ("webhook", "run.succeeded", run.id)]
 
 
-def test_a_run_that_fails_is_told_with_its_reason(db: Session) -> None:
+def test_failed_run_event_includes_reason(db: Session) -> None:
     run = make_running(db)
     attempts.fail(db, run, Failed(code="killed", message="It was killed.", hint="Try again."))
 
@@ -72,7 +72,7 @@ def test_a_run_that_fails_is_told_with_its_reason(db: Session) -> None:
     }
 
 
-def test_what_is_told_is_the_run_as_it_was(db: Session) -> None:
+def test_event_contains_run_state_at_its_time(db: Session) -> None:
     run = make_running(db)
     run.checkpoint_step = 3
     attempts.fail(db, run, Failed(code="killed", message="It was killed."))
@@ -82,7 +82,7 @@ def test_what_is_told_is_the_run_as_it_was(db: Session) -> None:
     assert (written(db)[0].data["name"], written(db)[0].data["status"]) == ("first try", "failed")
 
 
-def test_a_number_that_is_none_is_told_as_a_word(db: Session) -> None:
+def test_nan_metric_is_sent_as_string(db: Session) -> None:
     run = make_running(db)
     run.metrics = {"loss": float("nan")}
     states.move(db, run, RunStatus.SUCCEEDED)
@@ -90,20 +90,20 @@ def test_a_number_that_is_none_is_told_as_a_word(db: Session) -> None:
     assert written(db)[0].data["metrics"] == {"loss": "NaN"}
 
 
-def test_a_cancelled_run_is_told(db: Session) -> None:
+def test_cancelled_run_creates_event(db: Session) -> None:
     run_commands.cancel(db, make_run(db).id or 0)
 
     assert events(db) == ["run.cancelled"]
 
 
-def test_a_run_that_pauses_by_itself_is_told(db: Session) -> None:
+def test_unrequested_pause_creates_event(db: Session) -> None:
     run = make_running(db)
     attempts.apply_events(db, run, [Paused(step=3)], 10)
 
     assert (run.status, events(db)) == (RunStatus.PAUSED, ["run.paused"])
 
 
-def test_a_pause_that_was_asked_for_is_no_news(db: Session) -> None:
+def test_requested_pause_creates_no_event(db: Session) -> None:
     run = make_running(db)
     run_commands.pause(db, run.id or 0)
     assert run.asked is RunCommand.PAUSE
@@ -112,7 +112,7 @@ def test_a_pause_that_was_asked_for_is_no_news(db: Session) -> None:
     assert (run.status, events(db)) == (RunStatus.PAUSED, [])
 
 
-def test_a_change_that_is_undone_is_not_told(engine: Engine) -> None:
+def test_rolled_back_change_creates_no_event(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
         db.rollback()
@@ -121,7 +121,7 @@ def test_a_change_that_is_undone_is_not_told(engine: Engine) -> None:
         assert (db.exec(select(Run)).all(), written(db)) == ([], [])
 
 
-def test_what_failed_is_tried_again_for_about_a_day(db: Session) -> None:
+def test_failed_delivery_is_retried_for_about_one_day(db: Session) -> None:
     delivery, now, count = a_test(db), NOW, 0
     while delivery.status == DeliveryStatus.WAITING:
         now = delivery.due_at
@@ -135,11 +135,11 @@ def test_what_failed_is_tried_again_for_about_a_day(db: Session) -> None:
     ] * count
 
 
-def test_each_wait_is_as_long_as_the_last_or_longer() -> None:
+def test_retry_delays_never_decrease() -> None:
     assert sorted(RETRY_DELAYS) == list(RETRY_DELAYS)
 
 
-def test_nothing_is_due_before_its_time(db: Session) -> None:
+def test_delivery_is_not_due_before_its_time(db: Session) -> None:
     delivery = tried(db, a_test(db), FAILED, NOW)
 
     before = delivery.due_at - timedelta(seconds=1)
@@ -149,7 +149,7 @@ def test_nothing_is_due_before_its_time(db: Session) -> None:
     )
 
 
-def test_what_was_taken_is_not_sent_again(db: Session) -> None:
+def test_successful_delivery_is_not_sent_again(db: Session) -> None:
     delivery = tried(db, a_test(db), TAKEN, NOW)
 
     assert delivery.status == DeliveryStatus.DELIVERED
@@ -157,7 +157,7 @@ def test_what_was_taken_is_not_sent_again(db: Session) -> None:
     assert deliveries.begin_attempt(db, delivery.id or 0, NOW + timedelta(days=9)) is None
 
 
-def test_two_workers_never_try_at_once(db: Session) -> None:
+def test_two_workers_never_attempt_same_delivery(db: Session) -> None:
     delivery = a_test(db)
     first = deliveries.begin_attempt(db, delivery.id or 0, NOW)
 
@@ -165,7 +165,7 @@ def test_two_workers_never_try_at_once(db: Session) -> None:
     assert deliveries.begin_attempt(db, delivery.id or 0, NOW) is None
 
 
-def test_a_try_without_an_answer_is_made_again_under_the_same_key(db: Session) -> None:
+def test_unanswered_delivery_is_retried_with_same_key(db: Session) -> None:
     delivery = a_test(db)
     deliveries.begin_attempt(db, delivery.id or 0, NOW)
     again = deliveries.begin_attempt(db, delivery.id or 0, NOW + ANSWER_TIMEOUT)
@@ -178,13 +178,13 @@ def test_a_try_without_an_answer_is_made_again_under_the_same_key(db: Session) -
     )
 
 
-def test_a_receiver_that_is_gone_is_asked_no_more(db: Session) -> None:
+def test_delivery_stops_after_410_gone(db: Session) -> None:
     gone = DeliveryResult(is_ok=False, words="The server responded with 410 Gone.", is_final=True)
 
     assert tried(db, a_test(db), gone, NOW).status == DeliveryStatus.GIVEN_UP
 
 
-def test_a_test_is_tried_once(db: Session) -> None:
+def test_failed_test_message_is_not_retried(db: Session) -> None:
     delivery = deliveries.enqueue_test(db, Channel.EMAIL)
     delivery.due_at = NOW
     db.flush()
@@ -192,14 +192,14 @@ def test_a_test_is_tried_once(db: Session) -> None:
     assert tried(db, delivery, FAILED, NOW).status == DeliveryStatus.GIVEN_UP
 
 
-def test_what_nobody_set_up_is_dropped(db: Session) -> None:
+def test_deliveries_of_disabled_channels_are_dropped(db: Session) -> None:
     make_finished_run(db)
     deliveries.drop_disabled_channels(db, [Channel.EMAIL])
 
     assert [one.channel for one in deliveries.newest(db, limit=9)] == ["email"]
 
 
-def test_a_deleted_run_is_still_told(db: Session, settings: Settings) -> None:
+def test_event_of_deleted_run_is_kept(db: Session, settings: Settings) -> None:
     run = make_finished_run(db)
     runs.delete(db, run.id or 0, settings.runs)
     db.flush()
@@ -208,7 +208,7 @@ def test_a_deleted_run_is_still_told(db: Session, settings: Settings) -> None:
     assert [(one.run_id, one.data["name"]) for one in written(db)] == [(None, "first try")]
 
 
-def test_old_messages_are_forgotten_with_their_tries(db: Session) -> None:
+def test_old_deliveries_are_deleted_with_their_attempts(db: Session) -> None:
     delivery = tried(db, a_test(db), TAKEN, NOW)
     delivery.created_at = datetime.now(UTC) - deliveries.RETENTION
     db.flush()

@@ -26,14 +26,14 @@ def export(db: Session) -> Export:
     return export
 
 
-def test_progress_is_kept_until_more_is_told(export: Export) -> None:
+def test_export_progress_is_kept_until_next_report(export: Export) -> None:
     told = [PhaseChanged(name="converting", share=0.5), PhaseChanged(name="measuring after")]
     exports.apply_events(export, told, 7)
 
     assert (export.phase, export.share, export.events_offset) == ("measuring after", 0.5, 7)
 
 
-def test_one_that_is_done_is_done_wholly(export: Export) -> None:
+def test_finished_export_reaches_full_progress(export: Export) -> None:
     exports.apply_events(
         export, [PhaseChanged(name="measuring after", share=0.9), Finished(metrics={})], 7
     )
@@ -41,13 +41,13 @@ def test_one_that_is_done_is_done_wholly(export: Export) -> None:
     assert (export.status, export.phase, export.share) == (TaskStatus.SUCCEEDED, "", 1)
 
 
-def test_one_told_to_stop_from_outside_waits_again(export: Export) -> None:
+def test_externally_stopped_export_is_queued_again(export: Export) -> None:
     exports.apply_events(export, [Stopped(step=0)], 1)
 
     assert (export.status, export.phase, export.share) == (TaskStatus.QUEUED, "", 0)
 
 
-def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
+def test_repeatedly_stopped_export_fails(export: Export) -> None:
     for _ in range(tasks.MAX_ATTEMPTS - 1):
         exports.apply_events(export, [Stopped(step=0)], 1)
         tasks.start_work(export)
@@ -56,7 +56,7 @@ def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
     assert (export.status, export.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
-def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
+def test_export_process_exiting_silently_fails(export: Export) -> None:
     tasks.close_exited(export, ProcessExit(exit_code=3), exports.PROCESS_NAME)
 
     assert (export.status, export.error_message) == (
@@ -65,7 +65,7 @@ def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> No
     )
 
 
-def test_what_has_ended_stays_as_it_is(export: Export) -> None:
+def test_ended_export_ignores_process_exit(export: Export) -> None:
     export.status = TaskStatus.SUCCEEDED
     tasks.close_exited(export, ProcessExit(exit_code=None), exports.PROCESS_NAME)
 
@@ -81,12 +81,12 @@ def test_what_has_ended_stays_as_it_is(export: Export) -> None:
         ("float16", "float32", "A weight changes by up to 0.049 %"),
     ],
 )
-def test_a_format_costs_what_its_bits_say(dtype: DType, stored: str, says: str) -> None:
+def test_format_cost_depends_on_stored_precision(dtype: DType, stored: str, says: str) -> None:
     assert exports.describe_cost(dtype, stored).startswith(says)
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("full", True), ("adapter", False)])
-def test_only_weights_that_are_written_can_overflow(
+def test_float16_overflow_is_rejected_only_for_full_export(
     kind: ExportKind,
     is_refused: bool,  # noqa: FBT001 -- a parameter of the test
 ) -> None:

@@ -21,7 +21,7 @@ def order(db: Session) -> list[str]:
     return [run.name for run in queue.list_waiting(db)]
 
 
-def test_the_oldest_is_claimed_first(db: Session) -> None:
+def test_oldest_run_is_claimed_first(db: Session) -> None:
     first, _second = make_run(db, "a"), make_run(db, "b")
 
     claimed = queue.claim(db, "w", slots=1)
@@ -29,7 +29,7 @@ def test_the_oldest_is_claimed_first(db: Session) -> None:
     assert (first.status, first.attempt, first.worker) == (RunStatus.STARTING, 1, "w")
 
 
-def test_no_more_runs_than_slots(db: Session) -> None:
+def test_claims_never_exceed_slots(db: Session) -> None:
     for name in ("a", "b", "c"):
         make_run(db, name)
 
@@ -37,7 +37,7 @@ def test_no_more_runs_than_slots(db: Session) -> None:
     assert [run.name if run else None for run in claims] == ["a", "b", None]
 
 
-def test_many_workers_never_claim_the_same_run(engine: Engine) -> None:
+def test_workers_never_claim_same_run(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for i in range(20):
             make_run(db, f"run {i}")
@@ -55,14 +55,14 @@ def test_many_workers_never_claim_the_same_run(engine: Engine) -> None:
     assert sorted(claimed, key=lambda run: run or 0) == list(range(1, 21))
 
 
-def test_positions_count_from_the_front(db: Session) -> None:
+def test_queue_positions_start_at_one(db: Session) -> None:
     waiting = [make_run(db, name) for name in ("a", "b")]
     live = make_running(db, "c")
 
     assert [queue.position(db, run) for run in (*waiting, live)] == [1, 2, None]
 
 
-def test_the_higher_priority_starts_first(db: Session) -> None:
+def test_highest_priority_run_starts_first(db: Session) -> None:
     make_run(db, "a")
     queue.set_priority(db, make_run(db, "b").id or 0, 5)
 
@@ -72,14 +72,14 @@ def test_the_higher_priority_starts_first(db: Session) -> None:
 @pytest.mark.parametrize(
     ("place", "expected"), [(1, ["c", "a", "b"]), (2, ["a", "c", "b"]), (9, ["a", "b", "c"])]
 )
-def test_a_run_can_be_moved(db: Session, place: int, expected: list[str]) -> None:
+def test_queued_run_can_be_moved(db: Session, place: int, expected: list[str]) -> None:
     ids = [make_run(db, name).id or 0 for name in "abc"]
     queue.move(db, ids[2], place)
 
     assert order(db) == expected
 
 
-def test_a_moved_queue_takes_new_runs_at_its_end(db: Session) -> None:
+def test_new_run_is_queued_last_after_move(db: Session) -> None:
     ids = [make_run(db, name).id or 0 for name in "abc"]
     queue.move(db, ids[0], 3)
     make_run(db, "d")
@@ -87,14 +87,14 @@ def test_a_moved_queue_takes_new_runs_at_its_end(db: Session) -> None:
     assert order(db) == ["b", "c", "a", "d"]
 
 
-def test_a_held_run_waits_and_holds_nobody_up(db: Session) -> None:
+def test_held_run_does_not_block_queue(db: Session) -> None:
     held, free = make_run(db, "a"), make_run(db, "b")
     queue.hold(db, held.id or 0, is_held=True)
 
     assert [queue.claim(db, "w", slots=2), queue.claim(db, "w", slots=2)] == [free, None]
 
 
-def test_a_run_let_go_is_next_again(db: Session) -> None:
+def test_released_run_is_claimed_next(db: Session) -> None:
     run = make_run(db)
     queue.hold(db, run.id or 0, is_held=True)
     queue.hold(db, run.id or 0, is_held=False)
@@ -102,7 +102,7 @@ def test_a_run_let_go_is_next_again(db: Session) -> None:
     assert queue.claim(db, "w", slots=1) is run
 
 
-def test_a_large_run_is_not_starved_by_small_ones(db: Session) -> None:
+def test_large_run_is_not_starved_by_small_runs(db: Session) -> None:
     make_run(db, "first")
     large, small = make_run(db, "large"), make_run(db, "small")
     large.slots = 2
@@ -112,14 +112,14 @@ def test_a_large_run_is_not_starved_by_small_ones(db: Session) -> None:
     assert (large.status, small.status) == (RunStatus.QUEUED, RunStatus.QUEUED)
 
 
-def test_a_run_too_large_for_the_worker_is_passed_over(db: Session) -> None:
+def test_run_too_large_for_worker_is_skipped(db: Session) -> None:
     large, small = make_run(db, "large"), make_run(db, "small")
     large.slots = 8
 
     assert queue.claim(db, "w", slots=2) is small
 
 
-def test_slots_are_free_again_when_a_run_has_ended(db: Session) -> None:
+def test_slots_are_freed_when_run_ends(db: Session) -> None:
     first = make_run(db, "a")
     second = make_run(db, "b")
     queue.claim(db, "w", slots=1)
@@ -129,7 +129,7 @@ def test_slots_are_free_again_when_a_run_has_ended(db: Session) -> None:
     assert queue.claim(db, "w", slots=1) is second
 
 
-def test_what_does_not_wait_cannot_be_moved(db: Session) -> None:
+def test_only_queued_runs_can_be_moved(db: Session) -> None:
     run = make_running(db)
     with pytest.raises(ConflictError) as refused:
         queue.move(db, run.id or 0, 1)
@@ -137,7 +137,7 @@ def test_what_does_not_wait_cannot_be_moved(db: Session) -> None:
     assert refused.value.message == "Run 1 is running; only a queued run can be moved."
 
 
-def test_a_silent_worker_is_forgotten(db: Session) -> None:
+def test_deregistered_worker_slots_are_not_counted(db: Session) -> None:
     workers.heartbeat(db, Worker(name="w", pid=1, slots=2))
     assert workers.count_slots(db) == 2
 

@@ -4,11 +4,11 @@ from random import Random
 from tests.tools.starter import instruction_rows, pretraining_text, vocabulary
 
 
-def test_prose_is_the_same_every_time() -> None:
+def test_prose_is_deterministic() -> None:
     assert _paragraphs(200) == _paragraphs(200)
 
 
-def test_prose_keeps_the_answers_of_the_instruction_rows_out_of_conversations() -> None:
+def test_chats_exclude_instruction_questions() -> None:
     """The base model must not have seen a single question of the data set asked."""
     chats = list(islice(pretraining_text.small_talk(_rng()), 2000))
     asked = {row["messages"][-2]["content"] for row in instruction_rows.generate_rows("train")}
@@ -16,7 +16,7 @@ def test_prose_keeps_the_answers_of_the_instruction_rows_out_of_conversations() 
     assert asked & {message["content"] for chat in chats for message in chat["messages"]} == set()
 
 
-def test_prose_names_every_country_and_every_person() -> None:
+def test_prose_mentions_every_country_and_person() -> None:
     text = " ".join(_paragraphs(4000))
 
     assert [word for word in _taught() if word not in text] == []

@@ -16,7 +16,7 @@ T4 = Hardware(
 )
 
 
-def test_a_precision_that_cannot_run_says_why() -> None:
+def test_unavailable_precision_has_reason() -> None:
     refused = {
         one.mode.name: one.unavailable_reason
         for one in choices.precision_options(T4)
@@ -35,13 +35,13 @@ def test_a_precision_that_cannot_run_says_why() -> None:
     ]
 
 
-def test_data_sets_are_offered_with_their_size(db: Session) -> None:
+def test_datasets_are_listed_with_row_count(db: Session) -> None:
     assert choices.dataset_options(db, "starter", METHODS["sft"]) == [
         ("starter", "starter (40 rows)")
     ]
 
 
-def test_a_data_set_that_is_gone_is_still_named(db: Session) -> None:
+def test_missing_dataset_is_still_listed(db: Session) -> None:
     assert choices.dataset_options(db, "old", METHODS["sft"]) == [
         ("old", "old (missing)"),
         ("starter", "starter (40 rows)"),

@@ -24,9 +24,7 @@ NAN, INFINITY = float("nan"), float("inf")
         (-INFINITY, "infinite"),
     ],
 )
-def test_numbers_have_four_digits_and_are_never_zero_by_mistake(
-    value: float | None, text: str
-) -> None:
+def test_numbers_have_four_digits_and_never_round_to_zero(value: float | None, text: str) -> None:
     assert formatting.number(value) == text
 
 
@@ -39,7 +37,7 @@ def test_numbers_have_four_digits_and_are_never_zero_by_mistake(
         ("eval_loss", None, "\N{EN DASH}"),
     ],
 )
-def test_a_metric_is_written_in_the_unit_of_its_name(
+def test_metric_value_is_formatted_in_unit_of_its_name(
     name: str, value: float | None, text: str
 ) -> None:
     assert formatting.metric_value(value, name) == text
@@ -49,7 +47,7 @@ def test_a_metric_is_written_in_the_unit_of_its_name(
     ("delta", "text"),
     [(0.05, "+0.05"), (-0.05, "\N{MINUS SIGN}0.05"), (0.0, ""), (None, ""), (NAN, "NaN")],
 )
-def test_a_difference_bears_its_sign(delta: float | None, text: str) -> None:
+def test_change_is_formatted_with_sign(delta: float | None, text: str) -> None:
     assert formatting.change(delta, "eval_loss") == text
 
 
@@ -57,7 +55,7 @@ def test_a_difference_bears_its_sign(delta: float | None, text: str) -> None:
     ("value", "text"),
     [(None, "\N{EN DASH}"), (True, "yes"), (False, "no"), (8, "8"), ("float32", "float32")],
 )
-def test_a_setting_reads_as_a_word(value: object, text: str) -> None:
+def test_setting_value_is_formatted_as_text(value: object, text: str) -> None:
     assert formatting.setting(value) == text
 
 
@@ -71,7 +69,7 @@ def test_a_setting_reads_as_a_word(value: object, text: str) -> None:
         (2**-23, "1.2 \N{MULTIPLICATION SIGN} 10\u207b\u2077"),
     ],
 )
-def test_a_magnitude_is_a_power_of_ten_where_digits_do_not_read(value: float, text: str) -> None:
+def test_very_large_and_small_magnitudes_use_powers_of_ten(value: float, text: str) -> None:
     assert formatting.magnitude(value) == text
 
 
@@ -86,11 +84,11 @@ def test_a_magnitude_is_a_power_of_ten_where_digits_do_not_read(value: float, te
         (90000, "1 d 1 h"),
     ],
 )
-def test_a_duration_has_the_two_units_that_matter(seconds: float | None, text: str) -> None:
+def test_duration_is_formatted_in_two_units(seconds: float | None, text: str) -> None:
     assert formatting.duration(seconds) == text
 
 
-def test_a_size_is_written_in_the_unit_that_reads_best() -> None:
+def test_size_is_formatted_in_most_readable_unit() -> None:
     assert [formatting.size(value) for value in (12, 3_400_000, 5e12)] == ["12 B", "3.4 MB", "5 TB"]
     assert [formatting.size(value) for value in (999, 999_600, 999_600_000)] == [
         "999 B",
@@ -99,7 +97,7 @@ def test_a_size_is_written_in_the_unit_that_reads_best() -> None:
     ]
 
 
-def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
+def test_past_time_is_formatted_as_time_ago() -> None:
     now = datetime.now(UTC)
 
     assert [
@@ -112,7 +110,7 @@ def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
     ]
 
 
-def test_a_moment_to_come_is_told_by_how_soon_it_will_be() -> None:
+def test_future_time_is_formatted_as_time_left() -> None:
     now = datetime.now(UTC)
 
     assert [
@@ -125,7 +123,7 @@ def test_a_moment_to_come_is_told_by_how_soon_it_will_be() -> None:
 
 
 @pytest.mark.parametrize("at", [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05Z"])
-def test_a_moment_tells_the_exact_time_on_hover(at: datetime | str) -> None:
+def test_time_element_has_exact_time_as_title(at: datetime | str) -> None:
     told = formatting.time_element(at)
 
     assert told.startswith(
@@ -133,7 +131,7 @@ def test_a_moment_tells_the_exact_time_on_hover(at: datetime | str) -> None:
     )
 
 
-def test_a_metric_without_a_name_of_its_own_gets_one() -> None:
+def test_unnamed_metric_gets_generated_title() -> None:
     assert [formatting.metric_title(name) for name in ("eval_loss", "some_other")] == [
         "Validation loss",
         "Some other",

@@ -49,7 +49,7 @@ def problems(**values: object) -> dict[str, str]:
     return field_problems(caught.value, Tea)
 
 
-def test_every_knob_has_a_control_with_its_default() -> None:
+def test_every_field_has_input_with_default() -> None:
     assert shown(fieldset(Tea, {})) == {
         "leaf": "",
         "minutes": "3",
@@ -60,7 +60,7 @@ def test_every_knob_has_a_control_with_its_default() -> None:
     }
 
 
-def test_the_kind_of_control_follows_from_the_type() -> None:
+def test_input_widget_follows_field_type() -> None:
     widgets = {item.name: item.widget for item in fieldset(Tea, {}).all_inputs()}
 
     assert widgets == {
@@ -73,27 +73,27 @@ def test_the_kind_of_control_follows_from_the_type() -> None:
     }
 
 
-def test_choices_are_those_of_the_type() -> None:
+def test_choices_come_from_field_type() -> None:
     assert fieldset(Tea, {}).input("size").choices == ("small", "large")
 
 
-def test_help_is_the_line_under_the_field() -> None:
+def test_help_comes_from_field_docstring() -> None:
     assert fieldset(Tea, {}).input("leaf").help == "What it is made of."
 
 
-def test_the_intro_leaves_out_what_is_for_programmers() -> None:
+def test_section_intro_uses_only_first_docstring_paragraph() -> None:
     (extra,) = fieldset(Tea, {}).sections
 
     assert [one.intro for one in extra.variants] == ["Sweet.", "White."]
 
 
-def test_alternatives_are_titled_by_their_section_or_their_kind() -> None:
+def test_variant_title_comes_from_section_or_kind() -> None:
     (extra,) = fieldset(Tea, {}).sections
 
     assert [one.title for one in extra.variants] == ["Sugar", "Milk, of any kind"]
 
 
-def test_what_a_person_typed_stays_as_it_was() -> None:
+def test_submitted_text_is_kept_unchanged() -> None:
     form = fieldset(Tea, {"leaf": "mint", "minutes": "three", "extra": {"spoons": "x"}})
 
     assert [shown(form)[name] for name in ("leaf", "minutes", "extra.spoons")] == [
@@ -103,29 +103,29 @@ def test_what_a_person_typed_stays_as_it_was() -> None:
     ]
 
 
-def test_numbers_are_written_short() -> None:
+def test_numbers_are_formatted_without_exponent() -> None:
     values = {"minutes": 0.0002}
 
     assert fieldset(Tea, values).input("minutes").value == "0.0002"
 
 
-def test_the_chosen_alternative_is_the_one_in_force() -> None:
+def test_selected_variant_is_shown_with_all_variants() -> None:
     (extra,) = fieldset(Tea, {"extra": {"kind": "milk"}}).sections
 
     assert (extra.variant, [one.variant for one in extra.variants]) == ("milk", ["sugar", "milk"])
 
 
-def test_a_text_where_a_group_belongs_is_passed_over() -> None:
+def test_text_posted_for_group_is_ignored() -> None:
     assert shown(fieldset(Tea, {"extra": "nonsense"}))["extra.spoons"] == "2"
 
 
-def test_a_problem_stands_at_its_field() -> None:
+def test_problem_is_shown_at_its_field() -> None:
     form = fieldset(Tea, {}, {"cups": "Too few."})
 
     assert form.input("cups").problem == "Too few."
 
 
-def test_what_is_not_as_it_began_is_changed() -> None:
+def test_only_fields_with_new_values_are_marked_changed() -> None:
     base = {"leaf": "mint", "minutes": 3.0, "extra": {"kind": "sugar", "spoons": 1}}
     typed = {"leaf": "mint", "minutes": "3e0", "extra": {"kind": "sugar", "spoons": "2"}}
     form = fieldset(Tea, typed, base=base)
@@ -133,19 +133,19 @@ def test_what_is_not_as_it_began_is_changed() -> None:
     assert [item.name for item in form.all_inputs() if item.is_changed] == ["extra.spoons"]
 
 
-def test_what_nobody_said_stands_at_its_default() -> None:
+def test_only_explicit_values_are_marked_non_default() -> None:
     form = fieldset(Tea, {"leaf": "mint", "minutes": "3.0", "cups": "2"})
 
     assert [item.name for item in form.active_inputs() if not item.is_default] == ["leaf", "cups"]
 
 
-def test_only_the_alternative_chosen_is_in_force() -> None:
+def test_only_selected_variant_is_active() -> None:
     form = fieldset(Tea, {"extra": {"kind": "milk"}})
 
     assert [item.name for item in form.active_inputs()][-1] == "extra.oat"
 
 
-def test_changes_are_told_with_what_takes_them_back() -> None:
+def test_changes_include_values_that_undo_them() -> None:
     base = {"leaf": "mint", "extra": {"kind": "sugar", "spoons": 1}}
     form = fieldset(Tea, {"leaf": "", "extra": {"kind": "milk", "oat": "true"}}, base=base)
 
@@ -156,23 +156,23 @@ def test_changes_are_told_with_what_takes_them_back() -> None:
     ]
 
 
-def test_an_empty_optional_field_means_none() -> None:
+def test_empty_optional_field_means_none() -> None:
     assert parse_posted(Tea, {"leaf": "mint", "cups": ""}) == {"leaf": "mint", "cups": None}
 
 
-def test_fields_of_the_alternative_not_chosen_are_dropped() -> None:
+def test_fields_of_unselected_variant_are_dropped() -> None:
     posted = {"extra": {"kind": "milk", "oat": "true", "spoons": "9"}}
 
     assert parse_posted(Tea, posted) == {"extra": {"kind": "milk", "oat": "true"}}
 
 
-def test_a_field_nobody_knows_is_kept_to_be_refused() -> None:
+def test_unknown_field_is_kept_for_validation() -> None:
     assert parse_posted(Tea, {"extra": {"kind": "milk", "salt": "1"}}) == {
         "extra": {"kind": "milk", "salt": "1"}
     }
 
 
-def test_problems_bear_the_names_of_their_fields() -> None:
+def test_problems_are_keyed_by_field_name() -> None:
     found = problems(leaf="mint", minutes="-1", extra={"kind": "sugar", "spoons": "0"})
 
     assert found == {
@@ -181,7 +181,7 @@ def test_problems_bear_the_names_of_their_fields() -> None:
     }
 
 
-def test_problems_are_told_in_words() -> None:
+def test_problems_have_readable_messages() -> None:
     found = problems(leaf="", minutes="soon", cups="half")
 
     assert found == {
@@ -191,5 +191,5 @@ def test_problems_are_told_in_words() -> None:
     }
 
 
-def test_a_kind_nobody_knows_is_a_problem_of_the_choice() -> None:
+def test_unknown_kind_is_reported_at_its_group() -> None:
     assert list(problems(leaf="mint", extra={"kind": "salt"})) == ["extra"]

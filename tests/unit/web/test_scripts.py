@@ -30,7 +30,7 @@ def submission(request: pytest.FixtureRequest, tmp_path: Path) -> Submission:
     )
 
 
-def test_the_curl_shows_the_token(submission: Submission, tmp_path: Path) -> None:
+def test_curl_command_sends_token(submission: Submission, tmp_path: Path) -> None:
     curl = tmp_path / "curl"
     curl.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     curl.chmod(0o755)
@@ -43,7 +43,7 @@ def test_the_curl_shows_the_token(submission: Submission, tmp_path: Path) -> Non
     assert SHOWN in ran.stdout.splitlines()
 
 
-def test_the_python_shows_the_token(submission: Submission) -> None:
+def test_python_script_sends_token(submission: Submission) -> None:
     program = submission.python.partition("with urlopen")[0] + (
         "print(json.dumps(dict(request.header_items())))"
     )
@@ -58,7 +58,7 @@ def test_the_python_shows_the_token(submission: Submission) -> None:
     assert json.loads(ran.stdout)["Authorization"] == f"Bearer {SECRET}"
 
 
-def test_the_script_for_openai_shows_the_token(submission: Submission) -> None:
+def test_openai_script_uses_token(submission: Submission) -> None:
     program = submission.openai.partition("job = ")[0] + "print(client.api_key)"
     ran = subprocess.run(
         [sys.executable, "-c", program],

@@ -45,7 +45,7 @@ def said(*trials: StudyRun) -> list[str]:
 REFERENCE = (trial("fp32", 0, 3.0, 2.0), trial("fp32", 1, 3.0, 2.1))
 
 
-def test_equal_is_said_with_the_gap_the_noise_and_the_seeds() -> None:
+def test_equal_loss_is_reported_with_gap_noise_and_seeds() -> None:
     (told,) = said(*REFERENCE, trial("bf16", 0, 3.0, 2.01), trial("bf16", 1, 3.0, 2.11))
 
     assert told == (
@@ -54,7 +54,7 @@ def test_equal_is_said_with_the_gap_the_noise_and_the_seeds() -> None:
     )
 
 
-def test_a_lost_improvement_is_said_with_its_share() -> None:
+def test_lost_improvement_is_reported_as_percentage() -> None:
     told = said(*REFERENCE, trial("bf16", 0, 3.0, 2.9), trial("bf16", 1, 3.0, 3.0))
 
     assert told[0].startswith(
@@ -62,13 +62,13 @@ def test_a_lost_improvement_is_said_with_its_share() -> None:
     )
 
 
-def test_better_than_the_reference_is_said_too() -> None:
+def test_lower_loss_than_reference_is_reported() -> None:
     told = said(*REFERENCE, trial("bf16", 0, 3.0, 1.5), trial("bf16", 1, 3.0, 1.6))
 
     assert told[0].startswith("bf16 is 0.5 below fp32 (seed noise ±0.071, 2 seeds)")
 
 
-def test_one_seed_is_too_few_and_noise_is_unknown() -> None:
+def test_single_seed_is_reported_as_too_few() -> None:
     equal, unknown = said(trial("fp32", 0, 3.0, 2.0), trial("bf16", 0, 3.0, 2.0))
 
     assert equal.startswith("bf16 has the same loss as fp32 (gap 0, 1 seed, too few to judge), at ")
@@ -77,7 +77,7 @@ def test_one_seed_is_too_few_and_noise_is_unknown() -> None:
     )
 
 
-def test_a_mode_without_a_finished_run_is_not_judged() -> None:
+def test_precision_without_finished_run_is_not_judged() -> None:
     lost = (trial("bf16", 0, 3.0, state="failed"), trial("bf16", 1, state="cancelled"))
 
     assert said(*REFERENCE, *lost) == [
@@ -85,25 +85,25 @@ def test_a_mode_without_a_finished_run_is_not_judged() -> None:
     ]
 
 
-def test_a_failed_reference_is_told() -> None:
+def test_failed_reference_is_reported() -> None:
     told = said(trial("fp32", 0, state="failed"), trial("bf16", 0, 3.0, 2.0))
 
     assert told[1] == "fp32: 1 of 1 run failed."
 
 
-def test_a_loss_that_is_no_number_is_told() -> None:
+def test_non_finite_loss_is_reported() -> None:
     told = said(*REFERENCE, trial("bf16", 0, 3.0, math.nan))
 
     assert told == ["bf16 has no finite validation loss (1 of 1 run)."]
 
 
-def test_speeds_of_several_devices_are_said_not_to_compare() -> None:
+def test_speeds_on_different_devices_are_not_compared() -> None:
     told = draw_conclusions(report(*REFERENCE, devices=("A100", "T4")))
 
     assert told == ["Speeds are not comparable: the runs used 2 kinds of device: A100, T4."]
 
 
-def test_a_share_is_written_without_a_negative_zero() -> None:
+def test_share_is_formatted_without_negative_zero() -> None:
     assert [format_share(value) for value in (0.5, 0.004, -0.0001, -0.5)] == [
         "50\xa0%",
         "0.4\xa0%",
@@ -112,7 +112,7 @@ def test_a_share_is_written_without_a_negative_zero() -> None:
     ]
 
 
-def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
+def test_markdown_has_one_row_per_precision_and_escapes_names() -> None:
     text = study_page.to_markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
 
     lines = text.splitlines()
@@ -123,7 +123,7 @@ def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
     ]
 
 
-def test_the_csv_holds_bare_numbers() -> None:
+def test_csv_contains_plain_numbers() -> None:
     text = study_page.to_csv(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
     rows = {row["precision"]: row for row in csv.DictReader(text.splitlines())}
 

@@ -25,7 +25,9 @@ def one(*values: float | None, label: str = "a", **more: int) -> StyledCurve:
 
 @pytest.mark.parametrize("look", [{}, {"is_log": True, "is_x_log": True}, {"is_clipped": True}])
 @pytest.mark.parametrize("values", [(1.0, 2.0, 3.0, 4.0), (5.0,) * 4, (-1.0, None, 0.0, 2.0)])
-def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[str, bool]) -> None:
+def test_any_curve_renders_valid_svg(
+    values: tuple[float | None, ...], look: dict[str, bool]
+) -> None:
     options = ChartOptions(title="t", x_axis="step", **look)  # type: ignore[arg-type] # switches only
     drawn = comparison_export.render_svg(X, [one(*values)], options)
 
@@ -33,7 +35,7 @@ def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[
     assert "nan" not in drawn
 
 
-def test_what_is_not_finite_is_marked() -> None:
+def test_non_finite_points_are_marked() -> None:
     drawn = comparison_export.render_svg(
         X, [one(1.0, None, None, 2.0)], ChartOptions(title="t", x_axis="step")
     )
@@ -41,7 +43,7 @@ def test_what_is_not_finite_is_marked() -> None:
     assert drawn.count("not finite") == 2
 
 
-def test_hostile_names_stay_text() -> None:
+def test_html_in_names_is_escaped() -> None:
     drawn = comparison_export.render_svg(
         X, [one(*X, label="<script>")], ChartOptions(title="<b>", x_axis="step")
     )
@@ -50,7 +52,7 @@ def test_hostile_names_stay_text() -> None:
     assert "<b>" not in drawn
 
 
-def test_nothing_told_is_an_empty_picture() -> None:
+def test_chart_without_data_is_empty_svg() -> None:
     assert tags(comparison_export.render_svg([], [], ChartOptions(title="t", x_axis="step")))[
         :2
     ] == [
@@ -59,7 +61,7 @@ def test_nothing_told_is_an_empty_picture() -> None:
     ]
 
 
-def test_smoothing_is_corrected_for_its_start() -> None:
+def test_smoothing_is_bias_corrected() -> None:
     assert comparison_export.smooth([2.0, None, 2.0], 0.9) == [
         pytest.approx(2.0),
         None,

@@ -47,7 +47,7 @@ def receive(folder: Path, chunks: list[bytes]) -> tuple[UploadedForm, bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_pieces_of_any_size_make_the_same_form(tmp_path: Path, size: int) -> None:
+def test_chunk_size_does_not_affect_parsed_form(tmp_path: Path, size: int) -> None:
     chunks = [BODY[i : i + size] for i in range(0, len(BODY), size)]
 
     form, content = receive(tmp_path, chunks)
@@ -60,7 +60,7 @@ def test_pieces_of_any_size_make_the_same_form(tmp_path: Path, size: int) -> Non
     assert form.files["file"].sha256 == hashlib.sha256(b"some rows").hexdigest()
 
 
-def test_a_file_that_nobody_moved_is_gone_afterwards(tmp_path: Path) -> None:
+def test_unmoved_upload_is_deleted(tmp_path: Path) -> None:
     receive(tmp_path, [BODY])
 
     assert list(tmp_path.iterdir()) == []
@@ -77,7 +77,7 @@ def test_a_file_that_nobody_moved_is_gone_afterwards(tmp_path: Path) -> None:
         (BODY.replace(b"pets", b"pets" * 3000), "This value is too long."),
     ],
 )
-def test_a_form_that_is_not_ours_is_refused_and_leaves_nothing(
+def test_invalid_form_is_rejected_and_leaves_no_files(
     tmp_path: Path, body: bytes, message: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
@@ -87,7 +87,7 @@ def test_a_form_that_is_not_ours_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_after_the_rest_was_heard(tmp_path: Path) -> None:
+def test_full_disk_error_is_raised_after_reading_whole_request(tmp_path: Path) -> None:
     # A real full disk: whatever is written to this device does not fit.
     (tmp_path / "file").symlink_to("/dev/full")
     head, tail = BODY[:-12], BODY[-12:]

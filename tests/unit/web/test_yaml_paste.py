@@ -12,7 +12,7 @@ from tests.support.factories import make_recipe
 SFT = METHODS["sft"]
 
 
-def test_what_a_run_has_written_fits_as_it_is() -> None:
+def test_dumped_recipe_round_trips() -> None:
     recipe = make_recipe(optimisation={"learning_rate": 3e-5, "max_steps": 7}, precision="fp32")
     poured = parse_recipe(yaml.dump(recipe), SFT)
 
@@ -39,26 +39,26 @@ def test_what_a_run_has_written_fits_as_it_is() -> None:
         ("version: [1]", "This version of the recipe format is not supported."),
     ],
 )
-def test_what_does_not_fit_is_told(text: str, problem: str) -> None:
+def test_invalid_recipe_values_are_reported(text: str, problem: str) -> None:
     assert [
         told.split(" Did you mean adapter")[0] for told in parse_recipe(text, SFT).problems
     ] == [problem]
 
 
-def test_what_fits_is_kept_beside_what_does_not() -> None:
+def test_valid_values_are_kept_beside_invalid_values() -> None:
     poured = parse_recipe("precision: fp32\nsped: 2\ndata: {max_length: 64}", SFT)
 
     assert poured.values == {"precision": "fp32", "data": {"max_length": "64"}}
 
 
-def test_a_text_that_refers_to_itself_is_walked_once() -> None:
+def test_nested_yaml_aliases_are_processed_only_once() -> None:
     levels = "".join(f"b{n}: &b{n} [{f'*b{n - 1}, ' * 9}1]\n" for n in range(1, 30))
     poured = parse_recipe(f"b0: &b0 [1]\n{levels}dataset: *b29", SFT)
 
     assert (poured.values, poured.problems[-1]) == ({}, "dataset expects a single value.")
 
 
-def test_a_text_that_is_no_recipe_is_refused_whole() -> None:
+def test_invalid_recipe_text_is_rejected() -> None:
     with pytest.raises(InvalidError, match="line 1"):
         parse_recipe("a: b: c", SFT)
     with pytest.raises(InvalidError, match="at most"):

@@ -47,11 +47,11 @@ CONFIGS: list[tuple[dict[str, Any], ModelKind | None]] = [
 
 
 @pytest.mark.parametrize(("config", "kind"), CONFIGS)
-def test_a_config_tells_its_kind(config: dict[str, Any], kind: ModelKind | None) -> None:
+def test_config_determines_model_kind(config: dict[str, Any], kind: ModelKind | None) -> None:
     assert architectures.kind_of(config) == kind
 
 
-def test_a_method_is_named_that_cannot_train_a_model() -> None:
+def test_untrainable_reason_names_method() -> None:
     assert model_compatibility.untrainable_reason("causal", "llama") == ""
     assert model_compatibility.untrainable_reason(None, "new") == ""
     assert model_compatibility.untrainable_reason("encoder", "bert", [METHODS["sft"]]) == (
@@ -59,7 +59,7 @@ def test_a_method_is_named_that_cannot_train_a_model() -> None:
     )
 
 
-def test_no_family_has_two_kinds() -> None:
+def test_each_family_has_one_kind() -> None:
     names = [name for families in architectures._FAMILIES.values() for name in families]
     assert len(names) == len(set(names)) == len(architectures.FAMILY_KINDS)
     assert {

@@ -16,7 +16,7 @@ from tests.unit.weights import safetensors_folders
 THIRD = 1 / 3
 
 
-def test_nothing_is_rounded_by_a_format_that_holds_all(tmp_path: Path) -> None:
+def test_exactly_representable_formats_need_no_rounding(tmp_path: Path) -> None:
     values: safetensors_folders.Values = {"a": ("BF16", [0.5, 1.0]), "b": ("F16", [0.25])}
     found = model_facts.read(safetensors_folders.write(tmp_path, values))
 
@@ -28,9 +28,7 @@ def test_nothing_is_rounded_by_a_format_that_holds_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("to", "largest"), [("bfloat16", 2**-9), ("float16", 2**-12)], ids=["bfloat16", "float16"]
 )
-def test_the_change_is_measured_and_within_half_a_step(
-    tmp_path: Path, to: DType, largest: float
-) -> None:
+def test_measured_cast_error_is_within_half_step(tmp_path: Path, to: DType, largest: float) -> None:
     values = [0.5 + place * 0.6180339887 % 0.5 for place in range(2048)]
     cast = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", values)})).casts[to]
 
@@ -52,7 +50,7 @@ def test_the_change_is_measured_and_within_half_a_step(
         ("float16", 1e-9, 1.0),
     ],
 )
-def test_one_weight_is_rounded_to_its_nearest(
+def test_single_weight_is_rounded_to_nearest(
     tmp_path: Path, to: DType, value: float, change: float
 ) -> None:
     cast = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F64", [value])})).casts[to]
@@ -60,7 +58,7 @@ def test_one_weight_is_rounded_to_its_nearest(
     assert cast.max_relative_change == pytest.approx(change, rel=1e-6)
 
 
-def test_a_weight_beyond_the_range_is_no_relative_change(tmp_path: Path) -> None:
+def test_overflowing_weights_do_not_count_as_relative_change(tmp_path: Path) -> None:
     cast = model_facts.read(
         safetensors_folders.write(tmp_path, {"a": ("F32", [1e6, 1.0, math.nan])})
     ).casts["float16"]
@@ -68,7 +66,7 @@ def test_a_weight_beyond_the_range_is_no_relative_change(tmp_path: Path) -> None
     assert (cast.sampled, cast.changed, cast.max_relative_change) == (1, 0.0, 0.0)
 
 
-def test_the_form_says_what_a_format_rounds(tmp_path: Path) -> None:
+def test_precision_plan_reports_rounded_weights(tmp_path: Path) -> None:
     """The file is float32 and the config says bfloat16: as it was saved it rounds nothing."""
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [THIRD] * 8)}, dtype="bfloat16")
     found = model_facts.read(folder)
@@ -93,7 +91,7 @@ def test_the_form_says_what_a_format_rounds(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_in_two_formats_is_loaded_in_both(tmp_path: Path) -> None:
+def test_mixed_format_file_keeps_both_formats(tmp_path: Path) -> None:
     shapes = {
         "model.embed_tokens.weight": ("BF16", [64, 8]),
         "a.weight": ("BF16", [8, 8]),
@@ -119,9 +117,7 @@ def test_a_file_in_two_formats_is_loaded_in_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["F8_E4M3", "I8", "U8"])
-def test_packed_weights_without_a_word_how_to_read_them_are_refused(
-    tmp_path: Path, code: str
-) -> None:
+def test_packed_weights_without_quantisation_config_are_rejected(tmp_path: Path, code: str) -> None:
     shapes = {"a.weight": (code, [8, 8]), "b.weight": ("BF16", [8, 8])}
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
     (refused,) = check(make_recipe(precision="bf16"), found, H100)

@@ -8,7 +8,7 @@ from studio.weights import model_files
 WHOLE = ["config.json", "model.safetensors", "tokenizer.json", "README.md"]
 
 
-def test_only_what_training_reads_is_chosen() -> None:
+def test_only_training_files_are_selected() -> None:
     others = ["pytorch_model.bin", "optimizer.pt", "model.ckpt", "modeling_own.py", "onnx/m.onnx"]
     found = model_files.files_to_download(
         [*WHOLE, *others, "original/model.safetensors", "../config.json"]
@@ -17,7 +17,7 @@ def test_only_what_training_reads_is_chosen() -> None:
     assert found == ["config.json", "tokenizer.json", "README.md", "model.safetensors"]
 
 
-def test_shards_come_after_their_index_and_once_only() -> None:
+def test_shards_follow_index_without_duplicates() -> None:
     shards = [f"model-0000{i}-of-00002.safetensors" for i in (2, 1)]
     names = ["config.json", "model.safetensors.index.json", "consolidated.safetensors", *shards]
 
@@ -28,7 +28,7 @@ def test_shards_come_after_their_index_and_once_only() -> None:
     ]
 
 
-def test_pickled_weights_on_the_hub_are_refused_with_a_way_out() -> None:
+def test_pickled_hub_weights_are_rejected_with_converter_hint() -> None:
     with pytest.raises(InvalidError) as refused:
         model_files.check_hub_files("a/b", ["config.json", "pytorch_model.bin"])
 
@@ -38,11 +38,11 @@ def test_pickled_weights_on_the_hub_are_refused_with_a_way_out() -> None:
     assert model_files.CONVERTER_URL in refused.value.hint
 
 
-def test_a_repository_without_any_weights_is_refused() -> None:
+def test_repository_without_weights_is_rejected() -> None:
     with pytest.raises(InvalidError, match="has no trainable weights"):
         model_files.check_hub_files("a/b", ["config.json", "model.gguf"])
 
 
-def test_pickle_beside_safetensors_is_no_fault() -> None:
+def test_pickle_files_beside_safetensors_are_accepted() -> None:
     model_files.check_folder_files("/m", ["model.safetensors", "training_args.bin"])
     model_files.check_hub_files("a/b", [*WHOLE, "pytorch_model.bin"])

@@ -12,7 +12,7 @@ from studio.weights import model_facts, safetensors_headers, weight_samples
 from tests.unit.weights import safetensors_folders
 
 
-def test_weights_say_what_they_are(tmp_path: Path) -> None:
+def test_model_facts_describe_weights(tmp_path: Path) -> None:
     values: safetensors_folders.Values = {
         "a": ("BF16", [0.5, -2.0, 1.0]),
         "b": ("F32", [0.25]),
@@ -46,7 +46,7 @@ def test_weights_say_what_they_are(tmp_path: Path) -> None:
         ({}, "", False),
     ],
 )
-def test_a_config_that_disagrees_is_noticed(
+def test_config_dtype_mismatch_is_detected(
     tmp_path: Path, config: dict[str, Any], declared: str, *, disagrees: bool
 ) -> None:
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])}, **config))
@@ -60,13 +60,13 @@ def test_a_config_that_disagrees_is_noticed(
 
 @pytest.mark.parametrize("name", ["llama\nimport os", "x" * 65, 7, ["llama"]])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_family_that_is_no_name_is_refused(tmp_path: Path, name: object, inside: bool) -> None:  # noqa: FBT001 -- a parameter of the test
+def test_invalid_family_name_is_rejected(tmp_path: Path, name: object, inside: bool) -> None:  # noqa: FBT001 -- a parameter of the test
     told = {"text_config": {"model_type": name}} if inside else {"model_type": name}
     with pytest.raises(InvalidError, match="has an invalid model_type"):
         model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])}, **told))
 
 
-def test_a_family_may_be_left_out(tmp_path: Path) -> None:
+def test_missing_family_is_accepted(tmp_path: Path) -> None:
     found = model_facts.read(
         safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])}, model_type=None)
     )
@@ -74,7 +74,7 @@ def test_a_family_may_be_left_out(tmp_path: Path) -> None:
     assert found.family == ""
 
 
-def test_a_config_nested_absurdly_is_refused(tmp_path: Path) -> None:
+def test_deeply_nested_config_is_rejected(tmp_path: Path) -> None:
     safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
     deep = '{"model_type": "llama", "x": ' + "[" * 40 + "]" * 40 + "}"
     (tmp_path / "config.json").write_text(deep)
@@ -82,27 +82,27 @@ def test_a_config_nested_absurdly_is_refused(tmp_path: Path) -> None:
         model_facts.read(tmp_path)
 
 
-def test_layers_in_float64_among_others_are_named(tmp_path: Path) -> None:
+def test_float64_layers_in_mixed_model_are_named(tmp_path: Path) -> None:
     values = {"a": ("F32", [1.0]), "b": ("F64", [1.0]), "c": ("F64", [1e300])}
     found = model_facts.read(safetensors_folders.write(tmp_path, values))
 
     assert (found.mixed_float64, found.stats.over_float16) == (("b", "c"), 1)
 
 
-def test_a_model_wholly_in_float64_mixes_nothing(tmp_path: Path) -> None:
+def test_pure_float64_model_is_not_mixed(tmp_path: Path) -> None:
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F64", [1.0])}))
 
     assert (found.mixed_float64, found.float64_layers) == ((), ("a",))
 
 
-def test_weights_that_float16_cannot_hold_are_counted(tmp_path: Path) -> None:
+def test_weights_out_of_float16_range_are_counted(tmp_path: Path) -> None:
     values = [65504.0, 65505.0, -70000.0, 2.0**-24, 2.0**-25, 0.0, 1.0, 1.0]
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", values)})).stats
 
     assert (found.over_float16, found.largest, found.below_float16) == (2, 70000.0, 1 / 8)
 
 
-def test_weights_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
+def test_non_finite_weights_are_counted(tmp_path: Path) -> None:
     values = [math.nan, math.inf, -math.inf, 3.0]
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("F32", values)})).stats
 
@@ -110,14 +110,14 @@ def test_weights_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["F64", "F32", "F16", "BF16"])
-def test_every_format_is_read_alike(tmp_path: Path, code: str) -> None:
+def test_every_weight_format_is_read_equally(tmp_path: Path, code: str) -> None:
     values = [0.0, 0.5, -0.75, 1.5, 2.0**-14]
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": (code, values)})).stats
 
     assert (found.largest, found.exponent_shares) == (1.5, {-14: 0.2, -1: 0.4, 0: 0.2})
 
 
-def test_a_stall_is_what_rounding_to_bfloat16_does(tmp_path: Path) -> None:
+def test_stalled_share_matches_bfloat16_rounding(tmp_path: Path) -> None:
     """A weight steps by 1e-4 and is rounded: those that come back to themselves have stalled."""
     values = [bfloat16(0.15 * math.sin(i) ** 3) for i in range(4000)]
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("BF16", values)}))
@@ -126,7 +126,7 @@ def test_a_stall_is_what_rounding_to_bfloat16_does(tmp_path: Path) -> None:
     assert found.stalled_share(1e-4) == pytest.approx(len(still) / len(values), abs=0.002)
 
 
-def test_larger_steps_leave_fewer_behind(tmp_path: Path) -> None:
+def test_larger_learning_rates_stall_fewer_weights(tmp_path: Path) -> None:
     values = [2.0**-power for power in range(12)]
     found = model_facts.read(safetensors_folders.write(tmp_path, {"a": ("BF16", values)}))
 
@@ -138,7 +138,7 @@ def test_larger_steps_leave_fewer_behind(tmp_path: Path) -> None:
     ]
 
 
-def test_an_adapter_counts_the_layers_between(tmp_path: Path) -> None:
+def test_adapter_features_count_only_inner_linear_layers(tmp_path: Path) -> None:
     shapes = {
         "model.embed_tokens.weight": ("BF16", [100, 8]),
         "model.layers.0.self_attn.q_proj.weight": ("BF16", [8, 8]),
@@ -154,7 +154,7 @@ def test_an_adapter_counts_the_layers_between(tmp_path: Path) -> None:
     assert found.linear_features == 8 + 8 + 24 + 8
 
 
-def test_layers_that_eight_bits_cannot_multiply_are_named(tmp_path: Path) -> None:
+def test_layers_unfit_for_float8_are_named(tmp_path: Path) -> None:
     shapes = {
         "model.embed_tokens.weight": ("BF16", [100, 32]),
         "model.layers.0.self_attn.q_proj.weight": ("BF16", [48, 32]),
@@ -172,7 +172,7 @@ def test_layers_that_eight_bits_cannot_multiply_are_named(tmp_path: Path) -> Non
     )
 
 
-def test_layers_that_get_no_adapter_are_not_counted(tmp_path: Path) -> None:
+def test_layers_without_adapter_are_not_counted(tmp_path: Path) -> None:
     shapes = {
         "backbone.layers.0.mixer.in_proj.weight": ("BF16", [24, 8]),
         "backbone.layers.0.mixer.out_proj.weight": ("BF16", [8, 24]),
@@ -184,7 +184,7 @@ def test_layers_that_get_no_adapter_are_not_counted(tmp_path: Path) -> None:
     assert found.linear_features == 24 + 8
 
 
-def test_a_sample_stays_small_however_many_tensors(tmp_path: Path) -> None:
+def test_weight_sample_stays_small_for_many_tensors(tmp_path: Path) -> None:
     shapes = {f"a{i}": ("BF16", [1000]) for i in range(20_000)}
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
 
@@ -192,7 +192,7 @@ def test_a_sample_stays_small_however_many_tensors(tmp_path: Path) -> None:
     assert (found.stats.sampled, found.parameters) == (every_other, 20_000_000)
 
 
-def test_a_config_alone_says_little(tmp_path: Path) -> None:
+def test_config_without_weights_gives_only_declared_facts(tmp_path: Path) -> None:
     config = {"model_type": "gemma3", "dtype": "bfloat16", "quantization_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = model_facts.read(tmp_path)
@@ -202,14 +202,14 @@ def test_a_config_alone_says_little(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000])
-def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_config_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
 
     with pytest.raises(InvalidError):
         model_facts.read(tmp_path)
 
 
-def test_facts_come_from_the_files_that_are_watched(tmp_path: Path) -> None:
+def test_source_files_are_config_and_weights(tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
 
     assert model_facts.source_files(folder) == [
@@ -239,7 +239,7 @@ def bfloat16(value: float) -> float:
         {"text_config": {"num_hidden_layers": 10**9}},
     ],
 )
-def test_numbers_that_no_model_can_have_are_refused(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_impossible_config_numbers_are_rejected(tmp_path: Path, told: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(InvalidError, match="which is not valid"):
         model_facts.read(tmp_path)

@@ -30,7 +30,7 @@ def write(folder: Path, card: str = "", **config: Any) -> Path:  # noqa: ANN401 
         ("---\n" + "[" * 20_000 + "\n---\n", ""),
     ],
 )
-def test_a_licence_is_what_the_front_matter_says(tmp_path: Path, card: str, licence: str) -> None:
+def test_licence_comes_from_front_matter(tmp_path: Path, card: str, licence: str) -> None:
     assert model_metadata.read(write(tmp_path, card)).licence == licence
 
 
@@ -45,13 +45,13 @@ def test_a_licence_is_what_the_front_matter_says(tmp_path: Path, card: str, lice
         ({}, None),
     ],
 )
-def test_the_longest_text_is_what_the_config_says(
+def test_context_length_comes_from_config(
     tmp_path: Path, config: dict[str, Any], context: int | None
 ) -> None:
     assert model_metadata.read(write(tmp_path, **config)).context_length == context
 
 
-def test_a_template_is_found_where_transformers_looks(tmp_path: Path) -> None:
+def test_chat_template_is_found_in_transformers_order(tmp_path: Path) -> None:
     write(tmp_path)
     assert model_metadata.read(tmp_path).template_file == ""
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
@@ -60,7 +60,7 @@ def test_a_template_is_found_where_transformers_looks(tmp_path: Path) -> None:
     assert model_metadata.read(tmp_path).template_file == "chat_template.jinja"
 
 
-def test_a_file_beside_the_weights_may_not_be_absurdly_large(tmp_path: Path) -> None:
+def test_oversized_metadata_file_is_rejected(tmp_path: Path) -> None:
     with (tmp_path / "merges.txt").open("wb") as file:
         file.truncate(65 * 2**20)
     with pytest.raises(InvalidError, match=r"merges\.txt is unusually large: 65 MB"):

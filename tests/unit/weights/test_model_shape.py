@@ -16,14 +16,14 @@ TOLD: dict[str, Any] = {
 }
 
 
-def test_a_config_says_how_wide_a_model_is() -> None:
+def test_config_gives_attention_widths() -> None:
     shape = read(TOLD)
 
     assert shape is not None
     assert (shape.query_width, shape.key_width, shape.head_size) == (512, 128, 64)
 
 
-def test_heads_may_be_wider_than_the_model() -> None:
+def test_head_dim_can_make_heads_wider_than_model() -> None:
     shape = read(TOLD | {"head_dim": 128})
 
     assert shape is not None
@@ -45,9 +45,9 @@ def test_heads_may_be_wider_than_the_model() -> None:
         ("head_dim", 2**40),
     ],
 )
-def test_what_cannot_be_is_not_believed(name: str, value: object) -> None:
+def test_impossible_shape_values_give_no_shape(name: str, value: object) -> None:
     assert read(TOLD | {name: value}) is None
 
 
-def test_a_config_that_says_nothing_has_no_shape() -> None:
+def test_empty_config_has_no_shape() -> None:
     assert read({}) is None

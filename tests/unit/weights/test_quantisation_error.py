@@ -25,17 +25,17 @@ def rounding(folder: Path, rows: Sequence[Sequence[float]]) -> dict[str, float]:
     return dict(model_facts.read(folder).quantisation_errors)
 
 
-def test_weights_that_the_formats_hold_are_not_moved(tmp_path: Path) -> None:
+def test_exactly_representable_weights_have_no_error(tmp_path: Path) -> None:
     assert rounding(tmp_path / "m", [[1.0, -1.0, 0.0, 1.0] * 16] * 4) == {"int8": 0, "nf4": 0}
 
 
-def test_a_scale_lasts_for_a_row_or_for_64_weights(tmp_path: Path) -> None:
+def test_quantisation_scale_covers_row_or_64_weights(tmp_path: Path) -> None:
     rows = [[1.0, -1.0] * 64, [2.0**-20, 0.0] * 64]
 
     assert rounding(tmp_path / "m", rows) == {"int8": 0, "nf4": 0}
 
 
-def test_a_scale_of_int8_suffers_from_one_large_weight_and_nf4_less(tmp_path: Path) -> None:
+def test_outlier_hurts_int8_scale_more_than_nf4(tmp_path: Path) -> None:
     dice = random.Random(0)  # noqa: S311 -- no secret
     rows = [[1000.0, *(dice.gauss(0, 1) for _ in range(511))] for _ in range(4)]
 
@@ -45,7 +45,7 @@ def test_a_scale_of_int8_suffers_from_one_large_weight_and_nf4_less(tmp_path: Pa
     assert found["int8"] > found["nf4"] > 0
 
 
-def test_normal_weights_move_as_the_theory_says(tmp_path: Path) -> None:
+def test_error_of_normal_weights_matches_theory(tmp_path: Path) -> None:
     dice = random.Random(0)  # noqa: S311 -- no secret
     rows = [[dice.gauss(0, 0.02) for _ in range(512)] for _ in range(4)]
 
@@ -58,9 +58,9 @@ def test_normal_weights_move_as_the_theory_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_nothing_is_said_of_a_damaged_model(value: float, tmp_path: Path) -> None:
+def test_damaged_model_has_no_quantisation_error(value: float, tmp_path: Path) -> None:
     assert rounding(tmp_path / "m", [[value, 1.0]]) == {}
 
 
-def test_nothing_is_said_of_a_model_of_zeros(tmp_path: Path) -> None:
+def test_all_zero_model_has_no_quantisation_error(tmp_path: Path) -> None:
     assert rounding(tmp_path / "m", [[0.0] * 64]) == {}

@@ -21,7 +21,7 @@ def refusal_of(path: Path) -> str:
     return caught.value.message.removeprefix(f"{path.name} cannot be used: it ")
 
 
-def test_each_tensor_says_what_it_is_and_where(tmp_path: Path) -> None:
+def test_tensors_have_name_dtype_shape_and_position(tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1, 2, 3]), "b": ("BF16", [4])})
     data = (folder / WEIGHTS_FILE).read_bytes()
 
@@ -30,7 +30,7 @@ def test_each_tensor_says_what_it_is_and_where(tmp_path: Path) -> None:
     assert (b.name, b.dtype, b.shape, b.start) == ("b", "bfloat16", (1,), len(data) - 2)
 
 
-def test_a_header_is_read_without_the_weights(tmp_path: Path) -> None:
+def test_header_is_read_without_weights(tmp_path: Path) -> None:
     """Twenty gigabytes of nothing: a reader of them all would be noticed."""
     folder = safetensors_folders.write_empty(tmp_path, {"a": ("F32", [50_000, 100_000])})
 
@@ -38,7 +38,7 @@ def test_a_header_is_read_without_the_weights(tmp_path: Path) -> None:
     assert found.size == 5_000_000_000
 
 
-def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
+def test_shards_come_from_index(tmp_path: Path) -> None:
     for name in ("one", "two", "stray"):
         safetensors_folders.write(tmp_path, {name: ("F32", [1])}, f"{name}.safetensors")
     safetensors_folders.write_index(tmp_path, {"one": "one.safetensors", "two": "two.safetensors"})
@@ -48,7 +48,7 @@ def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gone.safetensors", "../model.safetensors", "/etc/passwd", "."])
-def test_an_index_names_only_files_beside_it(tmp_path: Path, name: str) -> None:
+def test_index_with_path_outside_folder_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "model").mkdir()
     safetensors_folders.write(tmp_path, {"a": ("F32", [1])})
     safetensors_folders.write_index(tmp_path / "model", {"a": name})
@@ -57,7 +57,7 @@ def test_an_index_names_only_files_beside_it(tmp_path: Path, name: str) -> None:
         safetensors_headers.weight_files(tmp_path / "model")
 
 
-def test_a_folder_without_weights_has_no_files(tmp_path: Path) -> None:
+def test_folder_without_weights_has_no_files(tmp_path: Path) -> None:
     assert safetensors_headers.weight_files(tmp_path) == []
 
 
@@ -76,13 +76,13 @@ def test_a_folder_without_weights_has_no_files(tmp_path: Path) -> None:
     ],
     ids=["empty", "short", "2**60", "no json", "a list", "nested"],
 )
-def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_invalid_safetensors_file_is_rejected(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / WEIGHTS_FILE).write_bytes(content)
 
     assert refusal_of(tmp_path / WEIGHTS_FILE) == said
 
 
-def test_an_absurdly_long_header_is_not_read(tmp_path: Path) -> None:
+def test_oversized_header_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / WEIGHTS_FILE
     path.write_bytes(struct.pack("<Q", safetensors_headers.MAX_HEADER_BYTES + 1))
     with path.open("r+b") as opened:
@@ -105,13 +105,13 @@ def test_an_absurdly_long_header_is_not_read(tmp_path: Path) -> None:
         (GOOD | {"shape": [3]}, "gives a size for a that does not match its shape."),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path: Path, told: Any, said: str) -> None:  # noqa: ANN401 -- whatever a file may say
+def test_inconsistent_header_is_rejected(tmp_path: Path, told: Any, said: str) -> None:  # noqa: ANN401 -- whatever a file may say
     safetensors_folders.write_raw(tmp_path / WEIGHTS_FILE, {"a": told}, b"\0" * 8)
 
     assert refusal_of(tmp_path / WEIGHTS_FILE) == said
 
 
-def test_a_format_nobody_knows_is_named_as_it_is(tmp_path: Path) -> None:
+def test_unknown_dtype_keeps_its_name(tmp_path: Path) -> None:
     safetensors_folders.write_raw(
         tmp_path / WEIGHTS_FILE, {"a": GOOD | {"dtype": "F2_NEW"}}, b"\0" * 8
     )
@@ -120,13 +120,13 @@ def test_a_format_nobody_knows_is_named_as_it_is(tmp_path: Path) -> None:
     assert found.dtype == "f2_new"
 
 
-def test_a_name_of_any_length_is_told_shortly(tmp_path: Path) -> None:
+def test_long_tensor_name_is_shortened_in_error(tmp_path: Path) -> None:
     safetensors_folders.write_raw(tmp_path / WEIGHTS_FILE, {"a" * 10_000: {}}, b"")
 
     assert refusal_of(tmp_path / WEIGHTS_FILE) == f"does not give the position of {'a' * 100}."
 
 
-def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:
+def test_index_without_weight_map_is_rejected(tmp_path: Path) -> None:
     (tmp_path / safetensors_headers.INDEX_FILE).write_text(json.dumps({"weight_map": ["a"]}))
 
     with pytest.raises(InvalidError, match="has no weight_map"):

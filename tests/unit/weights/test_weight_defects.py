@@ -21,7 +21,7 @@ def scanned(folder: Path, most: int = weight_samples.MAX_SCANNED_BYTES) -> Weigh
 
 
 @pytest.mark.parametrize("code", ["F64", "F32", "F16", "BF16"])
-def test_each_tensor_is_named_with_its_count(tmp_path: Path, code: str) -> None:
+def test_non_finite_values_are_counted_per_tensor(tmp_path: Path, code: str) -> None:
     values: safetensors_folders.Values = {
         "sound": (code, SOUND),
         "nan": (code, [*SOUND, math.nan, *SOUND]),
@@ -32,7 +32,7 @@ def test_each_tensor_is_named_with_its_count(tmp_path: Path, code: str) -> None:
     assert scanned(tmp_path) == WeightDefects(not_finite={"nan": 1, "infinite": 2}, all_zero=())
 
 
-def test_the_largest_numbers_of_a_format_are_sound(tmp_path: Path) -> None:
+def test_largest_finite_values_are_not_defects(tmp_path: Path) -> None:
     largest: safetensors_folders.Values = {
         "a": ("F32", [3.4028234663852886e38, -3.4028234663852886e38]),
         "b": ("F16", [65504.0, -65504.0]),
@@ -43,7 +43,7 @@ def test_the_largest_numbers_of_a_format_are_sound(tmp_path: Path) -> None:
     assert scanned(tmp_path).not_finite == {}
 
 
-def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
+def test_zero_matrix_is_reported_but_zero_vector_is_not(tmp_path: Path) -> None:
     shapes = {"a.weight": ("F32", [4, 4]), "bias": ("F32", [4])}
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
 
@@ -52,7 +52,7 @@ def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
     assert said in recommendation.list_warnings(make_recipe(), found)
 
 
-def test_of_a_large_model_an_equal_share_of_each_tensor_is_read(tmp_path: Path) -> None:
+def test_large_model_is_sampled_equally_per_tensor(tmp_path: Path) -> None:
     """The broken number stands in the middle of one tensor, and at the end of the other."""
     middle = [*[1.0] * 50, math.nan, *[1.0] * 49]
     end = [*[1.0] * 99, math.nan]
@@ -62,7 +62,7 @@ def test_of_a_large_model_an_equal_share_of_each_tensor_is_read(tmp_path: Path) 
     assert scanned(tmp_path, 800).not_finite == {"middle": 1, "end": 1}
 
 
-def test_pieces_are_put_together(tmp_path: Path) -> None:
+def test_chunks_of_large_tensor_are_combined(tmp_path: Path) -> None:
     safetensors_folders.write(tmp_path, {"a": ("F16", [*[1.0] * (2**21), math.nan])})
 
     assert scanned(tmp_path).not_finite == {"a": 1}

@@ -38,7 +38,7 @@ def count(db: Session, table: Any) -> int:  # noqa: ANN401 -- any table
         ("/runs/1/again", {}),
     ],
 )
-def test_what_is_sent_twice_under_a_key_is_made_once(
+def test_repeated_request_with_idempotency_key_is_replayed(
     client: TestClient, engine: Engine, path: str, body: dict[str, Any]
 ) -> None:
     with unit_of_work(engine) as db:
@@ -53,7 +53,7 @@ def test_what_is_sent_twice_under_a_key_is_made_once(
     assert (other.status_code, other.json()["error"]["param"]) == (422, "Idempotency-Key")
 
 
-def test_a_file_sent_twice_under_a_key_is_kept_once(client: TestClient, db: Session) -> None:
+def test_file_with_same_idempotency_key_is_stored_once(client: TestClient, db: Session) -> None:
     # Each form has a boundary of its own: what counts is what it says.
     first, second = (
         client.post("/api/v1/datasets", files={"file": ("a.jsonl", ROWS)}, headers=KEY)
@@ -66,14 +66,14 @@ def test_a_file_sent_twice_under_a_key_is_kept_once(client: TestClient, db: Sess
     assert count(db, Dataset) == 2  # with the starter
 
 
-def test_a_key_that_failed_can_be_used_again(client: TestClient) -> None:
+def test_idempotency_key_can_be_reused_after_failure(client: TestClient) -> None:
     wrong = client.post("/api/v1/runs", json={"name": "r", "recipe": {}}, headers=KEY)
     right = client.post("/api/v1/runs", json={"name": "r", "recipe": RECIPE}, headers=KEY)
 
     assert (wrong.status_code, right.status_code) == (422, 201)
 
 
-def test_of_two_under_a_key_at_once_one_is_undone(engine: Engine) -> None:
+def test_concurrent_use_of_idempotency_key_rolls_back_one(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         db.add(IdempotencyKey(key="k", sha256="0", status=201, body=b"{}"))
 
@@ -92,7 +92,7 @@ def test_of_two_under_a_key_at_once_one_is_undone(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])
-def test_a_key_that_is_none_is_refused(client: TestClient, key: str) -> None:
+def test_invalid_idempotency_key_is_rejected(client: TestClient, key: str) -> None:
     answer = client.post(
         "/api/v1/runs", json={"name": "r", "recipe": RECIPE}, headers={"Idempotency-Key": key}
     )
@@ -109,9 +109,7 @@ def test_a_key_that_is_none_is_refused(client: TestClient, key: str) -> None:
         ("/comparisons/1", "text"),
     ],
 )
-def test_a_change_of_what_somebody_else_changed_is_refused(
-    client: TestClient, engine: Engine, path: str, name: str
-) -> None:
+def test_stale_etag_is_rejected(client: TestClient, engine: Engine, path: str, name: str) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
     client.post("/api/v1/comparisons", json={"name": "c", "query": "runs=1"})
@@ -125,7 +123,7 @@ def test_a_change_of_what_somebody_else_changed_is_refused(
     assert client.patch(f"/api/v1{path}", json={name: "new"}, headers=newest).status_code == 200
 
 
-def test_how_far_a_run_is_does_not_change_its_mark(client: TestClient, engine: Engine) -> None:
+def test_progress_does_not_change_etag(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         number = make_run(db).id
     before = client.get(f"/api/v1/runs/{number}").headers["etag"]
@@ -135,14 +133,14 @@ def test_how_far_a_run_is_does_not_change_its_mark(client: TestClient, engine: E
     assert client.get(f"/api/v1/runs/{number}").headers["etag"] == before
 
 
-def test_a_misspelt_filter_is_refused(client: TestClient) -> None:
+def test_misspelt_filter_is_rejected(client: TestClient) -> None:
     answer = client.get("/api/v1/runs", params={"stauts": "failed"})
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "stauts")
 
 
 @pytest.mark.parametrize("value", ["1e-4", True, "true"])
-def test_a_number_is_a_number(client: TestClient, value: object) -> None:
+def test_learning_rate_must_be_number(client: TestClient, value: object) -> None:
     recipe = RECIPE | {"optimisation": {"learning_rate": value}}
     answer = client.post("/api/v1/runs", json={"name": "r", "recipe": recipe})
 
@@ -161,7 +159,7 @@ def test_a_number_is_a_number(client: TestClient, value: object) -> None:
         ({"precision": "fp16"}, []),
     ],
 )
-def test_runs_are_found_by_filters(
+def test_runs_can_be_filtered(
     client: TestClient, engine: Engine, filters: dict[str, Any], found: list[int]
 ) -> None:
     with unit_of_work(engine) as db:
@@ -172,7 +170,7 @@ def test_runs_are_found_by_filters(
     assert [run["id"] for run in told] == found
 
 
-def test_models_come_in_pages_and_by_name(client: TestClient) -> None:
+def test_models_are_paginated_and_found_by_name(client: TestClient) -> None:
     page = client.get("/api/v1/models", params={"limit": 1, "after": 2}).json()
 
     assert ([one["name"] for one in page["data"]], page["has_more"]) == (["starter"], False)
@@ -181,7 +179,7 @@ def test_models_come_in_pages_and_by_name(client: TestClient) -> None:
     assert client.get("/api/v1/models/who/knows").status_code == 404
 
 
-def test_numbers_are_told_from_a_place_to_another(client: TestClient, engine: Engine) -> None:
+def test_metrics_can_be_limited_to_step_range(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
     asked: dict[str, str | int] = {"keys": "loss", "from": 3, "to": 5}
@@ -191,7 +189,7 @@ def test_numbers_are_told_from_a_place_to_another(client: TestClient, engine: En
     assert told["series"]["loss"]["mean"] == [2.7, 2.6, 2.5]
 
 
-def test_checkpoints_are_told_newest_first(
+def test_checkpoints_are_listed_newest_first(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
@@ -209,7 +207,7 @@ def test_checkpoints_are_told_newest_first(
     ]
 
 
-def test_a_run_is_moved_in_the_queue(client: TestClient, engine: Engine) -> None:
+def test_run_can_be_moved_in_queue(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, "a"), make_run(db, "b")
     moved = client.post("/api/v1/runs/2/move", json={"place": 1}).json()
@@ -217,14 +215,14 @@ def test_a_run_is_moved_in_the_queue(client: TestClient, engine: Engine) -> None
     assert (moved["name"], moved["queue_position"]) == ("b", 1)
 
 
-def test_runs_of_an_experiment_are_made_with_a_priority(client: TestClient) -> None:
+def test_runs_of_experiment_can_have_priority(client: TestClient) -> None:
     client.post("/api/v1/experiments", json={"name": "e", "recipe": RECIPE})
     made = client.post("/api/v1/experiments/1/runs", json={"priority": 5}).json()["data"]
 
     assert [run["priority"] for run in made] == [5]
 
 
-def test_hardware_says_why_a_precision_is_out_of_reach(client: TestClient) -> None:
+def test_hardware_lists_availability_of_each_precision(client: TestClient) -> None:
     told = client.get("/api/v1/hardware").json()["precisions"]
 
     assert told["fp32"] == ""
@@ -245,7 +243,7 @@ def test_hardware_says_why_a_precision_is_out_of_reach(client: TestClient) -> No
         ("/runs/x", "run_id", "run_id: Must be a whole number, at least 1."),
     ],
 )
-def test_a_wrong_address_is_refused_in_a_sentence(
+def test_invalid_query_parameter_gets_clear_error(
     client: TestClient, address: str, param: str, message: str
 ) -> None:
     answer = client.get(f"/api/v1{address}")
@@ -263,7 +261,7 @@ def test_a_wrong_address_is_refused_in_a_sentence(
         ("PUT", b"{}", 405, "/api/v1/runs does not accept PUT requests."),
     ],
 )
-def test_a_wrong_body_is_refused_in_a_sentence(
+def test_invalid_body_gets_clear_error(
     client: TestClient, method: str, content: bytes, status: int, message: str
 ) -> None:
     headers = {"Content-Type": "application/json"}
@@ -295,7 +293,7 @@ def test_a_wrong_body_is_refused_in_a_sentence(
         ),
     ],
 )
-def test_openais_clients_read_sentences_too(
+def test_openai_endpoints_return_clear_errors(
     client: TestClient, path: str, body: dict[str, Any], param: str, message: str
 ) -> None:
     error = client.post(f"/v1{path}", json=body).json()["error"]

@@ -24,7 +24,7 @@ def experiment(client: TestClient) -> int:
     return made
 
 
-def test_health_needs_a_worker(client: TestClient, engine: Engine) -> None:
+def test_health_requires_worker(client: TestClient, engine: Engine) -> None:
     missing = client.get("/api/v1/health")
     with unit_of_work(engine) as db:
         workers.heartbeat(db, Worker(name="w", pid=os.getpid(), slots=1))
@@ -37,7 +37,7 @@ def test_health_needs_a_worker(client: TestClient, engine: Engine) -> None:
     assert (present.status_code, present.json()["status"]) == (200, "ok")
 
 
-def test_health_says_what_the_worker_cannot_do(client: TestClient, engine: Engine) -> None:
+def test_health_is_degraded_while_worker_step_fails(client: TestClient, engine: Engine) -> None:
     failing = FailingStep(
         step="follow", subject="run 3", error="PermissionError", since=datetime.now(UTC)
     )
@@ -59,14 +59,14 @@ def test_health_says_what_the_worker_cannot_do(client: TestClient, engine: Engin
     assert (recovered.json()["status"], recovered.json()["reasons"]) == ("ok", [])
 
 
-def test_hardware_names_the_processor(client: TestClient) -> None:
+def test_hardware_lists_cores_and_device(client: TestClient) -> None:
     hardware = client.get("/api/v1/hardware").json()
 
     assert hardware["cores"] >= 1
     assert hardware["device"] in {"cpu", "cuda"}
 
 
-def test_methods_carry_their_schema(client: TestClient) -> None:
+def test_method_includes_its_schema(client: TestClient) -> None:
     method = client.get("/api/v1/methods/sft").json()
     rate = method["recipe_schema"]["$defs"]["Optimisation"]["properties"]["learning_rate"]
 
@@ -74,7 +74,7 @@ def test_methods_carry_their_schema(client: TestClient) -> None:
     assert rate["description"].startswith("Step size.")
 
 
-def test_precisions_say_what_they_are(client: TestClient) -> None:
+def test_precisions_list_their_formats(client: TestClient) -> None:
     modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
 
     assert list(modes) == list(PRECISIONS)
@@ -85,7 +85,7 @@ def test_precisions_say_what_they_are(client: TestClient) -> None:
     )
 
 
-def test_an_experiment_is_kept_changed_and_deleted(client: TestClient) -> None:
+def test_experiment_can_be_created_changed_and_deleted(client: TestClient) -> None:
     number = experiment(client)
     changed = client.patch(f"/api/v1/experiments/{number}", json={"tags": ["b", "c"]}).json()
 
@@ -94,7 +94,7 @@ def test_an_experiment_is_kept_changed_and_deleted(client: TestClient) -> None:
     assert client.get(f"/api/v1/experiments/{number}").status_code == 404
 
 
-def test_a_sweep_makes_every_combination(client: TestClient) -> None:
+def test_sweep_makes_every_combination(client: TestClient) -> None:
     number = experiment(client)
     sweep = {"precision": ["fp32", "bf16"], "optimisation.seed": [1, 2]}
     made = client.post(f"/api/v1/experiments/{number}/runs", json={"sweep": sweep}).json()["data"]
@@ -107,7 +107,7 @@ def test_a_sweep_makes_every_combination(client: TestClient) -> None:
     ]
 
 
-def test_a_wrong_value_in_a_sweep_makes_no_run(client: TestClient) -> None:
+def test_invalid_sweep_value_creates_no_run(client: TestClient) -> None:
     number = experiment(client)
     sweep = {"precision": ["fp32", "fp64"]}
     answer = client.post(f"/api/v1/experiments/{number}/runs", json={"sweep": sweep})
@@ -116,7 +116,7 @@ def test_a_wrong_value_in_a_sweep_makes_no_run(client: TestClient) -> None:
     assert client.get("/api/v1/runs").json()["data"] == []
 
 
-def test_models_are_added_and_removed(client: TestClient, tmp_path: Path) -> None:
+def test_models_can_be_added_and_removed(client: TestClient, tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path / "small", {"a": ("F32", [1.0])})
     body = {"source": {"kind": "folder", "path": str(folder)}}
     added = client.post("/api/v1/models", json=body)
@@ -127,14 +127,14 @@ def test_models_are_added_and_removed(client: TestClient, tmp_path: Path) -> Non
     assert client.delete(f"/api/v1/models/{added.json()['id']}").status_code == 204
 
 
-def test_a_folder_without_a_model_is_refused(client: TestClient) -> None:
+def test_folder_without_model_is_rejected(client: TestClient) -> None:
     body = {"name": "x", "source": {"kind": "folder", "path": "/nowhere"}}
     answer = client.post("/api/v1/models", json=body)
 
     assert answer.json()["error"]["message"] == "/nowhere does not contain a model."
 
 
-def test_comparing_tells_what_differs(client: TestClient, engine: Engine) -> None:
+def test_comparison_lists_differing_settings(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, precision="bf16"), make_finished_run(db, precision="fp32")
     made = client.get("/api/v1/compare", params={"runs": "1,2", "base": 2}).json()
@@ -143,7 +143,7 @@ def test_comparing_tells_what_differs(client: TestClient, engine: Engine) -> Non
     assert len(made["curves"]["loss"]["1"]["mean"]) == len(made["x"]) == 10
 
 
-def test_the_queue_tells_its_order(client: TestClient, engine: Engine) -> None:
+def test_queue_lists_waiting_runs_in_order(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_running(db, "live"), make_run(db, "a"), make_run(db, "b")
         workers.heartbeat(db, Worker(name="w", pid=1, slots=2))
@@ -154,13 +154,13 @@ def test_the_queue_tells_its_order(client: TestClient, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/nope", "/api/v1/runs/x", "/api/v1/compare"])
-def test_every_error_has_the_same_shape(client: TestClient, path: str) -> None:
+def test_every_error_has_same_fields(client: TestClient, path: str) -> None:
     error = client.get(path).json()["error"]
 
     assert {"code", "message", "hint", "param"} <= error.keys()
 
 
-def test_a_wrong_verb_is_405_in_the_same_shape(client: TestClient) -> None:
+def test_wrong_method_returns_405_error_object(client: TestClient) -> None:
     answer = client.get("/api/v1/runs/1/cancel")
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")

@@ -44,14 +44,14 @@ def issued(home: Visitors, purpose: LinkPurpose, number: int | None = None) -> s
         return login_sessions.issue_link(db, purpose, number)
 
 
-def test_a_stranger_is_sent_to_sign_in_and_back(home: Visitors) -> None:
+def test_unauthenticated_visitor_is_redirected_to_login(home: Visitors) -> None:
     answer = home.stranger().get("/runs?q=a%20b")
 
     assert answer.status_code == 303
     assert answer.headers["location"] == "/login?next=/runs%3Fq%3Da%2520b"
 
 
-def test_name_and_password_let_somebody_in(home: Visitors, hashed: str) -> None:
+def test_name_and_password_sign_in(home: Visitors, hashed: str) -> None:
     add(home, hashed)
     browser = home.stranger()
 
@@ -62,7 +62,7 @@ def test_name_and_password_let_somebody_in(home: Visitors, hashed: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ann", "nobody"])
-def test_who_is_refused_is_not_told_which_of_both_was_wrong(
+def test_login_error_does_not_reveal_which_part_was_wrong(
     home: Visitors, hashed: str, name: str
 ) -> None:
     add(home, hashed)
@@ -73,7 +73,7 @@ def test_who_is_refused_is_not_told_which_of_both_was_wrong(
     assert "Wrong name or password." in parse_page(answer.text).text
 
 
-def test_the_first_administrator_comes_by_the_link(home: Visitors) -> None:
+def test_link_creates_first_administrator(home: Visitors) -> None:
     secret = issued(home, LinkPurpose.FIRST)
     browser = home.stranger()
 
@@ -86,7 +86,7 @@ def test_the_first_administrator_comes_by_the_link(home: Visitors) -> None:
     assert browser.get("/settings/people").status_code == 200
 
 
-def test_nobody_becomes_the_first_after_another(home: Visitors) -> None:
+def test_first_account_link_fails_when_account_exists(home: Visitors) -> None:
     secret = issued(home, LinkPurpose.FIRST)
     home.account("root", Role.ADMINISTRATOR)
 
@@ -95,7 +95,7 @@ def test_nobody_becomes_the_first_after_another(home: Visitors) -> None:
     assert home.stranger().post("/login/password", data=form).status_code == 409
 
 
-def test_a_link_to_a_password_is_of_one_person(home: Visitors) -> None:
+def test_password_link_is_bound_to_its_account(home: Visitors) -> None:
     number = home.account("ann", Role.MEMBER)
     secret = issued(home, LinkPurpose.PASSWORD, number)
 
@@ -109,7 +109,7 @@ def test_a_link_to_a_password_is_of_one_person(home: Visitors) -> None:
 @pytest.mark.parametrize(
     "form", [{"again": "something else"}, {"password": "short", "again": "short"}]
 )
-def test_a_refused_password_leaves_the_link_as_it_was(home: Visitors, form: dict[str, str]) -> None:
+def test_rejected_password_keeps_link_valid(home: Visitors, form: dict[str, str]) -> None:
     secret = issued(home, LinkPurpose.PASSWORD, home.account("ann", Role.MEMBER))
 
     answer = home.stranger().post("/login/password", data={"t": secret} | CHOSEN | form)
@@ -118,7 +118,7 @@ def test_a_refused_password_leaves_the_link_as_it_was(home: Visitors, form: dict
     assert home.stranger().get(f"/login?t={secret}").status_code == 200
 
 
-def test_a_new_password_shows_other_browsers_out(home: Visitors, hashed: str) -> None:
+def test_password_change_signs_out_other_browsers(home: Visitors, hashed: str) -> None:
     add(home, hashed)
     mine, other = home.person("ann", Role.MEMBER), home.person("ann", Role.MEMBER)
     chosen = {"password": "another row of words", "again": "another row of words"}
@@ -129,7 +129,7 @@ def test_a_new_password_shows_other_browsers_out(home: Visitors, hashed: str) ->
     assert [one.get("/").status_code for one in (mine, other)] == [200, 303]
 
 
-def test_a_password_is_changed_only_by_who_knows_it(home: Visitors, hashed: str) -> None:
+def test_password_change_requires_current_password(home: Visitors, hashed: str) -> None:
     add(home, hashed)
     form = {"old": "a guess at it"} | CHOSEN
 
@@ -138,7 +138,7 @@ def test_a_password_is_changed_only_by_who_knows_it(home: Visitors, hashed: str)
     assert answer.status_code == 401
 
 
-def test_guessing_is_slowed_down(home: Visitors) -> None:
+def test_too_many_login_attempts_return_429(home: Visitors) -> None:
     home.app.state.tries = LoginThrottle(lambda: 0.0)
     for _ in range(MAX_FOR_BOTH):
         home.app.state.tries.check_and_count("ann", "testclient")
@@ -148,7 +148,7 @@ def test_guessing_is_slowed_down(home: Visitors) -> None:
     assert answer.status_code == 429
 
 
-def test_who_waits_may_try_again() -> None:
+def test_login_is_allowed_again_after_window() -> None:
     clock = [0.0]
     tries = LoginThrottle(lambda: clock[0])
     for _ in range(MAX_FOR_BOTH):
@@ -158,7 +158,7 @@ def test_who_waits_may_try_again() -> None:
     tries.check_and_count("ann", "10.0.0.1")
 
 
-def test_many_names_from_one_address_are_slowed_down() -> None:
+def test_many_names_from_one_address_are_throttled() -> None:
     tries = LoginThrottle(lambda: 0.0)
     for number in range(MAX_FOR_ADDRESS):
         tries.check_and_count(f"name{number}", "10.0.0.1")
@@ -167,7 +167,7 @@ def test_many_names_from_one_address_are_slowed_down() -> None:
         tries.check_and_count("ann", "10.0.0.1")
 
 
-def test_whoever_else_tries_keeps_nobody_out() -> None:
+def test_throttled_address_does_not_block_same_name_elsewhere() -> None:
     tries = LoginThrottle(lambda: 0.0)
     for _ in range(MAX_FOR_BOTH):
         tries.check_and_count("ann", "10.6.6.6")
@@ -175,7 +175,7 @@ def test_whoever_else_tries_keeps_nobody_out() -> None:
     tries.check_and_count("ann", "10.0.0.1")
 
 
-def test_however_many_try_little_is_remembered() -> None:
+def test_login_throttle_memory_is_bounded() -> None:
     tries = LoginThrottle(lambda: 0.0)
     for number in range(MAX_ENTRIES):
         tries.check_and_count(f"name{number}", f"address{number}")
@@ -183,7 +183,7 @@ def test_however_many_try_little_is_remembered() -> None:
     assert len(tries) == MAX_ENTRIES
 
 
-def test_what_a_member_makes_is_theirs(home: Visitors) -> None:
+def test_members_cannot_change_runs_of_others(home: Visitors) -> None:
     ann, bob = home.person("ann", Role.MEMBER), home.person("bob", Role.MEMBER)
     made = ann.post("/api/v1/runs", json=RUN).json()["id"]
 
@@ -195,7 +195,7 @@ def test_what_a_member_makes_is_theirs(home: Visitors) -> None:
     assert ann.post(f"/api/v1/runs/{made}/cancel").status_code == 200
 
 
-def test_an_administrator_changes_everybodys(home: Visitors) -> None:
+def test_administrator_can_change_runs_of_others(home: Visitors) -> None:
     made = home.person("ann", Role.MEMBER).post("/api/v1/runs", json=RUN).json()["id"]
 
     root = home.person("root", Role.ADMINISTRATOR)
@@ -203,13 +203,13 @@ def test_an_administrator_changes_everybodys(home: Visitors) -> None:
     assert root.post(f"/api/v1/runs/{made}/cancel").status_code == 200
 
 
-def test_what_is_everyones_any_member_changes(home: Visitors) -> None:
+def test_members_can_change_unowned_dataset(home: Visitors) -> None:
     answer = home.person("bob", Role.MEMBER).patch("/api/v1/datasets/1", json={"name": "ours"})
 
     assert answer.status_code == 200
 
 
-def test_who_is_removed_leaves_their_things_to_all(home: Visitors) -> None:
+def test_runs_of_removed_user_become_shared(home: Visitors) -> None:
     ann, root = home.person("ann", Role.MEMBER), home.person("root", Role.ADMINISTRATOR)
     made = ann.post("/api/v1/runs", json=RUN).json()["id"]
 
@@ -220,13 +220,15 @@ def test_who_is_removed_leaves_their_things_to_all(home: Visitors) -> None:
 
 
 @pytest.mark.parametrize(("verb", "form"), [("remove", {}), ("role", {"role": "member"})])
-def test_one_administrator_stays(home: Visitors, verb: str, form: dict[str, str]) -> None:
+def test_last_administrator_cannot_be_removed_or_demoted(
+    home: Visitors, verb: str, form: dict[str, str]
+) -> None:
     root = home.person("root", Role.ADMINISTRATOR)
 
     assert root.post(f"/settings/people/1/{verb}", data=form).status_code == 409
 
 
-def test_an_administrator_adds_somebody_and_gets_their_link(home: Visitors) -> None:
+def test_administrator_adds_user_and_gets_password_link(home: Visitors) -> None:
     root = home.person("root", Role.ADMINISTRATOR)
 
     page = parse_page(root.post("/settings/people", data={"name": "ann", "role": "viewer"}).text)
@@ -236,13 +238,13 @@ def test_an_administrator_adds_somebody_and_gets_their_link(home: Visitors) -> N
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "../x", "a\u202eb", "x" * 81, "<b>"])
-def test_some_names_are_none(home: Visitors, name: str) -> None:
+def test_invalid_account_names_are_rejected(home: Visitors, name: str) -> None:
     root = home.person("root", Role.ADMINISTRATOR)
 
     assert root.post("/settings/people", data={"name": name}).status_code == 422
 
 
-def test_what_was_done_is_written_down(home: Visitors) -> None:
+def test_changes_are_audit_logged(home: Visitors) -> None:
     ann, root = home.person("ann", Role.MEMBER), home.person("root", Role.ADMINISTRATOR)
     ann.post("/api/v1/runs", json=RUN)
     ann.post("/settings/people", data={"name": "x"})
@@ -255,7 +257,7 @@ def test_what_was_done_is_written_down(home: Visitors) -> None:
     assert "POST /settings/people" in told[0]
 
 
-def test_tries_to_sign_in_are_written_down(home: Visitors) -> None:
+def test_failed_sign_ins_are_audit_logged(home: Visitors) -> None:
     home.stranger().post("/login", data={"name": "Mallory", "password": "x"})
 
     page = home.person("root", Role.ADMINISTRATOR).get("/settings/log?who=mallory")
@@ -263,7 +265,7 @@ def test_tries_to_sign_in_are_written_down(home: Visitors) -> None:
     assert "401" in parse_page(page.text).one("tbody").text
 
 
-def test_a_link_of_a_studio_of_ones_own_opens_nothing_here(home: Visitors) -> None:
+def test_session_from_link_mode_is_rejected_with_accounts(home: Visitors) -> None:
     owner = make_visitors(home.engine, home.settings, "link").owner()
     browser = home.stranger()
     browser.cookies.set("studio_80", owner.cookies["studio_80"])
@@ -271,11 +273,11 @@ def test_a_link_of_a_studio_of_ones_own_opens_nothing_here(home: Visitors) -> No
     assert browser.get("/").status_code == 303
 
 
-def test_a_token_of_nobody_opens_nothing_here(home: Visitors) -> None:
+def test_token_without_account_is_rejected(home: Visitors) -> None:
     assert home.program(Scope.ADMIN).get("/api/v1/runs").status_code == 401
 
 
-def test_a_fault_of_ours_is_written_down_too(home: Visitors) -> None:
+def test_server_error_is_audit_logged(home: Visitors) -> None:
     ann = home.person("ann", Role.MEMBER)
     quiet = TestClient(home.app, raise_server_exceptions=False, cookies=ann.cookies)
     home.app.state.seats = None

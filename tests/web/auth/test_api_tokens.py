@@ -23,7 +23,7 @@ def home(engine: Engine, settings: Settings) -> Visitors:
     return make_visitors(engine, settings, "link")
 
 
-def test_a_token_is_shown_once_and_lets_a_program_in(home: Visitors) -> None:
+def test_token_is_shown_once_and_authenticates(home: Visitors) -> None:
     form = {"name": "nightly", "scope": "submit", "days": "30"}
     page = parse_page(home.owner().post("/settings/access/tokens", data=form).text)
     secret = page.one(id="made-secret").attributes["value"]
@@ -33,7 +33,7 @@ def test_a_token_is_shown_once_and_lets_a_program_in(home: Visitors) -> None:
     assert secret not in home.owner().get("/settings/access").text
 
 
-def test_only_its_hash_is_kept(home: Visitors) -> None:
+def test_only_token_hash_is_stored(home: Visitors) -> None:
     secret = home.owner().post("/api/v1/tokens", json={"name": "n"}).json()["token"]
 
     with read_session(home.engine) as db:
@@ -52,7 +52,9 @@ def test_only_its_hash_is_kept(home: Visitors) -> None:
         (Scope.ADMIN, [200, 201, 200, 201]),
     ],
 )
-def test_a_scope_holds_those_before_it(home: Visitors, scope: Scope, expected: list[int]) -> None:
+def test_each_scope_includes_lower_scopes(
+    home: Visitors, scope: Scope, expected: list[int]
+) -> None:
     with unit_of_work(home.engine) as db:
         make_running(db)
     program = home.program(scope)
@@ -67,7 +69,7 @@ def test_a_scope_holds_those_before_it(home: Visitors, scope: Scope, expected: l
     assert [one.status_code for one in answers] == expected
 
 
-def test_a_token_does_no_more_than_who_made_it(home: Visitors) -> None:
+def test_token_scope_cannot_exceed_role_of_creator(home: Visitors) -> None:
     viewer = home.person("vera", Role.VIEWER)
 
     answer = viewer.post("/api/v1/tokens", json={"name": "n", "scope": "manage"})
@@ -75,7 +77,7 @@ def test_a_token_does_no_more_than_who_made_it(home: Visitors) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "scope")
 
 
-def test_it_does_less_once_its_maker_does(home: Visitors) -> None:
+def test_token_loses_rights_when_creator_is_demoted(home: Visitors) -> None:
     ann = home.person("ann", Role.MEMBER)
     secret = ann.post("/api/v1/tokens", json={"name": "n", "scope": "manage"}).json()["token"]
     home.owner().post("/settings/people/1/role", data={"role": "viewer"})
@@ -86,7 +88,7 @@ def test_it_does_less_once_its_maker_does(home: Visitors) -> None:
     assert answer.status_code == 403
 
 
-def test_it_lasts_no_longer_than_said(home: Visitors) -> None:
+def test_expired_token_is_rejected(home: Visitors) -> None:
     program = home.program(Scope.READ)
     with unit_of_work(home.engine) as db:
         db.exec(select(ApiToken)).one().expires_at = now() - timedelta(seconds=1)
@@ -94,7 +96,7 @@ def test_it_lasts_no_longer_than_said(home: Visitors) -> None:
     assert program.get("/api/v1/runs").status_code == 401
 
 
-def test_it_is_told_when_it_was_used_last(home: Visitors) -> None:
+def test_last_use_of_token_is_recorded(home: Visitors) -> None:
     program, owner = home.program(Scope.READ), home.owner()
     before = owner.get("/api/v1/tokens").json()["data"][0]["used_at"]
     program.get("/api/v1/runs")
@@ -103,7 +105,7 @@ def test_it_is_told_when_it_was_used_last(home: Visitors) -> None:
     assert owner.get("/api/v1/tokens").json()["data"][0]["used_at"] is not None
 
 
-def test_use_is_written_once_a_minute(home: Visitors) -> None:
+def test_token_use_is_written_once_per_minute(home: Visitors) -> None:
     program = home.program(Scope.READ)
     earlier = now() - timedelta(seconds=30)
     with unit_of_work(home.engine) as db:
@@ -114,21 +116,21 @@ def test_use_is_written_once_a_minute(home: Visitors) -> None:
         assert db.exec(select(ApiToken)).one().used_at == earlier
 
 
-def test_a_revoked_token_lets_nobody_in(home: Visitors) -> None:
+def test_revoked_token_is_rejected(home: Visitors) -> None:
     program = home.program(Scope.READ)
 
     assert home.owner().delete("/api/v1/tokens/1").status_code == 204
     assert program.get("/api/v1/runs").status_code == 401
 
 
-def test_nobody_revokes_what_is_anothers(home: Visitors) -> None:
+def test_users_cannot_revoke_tokens_of_others(home: Visitors) -> None:
     home.program(Scope.READ, "root")
 
     assert home.person("ann", Role.MEMBER).delete("/api/v1/tokens/1").status_code == 404
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", " "), ("days", "0"), ("days", "many")])
-def test_a_refused_wish_is_told_beside_the_form(home: Visitors, field: str, value: str) -> None:
+def test_invalid_token_form_shows_error(home: Visitors, field: str, value: str) -> None:
     form = {"name": "nightly", "scope": "read", "days": "30"} | {field: value}
 
     answer = home.owner().post("/settings/access/tokens", data=form)
@@ -137,7 +139,7 @@ def test_a_refused_wish_is_told_beside_the_form(home: Visitors, field: str, valu
     assert parse_page(answer.text).all(role="alert") != []
 
 
-def test_a_stream_ends_once_its_token_is_revoked(home: Visitors) -> None:
+def test_stream_ends_when_token_is_revoked(home: Visitors) -> None:
     with unit_of_work(home.engine) as db:
         make_running(db)
     home.app.state.look_again_seconds = 0

@@ -66,7 +66,7 @@ def role_of(engine: Engine, name: str) -> Role | None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
-def test_whoever_the_service_signs_in_is_let_in(
+def test_user_signed_in_by_provider_gets_session(
     home: Visitors, provider: Provider, algorithm: str
 ) -> None:
     provider.algorithm = algorithm
@@ -79,7 +79,7 @@ def test_whoever_the_service_signs_in_is_let_in(
     assert role_of(home.engine, "ann") is Role.VIEWER
 
 
-def test_the_page_offers_it_where_it_is_set_up(
+def test_login_page_offers_oidc_only_when_configured(
     home: Visitors, engine: Engine, settings: Settings
 ) -> None:
     offered = parse_page(home.stranger().get("/login?next=/runs").text)
@@ -90,7 +90,7 @@ def test_the_page_offers_it_where_it_is_set_up(
     assert other.get("/login/oidc").status_code == 404
 
 
-def test_what_is_asked_of_the_service_cannot_be_used_by_another(home: Visitors) -> None:
+def test_authorization_request_uses_pkce_state_and_nonce(home: Visitors) -> None:
     sent = home.stranger().get("/login/oidc").headers["location"]
     asked = parse_qs(urlsplit(sent).query)
 
@@ -100,7 +100,7 @@ def test_what_is_asked_of_the_service_cannot_be_used_by_another(home: Visitors) 
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS256", "RS512"])
-def test_a_token_of_another_algorithm_is_not_believed(
+def test_id_token_with_disallowed_algorithm_is_rejected(
     home: Visitors, provider: Provider, algorithm: str
 ) -> None:
     provider.algorithm = algorithm
@@ -125,7 +125,7 @@ def test_a_token_of_another_algorithm_is_not_believed(
         {"sub": None},
     ],
 )
-def test_a_token_for_somebody_else_or_another_time_is_not_believed(
+def test_id_token_with_invalid_claims_is_rejected(
     home: Visitors, provider: Provider, claims: dict[str, Any]
 ) -> None:
     provider.person = claims
@@ -137,7 +137,7 @@ def test_a_token_for_somebody_else_or_another_time_is_not_believed(
     assert role_of(home.engine, "ann") is None
 
 
-def test_an_answer_works_once_and_in_one_browser(home: Visitors, provider: Provider) -> None:
+def test_callback_works_once_and_only_in_same_browser(home: Visitors, provider: Provider) -> None:
     browser, thief = home.stranger(), home.stranger()
     back = provider.sign_in(browser.get("/login/oidc").headers["location"])
     taken = provider.sign_in(thief.get("/login/oidc").headers["location"])
@@ -148,7 +148,7 @@ def test_an_answer_works_once_and_in_one_browser(home: Visitors, provider: Provi
     assert thief.get(taken).status_code == 401
 
 
-def test_who_takes_too_long_begins_anew() -> None:
+def test_pending_sign_in_expires() -> None:
     now = [0.0]
     pending = PendingSignIns(clock=lambda: now[0])
     state, browser, _begun = pending.add("/")
@@ -158,7 +158,7 @@ def test_who_takes_too_long_begins_anew() -> None:
         pending.take(state, browser)
 
 
-def test_what_the_service_refuses_is_told(home: Visitors, provider: Provider) -> None:
+def test_provider_error_is_shown(home: Visitors, provider: Provider) -> None:
     provider.refuses = "Your account is locked."
 
     answer = come(home.stranger(), provider)
@@ -167,7 +167,7 @@ def test_what_the_service_refuses_is_told(home: Visitors, provider: Provider) ->
     assert "did not confirm who you are: Your account is locked." in answer.text
 
 
-def test_a_service_that_is_not_there_or_another_is_told(
+def test_unreachable_or_mismatched_issuer_is_reported(
     home: Visitors, provider: Provider, engine: Engine, settings: Settings
 ) -> None:
     provider.calls_itself = "https://elsewhere.example.org"
@@ -185,7 +185,7 @@ def test_a_service_that_is_not_there_or_another_is_told(
     assert "must start with https://" in plain.stranger().get("/login/oidc").text
 
 
-def test_groups_decide_at_each_visit(
+def test_groups_set_role_at_each_sign_in(
     engine: Engine, settings: Settings, provider: Provider
 ) -> None:
     home = built(engine, settings, provider, oidc_groups=GROUPS)
@@ -198,7 +198,7 @@ def test_groups_decide_at_each_visit(
     assert roles == [(303, Role.ADMINISTRATOR), (303, Role.MEMBER), (403, Role.MEMBER)]
 
 
-def test_who_is_not_let_in_any_more_is_shown_out(
+def test_sign_in_without_allowed_group_ends_other_sessions(
     engine: Engine, settings: Settings, provider: Provider
 ) -> None:
     home = built(engine, settings, provider, oidc_groups=GROUPS)
@@ -211,7 +211,7 @@ def test_who_is_not_let_in_any_more_is_shown_out(
     assert browser.get("/runs").status_code == 303
 
 
-def test_nobody_is_let_in_who_was_not_asked(
+def test_unknown_oidc_user_is_rejected_unless_account_exists(
     engine: Engine, settings: Settings, provider: Provider
 ) -> None:
     home = built(engine, settings, provider)
@@ -222,7 +222,7 @@ def test_nobody_is_let_in_who_was_not_asked(
     assert role_of(engine, "ann") is Role.MEMBER
 
 
-def test_a_name_that_is_somebodys_is_not_theirs(home: Visitors, provider: Provider) -> None:
+def test_oidc_user_cannot_take_existing_account_name(home: Visitors, provider: Provider) -> None:
     """Names are chosen at some services: one must not make an administrator of who takes it."""
     with unit_of_work(home.engine) as db:
         root = accounts.get_by_name(db, "root")
@@ -235,7 +235,7 @@ def test_a_name_that_is_somebodys_is_not_theirs(home: Visitors, provider: Provid
     assert "Another account is named root." in answer.text
 
 
-def test_somebody_stays_who_they_are_under_another_name(home: Visitors, provider: Provider) -> None:
+def test_renamed_oidc_user_keeps_account(home: Visitors, provider: Provider) -> None:
     come(home.stranger(), provider)
     provider.person = {"preferred_username": "anna"}
 

@@ -73,7 +73,7 @@ def send(person: TestClient, attempt: Attempt) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("attempt", ADDING.values(), ids=ADDING)
-def test_only_its_owner_adds_to_an_experiment(home: Visitors, attempt: Attempt) -> None:
+def test_only_owner_can_add_runs_to_experiment(home: Visitors, attempt: Attempt) -> None:
     bob, ann = (home.person(name, Role.MEMBER) for name in ("bob", "ann"))
     status, text = send(bob, attempt)
 
@@ -82,21 +82,19 @@ def test_only_its_owner_adds_to_an_experiment(home: Visitors, attempt: Attempt) 
 
 
 @pytest.mark.parametrize("attempt", ADDING.values(), ids=ADDING)
-def test_an_administrator_and_a_token_of_the_owner_may_add_too(
-    home: Visitors, attempt: Attempt
-) -> None:
+def test_administrator_and_owner_token_can_add_runs(home: Visitors, attempt: Attempt) -> None:
     assert send(home.person("root", Role.ADMINISTRATOR), attempt)[0] in {201, 303}
     assert send(home.program(Scope.SUBMIT, "ann"), attempt)[0] in {201, 303}
 
 
-def test_anyone_adds_to_what_is_everyones(home: Visitors) -> None:
+def test_any_member_can_add_runs_to_unowned_experiment(home: Visitors) -> None:
     bob = home.person("bob", Role.MEMBER)
 
     assert send(bob, (f"/api/v1/experiments/{EVERYONES}/runs", {"json": {}}))[0] == 201
 
 
 @pytest.mark.parametrize("attempt", COPYING.values(), ids=COPYING)
-def test_what_starts_from_anothers_run_begins_in_a_copy(home: Visitors, attempt: Attempt) -> None:
+def test_starting_from_run_of_another_user_makes_copy(home: Visitors, attempt: Attempt) -> None:
     bob = home.person("bob", Role.MEMBER)
     status, text = send(bob, attempt)
     assert status in {201, 303}, text
@@ -109,7 +107,7 @@ def test_what_starts_from_anothers_run_begins_in_a_copy(home: Visitors, attempt:
     assert (copy.owner_id, copy.parent, len(started)) == (owner, f"run:{ANNS}", 1)
 
 
-def test_the_page_of_anothers_experiment_offers_no_run(home: Visitors) -> None:
+def test_experiment_page_of_another_user_offers_no_run(home: Visitors) -> None:
     action = f'action="/experiments/{ANNS}/runs"'
     shown = {
         name: action in home.person(name, Role.MEMBER).get(f"/experiments/{ANNS}").text

@@ -110,7 +110,7 @@ def expected(who: str, way: RouteInfo) -> int:
 
 
 @pytest.mark.parametrize("who", MAY)
-def test_everybody_gets_in_exactly_where_they_may(
+def test_each_role_can_access_exactly_its_routes(
     at_the_door: dict[str, TestClient], who: str
 ) -> None:
     visitor = at_the_door[who]
@@ -120,7 +120,7 @@ def test_everybody_gets_in_exactly_where_they_may(
     assert answers == {way: expected(who, way) for way in WAYS}
 
 
-def test_nobody_gets_in_but_where_anybody_may(furnished_house: Visitors) -> None:
+def test_closed_routes_reject_unauthenticated_visitors(furnished_house: Visitors) -> None:
     stranger = furnished_house.stranger()
     closed = [way for way in WAYS if way.permission != "open"]
 
@@ -130,7 +130,7 @@ def test_nobody_gets_in_but_where_anybody_may(furnished_house: Visitors) -> None
     assert answers == {way: 401 if way.template.startswith(programs) else 303 for way in closed}
 
 
-def test_only_little_is_open_to_anybody() -> None:
+def test_only_listed_routes_are_open() -> None:
     found = {f"{way.method} {way.template}" for way in WAYS if way.permission == "open"}
 
     assert found == {
@@ -145,7 +145,7 @@ def test_only_little_is_open_to_anybody() -> None:
     }
 
 
-def test_no_row_of_the_table_is_without_a_route() -> None:
+def test_permission_table_matches_routes() -> None:
     assert set(ROUTE_PERMISSIONS) == {way.template for way in WAYS}
 
 
@@ -156,7 +156,7 @@ BY_NAME = {
 """What OpenAI's clients name in words of their own; the route itself asks whose it is."""
 
 
-def test_whose_a_thing_is_counts_wherever_one_is_changed() -> None:
+def test_only_openai_manage_routes_declare_no_owned_object() -> None:
     found = {
         f"{way.method} {way.template}"
         for way in WAYS
@@ -166,7 +166,7 @@ def test_whose_a_thing_is_counts_wherever_one_is_changed() -> None:
     assert found == BY_NAME
 
 
-def test_looking_changes_nothing() -> None:
+def test_no_get_route_needs_manage_permission() -> None:
     """A verb that is safe asks for no more than to look, but about what few may see."""
     found = {way.template for way in WAYS if way.method == "GET" and way.permission == "manage"}
 

@@ -29,28 +29,28 @@ def visitor(home: Visitors, address: str, **headers: str) -> TestClient:
 
 
 @pytest.mark.parametrize("proxy", ["10.0.0.1", "192.168.7.7"])
-def test_whom_a_listed_proxy_names_is_in(home: Visitors, proxy: str) -> None:
+def test_user_header_from_listed_proxy_signs_in(home: Visitors, proxy: str) -> None:
     assert visitor(home, proxy).get("/api/v1/runs").status_code == 200
 
 
 @pytest.mark.parametrize("address", ["10.0.0.2", "127.0.0.1", "testclient"])
-def test_anybody_else_may_name_whom_they_like(home: Visitors, address: str) -> None:
+def test_user_header_from_unlisted_address_is_ignored(home: Visitors, address: str) -> None:
     assert visitor(home, address).get("/api/v1/runs").status_code == 401
 
 
-def test_a_chain_that_a_visitor_writes_makes_no_proxy_of_them(home: Visitors) -> None:
+def test_forged_forwarded_chain_is_not_trusted(home: Visitors) -> None:
     forged = ANN | {"X-Forwarded-For": "10.0.0.1"}
 
     assert visitor(home, "10.6.6.6", **forged).get("/api/v1/runs").status_code == 401
 
 
-def test_a_name_nobody_has_lets_nobody_in(home: Visitors) -> None:
+def test_unknown_forwarded_user_is_rejected(home: Visitors) -> None:
     mallory = visitor(home, "10.0.0.1", **{"X-Forwarded-User": "mallory"})
 
     assert mallory.get("/api/v1/runs").status_code == 401
 
 
-def test_new_people_are_let_in_where_that_is_said(engine: Engine, settings: Settings) -> None:
+def test_new_proxy_users_get_account_when_allowed(engine: Engine, settings: Settings) -> None:
     open_to_new = settings.model_copy(update=PROXY | {"new_people": "viewer"})
     home = make_visitors(engine, open_to_new, "accounts")
 
@@ -59,13 +59,13 @@ def test_new_people_are_let_in_where_that_is_said(engine: Engine, settings: Sett
         assert {one.name: one.role for one in accounts.list_all(db)} == {"ann": Role.VIEWER}
 
 
-def test_without_accounts_no_name_counts(engine: Engine, settings: Settings) -> None:
+def test_user_header_is_ignored_without_accounts(engine: Engine, settings: Settings) -> None:
     home = make_visitors(engine, settings.model_copy(update=PROXY), "link")
 
     assert visitor(home, "10.0.0.1").get("/api/v1/runs").status_code == 401
 
 
-def test_where_somebody_is_comes_from_the_last_hop_that_is_no_proxy(home: Visitors) -> None:
+def test_client_address_is_last_untrusted_hop(home: Visitors) -> None:
     chain = {"X-Forwarded-For": "6.6.6.6, 203.0.113.9, 192.168.0.2"} | ANN
     visitor(home, "10.0.0.1", **chain).post("/api/v1/runs", json={})
 
@@ -73,7 +73,7 @@ def test_where_somebody_is_comes_from_the_last_hop_that_is_no_proxy(home: Visito
         assert audit_log.newest(db, 1)[0].address == "203.0.113.9"
 
 
-def test_behind_tls_the_cookie_stays_under_tls(home: Visitors) -> None:
+def test_cookie_is_secure_behind_tls_proxy(home: Visitors) -> None:
     proxied = visitor(home, "10.0.0.1", **{"X-Forwarded-Proto": "https"})
 
     answer = proxied.post("/logout")
@@ -81,7 +81,7 @@ def test_behind_tls_the_cookie_stays_under_tls(home: Visitors) -> None:
     assert "__Host-studio_80" in answer.headers["set-cookie"]
 
 
-def test_an_address_that_is_none_is_told(engine: Engine, settings: Settings) -> None:
+def test_invalid_proxy_address_is_reported(engine: Engine, settings: Settings) -> None:
     wrong = settings.model_copy(update={"trusted_proxies": "everybody"})
 
     with pytest.raises(InvalidError, match="invalid address"):

@@ -184,7 +184,7 @@ def all_offered(person: TestClient) -> dict[Offer, str]:
 
 
 @pytest.mark.parametrize("who", LOOKING)
-def test_nobody_is_offered_what_they_may_not_do(
+def test_pages_offer_only_permitted_actions(
     home: Visitors, people: dict[str, TestClient], offers: Offers, who: str
 ) -> None:
     door = at_the_door(home, people[who])
@@ -223,22 +223,22 @@ def changes(found: dict[Offer, str]) -> set[str]:
     return {way.template for way in ways if way.permission in {"submit", "manage", "admin"}}
 
 
-def test_whose_it_is_is_offered_all_of_it(offers: Offers) -> None:
+def test_owner_is_offered_every_change(offers: Offers) -> None:
     assert CHANGES - changes(offers["owner"]) == set()
 
 
-def test_who_only_looks_is_offered_no_change(offers: Offers) -> None:
+def test_viewer_is_offered_no_changes(offers: Offers) -> None:
     assert changes(offers["viewer"]) == set()
 
 
-def test_what_is_anothers_can_be_begun_from(offers: Offers) -> None:
+def test_members_can_copy_but_not_change_runs_of_others(offers: Offers) -> None:
     found = changes(offers["another member"])
 
     assert {"/new", "/runs/{run_id}/again", "/runs/{run_id}/exports"} <= found
     assert not {"/runs/{run_id}/cancel", "/runs/{run_id}/words", "/comparisons/{number}"} & found
 
 
-def test_who_only_looks_reads_words_and_has_no_editor(people: dict[str, TestClient]) -> None:
+def test_viewer_sees_name_tags_and_notes_without_edit_form(people: dict[str, TestClient]) -> None:
     told = {who: parse_page(people[who].get("/runs/4/words").text) for who in ("viewer", "owner")}
 
     shown = [one.text for one in told["viewer"].all(class_="wrap")]
@@ -247,14 +247,14 @@ def test_who_only_looks_reads_words_and_has_no_editor(people: dict[str, TestClie
     assert told["owner"].one("input", name="name").attributes["value"] == "first try"
 
 
-def test_who_only_looks_can_compare(people: dict[str, TestClient]) -> None:
+def test_viewer_can_compare_runs(people: dict[str, TestClient]) -> None:
     page = parse_page(people["viewer"].get("/").text)
 
     form = page.one("form", id="bulk").attributes
     assert (form.get("method"), form["action"]) == (None, "/compare")
 
 
-def test_whoever_is_signed_in_is_told_who_they_are(people: dict[str, TestClient]) -> None:
+def test_pages_show_signed_in_user_and_role(people: dict[str, TestClient]) -> None:
     told = {
         who: parse_page(one.get("/").text).one("p", class_="who").text
         for who, one in people.items()
@@ -268,7 +268,7 @@ def test_whoever_is_signed_in_is_told_who_they_are(people: dict[str, TestClient]
     }
 
 
-def test_whoever_is_refused_is_told_so_as_the_one_they_are(people: dict[str, TestClient]) -> None:
+def test_forbidden_page_shows_signed_in_user(people: dict[str, TestClient]) -> None:
     refused = people["viewer"].get("/new")
 
     assert refused.status_code == 403

@@ -32,7 +32,7 @@ def table(page: Node, label: str) -> list[list[str]]:
     return [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in rows]
 
 
-def test_one_run_leads_to_a_choice_of_others(client: TestClient, engine: Engine) -> None:
+def test_single_run_page_offers_other_runs(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     boxes = shown(client, "?runs=1").all("input", type="checkbox", name="run")
@@ -42,18 +42,18 @@ def test_one_run_leads_to_a_choice_of_others(client: TestClient, engine: Engine)
     ]
 
 
-def test_without_runs_there_is_nothing_to_compare(client: TestClient) -> None:
+def test_page_without_runs_shows_empty_state(client: TestClient) -> None:
     assert shown(client, "").one(class_="empty").one("h2").text == "Nothing to compare yet"
 
 
-def test_ticked_runs_go_into_the_address(client: TestClient, engine: Engine) -> None:
+def test_selected_runs_are_put_in_url(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     answer = client.get("/compare?run=2&run=1&run=2", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/compare?runs=2,1")
 
 
-def test_only_what_differs_is_shown(client: TestClient, engine: Engine) -> None:
+def test_only_differing_settings_are_shown(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     rows = table(shown(client, "?runs=1,2"), "Settings of the runs")
@@ -70,7 +70,7 @@ def test_all_settings_can_be_shown(client: TestClient, engine: Engine) -> None:
     ]
 
 
-def test_numbers_are_told_against_the_baseline(client: TestClient, engine: Engine) -> None:
+def test_metrics_are_compared_with_baseline(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     rows = table(shown(client, "?runs=1,2&base=2"), "Final metrics of the runs")
@@ -83,7 +83,7 @@ def test_numbers_are_told_against_the_baseline(client: TestClient, engine: Engin
     ]
 
 
-def test_a_run_keeps_its_colour_wherever_it_stands(client: TestClient, engine: Engine) -> None:
+def test_run_keeps_colour_in_any_order(client: TestClient, engine: Engine) -> None:
     two(engine)
     orders = [
         json.loads(shown(client, query).one(**{"data-unit": "step"}).attributes["data-lines"])
@@ -94,9 +94,7 @@ def test_a_run_keeps_its_colour_wherever_it_stands(client: TestClient, engine: E
     assert hues == [{1: 1, 2: 2}, {1: 1, 2: 2}]
 
 
-def test_runs_of_one_colour_are_told_apart_by_their_dashes(
-    client: TestClient, engine: Engine
-) -> None:
+def test_runs_with_same_colour_have_different_dashes(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(9):
             make_finished_run(db)
@@ -106,7 +104,7 @@ def test_runs_of_one_colour_are_told_apart_by_their_dashes(
     assert [(lines[number]["hue"], lines[number]["dash"]) for number in (1, 9)] == [(1, 0), (1, 1)]
 
 
-def test_leaving_a_run_out_keeps_the_rest_of_the_view(client: TestClient, engine: Engine) -> None:
+def test_removing_run_keeps_rest_of_view(client: TestClient, engine: Engine) -> None:
     two(engine)
     with unit_of_work(engine) as db:
         make_finished_run(db)
@@ -116,7 +114,7 @@ def test_leaving_a_run_out_keeps_the_rest_of_the_view(client: TestClient, engine
     assert link.attributes["href"] == "/compare?runs=2,3&base=2&x=tokens"
 
 
-def test_the_curves_are_asked_for_along_the_chosen_axis(client: TestClient, engine: Engine) -> None:
+def test_curves_are_requested_along_chosen_axis(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     page = shown(client, "?runs=1,2&x=tokens").one(**{"data-unit": "tokens"})
@@ -127,13 +125,13 @@ def test_the_curves_are_asked_for_along_the_chosen_axis(client: TestClient, engi
     )
 
 
-def test_a_run_that_is_gone_is_told(client: TestClient, engine: Engine) -> None:
+def test_comparing_missing_run_returns_404(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     assert client.get("/compare?runs=1,99").status_code == 404
 
 
-def test_seed_and_name_are_no_difference_unless_asked_for(
+def test_seed_and_name_are_ignored_unless_noise_is_requested(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
@@ -147,7 +145,7 @@ def test_seed_and_name_are_no_difference_unless_asked_for(
     assert ["None: these runs use the same recipe." in one for one in said] == [True, False]
 
 
-def test_without_repeats_the_page_says_that_noise_is_unknown(
+def test_page_without_repeats_warns_that_noise_is_unknown(
     client: TestClient, engine: Engine
 ) -> None:
     two(engine)
@@ -155,7 +153,7 @@ def test_without_repeats_the_page_says_that_noise_is_unknown(
     assert "No repeats, so noise is unknown" in shown(client, "?runs=1,2").text
 
 
-def test_groups_are_listed_with_their_number_of_runs(client: TestClient, engine: Engine) -> None:
+def test_groups_are_listed_with_run_count(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for seed in (1, 2):
             make_finished_run(db, optimisation={"seed": seed})
@@ -164,7 +162,7 @@ def test_groups_are_listed_with_their_number_of_runs(client: TestClient, engine:
     assert listed.text == "first try n = 2"
 
 
-def test_a_brush_in_the_address_hides_runs(client: TestClient, engine: Engine) -> None:
+def test_brush_in_url_hides_runs(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     page = shown(client, "?runs=1,2&brush=eval_loss:1..1.3")
@@ -176,7 +174,7 @@ def test_a_brush_in_the_address_hides_runs(client: TestClient, engine: Engine) -
     assert hidden == {"1"}
 
 
-def test_a_metric_is_drawn_as_a_picture(client: TestClient, engine: Engine) -> None:
+def test_metric_is_drawn_as_svg(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     answer = client.get("/compare/picture.svg?runs=1,2&key=eval_loss&x=tokens")
@@ -185,13 +183,13 @@ def test_a_metric_is_drawn_as_a_picture(client: TestClient, engine: Engine) -> N
     assert "bf16 #1" in answer.text
 
 
-def test_a_metric_nobody_told_has_no_picture(client: TestClient, engine: Engine) -> None:
+def test_svg_of_unrecorded_metric_is_rejected(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     assert client.get("/compare/picture.svg?runs=1,2&key=none").status_code == 422
 
 
-def test_an_axis_may_be_any_metric(client: TestClient, engine: Engine) -> None:
+def test_any_metric_can_be_x_axis(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(2):
             run = make_running(db)
@@ -201,7 +199,7 @@ def test_an_axis_may_be_any_metric(client: TestClient, engine: Engine) -> None:
     assert (found["x"], found["curves"]["loss"]["1"]["mean"]) == ([7.0], [2.0])
 
 
-def test_a_group_is_one_line(client: TestClient, engine: Engine) -> None:
+def test_group_is_drawn_as_one_line(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for seed in (1, 2):
             make_finished_run(db, optimisation={"seed": seed})
@@ -211,7 +209,7 @@ def test_a_group_is_one_line(client: TestClient, engine: Engine) -> None:
     assert list(found["curves"]["loss"]) == ["1"]
 
 
-def test_a_step_that_broke_is_explained(client: TestClient, engine: Engine) -> None:
+def test_broken_step_is_explained(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), [metrics_event(3, loss=float("nan"))], 1)
 

@@ -20,7 +20,7 @@ def two(engine: Engine) -> None:
             make_finished_run(db, precision, precision=precision)
 
 
-def test_a_comparison_is_kept_by_its_form_and_opens_as_it_was(
+def test_comparison_is_saved_by_form_and_reopens_unchanged(
     client: TestClient, engine: Engine
 ) -> None:
     two(engine)
@@ -34,7 +34,7 @@ def test_a_comparison_is_kept_by_its_form_and_opens_as_it_was(
     assert SAVED["text"] in page.one(class_="note").text
 
 
-def test_what_was_kept_is_listed_where_runs_are_chosen(client: TestClient, engine: Engine) -> None:
+def test_saved_comparisons_are_listed_on_compare_page(client: TestClient, engine: Engine) -> None:
     two(engine)
     client.post("/comparisons", data=SAVED)
 
@@ -44,11 +44,11 @@ def test_what_was_kept_is_listed_where_runs_are_chosen(client: TestClient, engin
     )
 
 
-def test_a_comparison_without_a_name_is_refused(client: TestClient) -> None:
+def test_comparison_without_name_is_rejected(client: TestClient) -> None:
     assert client.post("/comparisons", data=SAVED | {"name": " "}).status_code == 422
 
 
-def test_programs_keep_change_list_and_delete(client: TestClient) -> None:
+def test_api_creates_changes_lists_and_deletes_comparisons(client: TestClient) -> None:
     url = "/api/v1/comparisons"
     made = client.post(url, json=SAVED)
     changed = client.patch(f"{url}/1", json={"text": "They do not."})
@@ -60,7 +60,7 @@ def test_programs_keep_change_list_and_delete(client: TestClient) -> None:
     assert client.get(f"{url}/1").status_code == 404
 
 
-def test_a_zip_holds_the_text_and_the_curves(client: TestClient, engine: Engine) -> None:
+def test_export_zip_contains_text_and_charts(client: TestClient, engine: Engine) -> None:
     two(engine)
     client.post("/comparisons", data=SAVED)
     answer = client.get("/api/v1/comparisons/1/export")
@@ -76,7 +76,7 @@ def test_a_zip_holds_the_text_and_the_curves(client: TestClient, engine: Engine)
     assert picture.count('stroke-width="1.75"') == 2
 
 
-def test_a_run_that_was_deleted_since_is_told(client: TestClient, engine: Engine) -> None:
+def test_saved_comparison_lists_deleted_run(client: TestClient, engine: Engine) -> None:
     two(engine)
     with unit_of_work(engine) as db:
         make_finished_run(db)

@@ -23,7 +23,7 @@ def upload(client: TestClient, filename: str, content: bytes, **fields: str) -> 
 
 
 @pytest.mark.parametrize("fields", [{}, {"draft": "true"}])
-def test_very_many_columns_are_refused(client: TestClient, fields: dict[str, str]) -> None:
+def test_too_many_columns_are_rejected(client: TestClient, fields: dict[str, str]) -> None:
     names = ",".join(f"c{i}" for i in range(20_000))
 
     answer = upload(client, "wide.csv", f"{names}\n{names}\n".encode(), **fields)
@@ -35,7 +35,7 @@ def test_very_many_columns_are_refused(client: TestClient, fields: dict[str, str
 
 
 @pytest.mark.parametrize("path", ["/api/v1/datasets", "/v1/files"])
-def test_very_many_blank_lines_are_refused(client: TestClient, path: str) -> None:
+def test_too_many_blank_lines_are_rejected(client: TestClient, path: str) -> None:
     fields = {"purpose": "fine-tune"} if path == "/v1/files" else {}
     file = ("blank.jsonl", b"\n" * (MAX_BLANK_LINES + 1))
 
@@ -46,7 +46,7 @@ def test_very_many_blank_lines_are_refused(client: TestClient, path: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_dictionary_that_is_written_out_200_times_is_left_to_a_task_that_refuses_it(
+def test_huge_parquet_dictionary_is_processed_by_task_and_rejected(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     words = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), ["x" * 10_000_000])

@@ -28,7 +28,7 @@ def error_of(answer: Any) -> tuple[int, str, str | None]:  # noqa: ANN401 -- the
     return answer.status_code, error["code"], error["param"]
 
 
-def test_a_finding_is_told_with_its_count_and_its_rows(client: TestClient) -> None:
+def test_findings_are_listed_with_count_and_rows(client: TestClient) -> None:
     number = bring(client, [*GOOD, BELL, *GOOD[:2]])
     page = parse_page(client.get(f"/datasets/{number}").text)
 
@@ -46,7 +46,7 @@ def test_a_finding_is_told_with_its_count_and_its_rows(client: TestClient) -> No
         ("zh-Hans", "有些行看起来是法语"),
     ],
 )
-def test_rows_in_another_language_are_told_and_left_out(
+def test_rows_in_another_language_are_found_and_excluded(
     client: TestClient, language: str, said: str
 ) -> None:
     english = "My neighbour grows tomatoes on her balcony and gives them away in the month of"
@@ -61,13 +61,13 @@ def test_rows_in_another_language_are_told_and_left_out(
     assert answer.json()["version"]["train_rows"] == 24
 
 
-def test_nothing_suspicious_is_said_too(client: TestClient) -> None:
+def test_message_is_shown_when_no_issues_are_found(client: TestClient) -> None:
     number = bring(client, GOOD)
 
     assert "No issues found in the rows." in client.get(f"/datasets/{number}").text
 
 
-def test_the_rows_of_a_finding_are_shown_with_the_place(client: TestClient) -> None:
+def test_rows_of_finding_are_shown_with_highlight(client: TestClient) -> None:
     number = bring(client, [*GOOD, BELL])
     page = parse_page(client.get(f"/datasets/{number}").text)
     link = page.one(
@@ -83,7 +83,7 @@ def test_the_rows_of_a_finding_are_shown_with_the_place(client: TestClient) -> N
     assert "It contains U+0007." in shown.text
 
 
-def test_a_row_that_repeats_another_leads_to_it(client: TestClient) -> None:
+def test_duplicate_row_links_to_original(client: TestClient) -> None:
     number = bring(client, [*GOOD, GOOD[4]])
     page = parse_page(client.get(f"/datasets/{number}?finding=duplicates").text)
 
@@ -91,7 +91,7 @@ def test_a_row_that_repeats_another_leads_to_it(client: TestClient) -> None:
     assert link.attributes["href"] == "?version=1&split=train&rows=5#rows"
 
 
-def test_a_finding_is_left_out_and_that_can_be_undone(client: TestClient) -> None:
+def test_excluding_finding_can_be_undone(client: TestClient) -> None:
     number = bring(client, [*GOOD, BELL])
     page = client.post(f"/datasets/{number}/versions/1/leave-out?code=control_characters")
 
@@ -104,14 +104,14 @@ def test_a_finding_is_left_out_and_that_can_be_undone(client: TestClient) -> Non
     assert client.get(f"{API}/{number}").json()["version"] == 1
 
 
-def test_a_finding_that_is_gone_is_refused_in_words(client: TestClient) -> None:
+def test_excluding_resolved_finding_is_rejected(client: TestClient) -> None:
     number = bring(client, [*GOOD, BELL])
     for status in (200, 409):
         where = f"/datasets/{number}/versions/1/leave-out?code=control_characters"
         assert client.post(where).status_code == status
 
 
-def test_findings_come_with_a_version_over_rest(client: TestClient) -> None:
+def test_api_version_includes_findings(client: TestClient) -> None:
     number = bring(client, [*GOOD, BELL])
 
     assert client.get(f"{API}/{number}/versions/1").json()["findings"] == [
@@ -128,7 +128,7 @@ def test_findings_come_with_a_version_over_rest(client: TestClient) -> None:
     ]
 
 
-def test_the_rows_of_a_finding_come_over_rest(client: TestClient) -> None:
+def test_rows_of_finding_are_paginated_by_api(client: TestClient) -> None:
     number = bring(client, [*GOOD, *GOOD[:3]])
     asked: dict[str, str | int] = {"finding": "duplicates", "limit": 2}
     page = client.get(f"{API}/{number}/rows", params=asked).json()
@@ -142,7 +142,7 @@ def test_the_rows_of_a_finding_come_over_rest(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("wanted", [{"finding": "control_characters"}, {"rows": [21]}])
-def test_rows_are_left_out_over_rest(client: TestClient, wanted: dict[str, Any]) -> None:
+def test_rows_can_be_excluded_by_api(client: TestClient, wanted: dict[str, Any]) -> None:
     number = bring(client, [*GOOD, BELL])
     answer = client.post(f"{API}/{number}/exclude", json=wanted)
 
@@ -160,7 +160,7 @@ def test_rows_are_left_out_over_rest(client: TestClient, wanted: dict[str, Any])
         ({"rows": list(range(1, 30))}, (422, "invalid", "exclude")),
     ],
 )
-def test_what_cannot_be_left_out_is_told(
+def test_invalid_exclusion_is_rejected(
     client: TestClient, wanted: dict[str, Any], told: tuple[int, str, str | None]
 ) -> None:
     number = bring(client, GOOD)
@@ -168,7 +168,7 @@ def test_what_cannot_be_left_out_is_told(
     assert error_of(client.post(f"{API}/{number}/exclude", json=wanted)) == told
 
 
-def test_one_row_blocks_the_start_wherever_it_is_asked_for(client: TestClient) -> None:
+def test_single_row_dataset_blocks_plan_run_and_form(client: TestClient) -> None:
     number = bring(client, GOOD[:1])
     recipe = {"base_model": "starter", "dataset": "pets"}
     message = "Only one row can be trained on; training and validation need one each."
@@ -191,7 +191,7 @@ def test_one_row_blocks_the_start_wherever_it_is_asked_for(client: TestClient) -
     assert field_error(started, "dataset").startswith(message)
 
 
-def test_what_only_warns_is_told_beside_the_form_and_by_a_plan(client: TestClient) -> None:
+def test_non_blocking_finding_becomes_plan_warning(client: TestClient) -> None:
     bring(client, [*GOOD, BELL])
     recipe = {"base_model": "starter", "dataset": "pets"}
     planned = client.post("/api/v1/plan", json={"recipe": recipe}).json()

@@ -44,7 +44,7 @@ def error_of(answer: Any) -> tuple[int, str, str]:  # noqa: ANN401 -- the client
     return answer.status_code, error["code"], error["param"]
 
 
-def test_an_uploaded_file_is_shown_as_conversations(client: TestClient) -> None:
+def test_uploaded_file_is_shown_as_conversations(client: TestClient) -> None:
     page = bring(client, ROW + b'{"prompt": "Why?"}\n')
 
     shown = parse_page(page.text)
@@ -55,7 +55,7 @@ def test_an_uploaded_file_is_shown_as_conversations(client: TestClient) -> None:
     assert problem.text == "The answer is missing or empty. 1 line 2 Show rows"
 
 
-def test_the_list_says_what_each_data_set_is(client: TestClient) -> None:
+def test_list_shows_shape_format_size_and_rows(client: TestClient) -> None:
     bring(client, ROW + b"{}\n" + ROW + ROW.replace(b"Who", b"How"))
 
     newest, starter = parse_page(client.get("/datasets").text).one("tbody").all("tr")
@@ -70,7 +70,7 @@ def test_the_list_says_what_each_data_set_is(client: TestClient) -> None:
     assert starter.one("a").attributes["href"] == "/datasets/1"
 
 
-def test_a_refused_file_is_told_beside_its_field_and_the_form_is_kept(client: TestClient) -> None:
+def test_rejected_file_shows_error_at_field_and_keeps_form(client: TestClient) -> None:
     answer = client.post(
         "/datasets", files=files(b"<html>", "pets.csv"), data={"name": 'my <b>"pets"'}
     )
@@ -83,7 +83,7 @@ def test_a_refused_file_is_told_beside_its_field_and_the_form_is_kept(client: Te
     assert field_value(page.one("form", id="form"), "name") == 'my <b>"pets"'
 
 
-def test_a_taken_name_is_told_beside_the_name(client: TestClient) -> None:
+def test_taken_name_shows_error_at_name_field(client: TestClient) -> None:
     answer = client.post("/datasets", files=files(), data={"name": "starter"})
 
     page = parse_page(answer.text)
@@ -91,13 +91,13 @@ def test_a_taken_name_is_told_beside_the_name(client: TestClient) -> None:
     assert field_error(page, "file") == ""
 
 
-def test_a_form_without_a_file_is_refused(client: TestClient) -> None:
+def test_upload_without_file_is_rejected(client: TestClient) -> None:
     answer = client.post(API, files={"file": ("", b"")})
 
     assert error_of(answer) == (422, "invalid", "file")
 
 
-def test_hostile_text_is_only_text(client: TestClient) -> None:
+def test_html_in_rows_and_names_is_escaped(client: TestClient) -> None:
     page = bring(client, HOSTILE, '"><script>x.jsonl')
 
     turns = [turn.text for turn in parse_page(page.text).all(class_="turn")]
@@ -109,7 +109,7 @@ def test_hostile_text_is_only_text(client: TestClient) -> None:
     assert "onerror=y>" not in page.text
 
 
-def test_rows_are_shown_ten_at_a_time(client: TestClient) -> None:
+def test_rows_are_shown_ten_per_page(client: TestClient) -> None:
     client.post(API, files=files(ROW * 20))
 
     first = parse_page(client.get("/datasets/2").text)
@@ -123,7 +123,7 @@ def test_rows_are_shown_ten_at_a_time(client: TestClient) -> None:
     )
 
 
-def test_a_long_turn_is_cut_on_the_page_and_says_so(client: TestClient) -> None:
+def test_long_turn_is_truncated_on_page(client: TestClient) -> None:
     long = ROW.replace(b"Me.", b"m" * 5000)
 
     page = parse_page(bring(client, long).text)
@@ -131,13 +131,13 @@ def test_a_long_turn_is_cut_on_the_page_and_says_so(client: TestClient) -> None:
     assert page.all(class_="turn")[1].text.endswith("mmm … and 1 000 more characters")
 
 
-def test_a_data_set_is_renamed(client: TestClient) -> None:
+def test_dataset_can_be_renamed(client: TestClient) -> None:
     page = client.post("/datasets/1/name", data={"name": "other"})
 
     assert parse_page(page.text).one("h1").text == "other"
 
 
-def test_a_refused_name_is_kept_with_the_reason(client: TestClient) -> None:
+def test_rejected_rename_keeps_input_and_shows_reason(client: TestClient) -> None:
     client.post(API, files=files())
 
     answer = client.post("/datasets/2/name", data={"name": "starter"})
@@ -150,7 +150,7 @@ def test_a_refused_name_is_kept_with_the_reason(client: TestClient) -> None:
     assert field_error(page, "name").startswith("A dataset named starter already exists.")
 
 
-def test_a_deleted_data_set_is_gone(client: TestClient) -> None:
+def test_dataset_can_be_deleted(client: TestClient) -> None:
     page = client.post("/datasets/1/delete")
 
     assert (page.url.path, parse_page(page.text).one(class_="empty").one("h2").text) == (
@@ -159,7 +159,7 @@ def test_a_deleted_data_set_is_gone(client: TestClient) -> None:
     )
 
 
-def test_a_data_set_in_use_is_not_deleted(client: TestClient, engine: Engine) -> None:
+def test_dataset_in_use_cannot_be_deleted(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -170,7 +170,7 @@ def test_a_data_set_in_use_is_not_deleted(client: TestClient, engine: Engine) ->
 
 
 @pytest.mark.parametrize("place", ["9", "9/rows", "9/problems"])
-def test_a_missing_data_set_is_told_in_words(client: TestClient, place: str) -> None:
+def test_missing_dataset_returns_clear_error(client: TestClient, place: str) -> None:
     answer = client.get(f"{API}/{place}")
 
     assert answer.json()["error"] == {
@@ -184,11 +184,11 @@ def test_a_missing_data_set_is_told_in_words(client: TestClient, place: str) -> 
 @pytest.mark.parametrize(
     "place", ["0", "x", "99999999999999999999", "1/rows?after=-1", "1/rows?split=other"]
 )
-def test_an_id_that_cannot_be_is_refused(client: TestClient, place: str) -> None:
+def test_invalid_ids_and_parameters_are_rejected(client: TestClient, place: str) -> None:
     assert client.get(f"{API}/{place}").status_code == 422
 
 
-def test_an_upload_over_rest_answers_with_all_that_is_known(client: TestClient) -> None:
+def test_api_upload_returns_full_dataset_with_problems(client: TestClient) -> None:
     answer = client.post(API, files=files(ROW + b'{"prompt": 1}\n'), data={"name": "mine"})
 
     made = answer.json()
@@ -200,7 +200,7 @@ def test_an_upload_over_rest_answers_with_all_that_is_known(client: TestClient) 
     assert client.get(API).json()["data"][0] == made
 
 
-def test_unused_columns_are_a_note_and_not_left_out_rows(client: TestClient) -> None:
+def test_unused_columns_are_noted_not_excluded(client: TestClient) -> None:
     bring(client, b'{"prompt": "Who?", "completion": "Me.", "agent": 7}\n')
 
     section = parse_page(client.get("/datasets/2").text).one(
@@ -213,7 +213,7 @@ def test_unused_columns_are_a_note_and_not_left_out_rows(client: TestClient) -> 
     assert (note["kind"], note["code"]) == ("note", "unused_columns")
 
 
-def test_a_page_has_ten_rows_and_folds_long_ones(client: TestClient) -> None:
+def test_page_shows_ten_rows_and_folds_long_ones(client: TestClient) -> None:
     long = "So it goes. " * 100
     rows = [{"prompt": f"Who is {i}?", "completion": long if i == 1 else "Me."} for i in range(12)]
     bring(client, "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -225,7 +225,7 @@ def test_a_page_has_ten_rows_and_folds_long_ones(client: TestClient) -> None:
     assert rows_in(parse_page(client.get("/datasets/2?after=10").text)) == ["Row 11", "Row 12"]
 
 
-def test_rows_over_rest_come_a_page_at_a_time(client: TestClient) -> None:
+def test_api_rows_are_paginated(client: TestClient) -> None:
     page = client.get(f"{API}/1/rows", params={"after": 38, "limit": 1}).json()
 
     assert page == {
@@ -243,7 +243,7 @@ def test_rows_over_rest_come_a_page_at_a_time(client: TestClient) -> None:
     }
 
 
-def test_a_list_over_rest_comes_a_page_at_a_time(client: TestClient) -> None:
+def test_api_list_is_paginated(client: TestClient) -> None:
     client.post(API, files=files())
 
     first = client.get(API, params={"limit": 1}).json()
@@ -253,7 +253,7 @@ def test_a_list_over_rest_comes_a_page_at_a_time(client: TestClient) -> None:
     assert ([one["id"] for one in second["data"]], second["has_more"]) == ([1], False)
 
 
-def test_a_data_set_is_renamed_and_deleted_over_rest(client: TestClient) -> None:
+def test_dataset_can_be_renamed_and_deleted_by_api(client: TestClient) -> None:
     renamed = client.patch(f"{API}/1", json={"name": "other"})
     deleted = client.delete(f"{API}/1")
 
@@ -261,13 +261,13 @@ def test_a_data_set_is_renamed_and_deleted_over_rest(client: TestClient) -> None
     assert client.get(API).json() == {"data": [], "has_more": False, "next_after": None}
 
 
-def test_an_unknown_field_is_refused(client: TestClient) -> None:
+def test_unknown_form_field_is_rejected(client: TestClient) -> None:
     answer = client.post(API, files=files(), data={"nmae": "typo"})
 
     assert error_of(answer) == (422, "invalid", "nmae")
 
 
-def test_more_than_is_taken_is_refused(engine: Engine, settings: Settings) -> None:
+def test_upload_over_size_limit_is_rejected(engine: Engine, settings: Settings) -> None:
     small = settings.model_copy(update={"upload_limit_bytes": 1000})
     client = TestClient(create_app(engine, small))
 
@@ -275,20 +275,22 @@ def test_more_than_is_taken_is_refused(engine: Engine, settings: Settings) -> No
 
 
 @pytest.mark.parametrize("content", [ROW, b"", b"<html>"])
-def test_nothing_temporary_is_left(client: TestClient, settings: Settings, content: bytes) -> None:
+def test_upload_leaves_no_temporary_files(
+    client: TestClient, settings: Settings, content: bytes
+) -> None:
     client.post(API, files=files(content))
 
     assert [path.name for path in settings.datasets.glob(".*")] == []
 
 
-def test_the_original_is_kept_as_it_came(client: TestClient, settings: Settings) -> None:
+def test_original_file_is_kept_unchanged(client: TestClient, settings: Settings) -> None:
     client.post(API, files=files(ROW, "pets.JSONL"))
 
     original = Path(settings.datasets / "2" / "original.jsonl")
     assert original.read_bytes() == ROW
 
 
-def test_a_table_of_excel_says_how_it_was_read(client: TestClient) -> None:
+def test_non_utf8_csv_shows_encoding_note(client: TestClient) -> None:
     content = "prompt;completion\nQué?;Voilà\n".encode("cp1252")
 
     number = client.post(API, files={"file": ("Fragen.csv", content)}).json()["id"]
@@ -298,13 +300,13 @@ def test_a_table_of_excel_says_how_it_was_read(client: TestClient) -> None:
     assert "Not UTF-8; check that the characters look right" in shown.text
 
 
-def test_the_file_chooser_offers_every_ending_that_is_read(client: TestClient) -> None:
+def test_file_inputs_accept_every_supported_extension(client: TestClient) -> None:
     shown = client.get("/datasets")
 
     assert shown.text.count(f'accept="{ACCEPTED_EXTENSIONS}"') == 2
 
 
-def test_a_packed_file_names_its_data_set_without_its_endings(client: TestClient) -> None:
+def test_compressed_file_names_dataset_without_extensions(client: TestClient) -> None:
     packed = gzip.compress(b'{"prompt": "a", "completion": "b"}\n')
 
     made = client.post("/api/v1/datasets", files={"file": ("rows.jsonl.gz", packed)}).json()

@@ -21,7 +21,7 @@ def send(client: TestClient, content: bytes = BOOK, **sent: str) -> Any:  # noqa
     return client.post(API, files={"file": ("tickets.xlsx", content)}, data=sent)
 
 
-def test_a_workbook_is_brought_in_one_call(client: TestClient) -> None:
+def test_workbook_is_imported_in_one_request(client: TestClient) -> None:
     made = send(client)
 
     assert made.status_code == 201
@@ -30,7 +30,7 @@ def test_a_workbook_is_brought_in_one_call(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("draft", ["", "true"])
-def test_a_script_names_the_sheet(client: TestClient, draft: str) -> None:
+def test_api_upload_can_choose_sheet(client: TestClient, draft: str) -> None:
     made = send(client, sheet="Letters", draft=draft).json()
 
     seen = client.get(f"{API}/{made['id']}/detection").json()
@@ -40,7 +40,7 @@ def test_a_script_names_the_sheet(client: TestClient, draft: str) -> None:
     assert seen["mapping"]["roles"] == {"prompt": ["question"], "completion": ["answer"]}
 
 
-def test_a_sheet_that_is_not_there_is_refused(client: TestClient) -> None:
+def test_missing_sheet_is_rejected(client: TestClient) -> None:
     answer = send(client, sheet="Costs")
 
     told = answer.json()["error"]
@@ -48,7 +48,7 @@ def test_a_sheet_that_is_not_there_is_refused(client: TestClient) -> None:
     assert told["message"] == "Sheet not found: Costs. Available sheets: Tickets, Letters."
 
 
-def test_the_page_offers_the_other_sheets(client: TestClient) -> None:
+def test_mapping_page_offers_other_sheets(client: TestClient) -> None:
     number = send(client, draft="true").json()["id"]
     address = f"/datasets/{number}/mapping"
 

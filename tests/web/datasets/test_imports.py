@@ -30,7 +30,7 @@ def shown(client: TestClient, **asked: str) -> Node:
     return parse_page(client.get("/datasets", params=asked).text)
 
 
-def test_every_way_is_offered_and_the_chosen_one_marked(client: TestClient) -> None:
+def test_all_import_sources_are_offered_and_current_one_marked(client: TestClient) -> None:
     tabs = shown(client, way="hub").one("nav", class_="tabs").all("a")
 
     assert [(tab.text, "aria-current" in tab.attributes) for tab in tabs] == [
@@ -42,13 +42,13 @@ def test_every_way_is_offered_and_the_chosen_one_marked(client: TestClient) -> N
     ]
 
 
-def test_a_way_nobody_knows_is_the_first(client: TestClient) -> None:
+def test_unknown_import_source_falls_back_to_upload(client: TestClient) -> None:
     tab = shown(client, way="ftp").one("nav", class_="tabs").one(**{"aria-current": "page"})
 
     assert tab.text == "Upload"
 
 
-def test_open_folders_are_walked_through(client: TestClient, opened: Path) -> None:
+def test_allowed_folders_can_be_browsed(client: TestClient, opened: Path) -> None:
     folders = shown(client, way="path").one(id="form").one("tbody").all("tr")
     inner = shown(client, way="path", at=str(opened)).one(id="form").one("tbody").all("tr")
 
@@ -59,13 +59,13 @@ def test_open_folders_are_walked_through(client: TestClient, opened: Path) -> No
     ]
 
 
-def test_no_other_folder_is(client: TestClient) -> None:
+def test_folder_outside_allowed_roots_is_rejected(client: TestClient) -> None:
     answer = client.get("/datasets", params={"way": "path", "at": "/etc"})
 
     assert answer.status_code == 422
 
 
-def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(client: TestClient) -> None:
+def test_import_error_is_shown_at_field_and_keeps_input(client: TestClient) -> None:
     answer = client.post("/datasets/imports", data={"kind": "hub", "id": "rows", "split": "test"})
     page = parse_page(answer.text)
 
@@ -74,7 +74,7 @@ def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(client: TestClie
     assert told[2]["value"] == "test"
 
 
-def test_what_is_asked_for_is_followed(client: TestClient) -> None:
+def test_import_shows_download_progress(client: TestClient) -> None:
     answer = client.post(
         "/datasets/imports",
         data={"kind": "url", "url": "https://example.org/rows.csv", "name": "mine"},
@@ -86,7 +86,7 @@ def test_what_is_asked_for_is_followed(client: TestClient) -> None:
     assert told == "Downloading a file https://example.org/rows.csv"
 
 
-def test_from_there_one_comes_to_the_data_set(client: TestClient, engine: Engine) -> None:
+def test_finished_import_redirects_to_dataset(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         tasks.enqueue(db, "fetch", "import:1", {}).result = {"dataset_id": 1}
     partial = {"HX-Request-Type": "partial"}
@@ -100,5 +100,5 @@ def test_from_there_one_comes_to_the_data_set(client: TestClient, engine: Engine
     "source",
     [{}, {"kind": "ftp"}, {"kind": "url"}, {"kind": "url", "url": "https://x/", "key": "mine"}],
 )
-def test_a_program_names_a_source_that_is_one(client: TestClient, source: dict[str, str]) -> None:
+def test_invalid_import_source_is_rejected(client: TestClient, source: dict[str, str]) -> None:
     assert client.post("/api/v1/datasets", json={"source": source}).status_code == 422

@@ -38,7 +38,7 @@ def preview(client: TestClient, dataset_id: int, form: dict[str, Any]) -> str:
     return parse_page(f"<div>{answer.text}</div>").text
 
 
-def test_an_upload_leads_to_the_screen_that_says_what_was_seen(client: TestClient) -> None:
+def test_upload_opens_mapping_page_with_detected_shape(client: TestClient) -> None:
     page = client.post("/datasets", files={"file": ("films.csv", REVIEWS.encode())})
 
     shown = parse_page(page.text)
@@ -50,7 +50,7 @@ def test_an_upload_leads_to_the_screen_that_says_what_was_seen(client: TestClien
     assert "Of all 12 rows, 12 are usable." in shown.one("section", id="preview").text
 
 
-def test_one_press_uses_what_was_seen(client: TestClient) -> None:
+def test_detected_mapping_can_be_saved_unchanged(client: TestClient) -> None:
     number = draft(client, REVIEWS)
 
     page = client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
@@ -65,13 +65,13 @@ def test_one_press_uses_what_was_seen(client: TestClient) -> None:
     )
 
 
-def test_a_draft_asks_how_it_is_to_be_read_wherever_it_is_opened(client: TestClient) -> None:
+def test_draft_opens_mapping_page(client: TestClient) -> None:
     number = draft(client, REVIEWS)
 
     assert client.get(f"/datasets/{number}").url.path == f"/datasets/{number}/mapping"
 
 
-def test_values_are_written_in_other_words(client: TestClient) -> None:
+def test_label_values_can_be_renamed(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     form = form_of(screen(client, number))
     shown = next(name for name, value in form.items() if value == "bad" and "shown" in name)
@@ -81,7 +81,7 @@ def test_values_are_written_in_other_words(client: TestClient) -> None:
     assert "assistant worth nothing" in told
 
 
-def test_a_filter_is_added_filled_in_and_removed(client: TestClient) -> None:
+def test_filter_can_be_added_applied_and_removed(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     place = f"/datasets/{number}/mapping/form"
     added = parse_page(client.post(place, data=form_of(screen(client, number)) | {"add": "1"}).text)
@@ -108,7 +108,7 @@ def test_a_filter_is_added_filled_in_and_removed(client: TestClient) -> None:
         ({"system": "Judge.", "joiner": json.dumps(", ")}, (12, 0)),
     ],
 )
-def test_what_is_chosen_on_the_screen_becomes_of_the_rows(
+def test_mapping_form_choices_are_applied_to_rows(
     client: TestClient, changes: dict[str, str], parts: tuple[int, int]
 ) -> None:
     last = ["A film,9,good", "A film,9,good", "A film,9,bad"]
@@ -125,7 +125,7 @@ def test_what_is_chosen_on_the_screen_becomes_of_the_rows(
     assert asked == (["Judge.", "A film, "] if "system" in changes else ["A film\n\n"])
 
 
-def test_another_shape_keeps_what_columns_were(client: TestClient) -> None:
+def test_changing_shape_keeps_column_roles(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     form = form_of(screen(client, number)) | {"shape": "prompt_completion"}
 
@@ -134,7 +134,7 @@ def test_another_shape_keeps_what_columns_were(client: TestClient) -> None:
     assert (changed["role.0"], changed["role.1"]) == ("prompt", "completion")
 
 
-def test_an_alternative_is_one_click(client: TestClient) -> None:
+def test_alternative_shape_can_be_chosen_by_link(client: TestClient) -> None:
     number = draft(client, REVIEWS)
 
     page = screen(client, number, "?as=1")
@@ -143,7 +143,7 @@ def test_an_alternative_is_one_click(client: TestClient) -> None:
     assert form_of(page)["shape"] == first["shape"]
 
 
-def test_a_form_that_is_refused_keeps_all_that_was_typed(client: TestClient) -> None:
+def test_rejected_mapping_form_keeps_input(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     typed = {"sample": "many", "system": "Two\r\nlines", "role.1": ""}
     form = form_of(screen(client, number)) | typed
@@ -158,7 +158,7 @@ def test_a_form_that_is_refused_keeps_all_that_was_typed(client: TestClient) -> 
     assert client.get(f"{API}/{number}").json()["status"] == "draft"
 
 
-def test_a_part_that_no_column_plays_is_told(client: TestClient) -> None:
+def test_unmapped_role_is_reported(client: TestClient) -> None:
     number = draft(client, REVIEWS)
 
     told = preview(client, number, form_of(screen(client, number)) | {"role.1": ""})
@@ -166,7 +166,7 @@ def test_a_part_that_no_column_plays_is_told(client: TestClient) -> None:
     assert "No column selected for: label." in told
 
 
-def test_columns_nobody_knows_can_be_named(client: TestClient) -> None:
+def test_unrecognised_columns_can_be_mapped(client: TestClient) -> None:
     number = draft(client, "a,b\n1,2\n3,4\n")
     form = form_of(screen(client, number))
     named = form | {"shape": "prompt_completion", "role.0": "prompt", "role.1": "completion"}
@@ -177,7 +177,7 @@ def test_columns_nobody_knows_can_be_named(client: TestClient) -> None:
     assert client.get(f"{API}/{number}").json()["train_rows"] == 2
 
 
-def test_cancelling_throws_a_draft_away(client: TestClient) -> None:
+def test_cancelling_deletes_draft(client: TestClient) -> None:
     number = draft(client, REVIEWS)
 
     client.post(f"/datasets/{number}/delete")
@@ -185,7 +185,7 @@ def test_cancelling_throws_a_draft_away(client: TestClient) -> None:
     assert client.get(f"{API}/{number}").status_code == 404
 
 
-def test_the_page_lists_versions_by_what_they_changed(client: TestClient) -> None:
+def test_versions_are_listed_with_their_changes(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     form = form_of(screen(client, number))
     for changes in ({}, {"exclude": "2, 3", "system": "Judge."}, {}):
@@ -200,7 +200,7 @@ def test_the_page_lists_versions_by_what_they_changed(client: TestClient) -> Non
     assert page.one("a", **{"aria-current": "true"}).text == "Version 1"
 
 
-def test_a_row_is_left_out_with_one_press(client: TestClient) -> None:
+def test_row_can_be_excluded_with_one_click(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
 
@@ -211,7 +211,7 @@ def test_a_row_is_left_out_with_one_press(client: TestClient) -> None:
     assert version["removed"] == {"excluded": 1}
 
 
-def test_rows_that_are_left_out_are_shown_as_they_stand_in_the_file(client: TestClient) -> None:
+def test_excluded_rows_are_shown_as_in_file(client: TestClient) -> None:
     number = draft(client, REVIEWS + ",good\n")
     page = client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
     link = next(one for one in parse_page(page.text).all("a") if one.text == "Show rows")
@@ -221,7 +221,7 @@ def test_rows_that_are_left_out_are_shown_as_they_stand_in_the_file(client: Test
     assert shown.one("article").text == "Line 14 text \N{EN DASH} label good"
 
 
-def test_words_are_looked_for_in_rows(client: TestClient) -> None:
+def test_rows_can_be_searched(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
 
@@ -235,21 +235,21 @@ def test_words_are_looked_for_in_rows(client: TestClient) -> None:
     assert [(one["number"], one["source"]) for one in found["data"]] == [(12, 13)]
 
 
-def test_rows_are_downloaded_as_they_are_learnt(client: TestClient) -> None:
+def test_training_rows_can_be_downloaded(client: TestClient) -> None:
     answer = client.get("/datasets/1/versions/1/train.jsonl")
 
     assert answer.headers["content-disposition"] == 'attachment; filename="starter-1-train.jsonl"'
     assert len(answer.text.splitlines()) == 40
 
 
-def test_what_the_studio_made_itself_cannot_be_read_otherwise(client: TestClient) -> None:
+def test_built_in_dataset_cannot_be_remapped(client: TestClient) -> None:
     answer = client.get("/datasets/1/mapping")
 
     assert answer.status_code == 422
     assert "is built in: it has no file to map again." in answer.text
 
 
-def test_a_reading_over_rest_makes_a_version_or_finds_one(client: TestClient) -> None:
+def test_api_mapping_creates_or_reuses_version(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     mapping = client.get(f"{API}/{number}/detection").json()["mapping"]
     first = client.post(f"{API}/{number}/versions", json={"mapping": mapping})
@@ -263,7 +263,7 @@ def test_a_reading_over_rest_makes_a_version_or_finds_one(client: TestClient) ->
     assert [(one["number"], one["is_current"]) for one in listed] == [(2, False), (1, True)]
 
 
-def test_an_upload_brings_its_mapping_along(client: TestClient) -> None:
+def test_upload_can_include_mapping(client: TestClient) -> None:
     mapping = {"shape": "text", "roles": {"text": ["text"]}}
     sent = {"file": ("films.csv", REVIEWS.encode())}
 
@@ -274,7 +274,7 @@ def test_an_upload_brings_its_mapping_along(client: TestClient) -> None:
     assert rows == [{"number": 1, "source": 2, "text": "A film number 0"}]
 
 
-def test_a_mapping_that_is_none_is_refused(client: TestClient) -> None:
+def test_invalid_mapping_is_rejected(client: TestClient) -> None:
     sent = {"file": ("films.csv", REVIEWS.encode())}
     answer = client.post(API, files=sent, data={"mapping": '{"shape": "poem", "roles": {}}'})
 
@@ -282,7 +282,7 @@ def test_a_mapping_that_is_none_is_refused(client: TestClient) -> None:
     assert (answer.status_code, error["param"]) == (422, "mapping")
 
 
-def test_a_preview_over_rest_writes_nothing(client: TestClient) -> None:
+def test_api_preview_saves_nothing(client: TestClient) -> None:
     number = draft(client, REVIEWS)
 
     found = client.post(f"{API}/{number}/mapping/preview", json={"rows": 2}).json()
@@ -291,7 +291,7 @@ def test_a_preview_over_rest_writes_nothing(client: TestClient) -> None:
     assert client.get(f"{API}/{number}/versions").json()["data"] == []
 
 
-def test_another_version_is_used_over_rest(client: TestClient) -> None:
+def test_api_can_select_another_version(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     mapping = client.get(f"{API}/{number}/detection").json()["mapping"]
     for exclude in ([], [2]):
@@ -302,9 +302,7 @@ def test_another_version_is_used_over_rest(client: TestClient) -> None:
     assert (changed["version"], changed["train_rows"]) == (1, 12)
 
 
-def test_a_version_that_is_used_is_not_deleted_over_rest(
-    client: TestClient, engine: Engine
-) -> None:
+def test_api_cannot_delete_version_in_use(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -312,7 +310,7 @@ def test_a_version_that_is_used_is_not_deleted_over_rest(
     assert client.delete(f"{API}/1/versions/9").status_code == 404
 
 
-def test_training_on_a_data_set_begins_with_it_chosen(client: TestClient) -> None:
+def test_new_experiment_preselects_dataset(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
 
@@ -328,7 +326,7 @@ MIXED = "".join(
 )
 
 
-def test_rows_with_images_are_asked_about_and_left_out_by_a_choice(client: TestClient) -> None:
+def test_rows_with_images_must_be_excluded_explicitly(client: TestClient) -> None:
     number = draft(client, MIXED, "mixed.jsonl")
 
     page = screen(client, number)
@@ -346,7 +344,7 @@ def test_rows_with_images_are_asked_about_and_left_out_by_a_choice(client: TestC
     ("address", "sent"),
     [("/datasets", {}), (API, {}), ("/v1/files", {"purpose": "fine-tune"})],
 )
-def test_a_file_of_images_is_refused_before_it_is_kept(
+def test_file_with_images_is_rejected_and_not_stored(
     client: TestClient, address: str, sent: dict[str, str]
 ) -> None:
     before = len(client.get(API).json()["data"])
@@ -373,7 +371,7 @@ def test_a_file_of_images_is_refused_before_it_is_kept(
         ({"text": "how warm is it", "score": 0.25}, "regression", "trained on as text"),
     ],
 )
-def test_what_is_not_learnt_is_said_before_a_file_is_used(
+def test_untrained_parts_are_reported_before_saving(
     client: TestClient, row: dict[str, Any], shape: str, told: str
 ) -> None:
     rows = "".join(f"{json.dumps(row | {'prompt': f'q{i}'})}\n" for i in range(20))
@@ -386,7 +384,7 @@ def test_what_is_not_learnt_is_said_before_a_file_is_used(
     assert page.index(told) < page.index("Save dataset")
 
 
-def test_answers_judged_bad_are_not_counted_as_learnt(client: TestClient) -> None:
+def test_answers_rated_bad_are_not_counted_as_usable(client: TestClient) -> None:
     rows = [{"prompt": f"q{i}", "completion": "a", "label": i % 4 != 0} for i in range(20)]
     number = draft(client, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
     page = parse_page(client.get(f"/datasets/{number}/mapping").text).one(id="preview").text
@@ -402,7 +400,7 @@ def send(client: TestClient, content: bytes, filename: str, **sent: str) -> Any:
     return client.post(API, files={"file": (filename, content)}, data=sent)
 
 
-def test_a_guessed_encoding_is_shown_with_samples_and_others_to_choose(client: TestClient) -> None:
+def test_detected_encoding_is_shown_with_samples_and_alternatives(client: TestClient) -> None:
     number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
 
     page = screen(client, number)
@@ -418,7 +416,7 @@ def test_a_guessed_encoding_is_shown_with_samples_and_others_to_choose(client: T
     assert "今天天气很好" in client.get(f"/datasets/{number}").text
 
 
-def test_a_script_is_told_the_guess_and_may_say_better(client: TestClient) -> None:
+def test_api_reports_detected_encoding_and_accepts_another(client: TestClient) -> None:
     number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
 
     seen = client.get(f"{API}/{number}/detection").json()
@@ -432,7 +430,7 @@ def test_a_script_is_told_the_guess_and_may_say_better(client: TestClient) -> No
 BARS = "Where is my order, please?|It left on Monday.\nMay I return it?|Yes, of course.\n"
 
 
-def test_a_separator_and_a_missing_header_are_asked_about(client: TestClient) -> None:
+def test_detected_separator_and_missing_header_need_confirmation(client: TestClient) -> None:
     number = send(client, BARS.encode(), "a.csv", draft="true").json()["id"]
 
     seen = client.get(f"{API}/{number}/detection").json()
@@ -455,7 +453,7 @@ def test_a_separator_and_a_missing_header_are_asked_about(client: TestClient) ->
     assert first["messages"][1]["content"] == "It left on Monday."
 
 
-def test_a_separator_sent_with_a_file_is_obeyed(client: TestClient) -> None:
+def test_separator_sent_with_file_is_used(client: TestClient) -> None:
     content = b"prompt|completion\na, b|c\n"
 
     made = send(client, content, "a.csv", separator="|").json()
@@ -465,7 +463,7 @@ def test_a_separator_sent_with_a_file_is_obeyed(client: TestClient) -> None:
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (422, "separator")
 
 
-def test_an_unknown_encoding_in_an_address_is_refused(client: TestClient) -> None:
+def test_unknown_encoding_is_rejected(client: TestClient) -> None:
     number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
 
     page = client.get(f"/datasets/{number}/mapping", params={"encoding": "klingon"})
@@ -475,7 +473,7 @@ def test_an_unknown_encoding_in_an_address_is_refused(client: TestClient) -> Non
     assert "Unknown encoding: klingon." in page.text
 
 
-def test_an_encoding_sent_with_a_file_is_obeyed(client: TestClient) -> None:
+def test_encoding_sent_with_file_is_used(client: TestClient) -> None:
     content = "prompt,completion\nПривет,мир\n".encode("cp1251")
 
     made = send(client, content, "a.csv", encoding="latin-1").json()

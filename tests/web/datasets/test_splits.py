@@ -50,7 +50,7 @@ def questions(client: TestClient, dataset: dict[str, Any], part: str) -> list[st
     return [row["messages"][0]["content"] for row in found]
 
 
-def test_a_column_says_which_rows_are_held_back(client: TestClient) -> None:
+def test_column_can_define_split(client: TestClient) -> None:
     content = rows(0, 3, use="learn") + rows(3, 5, use="check") + rows(5, 6, use="hide")
     made = bring(
         client,
@@ -68,7 +68,7 @@ def test_a_column_says_which_rows_are_held_back(client: TestClient) -> None:
     assert made["removed"] == {"other_part": 1}
 
 
-def test_a_column_with_words_that_everyone_uses_needs_one_press(client: TestClient) -> None:
+def test_column_with_common_split_values_is_detected(client: TestClient) -> None:
     made = bring(client, rows(0, 3, split="train") + rows(3, 5, split="test"))
 
     assert (made["mapping"]["split"]["kind"], made["train_rows"], made["validation_rows"]) == (
@@ -78,7 +78,7 @@ def test_a_column_with_words_that_everyone_uses_needs_one_press(client: TestClie
     )
 
 
-def test_another_data_set_measures_progress(client: TestClient) -> None:
+def test_another_dataset_can_be_validation_split(client: TestClient) -> None:
     held = bring(client, rows(50, 54), "held.jsonl")
     made = bring(client, rows(0, 3), **{"split.kind": "dataset", "split.dataset": held["name"]})
 
@@ -86,7 +86,7 @@ def test_another_data_set_measures_progress(client: TestClient) -> None:
     assert questions(client, made, "validation") == [f"What is {i}?" for i in range(50, 54)]
 
 
-def test_a_run_is_measured_by_the_rows_of_the_other_data_set_as_they_were(
+def test_run_keeps_validation_rows_of_deleted_dataset(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     held = bring(client, rows(50, 54), "held.jsonl")
@@ -104,7 +104,7 @@ def test_a_run_is_measured_by_the_rows_of_the_other_data_set_as_they_were(
     assert len(spec.validation.read_text().splitlines()) == 4
 
 
-def test_the_files_of_an_archive_are_parted_by_their_names_with_one_press(
+def test_archive_files_are_split_by_name_by_default(
     client: TestClient,
 ) -> None:
     archive = {"train.jsonl": rows(0, 3), "dev.jsonl": rows(3, 5) + b"oops\n"}
@@ -116,7 +116,7 @@ def test_the_files_of_an_archive_are_parted_by_their_names_with_one_press(
     assert (problem["rows"], problem["places"]) == ([6], ["3 of dev.jsonl"])
 
 
-def test_a_row_of_an_archive_is_shown_by_its_place_in_its_file(client: TestClient) -> None:
+def test_archive_row_is_located_by_line_in_its_file(client: TestClient) -> None:
     second = b'{"question": "Who?", "answer": ""}\n'
     archive = {"train.jsonl": rows(0, 3), "dev.jsonl": rows(3, 5) + second}
     made = bring(client, zipped(archive), "sums.zip")
@@ -129,7 +129,7 @@ def test_a_row_of_an_archive_is_shown_by_its_place_in_its_file(client: TestClien
     assert shown.one("section", id="original").one("h3").text == "Line 3 of dev.jsonl"
 
 
-def test_only_an_archive_offers_to_go_by_the_names_of_its_files(client: TestClient) -> None:
+def test_split_by_file_name_is_offered_only_for_archives(client: TestClient) -> None:
     def offered(content: bytes, filename: str) -> bool:
         page = parse_page(client.post("/datasets", files={"file": (filename, content)}).text)
         (choice,) = [

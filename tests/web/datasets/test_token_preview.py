@@ -60,7 +60,7 @@ def learnt(node: Node) -> list[str]:
 
 
 @pytest.mark.usefixtures("model")
-def test_the_form_shows_a_row_as_its_model_will_see_it(client: TestClient) -> None:
+def test_form_shows_row_as_tokens_of_chosen_model(client: TestClient) -> None:
     node = seen(client, base_model="spoken")
 
     assert learnt(node) == ["1.<|im_end|>"]
@@ -72,14 +72,14 @@ def test_the_form_shows_a_row_as_its_model_will_see_it(client: TestClient) -> No
     ("row", "step", "shown"),
     [("1", "on", "2"), ("2", "back", "1"), ("40", "on", "40"), ("999", "", "40"), ("", "", "1")],
 )
-def test_one_goes_from_row_to_row(client: TestClient, row: str, step: str, shown: str) -> None:
+def test_preview_steps_through_rows(client: TestClient, row: str, step: str, shown: str) -> None:
     node = seen(client, base_model="spoken", look__row=row, look__step=step)
 
     assert node.one(id="look-row").attributes["value"] == shown
 
 
 @pytest.mark.usefixtures("model")
-def test_what_is_cut_is_drawn_behind_the_cut(client: TestClient) -> None:
+def test_truncated_tokens_are_shown_after_cut(client: TestClient) -> None:
     node = seen(client, base_model="spoken", data__max_length="39")
 
     region = node.one(role="region")
@@ -88,7 +88,7 @@ def test_what_is_cut_is_drawn_behind_the_cut(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_a_base_model_offers_templates_to_choose_from(client: TestClient) -> None:
+def test_base_model_offers_chat_templates(client: TestClient) -> None:
     node = seen(client, base_model="base")
 
     offers = [one.attributes.get("data-repair") for one in node.all("button")]
@@ -100,7 +100,7 @@ def test_a_base_model_offers_templates_to_choose_from(client: TestClient) -> Non
 
 
 @pytest.mark.usefixtures("model")
-def test_a_run_of_a_base_model_is_refused_until_a_template_is_chosen(client: TestClient) -> None:
+def test_run_of_base_model_needs_chat_template(client: TestClient) -> None:
     refused = client.post("/new", data=form(client, base_model="base"))
     advice = client.post("/new/advice", data=form(client, base_model="base")).text
     chosen = client.post("/new", data=form(client, base_model="base", data__chat_template="chatml"))
@@ -112,7 +112,7 @@ def test_a_run_of_a_base_model_is_refused_until_a_template_is_chosen(client: Tes
 
 
 @pytest.mark.usefixtures("model")
-def test_text_needs_no_template(client: TestClient) -> None:
+def test_text_dataset_needs_no_template(client: TestClient) -> None:
     rows = '{"text": "So it goes, and so it went."}\n' * 3
     client.post("/api/v1/datasets", files={"file": ("tale.jsonl", rows.encode())})
 
@@ -123,11 +123,11 @@ def test_text_needs_no_template(client: TestClient) -> None:
     assert started.url.path == "/runs/1"
 
 
-def test_without_a_worker_the_panel_says_so(client: TestClient) -> None:
+def test_preview_shows_message_when_no_worker_is_running(client: TestClient) -> None:
     assert "No worker is running, so tokens cannot be shown." in seen(client).text
 
 
-def test_while_the_desk_is_waited_for_other_pages_are_answered(
+def test_waiting_previews_do_not_block_other_pages(
     client: TestClient, settings: Settings, model: Path
 ) -> None:
     """Whoever listens at the socket says nothing yet, as a worker whose desk has not come."""
@@ -161,7 +161,7 @@ def test_while_the_desk_is_waited_for_other_pages_are_answered(
         ({"data": "no group"}, "41 tokens"),
     ],
 )
-def test_a_form_that_is_not_whole_is_no_error(
+def test_incomplete_form_shows_message_instead_of_error(
     client: TestClient, change: dict[str, str], said: str
 ) -> None:
     values = {"base_model": "spoken", "dataset": "starter", "data.max_length": "1024"}
@@ -173,7 +173,7 @@ def test_a_form_that_is_not_whole_is_no_error(
 
 
 @pytest.mark.usefixtures("model")
-def test_a_data_set_has_a_page_of_its_rows_as_tokens(client: TestClient) -> None:
+def test_dataset_links_to_token_preview_of_its_rows(client: TestClient) -> None:
     link = [
         one.attributes["href"]
         for one in parse_page(client.get("/datasets/1").text).all("a")
@@ -187,7 +187,7 @@ def test_a_data_set_has_a_page_of_its_rows_as_tokens(client: TestClient) -> None
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize("page", ["sight", "stats"])
-def test_tokens_are_those_of_a_base_model_and_the_page_says_which(
+def test_default_model_is_chosen_and_explained(
     client: TestClient, engine: Engine, desk_home: Path, page: str
 ) -> None:
     def asked() -> tuple[str, str]:
@@ -205,7 +205,7 @@ def test_tokens_are_those_of_a_base_model_and_the_page_says_which(
 
 
 @pytest.mark.usefixtures("model")
-def test_rows_of_an_older_version_are_seen_as_they_were(client: TestClient) -> None:
+def test_preview_shows_rows_of_older_version(client: TestClient) -> None:
     rows = "".join(f'{{"prompt": "{i}?", "completion": "{i}."}}\n' for i in range(7))
     client.post("/api/v1/datasets", files={"file": ("sums.jsonl", rows.encode())})
     client.post("/api/v1/datasets/2/exclude", json={"rows": [1]}).raise_for_status()
@@ -230,7 +230,7 @@ def test_rows_of_an_older_version_are_seen_as_they_were(client: TestClient) -> N
 
 
 @pytest.mark.usefixtures("model")
-def test_the_api_tells_every_token(client: TestClient) -> None:
+def test_api_returns_every_token(client: TestClient) -> None:
     found = client.get(PREVIEW, params={"model": "spoken", "row": 2}).json()
 
     assert "".join(one["text"] for one in found["tokens"] if one["learnt"]) == "2.<|im_end|>"
@@ -238,7 +238,7 @@ def test_the_api_tells_every_token(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_the_api_shows_a_row_that_is_not_saved(client: TestClient) -> None:
+def test_api_previews_unsaved_row(client: TestClient) -> None:
     row: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
     found = client.post(PREVIEW, json={"model": "spoken", "row": row}).json()
 
@@ -258,7 +258,7 @@ def test_the_api_shows_a_row_that_is_not_saved(client: TestClient) -> None:
         ({"model": "nobody"}, 422, "invalid"),
     ],
 )
-def test_what_cannot_be_shown_is_told_in_words(
+def test_invalid_preview_request_gets_clear_error(
     client: TestClient, query: dict[str, Any], status: int, code: str
 ) -> None:
     answer = client.get(PREVIEW, params=query)
@@ -266,7 +266,7 @@ def test_what_cannot_be_shown_is_told_in_words(
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_the_plan_refuses_a_base_model_without_a_template(client: TestClient, model: Path) -> None:
+def test_plan_rejects_base_model_without_template(client: TestClient, model: Path) -> None:
     assert model.is_dir()
     recipe = factories.make_recipe(base_model="base").model_dump(mode="json")
 
@@ -279,7 +279,7 @@ def test_the_plan_refuses_a_base_model_without_a_template(client: TestClient, mo
 
 
 @pytest.mark.usefixtures("model")
-def test_a_packed_row_is_drawn_among_those_it_shares_an_example_with(client: TestClient) -> None:
+def test_packed_row_is_shown_with_neighbouring_rows(client: TestClient) -> None:
     node = seen(
         client, base_model="spoken", data__packing="true", data__max_length="130", look__row="5"
     )
@@ -292,7 +292,7 @@ def test_a_packed_row_is_drawn_among_those_it_shares_an_example_with(client: Tes
 
 
 @pytest.mark.usefixtures("model")
-def test_a_packed_row_may_be_alone(client: TestClient) -> None:
+def test_packed_row_can_be_alone(client: TestClient) -> None:
     node = seen(client, base_model="spoken", data__packing="true", data__max_length="50")
 
     assert [one.text for one in node.all(class_="packed")] == [
@@ -301,7 +301,7 @@ def test_a_packed_row_may_be_alone(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_a_row_that_is_held_back_is_packed_with_none(client: TestClient) -> None:
+def test_validation_row_is_not_packed(client: TestClient) -> None:
     asked: dict[str, Any] = {"model": "spoken", "packing": True, "validation_share": 0.5, "seed": 1}
     told = [client.get(PREVIEW, params=asked | {"row": row}).json() for row in range(1, 41)]
 

@@ -62,9 +62,7 @@ def planned(client: TestClient, max_length: int) -> dict[str, Any]:
     return plan
 
 
-def test_what_was_not_counted_yet_is_counted_by_one_click(
-    client: TestClient, engine: Engine
-) -> None:
+def test_uncounted_rows_are_counted_with_one_click(client: TestClient, engine: Engine) -> None:
     page = parse_page(client.get(PAGE, params=ASKED).text)
     form = next(one for one in page.one(id="stats").all("form") if one.text.endswith("tokens"))
     answer = client.post(PAGE, data=dict(form_fields(form)), follow_redirects=False)
@@ -84,7 +82,7 @@ def test_what_was_not_counted_yet_is_counted_by_one_click(
         (38, "40 of 40 rows will be truncated to 38 tokens, 30 of them before their answer."),
     ],
 )
-def test_another_cut_needs_no_other_counting(
+def test_changing_max_length_needs_no_recount(
     client: TestClient, engine: Engine, at: int, sentence: str
 ) -> None:
     assert sentence in shown(client, max_length=at)
@@ -94,7 +92,7 @@ def test_another_cut_needs_no_other_counting(
 
 
 @pytest.mark.usefixtures("known")
-def test_the_cut_follows_the_form_without_a_new_page(client: TestClient) -> None:
+def test_truncation_updates_without_page_reload(client: TestClient) -> None:
     answer = client.get(PAGE, params=ASKED | {"max_length": "42", "step": "on"}, headers=HTMX)
 
     assert "<html" not in answer.text
@@ -104,7 +102,7 @@ def test_the_cut_follows_the_form_without_a_new_page(client: TestClient) -> None
 
 
 @pytest.mark.usefixtures("known")
-def test_the_histogram_is_a_table_too(client: TestClient) -> None:
+def test_histogram_is_also_shown_as_table(client: TestClient) -> None:
     page = parse_page(client.get(PAGE, params=ASKED | {"max_length": "42"}).text)
     table = page.one(class_="histogram").one(class_="grid")
 
@@ -114,7 +112,7 @@ def test_the_histogram_is_a_table_too(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_the_api_tells_all_that_was_counted(client: TestClient) -> None:
+def test_api_returns_all_statistics(client: TestClient) -> None:
     stats = told(client, max_length=42)
     part = stats["train"]
 
@@ -139,7 +137,7 @@ def test_the_api_tells_all_that_was_counted(client: TestClient) -> None:
     }
 
 
-def test_the_api_has_rows_counted_and_tells_how_far_that_is(client: TestClient) -> None:
+def test_api_starts_count_and_reports_its_task(client: TestClient) -> None:
     before = client.get(API, params=ASKED)
     begun = client.post(API, json=ASKED)
     again = client.get(API, params=ASKED)
@@ -157,23 +155,25 @@ def test_the_api_has_rows_counted_and_tells_how_far_that_is(client: TestClient) 
         ({"model": "spoken", "colour": "red"}, 422),
     ],
 )
-def test_nonsense_is_refused(client: TestClient, asked: dict[str, str], status: int) -> None:
+def test_invalid_parameters_are_rejected(
+    client: TestClient, asked: dict[str, str], status: int
+) -> None:
     assert client.get(API, params=asked).status_code == status
 
 
-def test_a_page_says_what_is_wrong_with_the_length(client: TestClient) -> None:
+def test_invalid_max_length_shows_error(client: TestClient) -> None:
     assert "Enter a number from 1 to 1,048,576." in shown(client, max_length="many")
 
 
 @pytest.mark.usefixtures("known")
-def test_another_tokenizer_is_counted_anew(client: TestClient, model: Path) -> None:
+def test_changed_tokenizer_needs_recount(client: TestClient, model: Path) -> None:
     tokenizer_services.write_model(model, template="{{ messages[0].content }}")
 
     assert client.get(API, params=ASKED).status_code == 404
 
 
 @pytest.mark.usefixtures("known")
-def test_a_plan_warns_of_what_will_be_cut(client: TestClient) -> None:
+def test_plan_warns_about_truncated_rows(client: TestClient) -> None:
     plan = planned(client, 38)
 
     assert plan["warnings"][0] == (
@@ -184,7 +184,7 @@ def test_a_plan_warns_of_what_will_be_cut(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_nothing_left_to_learn_is_refused_with_the_length_that_mends_it(
+def test_max_length_without_trained_tokens_is_rejected_with_fix(
     client: TestClient,
 ) -> None:
     (refused,) = planned(client, 37)["refusals"]
@@ -203,7 +203,7 @@ def test_nothing_left_to_learn_is_refused_with_the_length_that_mends_it(
 
 
 @pytest.mark.usefixtures("known")
-def test_the_form_warns_and_leads_to_the_statistics(client: TestClient) -> None:
+def test_form_warns_about_truncation_and_links_to_statistics(client: TestClient) -> None:
     form = dict(form_fields(parse_page(client.get("/new?preset=full").text).one(id="form")))
     form |= {"base_model": "spoken", "data.max_length": "38"}
 
@@ -211,7 +211,7 @@ def test_the_form_warns_and_leads_to_the_statistics(client: TestClient) -> None:
     assert f"{PAGE}?version=1&amp;model=spoken" in client.post("/new/sight", data=form).text
 
 
-def test_rows_that_a_template_refuses_keep_a_recipe_from_starting(
+def test_rows_failing_chat_template_block_run(
     client: TestClient, engine: Engine, settings: Settings, model: Path
 ) -> None:
     strict = "{% if '7' in messages[0].content %}{{ raise_exception('No sevens') }}{% endif %}"
@@ -228,7 +228,7 @@ def test_rows_that_a_template_refuses_keep_a_recipe_from_starting(
     assert "No sevens: 4 rows of the training data." in shown(client)
 
 
-def test_both_parts_stand_side_by_side(
+def test_training_and_validation_are_shown_side_by_side(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     rows = "".join(json.dumps(row) + "\n" for row in factories.ROWS[:3])
@@ -266,7 +266,7 @@ def test_both_parts_stand_side_by_side(
         ({"split": "validation"}, "1", "This split has no rows."),
     ],
 )
-def test_one_leafs_through_rows_and_searches_them(
+def test_rows_can_be_browsed_and_searched(
     client: TestClient, asked: dict[str, str], row: str, says: str
 ) -> None:
     page = parse_page(client.get(PAGE, params={**ASKED, **asked}).text)
@@ -275,7 +275,7 @@ def test_one_leafs_through_rows_and_searches_them(
     assert says in page.one(id="stats").text
 
 
-def test_a_row_leads_to_its_tokens(client: TestClient) -> None:
+def test_row_links_to_its_token_preview(client: TestClient) -> None:
     answer = client.get(PAGE, params=ASKED | {"row": "5", "max_length": "50"})
 
     assert (

@@ -26,7 +26,7 @@ def send(client: TestClient, path: str, offset: int, content: bytes) -> tuple[in
     return answer.status_code, answer.headers.get("upload-offset")
 
 
-def test_a_file_comes_in_parts(client: TestClient, settings: Settings) -> None:
+def test_file_can_be_uploaded_in_parts(client: TestClient, settings: Settings) -> None:
     path = begin(client)
     told = [send(client, path, 0, CONTENT[:1000]), send(client, path, 1000, CONTENT[1000:])]
 
@@ -35,7 +35,7 @@ def test_a_file_comes_in_parts(client: TestClient, settings: Settings) -> None:
     assert data.read_bytes() == CONTENT
 
 
-def test_one_that_was_cut_off_is_asked_how_far_it_came(client: TestClient) -> None:
+def test_interrupted_upload_reports_its_offset(client: TestClient) -> None:
     path = begin(client)
     send(client, path, 0, CONTENT[:700])
     asked = client.head(path)
@@ -48,7 +48,7 @@ def test_one_that_was_cut_off_is_asked_how_far_it_came(client: TestClient) -> No
 
 
 @pytest.mark.parametrize("offset", [0, 1001])
-def test_what_is_not_the_next_part_is_refused(client: TestClient, offset: int) -> None:
+def test_part_at_wrong_offset_is_rejected(client: TestClient, offset: int) -> None:
     path = begin(client)
     send(client, path, 0, CONTENT[:1000])
 
@@ -56,7 +56,7 @@ def test_what_is_not_the_next_part_is_refused(client: TestClient, offset: int) -
     assert client.get(path).json()["offset"] == 1000
 
 
-def test_more_than_was_announced_is_refused(client: TestClient) -> None:
+def test_part_beyond_announced_size_is_rejected(client: TestClient) -> None:
     path = begin(client, size=10)
 
     assert send(client, path, 0, CONTENT)[0] == 413
@@ -66,7 +66,7 @@ def test_more_than_was_announced_is_refused(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "status"), [("", 1, 422), ("a", 0, 422), ("a", 10**12, 413)]
 )
-def test_what_cannot_be_sent_is_refused_before_it_is(
+def test_invalid_upload_name_or_size_is_rejected(
     client: TestClient, name: str, size: int, status: int
 ) -> None:
     answer = client.post("/api/v1/uploads", json={"filename": name, "size": size})
@@ -75,23 +75,23 @@ def test_what_cannot_be_sent_is_refused_before_it_is(
 
 
 @pytest.mark.parametrize("upload", ["0" * 32, "..", "%2e%2e%2fstudio.db", ".new-1"])
-def test_what_was_never_begun_is_not_there(client: TestClient, upload: str) -> None:
+def test_unknown_upload_returns_404(client: TestClient, upload: str) -> None:
     assert client.head(f"/api/v1/uploads/{upload}").status_code == 404
 
 
-def test_only_one_part_is_written_at_a_time(client: TestClient, settings: Settings) -> None:
+def test_concurrent_part_is_rejected(client: TestClient, settings: Settings) -> None:
     path = begin(client)
     with uploads.open_writer(settings.uploads, path.rpartition("/")[2], 0):
         assert send(client, path, 0, b"x")[0] == 409
 
 
-def test_one_is_dropped_on_request(client: TestClient) -> None:
+def test_upload_can_be_cancelled(client: TestClient) -> None:
     path = begin(client)
 
     assert (client.delete(path).status_code, client.head(path).status_code) == (204, 404)
 
 
-def test_what_a_day_has_not_finished_is_gone(client: TestClient, settings: Settings) -> None:
+def test_unfinished_upload_expires(client: TestClient, settings: Settings) -> None:
     old, new = begin(client), begin(client)
     os.utime(settings.uploads / old.rpartition("/")[2] / "data", (0, 0))
     begin(client)
@@ -99,7 +99,7 @@ def test_what_a_day_has_not_finished_is_gone(client: TestClient, settings: Setti
     assert (client.head(old).status_code, client.head(new).status_code) == (404, 204)
 
 
-def test_only_what_has_come_whole_can_be_brought(client: TestClient) -> None:
+def test_only_complete_upload_can_be_imported(client: TestClient) -> None:
     path = begin(client)
     source = {"kind": "upload", "upload": path.rpartition("/")[2]}
     early = client.post("/api/v1/datasets", json={"source": source})

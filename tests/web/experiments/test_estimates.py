@@ -34,7 +34,7 @@ def in_batches(size: int) -> dict[str, Any]:
     return {"optimisation": {"per_device_train_batch_size": size}}
 
 
-def test_estimate_and_plan_answer_the_same(client: TestClient, decoder: str) -> None:
+def test_estimate_and_plan_agree(client: TestClient, decoder: str) -> None:
     plan = client.post("/api/v1/plan", json={"recipe": FULL | {"base_model": decoder}}).json()
 
     told = estimate(client, base_model=decoder)
@@ -42,17 +42,17 @@ def test_estimate_and_plan_answer_the_same(client: TestClient, decoder: str) -> 
     assert {name: plan[name] for name in told} == told
 
 
-def test_before_a_first_run_seconds_are_unknown(client: TestClient, decoder: str) -> None:
+def test_time_is_unknown_before_first_run(client: TestClient, decoder: str) -> None:
     time = estimate(client, base_model=decoder, optimisation={"max_steps": 7})["time"]
 
     assert (time["steps"], time["seconds"]) == (7, None)
 
 
-def test_a_model_nobody_counted_is_said_to_be_unknown(client: TestClient, model: str) -> None:
+def test_memory_of_unmeasured_model_is_unknown(client: TestClient, model: str) -> None:
     assert estimate(client, base_model=model)["memory"] is None
 
 
-def test_what_makes_it_fit_does_and_is_one_click(client: TestClient, decoder: str) -> None:
+def test_suggested_change_makes_run_fit(client: TestClient, decoder: str) -> None:
     asked = {"base_model": decoder} | in_batches(4096)
     told = estimate(client, **asked)
     mended = estimate(client, **merge(asked, told["smallest_change"]["change"]))
@@ -65,9 +65,7 @@ def test_what_makes_it_fit_does_and_is_one_click(client: TestClient, decoder: st
     assert json.loads(button.attributes["data-repair"])["optimisation.per_device_train_batch_size"]
 
 
-def test_the_largest_batch_fits_and_twice_as_much_does_not(
-    client: TestClient, decoder: str
-) -> None:
+def test_largest_batch_fits_and_double_does_not(client: TestClient, decoder: str) -> None:
     way = estimate(client, base_model=decoder, **in_batches(1))["largest_batch"]
     size = way["change"]["optimisation"]["per_device_train_batch_size"]
     once, twice = (
@@ -87,7 +85,7 @@ def test_the_largest_batch_fits_and_twice_as_much_does_not(
         ({"precision": "bf16_kahan"}, {"compensation"}),
     ],
 )
-def test_memory_is_told_by_part(
+def test_memory_estimate_lists_parts(
     client: TestClient, decoder: str, recipe: dict[str, Any], parts: set[str]
 ) -> None:
     memory = estimate(client, base_model=decoder, **recipe)["memory"]
@@ -96,7 +94,7 @@ def test_memory_is_told_by_part(
     assert memory["total"] == sum(memory["parts"].values())
 
 
-def test_after_a_run_of_its_kind_seconds_are_told_with_an_interval(
+def test_time_estimate_has_interval_after_similar_run(
     client: TestClient, engine: Engine, decoder: str
 ) -> None:
     lengths = {"longest_example": 90, "longest_answer": 40, "train_rows": 10, "train_tokens": 500}
@@ -112,7 +110,7 @@ def test_after_a_run_of_its_kind_seconds_are_told_with_an_interval(
     assert ", between " in page.one(class_="lasting").text
 
 
-def test_a_calibration_is_queued_once(client: TestClient, decoder: str) -> None:
+def test_calibration_is_queued_once(client: TestClient, decoder: str) -> None:
     asked = {"recipe": FULL | {"base_model": decoder}}
 
     first, again = (client.post("/api/v1/estimate/calibration", json=asked) for _ in range(2))
@@ -122,15 +120,13 @@ def test_a_calibration_is_queued_once(client: TestClient, decoder: str) -> None:
     assert again.json()["id"] == first.json()["id"]
 
 
-def test_the_form_says_that_time_is_unknown_and_offers_to_find_out(
-    client: TestClient, decoder: str
-) -> None:
+def test_form_offers_calibration_when_time_is_unknown(client: TestClient, decoder: str) -> None:
     page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     assert "No time estimate yet. Run a quick calibration." in page.one(class_="lasting").text
 
 
-def test_a_calibration_is_one_click_in_the_form(client: TestClient, decoder: str) -> None:
+def test_calibration_starts_with_one_click(client: TestClient, decoder: str) -> None:
     page = parse_page(client.get("/new?preset=full").text)
     form = filled(client, base_model=decoder, precision="fp32")
     shown = parse_page(client.post("/new/calibrate", data=form, headers=HTMX).text)
@@ -139,9 +135,7 @@ def test_a_calibration_is_one_click_in_the_form(client: TestClient, decoder: str
     assert "Waiting in the queue" in shown.one(class_="chore").text
 
 
-def test_a_finished_run_shows_its_estimates_and_by_how_much_they_missed(
-    client: TestClient, engine: Engine
-) -> None:
+def test_finished_run_shows_estimates_and_their_errors(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_finished_run(db)
         run.estimate = {"memory": {"total": 110e6, "length": 9}, "timing": {"seconds": 30.0}}
@@ -171,7 +165,7 @@ def measured(client: TestClient, engine: Engine, decoder: str) -> None:
         chore.result = {"at_peak": parts} | lengths
 
 
-def test_a_dry_run_makes_estimate_and_plan_exact(
+def test_dry_run_makes_estimate_and_plan_exact(
     client: TestClient, engine: Engine, decoder: str
 ) -> None:
     closed = estimate(client, base_model=decoder)["memory"]
@@ -187,7 +181,7 @@ def test_a_dry_run_makes_estimate_and_plan_exact(
     assert plan["memory"] == memory
 
 
-def test_what_no_dry_run_can_follow_is_refused_in_words(client: TestClient, decoder: str) -> None:
+def test_dry_run_of_quantised_model_is_rejected(client: TestClient, decoder: str) -> None:
     asked = FULL | {"base_model": decoder, "adapter": {"kind": "lora", "base_dtype": "nf4"}}
     answer = client.post("/api/v1/estimate/measurement", json={"recipe": asked})
 
@@ -195,7 +189,7 @@ def test_what_no_dry_run_can_follow_is_refused_in_words(client: TestClient, deco
     assert "quantising them needs their values" in answer.text
 
 
-def test_the_form_offers_to_count_and_then_says_what_was_counted(
+def test_form_offers_dry_run_and_shows_its_result(
     client: TestClient, engine: Engine, decoder: str
 ) -> None:
     before = parse_page(advised(client, base_model=decoder, precision="fp32"))
@@ -227,7 +221,7 @@ def rows_of(number: int, *, longest: int) -> dict[str, Any]:
     return told
 
 
-def test_rows_nobody_has_read_are_counted_for_the_form_by_itself(
+def test_unread_rows_are_counted_automatically(
     client: TestClient, engine: Engine, decoder: str
 ) -> None:
     before = parse_page(advised(client, base_model=decoder, precision="fp32"))
@@ -248,7 +242,7 @@ def test_rows_nobody_has_read_are_counted_for_the_form_by_itself(
     assert (memory["length"], memory["knows_lengths"]) == (59, True)
 
 
-def test_a_count_that_failed_is_not_tried_again_by_itself(
+def test_failed_count_is_not_retried_automatically(
     client: TestClient, engine: Engine, decoder: str
 ) -> None:
     form = filled(client, base_model=decoder, precision="fp32")
@@ -261,9 +255,7 @@ def test_a_count_that_failed_is_not_tried_again_by_itself(
     assert page.one("button", **{"hx-post": "/new/lengths"}).text == "Count tokens"
 
 
-def test_of_packed_rows_no_count_is_offered_that_would_say_nothing(
-    client: TestClient, decoder: str
-) -> None:
+def test_packed_rows_offer_no_token_count(client: TestClient, decoder: str) -> None:
     packed = {"base_model": decoder, "precision": "fp32", "data__packing": "true"}
     page = parse_page(advised(client, **packed))
 
@@ -272,7 +264,7 @@ def test_of_packed_rows_no_count_is_offered_that_would_say_nothing(
     assert " read them. No time estimate yet." in page.one(class_="lasting").text
 
 
-def test_calling_it_off_leaves_the_form_as_it_is(client: TestClient, decoder: str) -> None:
+def test_cancelling_dry_run_saves_nothing(client: TestClient, decoder: str) -> None:
     form = filled(client, base_model=decoder, precision="fp32")
     client.post("/new/measure", data=form, headers=HTMX)
     answer = client.post("/chores/1/cancel?then=/new/measured", headers=HTMX)

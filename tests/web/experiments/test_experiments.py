@@ -34,7 +34,7 @@ def only_run(engine: Engine) -> Run:
         return run
 
 
-def test_a_fresh_form_is_one_click_from_a_run(client: TestClient, engine: Engine) -> None:
+def test_default_form_can_be_submitted(client: TestClient, engine: Engine) -> None:
     answer = client.post("/new", data=dict(form_fields(form(client))))
 
     run = only_run(engine)
@@ -46,13 +46,13 @@ def test_a_fresh_form_is_one_click_from_a_run(client: TestClient, engine: Engine
     )
 
 
-def test_the_form_shows_every_knob(client: TestClient) -> None:
+def test_form_shows_every_setting(client: TestClient) -> None:
     names = {control.attributes.get("name", "") for control in form(client).all()}
 
     assert {one.name for one in fieldset(RECIPE, {}).all_inputs()} - names == set()
 
 
-def test_every_knob_has_its_help(client: TestClient) -> None:
+def test_every_setting_has_help_text(client: TestClient) -> None:
     page = form(client)
 
     helps = {
@@ -66,7 +66,7 @@ def test_every_knob_has_its_help(client: TestClient) -> None:
     [one for one in METHODS["sft"].presets if not one.is_study],
     ids=lambda preset: preset.name,
 )
-def test_each_preset_is_ready_to_start(client: TestClient, engine: Engine, preset: Preset) -> None:
+def test_each_preset_can_be_submitted(client: TestClient, engine: Engine, preset: Preset) -> None:
     page = form(client, f"?preset={preset.name}")
     client.post("/new", data=dict(form_fields(page)))
 
@@ -76,7 +76,7 @@ def test_each_preset_is_ready_to_start(client: TestClient, engine: Engine, prese
     assert made.precision in PRECISIONS
 
 
-def test_a_form_can_begin_with_another_run(client: TestClient, engine: Engine) -> None:
+def test_form_can_be_prefilled_from_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(
             db, "tone", optimisation={"learning_rate": 1e-5}, adapter={"kind": "lora", "r": 4}
@@ -88,13 +88,13 @@ def test_a_form_can_begin_with_another_run(client: TestClient, engine: Engine) -
     ] == ["tone 2", "1e-05", "4"]
 
 
-def test_a_source_that_is_not_there_is_told(client: TestClient) -> None:
+def test_unknown_source_returns_404(client: TestClient) -> None:
     answers = [client.get(f"/new?from={source}") for source in ("run:9", "moon:1", "run:x")]
 
     assert [answer.status_code for answer in answers] == [404, 404, 404]
 
 
-def test_each_precision_explains_itself(client: TestClient) -> None:
+def test_each_precision_shows_its_bit_layout(client: TestClient) -> None:
     page = form(client)
 
     drawings = [drawing.attributes["aria-label"] for drawing in page.all("svg", role="img")]
@@ -106,13 +106,13 @@ def test_each_precision_explains_itself(client: TestClient) -> None:
     ]
 
 
-def test_the_precisions_are_those_of_the_table(client: TestClient) -> None:
+def test_form_lists_all_precisions(client: TestClient) -> None:
     radios = form(client).all("input", type="radio", name="precision")
 
     assert [radio.attributes["value"] for radio in radios] == ["auto", *PRECISIONS]
 
 
-def test_a_bad_knob_comes_back_beside_its_field(client: TestClient) -> None:
+def test_invalid_setting_shows_error_at_field(client: TestClient) -> None:
     data = filled(client, optimisation__learning_rate="-1")
     answer = client.post("/new", data=data)
 
@@ -124,7 +124,7 @@ def test_a_bad_knob_comes_back_beside_its_field(client: TestClient) -> None:
     ) == (422, "-1", "Must be more than 0 and at most 1.")
 
 
-def test_a_refused_form_keeps_all_that_was_typed(client: TestClient) -> None:
+def test_rejected_form_keeps_input(client: TestClient) -> None:
     data = filled(
         client, optimisation__learning_rate="x", name="mine", notes="why", precision="fp32"
     )
@@ -133,7 +133,7 @@ def test_a_refused_form_keeps_all_that_was_typed(client: TestClient) -> None:
     assert dict(form_fields(page)) == data
 
 
-def test_problems_are_summed_up_with_ways_to_them(client: TestClient) -> None:
+def test_error_summary_links_to_fields(client: TestClient) -> None:
     data = filled(client, optimisation__learning_rate="-1", data__max_length="1")
     links = parse_page(client.post("/new", data=data).text).one(id="problems").all("a")
 
@@ -143,13 +143,13 @@ def test_problems_are_summed_up_with_ways_to_them(client: TestClient) -> None:
     ]
 
 
-def test_a_model_nobody_knows_is_told_beside_its_field(client: TestClient) -> None:
+def test_unknown_model_shows_error_at_field(client: TestClient) -> None:
     page = parse_page(client.post("/new", data=filled(client, base_model="startr")).text)
 
     assert field_error(page, "base_model").startswith("There is no model named startr.")
 
 
-def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine) -> None:
+def test_rejected_form_creates_nothing(client: TestClient, engine: Engine) -> None:
     client.post("/new", data=filled(client, base_model="startr"))
     client.post("/new", data=filled(client, name=" "))
 
@@ -157,19 +157,19 @@ def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine
         assert (list(experiments.newest(db, limit=9)), runs.count(db, runs.RunFilter())) == ([], 0)
 
 
-def test_a_name_is_needed(client: TestClient) -> None:
+def test_name_is_required(client: TestClient) -> None:
     page = parse_page(client.post("/new", data=filled(client, name="")).text)
 
     assert field_error(page, "name").startswith("Enter a name.")
 
 
-def test_fields_of_the_other_adapter_do_no_harm(client: TestClient, engine: Engine) -> None:
+def test_fields_of_unselected_adapter_are_ignored(client: TestClient, engine: Engine) -> None:
     client.post("/new", data=filled(client, adapter__kind="full", adapter__r="nonsense"))
 
     assert only_run(engine).recipe.adapter.kind == "full"
 
 
-def test_an_experiment_lists_its_runs(client: TestClient, engine: Engine) -> None:
+def test_experiment_lists_its_runs(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_run(db, "tone")
         runs.submit(db, experiments.get(db, run.experiment_id))
@@ -183,7 +183,7 @@ def test_an_experiment_lists_its_runs(client: TestClient, engine: Engine) -> Non
     )
 
 
-def test_an_experiment_runs_again_with_another_seed(client: TestClient, engine: Engine) -> None:
+def test_experiment_can_be_rerun_with_another_seed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -193,7 +193,7 @@ def test_an_experiment_runs_again_with_another_seed(client: TestClient, engine: 
     assert (recipe.precision, recipe.optimisation.seed) == ("fp32", 7)
 
 
-def test_an_experiment_can_be_edited(client: TestClient, engine: Engine) -> None:
+def test_experiment_can_be_edited(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -203,7 +203,7 @@ def test_an_experiment_can_be_edited(client: TestClient, engine: Engine) -> None
     assert (changed.name, changed.tags, changed.notes) == ("new", ["a", "b"], "why")
 
 
-def test_an_experiment_with_runs_cannot_be_deleted(client: TestClient, engine: Engine) -> None:
+def test_experiment_with_runs_cannot_be_deleted(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 

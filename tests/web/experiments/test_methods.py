@@ -31,7 +31,7 @@ def chosen(form: Node) -> list[str]:
     return [one.one("strong").text for one in pressed]
 
 
-def test_a_method_is_chosen_by_its_purpose(client: TestClient) -> None:
+def test_method_is_chosen_by_purpose(client: TestClient) -> None:
     form = form_of(client)
 
     purposes = [
@@ -42,7 +42,7 @@ def test_a_method_is_chosen_by_its_purpose(client: TestClient) -> None:
     assert chosen(form_of(client, "?method=cpt")) == ["Learn from text", "Balanced LoRA"]
 
 
-def test_another_method_keeps_the_model_and_the_notes(client: TestClient) -> None:
+def test_changing_method_keeps_model_and_notes(client: TestClient) -> None:
     data = dict(form_fields(form_of(client))) | {"notes": "why", "precision": "fp32"}
     answer = client.post("/new/draft", data=data | {"do": "method:cpt"})
     form = parse_page(answer.text).one(id="form")
@@ -73,14 +73,14 @@ def test_without_a_data_set_that_fits_none_is_chosen(client: TestClient) -> None
 
 
 @pytest.mark.usefixtures("texts")
-def test_data_sets_that_fit_come_first(client: TestClient) -> None:
+def test_compatible_datasets_are_listed_first(client: TestClient) -> None:
     labels = [one.text for one in form_of(client, "?method=cpt").one(id="dataset").all("option")]
 
     assert labels[0].startswith("notes (")
     assert "starter (does not fit: conversations)" in labels
 
 
-def test_a_data_set_says_what_it_can_teach(client: TestClient, texts: int) -> None:
+def test_text_dataset_offers_both_methods(client: TestClient, texts: int) -> None:
     page = parse_page(client.get(f"/datasets/{texts}").text)
 
     links = {one.text: one.attributes["href"] for one in page.all("a")}
@@ -88,7 +88,7 @@ def test_a_data_set_says_what_it_can_teach(client: TestClient, texts: int) -> No
     assert links["Learn from answers"] == f"/new?method=sft&from=dataset:{texts}"
 
 
-def test_training_on_texts_starts_with_the_method_for_texts(client: TestClient, texts: int) -> None:
+def test_text_dataset_preselects_continued_pretraining(client: TestClient, texts: int) -> None:
     assert field_value(form_of(client, f"?from=dataset:{texts}"), "method") == "cpt"
     assert field_value(form_of(client, f"?method=sft&from=dataset:{texts}"), "method") == "sft"
 
@@ -102,7 +102,7 @@ def submit(client: TestClient, **recipe: Any) -> Any:  # noqa: ANN401 -- JSON
 
 
 @pytest.mark.usefixtures("texts")
-def test_rest_takes_a_method_by_name_and_supervised_without(client: TestClient) -> None:
+def test_api_accepts_method_and_defaults_to_sft(client: TestClient) -> None:
     named = submit(client, method="cpt", dataset="notes").json()["recipe"]
     plain = submit(client, dataset="starter").json()["recipe"]
 
@@ -121,14 +121,14 @@ def test_rest_says_what_a_method_is_for_and_reads(client: TestClient) -> None:
     assert told == ("Learn from text", ["text"], "eval_loss")
 
 
-def test_a_wrong_value_is_named_without_its_method(client: TestClient) -> None:
+def test_error_path_omits_method(client: TestClient) -> None:
     answer = submit(client, method="cpt", dataset="notes", optimisation={"learning_rate": 2})
 
     (error,) = answer.json()["error"]["errors"]
     assert (answer.status_code, error["param"]) == (422, "recipe.optimisation.learning_rate")
 
 
-def test_rows_that_do_not_fit_are_refused_with_what_would(client: TestClient) -> None:
+def test_incompatible_dataset_is_rejected_with_hint(client: TestClient) -> None:
     answer = client.post("/api/v1/runs", json=submission(method="cpt", dataset="starter"))
 
     assert answer.status_code == 422
@@ -139,7 +139,7 @@ def test_rows_that_do_not_fit_are_refused_with_what_would(client: TestClient) ->
 
 
 @pytest.mark.usefixtures("texts")
-def test_an_adapter_has_no_embedding_rate(client: TestClient) -> None:
+def test_embedding_learning_rate_is_rejected_with_adapter(client: TestClient) -> None:
     rate = {"embedding_learning_rate": 1e-5}
     body = submission(method="cpt", dataset="notes", optimisation=rate)
     answer = client.post("/api/v1/runs", json=body)

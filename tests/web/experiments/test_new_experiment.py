@@ -42,7 +42,7 @@ def first_run(engine: Engine) -> Run:
         return runs.get(db, 1)
 
 
-def test_a_preset_keeps_the_data_and_the_name_of_ones_own(client: TestClient) -> None:
+def test_preset_keeps_chosen_dataset_and_name(client: TestClient) -> None:
     data = form(client) | {"dataset": "mine", "name": "a name", "notes": "why", RATE: "0.5"}
     page = drawn(client, "preset:lora", data).one(id="form")
 
@@ -50,26 +50,26 @@ def test_a_preset_keeps_the_data_and_the_name_of_ones_own(client: TestClient) ->
     assert kept == ["mine", "a name", "why", "0.0002", "lora"]
 
 
-def test_a_preset_names_what_was_not_named(client: TestClient) -> None:
+def test_preset_replaces_default_name(client: TestClient) -> None:
     page = drawn(client, "preset:full", form(client, "?preset=lora"))
 
     assert field_value(page.one(id="form"), "name") == "full-1"
 
 
-def test_a_setting_that_was_changed_is_marked(client: TestClient) -> None:
+def test_changed_setting_is_marked(client: TestClient) -> None:
     page = parse_page(client.get(f"/new?preset=lora&{RATE}=1e-3&optimisation.seed=42").text)
 
     marked = [one.one("label").text for one in page.all(class_="changed")]
     assert (marked, changed(page)) == (["Learning rate"], ["Learning rate"])
 
 
-def test_one_setting_is_taken_back(client: TestClient) -> None:
+def test_single_setting_can_be_reset(client: TestClient) -> None:
     data = form(client, "?preset=lora") | {RATE: "1", "optimisation.seed": "7"}
 
     assert changed(drawn(client, f"reset:{RATE}", data)) == ["Seed"]
 
 
-def test_a_kind_is_taken_back_with_its_settings(client: TestClient) -> None:
+def test_resetting_adapter_kind_resets_its_settings(client: TestClient) -> None:
     data = form(client, "?preset=full") | {"adapter.kind": "lora", "adapter.r": "4"}
 
     assert (
@@ -81,14 +81,14 @@ def test_a_kind_is_taken_back_with_its_settings(client: TestClient) -> None:
     )
 
 
-def test_all_settings_are_taken_back_but_not_the_name(client: TestClient) -> None:
+def test_resetting_all_settings_keeps_name(client: TestClient) -> None:
     data = form(client) | {RATE: "1", "precision": "fp32", "name": "mine"}
     page = drawn(client, "reset", data)
 
     assert (changed(page), field_value(page.one(id="form"), "name")) == ([], "mine")
 
 
-def test_how_many_are_not_default_is_told(client: TestClient) -> None:
+def test_number_of_changed_settings_is_shown(client: TestClient) -> None:
     page = parse_page(client.get("/new?preset=lora&optimisation.seed=7&data.max_length=64").text)
 
     assert page.one(id="unusual").text == "2 changed"
@@ -105,7 +105,7 @@ def test_how_many_are_not_default_is_told(client: TestClient) -> None:
         ({"preset": "study"}, "Next: choose precisions"),
     ],
 )
-def test_the_button_names_what_is_missing(
+def test_start_button_names_fields_to_fix(
     client: TestClient, changes: dict[str, str], says: str
 ) -> None:
     answer = client.post("/new/advice", data=form(client) | changes)
@@ -114,7 +114,7 @@ def test_the_button_names_what_is_missing(
     assert start.text == says
 
 
-def test_a_pasted_recipe_fills_the_form(client: TestClient) -> None:
+def test_pasted_recipe_fills_form(client: TestClient) -> None:
     text = yaml.dump(make_recipe(precision="auto", optimisation={"seed": 7}, **FULL))
     page = drawn(client, "paste", form(client, "?preset=lora") | {"paste": text, "name": "mine"})
 
@@ -125,7 +125,7 @@ def test_a_pasted_recipe_fills_the_form(client: TestClient) -> None:
     assert (shown, changed(page)) == (["mine", "full", "7", ""], ["Seed", "Adapter"])
 
 
-def test_a_recipe_that_does_not_fit_loses_nothing(client: TestClient) -> None:
+def test_invalid_pasted_recipe_keeps_text_and_values(client: TestClient) -> None:
     text = "optimisation: {learning_rate: fast, sped: 2}"
     page = drawn(client, "paste", form(client) | {"paste": text, "name": "mine"})
 
@@ -137,14 +137,14 @@ def test_a_recipe_that_does_not_fit_loses_nothing(client: TestClient) -> None:
     )
 
 
-def test_a_text_that_is_no_yaml_leaves_the_form(client: TestClient) -> None:
+def test_invalid_yaml_keeps_form(client: TestClient) -> None:
     page = drawn(client, "paste", form(client) | {"paste": "a: b: c", RATE: "0.25"})
 
     assert field_value(page.one(id="form"), RATE) == "0.25"
     assert field_error(page, "paste").startswith("Invalid YAML at line 1")
 
 
-def test_a_copy_says_what_it_was_made_from(client: TestClient, engine: Engine) -> None:
+def test_copied_experiment_shows_its_parent_and_changes(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "tone", optimisation={"learning_rate": 1e-5})
     client.post("/new", data=form(client, "?from=run:1&optimisation.seed=7"))
@@ -156,7 +156,7 @@ def test_a_copy_says_what_it_was_made_from(client: TestClient, engine: Engine) -
     assert [one.text for one in table.one("tbody").all("tr")] == ["Seed optimisation.seed 42 7"]
 
 
-def test_a_parent_that_is_gone_is_told(client: TestClient, engine: Engine) -> None:
+def test_deleted_parent_is_reported(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         experiments.create(db, "orphan", make_recipe(), parent="run:9")
 
@@ -166,7 +166,7 @@ def test_a_parent_that_is_gone_is_told(client: TestClient, engine: Engine) -> No
     )
 
 
-def test_a_study_leads_on_to_its_precisions(client: TestClient, engine: Engine) -> None:
+def test_study_preset_opens_precision_study_form(client: TestClient, engine: Engine) -> None:
     answer = client.post("/new", data=form(client, "?preset=study"))
 
     assert answer.url.path + "?" + answer.url.query.decode() == (
@@ -176,7 +176,7 @@ def test_a_study_leads_on_to_its_precisions(client: TestClient, engine: Engine) 
         assert runs.count(db, runs.RunFilter()) == 0
 
 
-def test_a_form_drawn_anew_can_be_loaded_again(client: TestClient) -> None:
+def test_reloading_draft_url_redirects_to_form(client: TestClient) -> None:
     assert client.get("/new/draft").url.path == "/new"
 
 
@@ -201,7 +201,7 @@ def pre_text(page: str, id_: str) -> str:
     return "".join(part for part in pre.parts if isinstance(part, str))
 
 
-def test_the_yaml_is_the_recipe_that_the_form_starts(
+def test_yaml_snippet_matches_recipe_of_form(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     file = tmp_path / "recipe.yaml"
@@ -212,7 +212,7 @@ def test_the_yaml_is_the_recipe_that_the_form_starts(
     assert written.model_copy(update={"precision": started.precision}) == started
 
 
-def test_the_curl_starts_the_run_that_the_form_starts(client: TestClient, engine: Engine) -> None:
+def test_curl_snippet_starts_same_run_as_form(client: TestClient, engine: Engine) -> None:
     command, _, rest = texts(client)["curl"].partition("<<'JSON'\n")
     body = rest.removesuffix("\nJSON\n")
     assert command.split()[2] == "http://testserver/api/v1/runs"
@@ -220,7 +220,7 @@ def test_the_curl_starts_the_run_that_the_form_starts(client: TestClient, engine
     same_again(client, engine, json.loads(body))
 
 
-def test_the_python_starts_the_run_that_the_form_starts(client: TestClient, engine: Engine) -> None:
+def test_python_snippet_starts_same_run_as_form(client: TestClient, engine: Engine) -> None:
     # All but the sending, which the browser's tests do on a studio that listens.
     program = texts(client)["python"].partition("with urlopen")[0] + "print(request.data.decode())"
     ran = subprocess.run(
@@ -230,7 +230,7 @@ def test_the_python_starts_the_run_that_the_form_starts(client: TestClient, engi
     same_again(client, engine, json.loads(ran.stdout))
 
 
-def test_openais_client_is_told_what_the_form_starts(client: TestClient, engine: Engine) -> None:
+def test_openai_snippet_starts_same_run_as_form(client: TestClient, engine: Engine) -> None:
     program = texts(client)["openai"]
     asked = next(
         node.value

@@ -56,7 +56,7 @@ def advised(client: TestClient, **changes: str) -> str:
     return answer.text.partition("<hx-partial")[0]
 
 
-def test_a_plan_says_what_will_be_loaded(client: TestClient, model: str) -> None:
+def test_plan_lists_formats_and_sizes(client: TestClient, model: str) -> None:
     plan = planned(client, base_model=model, precision="bf16", adapter={"kind": "full"})["plan"]
 
     assert plan == {
@@ -84,16 +84,14 @@ def test_a_plan_says_what_will_be_loaded(client: TestClient, model: str) -> None
     }
 
 
-def test_a_plan_of_a_quantised_model_says_what_stays_as_it_is(
-    client: TestClient, model: str
-) -> None:
+def test_plan_of_quantised_model_lists_unquantised_format(client: TestClient, model: str) -> None:
     adapter = {"kind": "lora", "base_dtype": "nf4"}
     plan = planned(client, base_model=model, precision="bf16", adapter=adapter)["plan"]
 
     assert (plan["weights"], plan["rest"], plan["compute"]) == ("nf4", "bfloat16", "bfloat16")
 
 
-def test_a_plan_says_what_stands_against_it(client: TestClient, overflowing: str) -> None:
+def test_plan_lists_refusals_with_repairs(client: TestClient, overflowing: str) -> None:
     told = planned(client, base_model=overflowing, precision="fp16", adapter={"kind": "full"})
 
     assert [(one["param"], one["repair"]) for one in told["refusals"]] == [
@@ -101,7 +99,7 @@ def test_a_plan_says_what_stands_against_it(client: TestClient, overflowing: str
     ]
 
 
-def test_a_plan_starts_nothing(client: TestClient, engine: Engine, model: str) -> None:
+def test_plan_starts_no_run(client: TestClient, engine: Engine, model: str) -> None:
     planned(client, base_model=model)
 
     with read_session(engine) as db:
@@ -115,21 +113,19 @@ def test_a_plan_starts_nothing(client: TestClient, engine: Engine, model: str) -
         ({"base_model": "starter", "precision": "fp7"}, "recipe.precision"),
     ],
 )
-def test_a_plan_of_nonsense_is_refused(
-    client: TestClient, recipe: dict[str, str], param: str
-) -> None:
+def test_invalid_plan_is_rejected(client: TestClient, recipe: dict[str, str], param: str) -> None:
     answer = client.post("/api/v1/plan", json={"recipe": {"dataset": "starter"} | recipe})
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
 
 
-def test_one_precision_is_recommended(client: TestClient, model: str) -> None:
+def test_exactly_one_precision_is_recommended(client: TestClient, model: str) -> None:
     modes = client.get("/api/v1/precisions", params={"model": model}).json()["data"]
 
     assert [mode["recommended"] for mode in modes].count(True) == 1
 
 
-def test_each_precision_tells_what_it_does_to_a_model(client: TestClient, model: str) -> None:
+def test_precisions_include_warnings_for_model(client: TestClient, model: str) -> None:
     modes = client.get("/api/v1/precisions", params={"model": model}).json()["data"]
 
     warned = {mode["name"]: mode["warnings"] for mode in modes if mode["warnings"]}
@@ -137,7 +133,9 @@ def test_each_precision_tells_what_it_does_to_a_model(client: TestClient, model:
     assert {text for texts in warned.values() for text in texts} == {ROUNDED}
 
 
-def test_each_precision_tells_why_not_with_a_model(client: TestClient, overflowing: str) -> None:
+def test_unavailable_precisions_include_reason_for_model(
+    client: TestClient, overflowing: str
+) -> None:
     modes = client.get("/api/v1/precisions", params={"model": overflowing}).json()["data"]
     reasons = {mode["name"]: mode["reason"] for mode in modes if mode["available"] is False}
 
@@ -146,23 +144,23 @@ def test_each_precision_tells_why_not_with_a_model(client: TestClient, overflowi
     )
 
 
-def test_precisions_without_a_model_speak_of_none(client: TestClient) -> None:
+def test_precisions_without_model_have_no_warnings(client: TestClient) -> None:
     modes = client.get("/api/v1/precisions").json()["data"]
 
     assert [mode["warnings"] for mode in modes if mode["warnings"]] == []
 
 
-def test_precisions_of_an_unknown_method_are_not_found(client: TestClient) -> None:
+def test_precisions_of_unknown_method_return_404(client: TestClient) -> None:
     assert client.get("/api/v1/precisions?method=magic").status_code == 404
 
 
-def test_the_form_opens_with_advice(client: TestClient) -> None:
+def test_form_shows_recommendation(client: TestClient) -> None:
     page = parse_page(client.get("/new").text)
 
     assert page.one(id="advice").one("strong").text == "Recommended"
 
 
-def test_the_form_tells_of_weights_that_would_not_move(client: TestClient, model: str) -> None:
+def test_form_warns_about_weights_that_would_not_change(client: TestClient, model: str) -> None:
     said = parse_page(advised(client, base_model=model, precision="bf16_pure")).all(
         class_="caution"
     )
@@ -176,7 +174,7 @@ def test_the_form_tells_of_weights_that_would_not_move(client: TestClient, model
     ]
 
 
-def test_a_refusal_comes_with_a_button_that_mends_it(client: TestClient, overflowing: str) -> None:
+def test_rejected_precision_offers_repair_button(client: TestClient, overflowing: str) -> None:
     page = parse_page(advised(client, base_model=overflowing, precision="fp16"))
 
     button = page.one("button")
@@ -186,13 +184,13 @@ def test_a_refusal_comes_with_a_button_that_mends_it(client: TestClient, overflo
     )
 
 
-def test_a_form_half_filled_in_waits_for_the_rest(client: TestClient) -> None:
+def test_advice_waits_for_valid_fields(client: TestClient) -> None:
     said = parse_page(advised(client, optimisation__learning_rate="x")).text
 
     assert said == "Recommendations appear once every field is valid."
 
 
-def test_a_model_that_is_not_there_is_told_in_its_place(client: TestClient) -> None:
+def test_advice_names_unknown_model(client: TestClient) -> None:
     said = parse_page(advised(client, base_model="startr")).text
 
     assert said == (
@@ -201,7 +199,7 @@ def test_a_model_that_is_not_there_is_told_in_its_place(client: TestClient) -> N
     )
 
 
-def test_what_is_refused_there_is_refused_at_start(client: TestClient, overflowing: str) -> None:
+def test_rejected_plan_is_also_rejected_at_start(client: TestClient, overflowing: str) -> None:
     data = filled(client, base_model=overflowing, precision="fp16")
     answer = client.post("/new", data=data)
 
@@ -214,7 +212,7 @@ def test_what_is_refused_there_is_refused_at_start(client: TestClient, overflowi
     )
 
 
-def test_the_form_names_quantised_formats_in_words(client: TestClient) -> None:
+def test_form_labels_quantised_formats(client: TestClient) -> None:
     choice = parse_page(client.get("/new").text).one(id="adapter-base_dtype")
 
     assert {one.attributes["value"]: one.text for one in choice.all("option")} == {
@@ -253,7 +251,7 @@ def decoder(tmp_path: Path) -> str:
     return str(safetensors_folders.write_empty(tmp_path / "decoder", layers | tables, **config))
 
 
-def test_a_plan_estimates_memory_by_part(client: TestClient, decoder: str) -> None:
+def test_plan_estimates_memory_by_part(client: TestClient, decoder: str) -> None:
     asked = {"base_model": decoder, "precision": "fp32", "adapter": {"kind": "full"}}
     answer = client.post("/api/v1/plan", json={"recipe": {"dataset": "starter"} | asked})
 
@@ -263,7 +261,7 @@ def test_a_plan_estimates_memory_by_part(client: TestClient, decoder: str) -> No
     assert memory["length"] == 1024
 
 
-def test_a_plan_of_a_model_nobody_counted_estimates_nothing(client: TestClient, model: str) -> None:
+def test_plan_of_unmeasured_model_has_no_memory_estimate(client: TestClient, model: str) -> None:
     answer = client.post(
         "/api/v1/plan", json={"recipe": {"dataset": "starter", "base_model": model}}
     )
@@ -271,7 +269,7 @@ def test_a_plan_of_a_model_nobody_counted_estimates_nothing(client: TestClient, 
     assert answer.json()["memory"] is None
 
 
-def test_the_form_shows_the_estimate(client: TestClient, decoder: str) -> None:
+def test_form_shows_memory_estimate(client: TestClient, decoder: str) -> None:
     page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     parts = page.one(class_="memory").all("dt")

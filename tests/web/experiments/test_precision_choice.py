@@ -41,7 +41,7 @@ def drawn(client: TestClient, do: str, data: dict[str, str]) -> Node:
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("recipe", [LEFT_OUT, LEFT_OUT | {"precision": "auto"}])
-def test_a_run_answers_with_the_precision_chosen_and_why(
+def test_run_reports_recommended_precision_and_reason(
     client: TestClient, recipe: dict[str, str]
 ) -> None:
     run = sent(client, "/api/v1/runs", name="a try", recipe=recipe)
@@ -55,14 +55,14 @@ def test_a_run_answers_with_the_precision_chosen_and_why(
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_precision_that_was_named_is_the_users(client: TestClient) -> None:
+def test_named_precision_is_recorded_as_chosen_by_user(client: TestClient) -> None:
     run = sent(client, "/api/v1/runs", name="a try", recipe=LEFT_OUT | {"precision": "bf16"})
 
     assert run["precision"] == {"name": "bf16", "chosen_by": "user", "reason": ""}
 
 
 @pytest.mark.usefixtures("plain")
-def test_every_door_takes_the_recommended_precision(client: TestClient) -> None:
+def test_every_endpoint_uses_recommended_precision(client: TestClient) -> None:
     made = sent(client, "/api/v1/experiments", name="a try", recipe=LEFT_OUT)
     plan = sent(client, "/api/v1/plan", recipe=LEFT_OUT)
     sent(client, "/api/v1/estimate", recipe=LEFT_OUT)
@@ -78,7 +78,7 @@ def test_every_door_takes_the_recommended_precision(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_job_of_openais_kind_takes_the_recommended_precision(client: TestClient) -> None:
+def test_openai_job_defaults_to_recommended_precision(client: TestClient) -> None:
     rows = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     client.post("/v1/files", files={"file": ("a.jsonl", rows)}, data={"purpose": "fine-tune"})
     left, named = (
@@ -96,7 +96,7 @@ def test_a_job_of_openais_kind_takes_the_recommended_precision(client: TestClien
     ("machine", "title"),
     [("plain", "float32"), ("amx", "bfloat16 mixed"), ("t4", "float16 mixed")],
 )
-def test_every_preset_opens_with_what_is_recommended(
+def test_every_preset_shows_recommended_precision(
     client: TestClient, engine: Engine, preset: str, machine: str, title: str
 ) -> None:
     with unit_of_work(engine) as db:
@@ -108,7 +108,7 @@ def test_every_preset_opens_with_what_is_recommended(
 
 
 @pytest.mark.usefixtures("plain")
-def test_the_recommendation_follows_the_form(client: TestClient, engine: Engine) -> None:
+def test_advice_response_updates_recommended_precision(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         connect_worker(db, "t4")
     answer = client.post("/new/advice", data=form(client))
@@ -119,7 +119,7 @@ def test_the_recommendation_follows_the_form(client: TestClient, engine: Engine)
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("do", ["preset:lora", "preset:full", "paste"])
-def test_a_choice_of_ones_own_survives(client: TestClient, do: str) -> None:
+def test_chosen_precision_survives_preset_and_paste(client: TestClient, do: str) -> None:
     lines = yaml.dump(make_recipe(optimisation={"seed": 7})).splitlines()
     without = "\n".join(line for line in lines if not line.startswith("precision"))
     data = form(client) | {"precision": "bf16_kahan", "adapter.kind": "full", "paste": without}
@@ -128,7 +128,7 @@ def test_a_choice_of_ones_own_survives(client: TestClient, do: str) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_pasted_precision_is_a_choice_of_ones_own(client: TestClient) -> None:
+def test_pasted_precision_is_selected(client: TestClient) -> None:
     text = yaml.dump(make_recipe(precision="bf16"))
 
     assert (
@@ -137,7 +137,7 @@ def test_a_pasted_precision_is_a_choice_of_ones_own(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_copy_of_a_run_keeps_its_precision(client: TestClient, engine: Engine) -> None:
+def test_copied_run_keeps_resolved_precision(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, precision="auto")
         connect_worker(db, "t4")
@@ -147,7 +147,7 @@ def test_a_copy_of_a_run_keeps_its_precision(client: TestClient, engine: Engine)
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize(("precision", "words"), [("auto", "automatically"), ("bf16", "by you")])
-def test_the_page_of_a_run_says_who_chose(
+def test_run_page_shows_who_chose_precision(
     client: TestClient, engine: Engine, precision: str, words: str
 ) -> None:
     with unit_of_work(engine) as db:
@@ -157,7 +157,7 @@ def test_the_page_of_a_run_says_who_chose(
 
 
 @pytest.mark.usefixtures("plain")
-def test_the_manifest_says_who_chose(client: TestClient, engine: Engine) -> None:
+def test_manifest_records_who_chose_precision(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, precision="auto")
     found = client.get("/api/v1/runs/1/manifest").json()["precision"]

@@ -27,14 +27,14 @@ def offered(part: Node) -> list[str]:
     return [radio.attributes["value"] for radio in part.all("input", name="precision")]
 
 
-def test_the_common_precisions_stand_before_the_others(client: TestClient) -> None:
+def test_common_precisions_are_listed_first(client: TestClient) -> None:
     page = form(client.get("/new").text)
 
     assert offered(page.one(id="precision")) == COMMON
     assert offered(others(page)) == OTHERS
 
 
-def test_the_others_are_out_of_sight_until_one_is_chosen(client: TestClient) -> None:
+def test_other_precisions_are_collapsed_until_one_is_chosen(client: TestClient) -> None:
     page = form(client.get("/new").text)
     data = dict(form_fields(page)) | {"precision": "bf16_kahan", "name": ""}
     again = form(client.post("/new", data=data).text)
@@ -42,7 +42,7 @@ def test_the_others_are_out_of_sight_until_one_is_chosen(client: TestClient) -> 
     assert ["open" in others(part).attributes for part in (page, again)] == [False, True]
 
 
-def test_knobs_that_exclude_each_other_come_back_in_words(client: TestClient) -> None:
+def test_conflicting_settings_show_error_at_field(client: TestClient) -> None:
     data = dict(form_fields(form(client.get("/new?preset=lora").text)))
     answer = client.post("/new", data=data | {"precision": "bf16_kahan"})
 
@@ -53,9 +53,7 @@ def test_knobs_that_exclude_each_other_come_back_in_words(client: TestClient) ->
     )
 
 
-def test_an_adapter_run_is_not_repeated_in_narrow_weights(
-    client: TestClient, engine: Engine
-) -> None:
+def test_adapter_run_cannot_be_repeated_in_pure_bf16(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, adapter={"kind": "lora"})
 
@@ -67,7 +65,7 @@ def test_an_adapter_run_is_not_repeated_in_narrow_weights(
     )
 
 
-def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) -> None:
+def test_run_page_compares_planned_and_actual_formats(client: TestClient, engine: Engine) -> None:
     plan = {"weights": "bfloat16", "matmul": "bfloat16", "master": "float32"}
     audit = {**plan, "matmul": "float32", "formats": {"Linear": "bfloat16"}}
     told = {"weights": "bfloat16", "plan": plan, "audit": audit}
@@ -86,7 +84,7 @@ def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) ->
     ]
 
 
-def test_the_interface_tells_what_gpus_would_exchange(client: TestClient) -> None:
+def test_api_lists_float8_formats(client: TestClient) -> None:
     modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
 
     names = ("matmul", "matmul_of_gradients", "param_dtype", "reduce_dtype", "package")
@@ -99,14 +97,14 @@ def test_the_interface_tells_what_gpus_would_exchange(client: TestClient) -> Non
     }
 
 
-def test_the_table_of_this_machine_has_what_gpus_would_exchange(client: TestClient) -> None:
+def test_settings_table_lists_float8_formats(client: TestClient) -> None:
     rows = parse_page(client.get("/settings").text).all("tr")
     (found,) = [row for row in rows if row.all("th") and row.all("th")[0].text == "float8 mixed"]
 
     assert [cell.text for cell in found.all("td")[-2:]] == ["bfloat16", "float32"]
 
 
-def test_the_interface_tells_each_row(client: TestClient) -> None:
+def test_api_describes_each_precision(client: TestClient) -> None:
     modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
 
     dual = modes["bf16_dual"]

@@ -59,7 +59,7 @@ def checked(page: Node) -> list[str]:
     return [box.attributes["value"] for box in boxes if "checked" in box.attributes]
 
 
-def test_what_runs_here_without_a_caution_is_chosen_and_never_the_reference_alone(
+def test_precisions_without_warnings_are_preselected(
     client: TestClient, engine: Engine, experiment: int
 ) -> None:
     page = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text)
@@ -74,7 +74,7 @@ def test_what_runs_here_without_a_caution_is_chosen_and_never_the_reference_alon
     assert checked(page) == (sound if len(sound) > 1 else ["bf16", "fp32"])
 
 
-def test_what_is_not_chosen_says_why(client: TestClient, experiment: int) -> None:
+def test_unselected_precisions_show_reason(client: TestClient, experiment: int) -> None:
     page = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text)
 
     for choice in page.all("label", class_="choice"):
@@ -83,7 +83,7 @@ def test_what_is_not_chosen_says_why(client: TestClient, experiment: int) -> Non
         assert "checked" in box.attributes or reasons
 
 
-def test_one_click_queues_every_mode_with_three_seeds(
+def test_default_form_queues_every_precision_with_three_seeds(
     client: TestClient, engine: Engine, experiment: int
 ) -> None:
     form = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text).one(id="form")
@@ -104,7 +104,7 @@ def fields(form: Node, **changes: str) -> dict[str, list[str] | str]:
 @pytest.mark.parametrize(
     ("name", "value"), [("seeds", "0"), ("seeds", "x"), ("seeds", "99"), ("max_steps", "-1")]
 )
-def test_a_refused_form_keeps_what_was_typed_and_says_why(
+def test_rejected_form_keeps_input_and_shows_errors(
     client: TestClient, experiment: int, name: str, value: str
 ) -> None:
     form = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text).one(id="form")
@@ -115,7 +115,7 @@ def test_a_refused_form_keeps_what_was_typed_and_says_why(
     assert field_error(page, name) != ""
 
 
-def test_a_study_of_a_run_has_the_runs_own_recipe(
+def test_study_of_run_uses_recipe_of_run(
     client: TestClient, engine: Engine, experiment: int
 ) -> None:
     with unit_of_work(engine) as db:
@@ -129,11 +129,11 @@ def test_a_study_of_a_run_has_the_runs_own_recipe(
 
 
 @pytest.mark.parametrize("source", ["", "moon:1", "run:9", "experiment:x"])
-def test_a_source_that_is_not_there_is_told(client: TestClient, source: str) -> None:
+def test_unknown_source_returns_404(client: TestClient, source: str) -> None:
     assert client.get(f"{FORM}?from={source}").status_code == 404
 
 
-def test_the_report_tells_each_mode_and_keeps_nan(client: TestClient, study: int) -> None:
+def test_report_lists_each_precision_and_keeps_nan(client: TestClient, study: int) -> None:
     page = parse_page(client.get(f"/reports/precision/{study}").text)
 
     rows = page.one("div", **{"aria-label": "Results by precision"}).one("tbody").all("tr")
@@ -143,14 +143,14 @@ def test_the_report_tells_each_mode_and_keeps_nan(client: TestClient, study: int
     )
 
 
-def test_answers_are_told_as_text(client: TestClient, study: int) -> None:
+def test_sample_answers_are_escaped(client: TestClient, study: int) -> None:
     page = parse_page(client.get(f"/reports/precision/{study}").text)
 
     table = page.one("div", **{"aria-label": "Answers next to those of the reference"})
     assert (table.one("ins").text, table.one("del").text) == ("<b>no</b>", "yes")
 
 
-def test_a_study_that_just_began_says_so_far(client: TestClient, experiment: int) -> None:
+def test_new_study_reports_no_results_yet(client: TestClient, experiment: int) -> None:
     client.post(FORM, data={"from": f"experiment:{experiment}", "modes": ["bf16"], "seeds": "2"})
 
     page = parse_page(client.get("/reports/precision/1").text)
@@ -169,7 +169,7 @@ def test_a_study_that_just_began_says_so_far(client: TestClient, experiment: int
         ("json", "application/json", '{\n "id":'),
     ],
 )
-def test_the_report_can_be_taken_along(
+def test_report_can_be_downloaded(
     client: TestClient, study: int, kind: str, media: str, start: str
 ) -> None:
     answer = client.get(f"/reports/precision/{study}?format={kind}")
@@ -179,13 +179,13 @@ def test_the_report_can_be_taken_along(
     assert answer.text.startswith(start)
 
 
-def test_the_list_leads_to_the_report(client: TestClient, study: int) -> None:
+def test_study_list_links_to_report(client: TestClient, study: int) -> None:
     page = parse_page(client.get("/reports/precision").text)
 
     assert page.one("tbody").one("a").attributes["href"] == f"/reports/precision/{study}"
 
 
-def test_a_deleted_study_leads_back_to_its_experiment(
+def test_deleting_study_redirects_to_experiment(
     client: TestClient, study: int, experiment: int
 ) -> None:
     answer = client.post(f"/reports/precision/{study}/delete")
@@ -194,14 +194,14 @@ def test_a_deleted_study_leads_back_to_its_experiment(
     assert client.get(f"/reports/precision/{study}").status_code == 404
 
 
-def test_an_experiment_and_a_run_lead_to_their_study(client: TestClient, study: int) -> None:
+def test_experiment_and_run_pages_link_to_study(client: TestClient, study: int) -> None:
     pages = [parse_page(client.get(path).text) for path in ("/experiments/1", "/runs/1")]
 
     links = [page.one("a", href=f"/reports/precision/{study}").text for page in pages]
     assert links == ["Study 1", "Study 1"]
 
 
-def test_a_program_queues_a_study(client: TestClient, experiment: int) -> None:
+def test_api_creates_study(client: TestClient, experiment: int) -> None:
     body = {"modes": ["fp32", "bf16"], "seeds": 2, "max_steps": 5}
     made = client.post(f"/api/v1/experiments/{experiment}/studies", json=body)
 
@@ -227,20 +227,20 @@ def test_a_program_queues_a_study(client: TestClient, experiment: int) -> None:
         {"modes": ["fp32", "bf16"], "steps": 5},
     ],
 )
-def test_a_program_is_told_what_is_no_study(
+def test_invalid_study_is_rejected_by_api(
     client: TestClient, experiment: int, body: dict[str, object]
 ) -> None:
     assert client.post(f"/api/v1/experiments/{experiment}/studies", json=body).status_code == 422
 
 
-def test_the_report_as_json_keeps_what_is_no_number(client: TestClient, study: int) -> None:
+def test_json_report_keeps_non_finite_values(client: TestClient, study: int) -> None:
     report = client.get(f"/api/v1/studies/{study}").json()
 
     assert [one["precision"] for one in report["findings"]] == ["fp32", "bf16"]
     assert report["curves"]["loss"]["series"]["bf16"]["non_finite"] == [1]
 
 
-def test_a_program_deletes_a_study_and_keeps_its_runs(client: TestClient, study: int) -> None:
+def test_api_deletes_study_and_keeps_runs(client: TestClient, study: int) -> None:
     answer = client.delete(f"/api/v1/studies/{study}")
 
     assert answer.status_code == 204
@@ -250,7 +250,7 @@ def test_a_program_deletes_a_study_and_keeps_its_runs(client: TestClient, study:
     ]
 
 
-def test_what_befell_the_numbers_is_told_step_by_step(client: TestClient, study: int) -> None:
+def test_numeric_events_are_listed_by_step(client: TestClient, study: int) -> None:
     page = parse_page(client.get(f"/reports/precision/{study}").text)
     report = client.get(f"/api/v1/studies/{study}").json()
 
@@ -265,7 +265,7 @@ def test_what_befell_the_numbers_is_told_step_by_step(client: TestClient, study:
     )
 
 
-def test_memory_nobody_can_estimate_is_said_to_be_unknown(client: TestClient, study: int) -> None:
+def test_unknown_memory_estimate_is_reported(client: TestClient, study: int) -> None:
     report = client.get(f"/api/v1/studies/{study}").json()
 
     assert [one["memory_estimate"] for one in report["findings"]] == [None, None]

@@ -65,7 +65,7 @@ def swept(client: TestClient, engine: Engine) -> Node:
     return parse_page(client.get("/sweeps/1").text)
 
 
-def test_the_form_begins_a_sweep(client: TestClient, engine: Engine) -> None:
+def test_form_creates_sweep(client: TestClient, engine: Engine) -> None:
     data = fields(client, space__optimisation__learning_rate="1e-4, 1e-3")
     data["space.precision"] = ["bf16", "fp32"]
     answer = client.post("/sweeps/new", data=data)
@@ -85,7 +85,7 @@ def test_the_form_begins_a_sweep(client: TestClient, engine: Engine) -> None:
         ({"space__adapter__r": "4, 8", "strategy": "tpe", "count": "9"}, "count"),
     ],
 )
-def test_a_refused_form_keeps_what_was_typed_and_says_why(
+def test_rejected_form_keeps_input_and_shows_errors(
     client: TestClient, changes: dict[str, str], field: str
 ) -> None:
     answer = client.post("/sweeps/new", data=fields(client, **changes))
@@ -97,7 +97,7 @@ def test_a_refused_form_keeps_what_was_typed_and_says_why(
     assert page.one(id="problems").one("a").attributes["href"] == f"#{field}"
 
 
-def test_the_form_tells_what_it_comes_to(client: TestClient, engine: Engine) -> None:
+def test_form_shows_run_count_and_estimated_time(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         end(db, runs.submit(db, experiments.get(db, 1)), 1.0)
     data = fields(client, space__adapter__r="4, 8, 16", parallel="1")
@@ -107,7 +107,7 @@ def test_the_form_tells_what_it_comes_to(client: TestClient, engine: Engine) -> 
     assert "one at a time" in told
 
 
-def test_the_form_names_what_cannot_run(client: TestClient) -> None:
+def test_form_lists_invalid_combinations(client: TestClient) -> None:
     data = fields(client, space__dataset="starter, moon", space__adapter__r="4, 8")
 
     told = parse_page(client.post("/sweeps/new/prospect", data=data).text).text
@@ -115,13 +115,13 @@ def test_the_form_names_what_cannot_run(client: TestClient) -> None:
     assert "2 of 4 combinations cannot run here and are left out, such as dataset=moon r=4" in told
 
 
-def test_an_empty_form_says_what_is_missing(client: TestClient) -> None:
+def test_empty_form_asks_for_values(client: TestClient) -> None:
     told = parse_page(client.post("/sweeps/new/prospect", data=fields(client)).text).text
 
     assert told.endswith("No setting varies yet. Give a setting several values or a range.")
 
 
-def test_every_knob_of_the_recipe_can_be_varied(client: TestClient) -> None:
+def test_every_recipe_setting_can_be_swept(client: TestClient) -> None:
     form = parse_page(client.get("/sweeps/new?experiment=1").text).one(id="form")
     new = parse_page(client.get("/new?from=experiment:1").text).one(id="form")
 
@@ -130,7 +130,7 @@ def test_every_knob_of_the_recipe_can_be_varied(client: TestClient) -> None:
     assert missing == {"method", "preset", "name", "notes", "from", "view", "paste"}
 
 
-def test_kinds_of_a_section_are_varied_with_their_own_settings(client: TestClient) -> None:
+def test_adapter_kinds_are_swept_with_own_settings(client: TestClient) -> None:
     data = fields(client, space__adapter__r="4, 8")
     data["space.adapter.kind"] = ["lora", "full"]
     client.post("/sweeps/new", data=data)
@@ -140,11 +140,13 @@ def test_kinds_of_a_section_are_varied_with_their_own_settings(client: TestClien
 
 
 @pytest.mark.parametrize("source", ["", "moon:1", "run:9", "experiment:x"])
-def test_a_source_that_is_not_there_is_told(client: TestClient, source: str) -> None:
+def test_unknown_source_returns_404(client: TestClient, source: str) -> None:
     assert client.get(f"/sweeps/new?from={source}").status_code == 404
 
 
-def test_a_form_of_an_experiment_becomes_one_to_vary(client: TestClient, engine: Engine) -> None:
+def test_experiment_form_opens_sweep_form_without_starting_run(
+    client: TestClient, engine: Engine
+) -> None:
     form = parse_page(client.get("/new").text).one(id="form")
     data = {
         name: [v for key, v in form_fields(form) if key == name] for name, _v in form_fields(form)
@@ -156,7 +158,7 @@ def test_a_form_of_an_experiment_becomes_one_to_vary(client: TestClient, engine:
     assert (answer.url.path, answer.url.query) == ("/sweeps/new", b"from=experiment:2")
 
 
-def test_the_page_marks_the_best_and_leads_on(swept: Node) -> None:
+def test_page_marks_best_run_and_offers_its_settings(swept: Node) -> None:
     table = swept.one("div", **{"aria-label": "Runs of this sweep"}).one("tbody")
     best = [row.one("th").text for row in table.all("tr", class_="pinned")]
 
@@ -168,7 +170,7 @@ def test_the_page_marks_the_best_and_leads_on(swept: Node) -> None:
     assert "4 of 4 runs ended" in swept.text
 
 
-def test_the_page_draws_the_metric_over_each_knob(swept: Node) -> None:
+def test_page_plots_metric_against_each_setting(swept: Node) -> None:
     drawn = swept.all("svg", role="img")
 
     assert [one.attributes["aria-label"] for one in drawn] == [
@@ -178,7 +180,7 @@ def test_the_page_draws_the_metric_over_each_knob(swept: Node) -> None:
     assert [len(one.all("circle")) for one in drawn] == [4, 4]
 
 
-def test_a_sweep_that_just_began_says_so(client: TestClient) -> None:
+def test_new_sweep_reports_no_runs_yet(client: TestClient) -> None:
     client.post("/api/v1/sweeps", json=NEW).raise_for_status()
 
     told = parse_page(client.get("/sweeps/1").text).text
@@ -187,13 +189,13 @@ def test_a_sweep_that_just_began_says_so(client: TestClient) -> None:
     assert "0 of 4" in parse_page(client.get("/sweeps").text).text
 
 
-def test_no_sweeps_are_told_with_a_way_on(client: TestClient) -> None:
+def test_sweep_list_shows_empty_state(client: TestClient) -> None:
     page = parse_page(client.get("/sweeps").text)
 
     assert page.one(class_="empty").one("h2").text == "No sweeps yet"
 
 
-def test_the_page_pauses_resumes_stops_and_deletes(client: TestClient, engine: Engine) -> None:
+def test_page_pauses_resumes_stops_and_deletes_sweep(client: TestClient, engine: Engine) -> None:
     client.post("/api/v1/sweeps", json=NEW).raise_for_status()
     seen = []
     for verb in ("pause", "resume", "stop"):
@@ -207,7 +209,7 @@ def test_the_page_pauses_resumes_stops_and_deletes(client: TestClient, engine: E
     assert client.post("/sweeps/1/explode").status_code == 422
 
 
-def test_a_sweep_is_told_by_rest(client: TestClient, swept: Node) -> None:
+def test_api_returns_lists_and_deletes_sweep(client: TestClient, swept: Node) -> None:
     told = client.get("/api/v1/sweeps/1").json()
 
     assert "4 of 4" in swept.text
@@ -227,7 +229,7 @@ def test_a_sweep_is_told_by_rest(client: TestClient, swept: Node) -> None:
     assert client.get("/api/v1/sweeps/1").status_code == 404
 
 
-def test_what_a_sweep_comes_to_is_told_by_rest(client: TestClient) -> None:
+def test_api_previews_sweep_without_creating_it(client: TestClient) -> None:
     told = client.post("/api/v1/sweeps/prospect", json=NEW | {"parallel": 3}).json()
 
     assert told == {
@@ -243,7 +245,7 @@ def test_what_a_sweep_comes_to_is_told_by_rest(client: TestClient) -> None:
     assert client.get("/api/v1/sweeps").json()["data"] == []
 
 
-def test_rest_pauses_resumes_and_stops(client: TestClient) -> None:
+def test_api_pauses_resumes_and_stops_sweep(client: TestClient) -> None:
     client.post("/api/v1/sweeps", json=NEW).raise_for_status()
 
     told = [
@@ -266,5 +268,5 @@ def test_rest_pauses_resumes_and_stops(client: TestClient) -> None:
         {"parallel": 0},
     ],
 )
-def test_what_is_no_sweep_is_refused_by_rest(client: TestClient, wrong: dict[str, Any]) -> None:
+def test_invalid_sweep_is_rejected_by_api(client: TestClient, wrong: dict[str, Any]) -> None:
     assert client.post("/api/v1/sweeps", json=NEW | wrong).status_code == 422

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 
-def test_every_call_and_every_shape_is_told(client: TestClient) -> None:
+def test_api_reference_lists_every_operation_and_schema(client: TestClient) -> None:
     document: dict[str, Any] = client.get("/openapi.json").json()
     page = client.get("/docs").text
     calls = [
@@ -20,7 +20,7 @@ def test_every_call_and_every_shape_is_told(client: TestClient) -> None:
     ] == []
 
 
-def test_every_link_of_it_leads_somewhere(client: TestClient) -> None:
+def test_every_internal_link_has_target(client: TestClient) -> None:
     page = client.get("/docs").text
     links = {part.partition('"')[0] for part in page.split('href="#')[1:]} - {"main"}
 

@@ -24,7 +24,7 @@ def lines(group: Node) -> list[Node]:
     return group.all(role="option")
 
 
-def test_without_words_it_offers_what_one_can_do_and_the_newest_runs(
+def test_empty_query_offers_actions_pages_and_newest_runs(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
@@ -38,9 +38,7 @@ def test_without_words_it_offers_what_one_can_do_and_the_newest_runs(
     assert found["Runs"] == ["/runs/2", "/runs/1"]
 
 
-def test_what_people_made_is_found_by_a_piece_of_its_name(
-    client: TestClient, engine: Engine
-) -> None:
+def test_objects_are_found_by_part_of_name(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "a blue moon")
         make_finished_run(db, "a red sun")
@@ -50,7 +48,7 @@ def test_what_people_made_is_found_by_a_piece_of_its_name(
     assert offered(client, "starter")["Models"] == ["/models/1"]
 
 
-def test_a_run_is_found_by_its_number(client: TestClient, engine: Engine) -> None:
+def test_run_is_found_by_number(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "first")
         make_finished_run(db, "second")
@@ -58,26 +56,26 @@ def test_a_run_is_found_by_its_number(client: TestClient, engine: Engine) -> Non
     assert offered(client, "#1") == {"Runs": ["/runs/1"]}
 
 
-def test_settings_are_found_by_what_they_do(client: TestClient) -> None:
+def test_settings_are_found_by_description(client: TestClient) -> None:
     found = offered(client, "overfits")
 
     assert found == {"Recipe settings": ["/help/knobs/optimisation.weight_decay"]}
 
 
-def test_what_nothing_is_called_is_said(client: TestClient) -> None:
+def test_no_results_message_is_shown(client: TestClient) -> None:
     answer = client.get("/palette?q=zebra", headers=AS_PART)
 
     assert "No results" in answer.text
 
 
-def test_names_are_shown_as_text(client: TestClient, engine: Engine) -> None:
+def test_names_are_escaped(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "<b>bold</b>")
 
     assert "<b>bold" not in client.get("/palette?q=bold", headers=AS_PART).text
 
 
-def test_without_scripts_it_is_a_page(client: TestClient) -> None:
+def test_palette_works_as_page_without_javascript(client: TestClient) -> None:
     page = parse_page(client.get("/palette?q=queue").text)
 
     assert page.one("h1").text == "Search"

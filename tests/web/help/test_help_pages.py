@@ -17,7 +17,7 @@ def facts(page: Node) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", help_page.recipe_fields())
-def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
+def test_every_setting_has_page(client: TestClient, name: str) -> None:
     page = parse_page(client.get(f"/help/knobs/{name}").text)
     entry = help_page.recipe_fields()[name]
 
@@ -25,7 +25,7 @@ def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
     assert page.one("p", class_="lead").text == " ".join(entry.help.split())
 
 
-def test_a_knob_says_what_it_takes_and_what_it_becomes(client: TestClient) -> None:
+def test_setting_page_shows_type_default_and_target(client: TestClient) -> None:
     page = parse_page(client.get("/help/knobs/optimisation.learning_rate").text)
 
     assert facts(page) == {
@@ -36,7 +36,7 @@ def test_a_knob_says_what_it_takes_and_what_it_becomes(client: TestClient) -> No
     }
 
 
-def test_a_knob_shows_how_to_set_it(client: TestClient) -> None:
+def test_setting_page_shows_how_to_set_it(client: TestClient) -> None:
     page = parse_page(client.get("/help/knobs/optimisation.learning_rate").text)
 
     assert [code.text for code in page.all("pre")] == [
@@ -46,23 +46,23 @@ def test_a_knob_shows_how_to_set_it(client: TestClient) -> None:
     ]
 
 
-def test_every_related_knob_exists() -> None:
+def test_every_related_setting_exists() -> None:
     known = help_page.recipe_fields()
 
     assert [one for entry in known.values() for one in entry.knob.related if one not in known] == []
 
 
-def test_a_knob_nobody_knows_is_not_found(client: TestClient) -> None:
+def test_unknown_setting_returns_404(client: TestClient) -> None:
     assert client.get("/help/knobs/optimisation.luck").status_code == 404
 
 
-def test_help_is_searched_by_word(client: TestClient) -> None:
+def test_help_can_be_searched(client: TestClient) -> None:
     found = parse_page(client.get("/help?q=warm-up share").text).one(id="found")
 
     assert [link.text for link in found.all("a")] == ["Warm-up"]
 
 
-def test_help_without_words_holds_everything(client: TestClient) -> None:
+def test_help_without_query_lists_everything(client: TestClient) -> None:
     found = parse_page(client.get("/help").text).one(id="found")
 
     links = [link.attributes["href"] for link in found.all("a")]

@@ -11,11 +11,11 @@ from studio.web.app import create_app
 from tests.support.page_reader import parse_page
 
 
-def test_it_is_not_there_for_those_who_use_the_studio(client: TestClient) -> None:
+def test_style_page_is_hidden_outside_development(client: TestClient) -> None:
     assert client.get("/style").status_code == 404
 
 
-def test_it_shows_every_colour_in_both_themes(engine: Engine, settings: Settings) -> None:
+def test_style_page_shows_every_colour_in_both_themes(engine: Engine, settings: Settings) -> None:
     building = settings.model_copy(update={"development": True})
     page = parse_page(TestClient(create_app(engine, building)).get("/style").text)
 

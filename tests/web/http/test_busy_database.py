@@ -46,7 +46,7 @@ def names(client: TestClient) -> list[str]:
     return [run["name"] for run in client.get("/api/v1/runs").json()["data"]]
 
 
-def test_a_program_is_told_to_come_back(client: TestClient, engine: Engine) -> None:
+def test_busy_database_returns_503_with_retry_after(client: TestClient, engine: Engine) -> None:
     with held(engine):
         refused = client.post("/api/v1/runs", json=RUN)
         while_held = names(client)
@@ -58,9 +58,7 @@ def test_a_program_is_told_to_come_back(client: TestClient, engine: Engine) -> N
     assert (answer.status_code, names(client)) == (201, ["asked", "first try"])
 
 
-def test_a_sweep_is_looked_at_before_the_database_is_held(
-    client: TestClient, engine: Engine
-) -> None:
+def test_sweep_is_validated_before_database_lock(client: TestClient, engine: Engine) -> None:
     ranks = [{"adapter.r": {"values": values}} for values in ([4, "x"], [4, 8])]
     sweeps = [{"experiment_id": 1, "space": space} for space in ranks]
     with held(engine):
@@ -73,7 +71,7 @@ def test_a_sweep_is_looked_at_before_the_database_is_held(
     assert (again.status_code, twice.json()["id"]) == (201, 1)
 
 
-def test_a_person_reads_it_on_a_page(client: TestClient, engine: Engine) -> None:
+def test_busy_database_shows_error_page(client: TestClient, engine: Engine) -> None:
     with held(engine):
         refused = client.post("/runs/1/cancel")
 
@@ -83,7 +81,7 @@ def test_a_person_reads_it_on_a_page(client: TestClient, engine: Engine) -> None
     )
 
 
-def test_reading_goes_on_while_another_writes(client: TestClient, engine: Engine) -> None:
+def test_pages_can_be_read_during_write(client: TestClient, engine: Engine) -> None:
     with held(engine):
         assert client.get("/").status_code == 200
 
@@ -102,7 +100,7 @@ def full(engine: Engine) -> Iterator[None]:
     engine.dispose()
 
 
-def test_a_full_disk_is_told_and_loses_nothing(client: TestClient, hasty: Engine) -> None:
+def test_full_disk_returns_507_and_loses_nothing(client: TestClient, hasty: Engine) -> None:
     many = RUN | {"name": "x" * 200}
     with full(hasty):
         answers = [client.post("/api/v1/runs", json=many) for _ in range(60)]

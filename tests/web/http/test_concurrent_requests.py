@@ -15,7 +15,7 @@ CROWD = 120
 """Three times the threads that answer requests."""
 
 
-def test_a_crowd_of_submissions_is_stored_each_once(settings: Settings) -> None:
+def test_concurrent_submissions_are_each_stored_once(settings: Settings) -> None:
     # Who must wait in vain is told so soon, and fails the test.
     engine = open_engine(settings.database, busy_seconds=30)
     try:

@@ -11,7 +11,7 @@ from studio.web.http.event_hub import EventHub
 from tests.support.factories import make_finished_run, make_run, make_running
 
 
-def test_each_commit_wakes_those_who_wait(engine: Engine) -> None:
+def test_each_commit_wakes_waiting_viewers(engine: Engine) -> None:
     async def watch() -> list[bool]:
         hub, woken = EventHub(engine), []
         async with hub.running():
@@ -30,7 +30,7 @@ def test_each_commit_wakes_those_who_wait(engine: Engine) -> None:
     assert asyncio.run(watch()) == [True, True]
 
 
-def test_the_end_wakes_everybody(engine: Engine) -> None:
+def test_shutdown_wakes_waiting_viewers(engine: Engine) -> None:
     async def end() -> bool:
         hub = EventHub(engine)
         async with hub.running():
@@ -43,7 +43,7 @@ def test_the_end_wakes_everybody(engine: Engine) -> None:
     assert asyncio.run(end())
 
 
-def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> None:
+def test_viewers_share_one_read_between_commits(engine: Engine) -> None:
     looks: list[str] = []
 
     def look() -> int:
@@ -67,7 +67,7 @@ def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> N
     assert asyncio.run(watch()) == [[1] * 50, [2] * 50]
 
 
-def test_live_runs_are_followed_however_many_are_newer(engine: Engine) -> None:
+def test_live_runs_are_included_despite_many_newer_runs(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         first, ended = make_running(db, "first").id, make_finished_run(db, "ended").id
         for place in range(event_streams.RECENT_RUNS):
@@ -78,7 +78,7 @@ def test_live_runs_are_followed_however_many_are_newer(engine: Engine) -> None:
     assert len(seen) == event_streams.RECENT_RUNS + 2
 
 
-def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:
+def test_cancelled_viewer_does_not_cancel_shared_read(engine: Engine) -> None:
     asked, answer = threading.Event(), threading.Event()
 
     def look() -> str:

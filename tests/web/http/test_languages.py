@@ -43,15 +43,15 @@ def language_of(client: TestClient, **headers: str) -> str:
         ("", "en"),
     ],
 )
-def test_the_browser_s_best_liking_is_answered(accepted: str, language: str) -> None:
+def test_preferred_browser_language_is_used(accepted: str, language: str) -> None:
     assert locale.choose_language({"accept-language": accepted}) == language
 
 
-def test_nobody_who_says_nothing_is_answered_in_another_language(client: TestClient) -> None:
+def test_default_language_is_english(client: TestClient) -> None:
     assert language_of(client) == "en"
 
 
-def test_what_is_chosen_by_hand_comes_before_the_browser(client: TestClient) -> None:
+def test_chosen_language_overrides_browser(client: TestClient) -> None:
     answer = client.post(
         "/language",
         data={"language": "zh-Hans"},
@@ -64,7 +64,7 @@ def test_what_is_chosen_by_hand_comes_before_the_browser(client: TestClient) -> 
     assert language_of(client, **{"Accept-Language": "en"}) == "zh-Hans"
 
 
-def test_another_site_is_never_gone_back_to(client: TestClient) -> None:
+def test_language_choice_does_not_redirect_to_other_sites(client: TestClient) -> None:
     answer = client.post(
         "/language",
         data={"language": "en"},
@@ -75,42 +75,40 @@ def test_another_site_is_never_gone_back_to(client: TestClient) -> None:
     assert answer.headers["location"] == "/"
 
 
-def test_a_language_that_is_not_spoken_is_refused(client: TestClient) -> None:
+def test_unknown_language_is_rejected(client: TestClient) -> None:
     answer = client.post("/language", data={"language": "tlh"})
 
     assert answer.status_code == 422
     assert "This language is not available." in answer.text
 
 
-def test_a_cookie_with_anything_else_is_passed_over() -> None:
+def test_invalid_language_cookie_is_ignored() -> None:
     assert (
         locale.choose_language({"cookie": "language=../../etc", "accept-language": "zh"})
         == "zh-Hans"
     )
 
 
-def test_caches_are_told_what_a_page_hangs_on(client: TestClient) -> None:
+def test_pages_vary_by_language_cookie_and_htmx(client: TestClient) -> None:
     told = client.get("/settings").headers["vary"]
 
     assert {"Accept-Language", "Cookie", "HX-Request"} <= set(told.split(", "))
 
 
-def test_programs_are_answered_in_english(client: TestClient) -> None:
+def test_api_errors_stay_in_english(client: TestClient) -> None:
     refusal = client.get("/api/v1/runs/99", headers={"Accept-Language": "zh"}).json()
 
     assert refusal["error"]["message"] == "Run 99 does not exist."
 
 
-def test_people_are_told_of_errors_in_their_language(client: TestClient) -> None:
+def test_error_pages_are_translated(client: TestClient) -> None:
     page = client.get("/runs/99", headers={"Accept-Language": "zh"})
 
     assert page.status_code == 404
     assert "运行 99 不存在。" in page.text
 
 
-def test_a_stranger_is_told_how_to_come_in_in_their_language(
-    engine: Engine, settings: Settings
-) -> None:
+def test_sign_in_page_follows_browser_language(engine: Engine, settings: Settings) -> None:
     page = (
         make_visitors(engine, settings, "link")
         .stranger()
@@ -121,7 +119,7 @@ def test_a_stranger_is_told_how_to_come_in_in_their_language(
     assert "此浏览器尚未登录" in page.text
 
 
-def test_a_stranger_may_choose_the_language(engine: Engine, settings: Settings) -> None:
+def test_language_can_be_chosen_before_sign_in(engine: Engine, settings: Settings) -> None:
     answer = (
         make_visitors(engine, settings, "accounts")
         .stranger()
@@ -132,11 +130,11 @@ def test_a_stranger_may_choose_the_language(engine: Engine, settings: Settings) 
     assert answer.cookies["language"] == "en"
 
 
-def test_an_address_with_nothing_behind_it_is_called_so(client: TestClient) -> None:
+def test_not_found_page_is_translated(client: TestClient) -> None:
     assert "找不到 /nowhere。" in client.get("/nowhere", headers={"Accept-Language": "zh"}).text
 
 
-def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: Engine) -> None:
+def test_user_text_is_not_translated(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "Settings")
     page = client.get("/runs/1", headers={"Accept-Language": "zh"}).text
@@ -167,12 +165,12 @@ def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: En
         ("", ""),
     ],
 )
-def test_sentences_with_values_are_known_again(text: str, told: str) -> None:
+def test_messages_with_values_are_translated(text: str, told: str) -> None:
     assert translation.translate(text) == told
 
 
 @pytest.mark.usefixtures("in_chinese")
-def test_numbers_follow_the_language() -> None:
+def test_numbers_follow_language() -> None:
     assert formatting.number(1234567) == "1,234,567"
     assert formatting.metric_value(0.125, "a_share") == "12.5%"
     assert formatting.number(float("inf")) == "无穷大"
@@ -181,13 +179,13 @@ def test_numbers_follow_the_language() -> None:
 
 
 @pytest.mark.usefixtures("in_chinese")
-def test_what_a_study_comes_to_follows_the_language() -> None:
+def test_study_conclusions_follow_language() -> None:
     assert study_conclusions.format_count(3, "seed") == "3 个种子"
     assert study_conclusions.format_memory_ratio(1.5) == "内存多 50\N{NO-BREAK SPACE}%"
 
 
 @pytest.mark.usefixtures("in_chinese")
-def test_dates_follow_the_language() -> None:
+def test_dates_follow_language() -> None:
     at = datetime(2026, 11, 21, 9, 5, tzinfo=UTC)
 
     assert formatting.relative_time(datetime.now(UTC) - timedelta(hours=3, minutes=5)) == "3小时前"
@@ -196,7 +194,7 @@ def test_dates_follow_the_language() -> None:
     assert number_i18n.format_day_and_time(at) == "11月21日 09:05"
 
 
-def test_english_keeps_the_house_s_figures() -> None:
+def test_english_uses_own_number_and_date_formats() -> None:
     assert formatting.number(1234567) == "1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567"
     assert formatting.duration(200) == "3 min 20 s"
     assert (

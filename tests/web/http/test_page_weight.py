@@ -6,7 +6,7 @@ from studio.web.rendering import static_files
 from tests.bench.page_weight import contents
 
 
-def test_the_joined_style_sheet_and_every_module_are_weighed(client: TestClient) -> None:
+def test_page_weight_counts_bundled_css_and_every_module(client: TestClient) -> None:
     html = client.get("/").text
     scripts = contents(html, "js")
 

@@ -70,7 +70,7 @@ def of(told: Told, name: str, **labels: str) -> float:
     return told[name, frozenset(labels.items())]
 
 
-def test_runs_are_told_by_status(client: TestClient, engine: Engine) -> None:
+def test_runs_are_counted_by_status(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
         make_run(db)
@@ -81,7 +81,7 @@ def test_runs_are_told_by_status(client: TestClient, engine: Engine) -> None:
     assert counts == dict.fromkeys(RunStatus, 0) | {"succeeded": 1, "queued": 2}
 
 
-def test_the_queue_is_told(client: TestClient, engine: Engine) -> None:
+def test_queue_metrics_are_exported(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         workers.heartbeat(db, Worker(name="one", pid=1, slots=2))
         make_running(db)
@@ -94,7 +94,7 @@ def test_the_queue_is_told(client: TestClient, engine: Engine) -> None:
     ] == [2, 1, 1, 1]
 
 
-def test_how_long_the_oldest_waits_is_told(engine: Engine) -> None:
+def test_oldest_queue_wait_is_exported(engine: Engine) -> None:
     now = datetime.now(UTC)
     with unit_of_work(engine) as db:
         make_run(db).created_at = now - timedelta(minutes=5)
@@ -105,7 +105,7 @@ def test_how_long_the_oldest_waits_is_told(engine: Engine) -> None:
     assert found.oldest_wait_seconds == 300
 
 
-def test_a_silent_worker_is_told(engine: Engine) -> None:
+def test_worker_silence_is_exported(engine: Engine) -> None:
     now = datetime.now(UTC)
     with unit_of_work(engine) as db:
         silent = prometheus_metrics.collect(db, now).worker_silence_seconds
@@ -116,7 +116,7 @@ def test_a_silent_worker_is_told(engine: Engine) -> None:
     assert (silent, found.worker_silence_seconds, found.slots) == (None, 40, 0)
 
 
-def test_how_long_runs_took_is_told(client: TestClient, engine: Engine) -> None:
+def test_run_durations_are_exported(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for minutes in (2, 10, 100):
             run = make_finished_run(db)
@@ -130,7 +130,7 @@ def test_how_long_runs_took_is_told(client: TestClient, engine: Engine) -> None:
     assert of(told, f"{name}_sum") == pytest.approx(112 * 60, abs=0.01)
 
 
-def test_tokens_and_alarms_are_told(client: TestClient, engine: Engine) -> None:
+def test_tokens_and_alarms_are_exported(client: TestClient, engine: Engine) -> None:
     alarm = AlarmRaised(code="zero_loss", message="It is zero.", step=3)
     with unit_of_work(engine) as db:
         make_finished_run(db)
@@ -141,7 +141,7 @@ def test_tokens_and_alarms_are_told(client: TestClient, engine: Engine) -> None:
     assert of(told, "studio_alarms", code="zero_loss") == 2
 
 
-def test_requests_are_told_by_the_template_of_their_route(client: TestClient) -> None:
+def test_requests_are_labelled_by_route_template(client: TestClient) -> None:
     for number in (1, 2, 3):
         client.get(f"/api/v1/runs/{number}")
     client.get("/wp-login.php")
@@ -158,7 +158,7 @@ def test_requests_are_told_by_the_template_of_their_route(client: TestClient) ->
     assert not [route for route, _status in routes if "wp-login" in route or "icon" in route]
 
 
-def test_buckets_never_fall(client: TestClient) -> None:
+def test_histogram_buckets_are_cumulative(client: TestClient) -> None:
     client.get("/settings")
     told = scrape(client)
 
@@ -172,7 +172,7 @@ def test_buckets_never_fall(client: TestClient) -> None:
     assert max(found) == (float("inf"), 1)
 
 
-def test_a_made_up_method_is_one_label(client: TestClient) -> None:
+def test_unknown_http_methods_share_one_label(client: TestClient) -> None:
     for method in ("BREW", "STEEP"):
         client.request(method, "/settings")
     told = scrape(client)
@@ -180,14 +180,14 @@ def test_a_made_up_method_is_one_label(client: TestClient) -> None:
     assert {dict(pairs).get("method") for _name, pairs in told} == {None, "other"}
 
 
-def test_memory_and_database_are_told(client: TestClient, settings: Settings) -> None:
+def test_memory_and_database_size_are_exported(client: TestClient, settings: Settings) -> None:
     told = scrape(client)
 
     assert of(told, "studio_database_bytes") >= settings.database.stat().st_size
     assert of(told, "process_resident_memory_bytes") > 10**6
 
 
-def test_a_viewer_of_a_stream_counts_while_it_looks(client: TestClient, engine: Engine) -> None:
+def test_stream_viewers_return_to_zero_when_stream_ends(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
     with client:
@@ -195,14 +195,14 @@ def test_a_viewer_of_a_stream_counts_while_it_looks(client: TestClient, engine: 
         assert of(scrape(client), "studio_stream_viewers") == 0
 
 
-def test_each_answer_has_an_id(client: TestClient) -> None:
+def test_each_response_has_unique_request_id(client: TestClient) -> None:
     first, second = (client.get("/settings").headers["x-request-id"] for _ in range(2))
 
     assert first != second
 
 
 @pytest.mark.parametrize(("given", "is_kept"), [("from-proxy.1", True), ("a b\x7f", False)])
-def test_an_id_that_is_one_is_taken_over(client: TestClient, given: str, *, is_kept: bool) -> None:
+def test_valid_request_id_header_is_kept(client: TestClient, given: str, *, is_kept: bool) -> None:
     told = client.get("/settings", headers={"X-Request-ID": given}).headers["x-request-id"]
 
     assert (told == given) is is_kept
@@ -228,7 +228,7 @@ def log() -> Iterator[StringIO]:
     logger.setLevel(logging.NOTSET)
 
 
-def test_a_change_is_logged_with_its_run_and_its_request(
+def test_changes_are_logged_with_run_and_request_id(
     client: TestClient, engine: Engine, log: StringIO
 ) -> None:
     with unit_of_work(engine) as db:
@@ -245,7 +245,7 @@ def test_a_change_is_logged_with_its_run_and_its_request(
     assert line["request_id"] == answer.headers["x-request-id"]
 
 
-def test_reading_is_not_logged(client: TestClient, log: StringIO) -> None:
+def test_read_requests_are_not_logged(client: TestClient, log: StringIO) -> None:
     client.get("/settings")
 
     assert [line for line in logged(log) if line["event"] == "request_answered"] == []
@@ -263,9 +263,7 @@ def broken(engine: Engine, settings: Settings) -> TestClient:
     return TestClient(app, raise_server_exceptions=False)
 
 
-def test_a_fault_is_found_in_the_log_by_the_id_on_its_page(
-    broken: TestClient, log: StringIO
-) -> None:
+def test_error_page_shows_request_id_found_in_log(broken: TestClient, log: StringIO) -> None:
     answer = broken.get("/broken", headers={"row": "ROW-OF-SOMEBODY"})
 
     shown = parse_page(answer.text).one("main").one("code").text
@@ -274,13 +272,13 @@ def test_a_fault_is_found_in_the_log_by_the_id_on_its_page(
     assert line["request_id"] == shown
 
 
-def test_what_a_person_put_in_is_not_in_the_log(broken: TestClient, log: StringIO) -> None:
+def test_request_headers_are_not_logged(broken: TestClient, log: StringIO) -> None:
     broken.get("/broken", headers={"row": "ROW-OF-SOMEBODY"})
 
     assert "ROW-OF-SOMEBODY" not in log.getvalue()
 
 
-def test_a_refusal_is_found_in_the_log_by_the_id_on_its_page(
+def test_rejected_request_is_logged_with_id_shown_on_page(
     client: TestClient, log: StringIO
 ) -> None:
     shown = parse_page(client.get("/runs/9").text).one("main").one("code").text
@@ -289,14 +287,14 @@ def test_a_refusal_is_found_in_the_log_by_the_id_on_its_page(
     assert (line["status"], line["request_id"]) == (404, shown)
 
 
-def test_settings_do_not_show_their_secrets_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_repr_hides_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WEBHOOK_URL", "WEBHOOK_SECRET", "SMTP_URL"):
         monkeypatch.setenv(f"STUDIO_{name}", "https://hush")
 
     assert "hush" not in repr(Settings())
 
 
-def test_a_line_break_in_a_value_makes_no_other_line() -> None:
+def test_line_breaks_in_log_values_are_escaped() -> None:
     record = logging.makeLogRecord({"msg": "request_answered", "path": "/a\nb\x1b[31m"})
 
     assert logs._TerminalFormatter().format(record).endswith(r"path='/a\nb\x1b[31m'")

@@ -48,7 +48,7 @@ def hammer(client: TestClient, until: Event) -> Counter[int]:
     return seen
 
 
-def test_a_folder_can_be_replaced_while_it_is_served(client: TestClient, root: Path) -> None:
+def test_folder_can_be_replaced_while_served(client: TestClient, root: Path) -> None:
     until, vendor = Event(), root / "vendor"
     with ThreadPoolExecutor(2) as pool:
         hammers = [pool.submit(hammer, client, until) for _ in range(2)]
@@ -60,13 +60,15 @@ def test_a_folder_can_be_replaced_while_it_is_served(client: TestClient, root: P
     assert set(sum((one.result() for one in hammers), Counter())) == {200}
 
 
-def test_a_file_that_is_gone_is_sent_as_it_was(client: TestClient, root: Path) -> None:
+def test_deleted_file_is_served_from_cache(client: TestClient, root: Path) -> None:
     shutil.rmtree(root / "vendor")
 
     assert client.get("/static/vendor/chart.js").content == SCRIPT
 
 
-def test_no_file_descriptor_is_needed(client: TestClient, root: Path) -> None:
+def test_cached_file_is_served_without_free_file_descriptors(
+    client: TestClient, root: Path
+) -> None:
     (root / "vendor" / "chart.js").write_bytes(b"changed, and cannot be opened")
     client.get("/static/nothing.js")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -81,7 +83,7 @@ def test_no_file_descriptor_is_needed(client: TestClient, root: Path) -> None:
     assert (answer.status_code, answer.content) == (200, SCRIPT)
 
 
-def test_a_file_that_was_changed_is_read_again(client: TestClient, root: Path) -> None:
+def test_changed_file_is_reloaded(client: TestClient, root: Path) -> None:
     before = client.get("/static/vendor/chart.js")
     (root / "vendor" / "chart.js").write_bytes(b"changed")
     after = client.get("/static/vendor/chart.js")
@@ -90,7 +92,7 @@ def test_a_file_that_was_changed_is_read_again(client: TestClient, root: Path) -
     assert after.headers["etag"] != before.headers["etag"]
 
 
-def test_a_file_that_is_known_is_not_sent_again(client: TestClient) -> None:
+def test_unchanged_file_returns_304(client: TestClient) -> None:
     etag = client.get("/static/vendor/chart.js").headers["etag"]
     answer = client.get("/static/vendor/chart.js", headers={"If-None-Match": etag})
 
@@ -98,7 +100,7 @@ def test_a_file_that_is_known_is_not_sent_again(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "packed"), [("gzip", "gzip"), ("identity", None)])
-def test_a_file_is_sent_as_the_browser_reads_it(
+def test_file_is_compressed_when_browser_accepts_gzip(
     client: TestClient, encoding: str, packed: str | None
 ) -> None:
     with client.stream(
@@ -115,17 +117,17 @@ NOWHERE: list[str] = ["", "vendor", "nothing.js", "../secret.js", "%2e%2e/secret
 
 
 @pytest.mark.parametrize("name", NOWHERE)
-def test_nothing_else_is_sent(client: TestClient, name: str) -> None:
+def test_unknown_static_paths_return_404(client: TestClient, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_a_link_out_of_the_folder_is_not_followed(client: TestClient, root: Path) -> None:
+def test_symlink_out_of_folder_is_not_followed(client: TestClient, root: Path) -> None:
     (root / "link.js").symlink_to(root.parent / "secret.js")
 
     assert client.get("/static/link.js").status_code == 404
 
 
-def test_a_file_is_only_read(client: TestClient) -> None:
+def test_only_read_methods_are_allowed(client: TestClient) -> None:
     send: list[Callable[..., object]] = [client.post, client.put, client.delete]
 
     assert {one("/static/vendor/chart.js").status_code for one in send} == {405}  # type: ignore[attr-defined] # all answer alike

@@ -16,7 +16,7 @@ def _shown(folder: Path) -> str:
     return jinja.get_template("page").render()
 
 
-def test_it_is_read_again_by_the_next_process(tmp_path: Path) -> None:
+def test_cache_is_reused_by_next_process(tmp_path: Path) -> None:
     first = _shown(tmp_path)
     (kept,) = tmp_path.iterdir()
     written = kept.stat().st_mtime_ns
@@ -25,7 +25,7 @@ def test_it_is_read_again_by_the_next_process(tmp_path: Path) -> None:
     assert [(path, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == [(kept, written)]
 
 
-def test_a_damaged_one_is_made_again(tmp_path: Path) -> None:
+def test_damaged_cache_entry_is_rebuilt(tmp_path: Path) -> None:
     _shown(tmp_path)
     (kept,) = tmp_path.iterdir()
     whole = kept.read_bytes()
@@ -35,5 +35,5 @@ def test_a_damaged_one_is_made_again(tmp_path: Path) -> None:
     assert kept.read_bytes() == whole
 
 
-def test_without_a_folder_to_keep_it_pages_are_shown_all_the_same(tmp_path: Path) -> None:
+def test_pages_render_without_cache_folder(tmp_path: Path) -> None:
     assert _shown(tmp_path / "gone") == "2"

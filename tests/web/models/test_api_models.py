@@ -20,39 +20,37 @@ def added(client: TestClient, location: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("part", ["a" * 300, "ä" * 200])
-def test_a_path_too_long_for_the_system_is_told(client: TestClient, part: str) -> None:
+def test_too_long_path_is_rejected(client: TestClient, part: str) -> None:
     status, said = added(client, f"/{part}")
 
     assert (status, said.endswith("cannot be read: File name too long.")) == (422, True)
 
 
-def test_a_folder_begins_at_the_root(client: TestClient) -> None:
+def test_relative_model_path_is_rejected(client: TestClient) -> None:
     assert added(client, "models/starter") == (
         422,
         "models/starter is not an absolute path: start it with /.",
     )
 
 
-def test_a_folder_without_a_model_is_told(client: TestClient, tmp_path: Path) -> None:
+def test_folder_without_model_is_rejected(client: TestClient, tmp_path: Path) -> None:
     assert added(client, str(tmp_path)) == (422, f"{tmp_path} does not contain a model.")
 
 
-def test_a_model_of_the_home_is_told_with_its_whole_path(
-    client: TestClient, settings: Settings
-) -> None:
+def test_model_in_studio_home_has_absolute_path(client: TestClient, settings: Settings) -> None:
     (starter,) = client.get("/api/v1/models").json()["data"]
 
     assert starter["location"] == str(settings.models / "starter")
 
 
-def test_a_home_of_nobody_is_no_model(client: TestClient) -> None:
+def test_unknown_user_home_path_is_rejected(client: TestClient) -> None:
     recipe = {"base_model": "~nobody-here/model", "dataset": "starter"}
     answer = client.post("/api/v1/runs", json={"name": "x", "recipe": recipe})
 
     assert answer.status_code == 422
 
 
-def test_what_a_search_finds_is_told_with_why_it_may_not_be_used(
+def test_search_results_include_refusal_reason(
     engine: Engine, settings: Settings, hub: HubServer
 ) -> None:
     whole = {"config.json": b"{}", "model.safetensors": b"x"}
@@ -78,7 +76,7 @@ def test_what_a_search_finds_is_told_with_why_it_may_not_be_used(
     assert (bad["has_safetensors"], "pickled" in bad["refusal"]) == (False, True)
 
 
-def test_a_hub_that_cannot_be_reached_is_unavailable(engine: Engine, settings: Settings) -> None:
+def test_unreachable_hub_returns_503(engine: Engine, settings: Settings) -> None:
     nowhere = settings.model_copy(update={"hub_endpoint": "http://127.0.0.1:9"})
     client = TestClient(create_app(engine, nowhere))
     for answer in (
@@ -92,7 +90,7 @@ def test_a_hub_that_cannot_be_reached_is_unavailable(engine: Engine, settings: S
 
 
 @pytest.mark.parametrize("revision", ["../../x", "main?x=1", "a b"])
-def test_a_revision_is_one_or_refused(client: TestClient, revision: str) -> None:
+def test_invalid_revision_is_rejected(client: TestClient, revision: str) -> None:
     source = {"kind": "hub", "id": "tiny/one", "revision": revision}
     answer = client.post("/api/v1/models", json={"source": source})
 
@@ -102,13 +100,13 @@ def test_a_revision_is_one_or_refused(client: TestClient, revision: str) -> None
     )
 
 
-def test_the_endpoint_is_nobodys_to_choose(client: TestClient) -> None:
+def test_hub_endpoint_cannot_be_set_by_request(client: TestClient) -> None:
     source = {"kind": "hub", "id": "tiny/one", "endpoint": "http://169.254.169.254"}
 
     assert client.post("/api/v1/models", json={"source": source}).status_code == 422
 
 
-def test_a_token_is_set_and_never_shown(engine: Engine, settings: Settings) -> None:
+def test_hub_token_is_never_shown(engine: Engine, settings: Settings) -> None:
     told = settings.model_copy(update={"hub_token": SecretStr("hf_secret")})
     page = TestClient(create_app(engine, told)).get("/settings").text
 

@@ -44,9 +44,7 @@ def bring(client: TestClient, path: Path) -> int:
     return int(answer.headers["location"].rpartition("/")[2])
 
 
-def test_models_of_this_machine_are_listed_with_what_they_are(
-    client: TestClient, tmp_path: Path
-) -> None:
+def test_local_models_are_listed_with_details(client: TestClient, tmp_path: Path) -> None:
     (folder(tmp_path, max_position_embeddings=4096) / "README.md").write_text(
         "---\nlicense: mit\n---\n"
     )
@@ -56,7 +54,7 @@ def test_models_of_this_machine_are_listed_with_what_they_are(
     assert ["mine" in page, "4\u202f096" in page, "float32" in page, "mit" in page] == [True] * 4
 
 
-def test_a_model_has_a_page_with_what_needs_care(client: TestClient, tmp_path: Path) -> None:
+def test_model_page_shows_warnings(client: TestClient, tmp_path: Path) -> None:
     number = bring(client, folder(tmp_path, model_type="gemma3", dtype="bfloat16"))
     page = client.get(f"/models/{number}").text
 
@@ -75,7 +73,7 @@ def test_a_model_has_a_page_with_what_needs_care(client: TestClient, tmp_path: P
         ({"config.json": "{}", "tokenizer_config.json": "7"}, "is too large or not a JSON object."),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_refused_in_place(
+def test_unusable_folder_shows_error_in_place(
     client: TestClient, tmp_path: Path, files: dict[str, str], said: str
 ) -> None:
     for name, content in files.items():
@@ -85,7 +83,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_place(
     assert (answer.status_code, said in answer.text) == (422, True)
 
 
-def test_a_search_shows_what_can_be_used_and_why_the_others_cannot(
+def test_search_shows_usable_models_and_why_others_are_not(
     online: TestClient, hub: HubServer
 ) -> None:
     weights = {"parameters": {"BF16": 134_515_008}, "total": 134_515_008}
@@ -103,7 +101,7 @@ def test_a_search_shows_what_can_be_used_and_why_the_others_cannot(
     assert page.count('action="/models/download"') == 1
 
 
-def test_a_hub_that_cannot_be_reached_is_told_and_the_page_stays(offline: TestClient) -> None:
+def test_unreachable_hub_is_reported_on_models_page(offline: TestClient) -> None:
     answer = offline.get("/models", params={"q": "tiny"})
 
     assert answer.status_code == 200
@@ -111,12 +109,12 @@ def test_a_hub_that_cannot_be_reached_is_told_and_the_page_stays(offline: TestCl
     assert "On this machine" in answer.text
 
 
-def test_too_few_letters_ask_nobody(online: TestClient, hub: HubServer) -> None:
+def test_too_short_search_does_not_query_hub(online: TestClient, hub: HubServer) -> None:
     assert "Enter at least two letters." in online.get("/models", params={"q": "t"}).text
     assert hub.asked == []
 
 
-def test_a_download_is_queued_at_the_commit_of_now(
+def test_download_is_queued_at_current_commit(
     online: TestClient, hub: HubServer, engine: Engine
 ) -> None:
     repo = hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
@@ -134,7 +132,7 @@ def test_a_download_is_queued_at_the_commit_of_now(
     assert "Downloading a model" in online.get("/models").text
 
 
-def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
+def test_failed_download_is_requeued_as_same_task(
     online: TestClient, hub: HubServer, engine: Engine
 ) -> None:
     hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
@@ -157,7 +155,7 @@ def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
         ("tiny/gated", "tiny/gated is gated"),
     ],
 )
-def test_a_download_that_cannot_be_is_refused_before_it_is_queued(
+def test_impossible_download_is_rejected_before_queueing(
     online: TestClient, hub: HubServer, engine: Engine, repo: str, said: str
 ) -> None:
     hub.model("tiny/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
@@ -169,9 +167,7 @@ def test_a_download_that_cannot_be_is_refused_before_it_is_queued(
     assert (answer.status_code, said in answer.text, waiting) == (422, True, [])
 
 
-def test_own_code_is_off_until_it_is_allowed_for_one_revision(
-    client: TestClient, tmp_path: Path
-) -> None:
+def test_custom_code_needs_consent_for_each_revision(client: TestClient, tmp_path: Path) -> None:
     path = folder(tmp_path, auto_map=OWN)
     (path / "own.py").write_text("print('mine')")
     number = bring(client, path)
@@ -193,7 +189,7 @@ def test_own_code_is_off_until_it_is_allowed_for_one_revision(
     assert "has changed since it was allowed." in changed.json()["error"]["message"]
 
 
-def test_consent_to_another_revision_is_refused(client: TestClient, tmp_path: Path) -> None:
+def test_consent_to_another_revision_is_rejected(client: TestClient, tmp_path: Path) -> None:
     path = folder(tmp_path, auto_map=OWN)
     (path / "own.py").write_text("1")
     number = bring(client, path)
@@ -205,7 +201,7 @@ def test_consent_to_another_revision_is_refused(client: TestClient, tmp_path: Pa
     )
 
 
-def test_consent_can_be_taken_back(client: TestClient, tmp_path: Path) -> None:
+def test_consent_can_be_revoked(client: TestClient, tmp_path: Path) -> None:
     path = folder(tmp_path, auto_map=OWN)
     (path / "own.py").write_text("1")
     number = bring(client, path)
@@ -217,7 +213,9 @@ def test_consent_can_be_taken_back(client: TestClient, tmp_path: Path) -> None:
     assert (after["consent"], (path / "own.py").exists()) == (None, True)
 
 
-def test_code_of_another_repository_is_never_allowed(client: TestClient, tmp_path: Path) -> None:
+def test_custom_code_from_another_repository_cannot_be_allowed(
+    client: TestClient, tmp_path: Path
+) -> None:
     number = bring(client, folder(tmp_path, auto_map={"AutoConfig": "evil/x--own.Own"}))
     told = client.get(f"/api/v1/models/{number}").json()["code"]
     answer = client.post(f"/api/v1/models/{number}/consent", json={"revision": told["revision"]})
@@ -225,9 +223,7 @@ def test_code_of_another_repository_is_never_allowed(client: TestClient, tmp_pat
     assert (answer.status_code, "from another repository" in answer.text) == (422, True)
 
 
-def test_a_folder_of_yours_is_taken_off_and_its_files_stay(
-    client: TestClient, tmp_path: Path
-) -> None:
+def test_removing_folder_model_keeps_files(client: TestClient, tmp_path: Path) -> None:
     number = bring(client, folder(tmp_path))
     client.post(f"/models/{number}/remove")
 
@@ -235,7 +231,7 @@ def test_a_folder_of_yours_is_taken_off_and_its_files_stay(
     assert (tmp_path / "mine" / "model.safetensors").exists()
 
 
-def test_what_was_downloaded_goes_with_its_model(
+def test_removing_downloaded_model_deletes_files(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     path = safetensors_folders.write(settings.models / "tiny--one-0123", {"a": ("F32", [1.0])})
@@ -248,7 +244,7 @@ def test_what_was_downloaded_goes_with_its_model(
     assert list(settings.models.glob("*tiny*")) == []
 
 
-def test_a_model_that_a_run_waits_for_is_not_removed(
+def test_model_needed_by_waiting_run_cannot_be_removed(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     number = bring(client, folder(tmp_path))
@@ -259,7 +255,7 @@ def test_a_model_that_a_run_waits_for_is_not_removed(
     assert (answer.status_code, "Run 1 needs mine and has not ended." in answer.text) == (409, True)
 
 
-def test_a_tuned_model_tells_what_it_came_from(
+def test_fine_tuned_model_page_shows_lineage(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     with unit_of_work(engine) as db:
@@ -275,14 +271,14 @@ def test_a_tuned_model_tells_what_it_came_from(
     assert (used, "the second" in page) == ([second.id], True)
 
 
-def test_a_model_whose_folder_has_gone_says_so(client: TestClient, tmp_path: Path) -> None:
+def test_missing_model_folder_is_reported(client: TestClient, tmp_path: Path) -> None:
     number = bring(client, folder(tmp_path))
     (tmp_path / "mine").rename(tmp_path / "elsewhere")
 
     assert "The model folder is missing." in client.get(f"/models/{number}").text
 
 
-def test_one_that_was_never_fetched_can_be(client: TestClient, engine: Engine) -> None:
+def test_hub_model_without_files_can_be_downloaded(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         db.add(Model(name="old", kind="hub", location="tiny/one"))
 
@@ -290,7 +286,7 @@ def test_one_that_was_never_fetched_can_be(client: TestClient, engine: Engine) -
     assert 'name="repo" value="tiny/one"' in client.get("/models/2").text
 
 
-def test_one_that_cannot_be_read_says_why_on_its_page(
+def test_unreadable_model_page_shows_reason(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     (folder(tmp_path) / "model.safetensors").write_bytes(b"cut")
@@ -301,7 +297,7 @@ def test_one_that_cannot_be_read_says_why_on_its_page(
     assert "model.safetensors cannot be used: it is incomplete" in client.get("/models/2").text
 
 
-def test_no_models_at_all_is_no_end(client: TestClient, engine: Engine) -> None:
+def test_model_list_shows_empty_state(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for model in models.newest(db):
             db.delete(model)
@@ -309,12 +305,12 @@ def test_no_models_at_all_is_no_end(client: TestClient, engine: Engine) -> None:
     assert "No models yet" in client.get("/models").text
 
 
-def test_the_form_begins_with_the_model_that_was_chosen(client: TestClient) -> None:
+def test_new_experiment_preselects_chosen_model(client: TestClient) -> None:
     assert 'value="tiny/one"' in client.get("/new", params={"model": "tiny/one"}).text
     assert 'href="/models"' in client.get("/new").text.partition("<main")[2]
 
 
-def test_how_estimates_have_fared_stands_with_all_models_and_with_each(
+def test_estimate_accuracy_is_shown_on_model_list_and_page(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     other = bring(client, folder(tmp_path))

@@ -50,7 +50,7 @@ def submitted(client: TestClient, model: str) -> tuple[int, str]:
     return answer.status_code, (answer.json()["error"] or {}).get("message", "")
 
 
-def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestClient) -> None:
+def test_unreachable_hub_blocks_plan_run_and_form(offline: TestClient) -> None:
     (refusal,) = planned(offline, "owner/name")
     form = dict(form_fields(parse_page(offline.get("/new").text).one(id="form"))) | {
         "base_model": "owner/name"
@@ -83,7 +83,7 @@ def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestC
         ("tiny/pickled", "tiny/pickled has no safetensors", ""),
     ],
 )
-def test_what_the_hub_does_not_hand_out_is_refused_in_its_words(
+def test_unavailable_hub_model_is_rejected_with_reason(
     online: TestClient, hub: HubServer, name: str, told: str, todo: str
 ) -> None:
     hub.model("tiny/gated", FILES).gated = "auto"
@@ -95,7 +95,7 @@ def test_what_the_hub_does_not_hand_out_is_refused_in_its_words(
     assert submitted(online, name) == (422, refusal["message"])
 
 
-def test_a_gated_model_starts_with_a_token_that_is_let_in(
+def test_gated_model_starts_with_valid_token(
     engine: Engine, settings: Settings, hub: HubServer
 ) -> None:
     hub.model("tiny/gated", FILES).gated = "auto"
@@ -105,9 +105,7 @@ def test_a_gated_model_starts_with_a_token_that_is_let_in(
     assert submitted(client, "tiny/gated")[0] == 201
 
 
-def test_a_model_that_the_hub_has_starts_and_is_asked_for_once(
-    online: TestClient, hub: HubServer
-) -> None:
+def test_hub_model_is_checked_once_and_starts(online: TestClient, hub: HubServer) -> None:
     hub.model("tiny/good", FILES)
 
     assert [planned(online, "tiny/good") for _ in range(3)] == [[], [], []]
@@ -115,9 +113,7 @@ def test_a_model_that_the_hub_has_starts_and_is_asked_for_once(
     assert len([one for one in hub.asked if one.path.startswith("/api/models/")]) == 1
 
 
-def test_trying_again_asks_the_hub_again(
-    engine: Engine, settings: Settings, hub: HubServer
-) -> None:
+def test_retry_queries_hub_again(engine: Engine, settings: Settings, hub: HubServer) -> None:
     app = create_app(engine, settings.model_copy(update={"hub_endpoint": hub.url}))
     app.state.hub_answers.refused_seconds = 0.0
     online = TestClient(app)
@@ -127,16 +123,14 @@ def test_trying_again_asks_the_hub_again(
     assert planned(online, "tiny/late") == []
 
 
-def test_one_that_was_named_before_and_never_fetched_is_asked_for_by_its_name(
-    offline: TestClient, engine: Engine
-) -> None:
+def test_undownloaded_model_is_looked_up_by_hub_name(offline: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         db.add(Model(name="far", kind="hub", location="org/far"))
 
     assert planned(offline, "far")[0]["message"] == "127.0.0.1 cannot be reached from here."
 
 
-def test_a_folder_that_is_gone_or_holds_no_weights_is_refused(
+def test_missing_or_weightless_folder_is_rejected(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     gone = safetensors_folders.write(tmp_path / "gone", {"a": ("F32", [1.0])})

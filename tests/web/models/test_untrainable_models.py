@@ -37,7 +37,7 @@ def folder(kind: str, tmp_path: Path) -> str:
     )
 
 
-def test_it_is_not_added_to_the_models(client: TestClient, kind: str, folder: str) -> None:
+def test_untrainable_model_cannot_be_added(client: TestClient, kind: str, folder: str) -> None:
     answer = client.post("/api/v1/models", json={"source": {"kind": "folder", "path": folder}})
 
     told = answer.json()
@@ -49,7 +49,7 @@ def test_it_is_not_added_to_the_models(client: TestClient, kind: str, folder: st
     assert KIND_DESCRIPTIONS[kind] in parse_page(page.text).text  # type: ignore[index] # the same
 
 
-def test_a_plan_refuses_it_and_blames_no_precision(
+def test_plan_rejects_untrainable_model_without_blaming_precision(
     client: TestClient, kind: str, folder: str
 ) -> None:
     (refusal,) = planned(client, base_model=folder, precision="fp16")["refusals"]
@@ -63,7 +63,9 @@ def test_a_plan_refuses_it_and_blames_no_precision(
     assert KIND_DESCRIPTIONS[kind] in advised(client, base_model=folder)  # type: ignore[index] # the same
 
 
-def test_no_run_of_it_starts(client: TestClient, engine: Engine, tmp_path: Path) -> None:
+def test_run_of_untrainable_model_is_rejected(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
     """Also where it came among the models before it would have been refused there."""
     other = safetensors_folders.write(
         tmp_path / "t5", {"a": ("F32", [0.5] * 4)}, **CONFIGS["encoder_decoder"]

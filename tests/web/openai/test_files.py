@@ -18,7 +18,7 @@ ASKED: dict[str, Any] = {
 }
 
 
-def test_a_file_is_a_data_set_and_comes_back_as_it_was(client: TestClient) -> None:
+def test_file_is_stored_as_dataset_and_returned_unchanged(client: TestClient) -> None:
     told = bring(client)
 
     assert (told["object"], told["purpose"], told["status"]) == ("file", "fine-tune", "processed")
@@ -27,19 +27,19 @@ def test_a_file_is_a_data_set_and_comes_back_as_it_was(client: TestClient) -> No
     assert client.get(f"/v1/files/{told['id']}/content").content == ROWS
 
 
-def test_two_files_of_one_name_are_both_kept(client: TestClient) -> None:
+def test_files_with_same_name_are_both_stored(client: TestClient) -> None:
     first, second = bring(client), bring(client)
 
     assert first["id"] != second["id"]
 
 
-def test_a_file_that_is_sent_once_more_is_kept_once(client: TestClient) -> None:
+def test_retried_upload_is_stored_once(client: TestClient) -> None:
     first = bring(client)
 
     assert bring(client, headers={"x-stainless-retry-count": "1"})["id"] == first["id"]
 
 
-def test_a_file_that_teaches_nothing_says_which_rows_are_at_fault(client: TestClient) -> None:
+def test_unusable_file_reports_failing_rows(client: TestClient) -> None:
     told = bring(client, b'{"messages": [{"role": "robot", "content": "Hi"}]}\n')
 
     assert told["status"] == "error"
@@ -48,7 +48,7 @@ def test_a_file_that_teaches_nothing_says_which_rows_are_at_fault(client: TestCl
     assert error(ask(client, training_file=told["id"]))[1] == "invalid_training_file"
 
 
-def test_rows_that_were_left_out_are_told(client: TestClient) -> None:
+def test_excluded_rows_are_reported(client: TestClient) -> None:
     told = bring(client, ROWS + b'{"messages": []}\n')
 
     assert told["status"] == "processed"
@@ -61,13 +61,15 @@ def test_rows_that_were_left_out_are_told(client: TestClient) -> None:
     [({"purpose": "batch"}, "purpose"), ({}, "purpose")],
     ids=["another purpose", "none"],
 )
-def test_a_file_is_for_fine_tuning(client: TestClient, sent: dict[str, str], param: str) -> None:
+def test_file_purpose_must_be_fine_tune(
+    client: TestClient, sent: dict[str, str], param: str
+) -> None:
     answer = client.post("/v1/files", files={"file": ("a.jsonl", ROWS)}, data=sent)
 
     assert error(answer) == (400, "invalid", param)
 
 
-def test_files_are_listed_page_by_page(client: TestClient) -> None:
+def test_files_are_paginated(client: TestClient) -> None:
     ids = [bring(client)["id"] for _ in range(2)]
 
     first = client.get("/v1/files", params={"limit": 2}).json()
@@ -77,7 +79,7 @@ def test_files_are_listed_page_by_page(client: TestClient) -> None:
     assert (first["has_more"], [one["id"] for one in rest["data"]]) == (True, ["file-1"])
 
 
-def test_a_file_is_deleted(client: TestClient) -> None:
+def test_file_can_be_deleted(client: TestClient) -> None:
     told = bring(client)
 
     gone = client.delete(f"/v1/files/{told['id']}").json()
@@ -86,7 +88,7 @@ def test_a_file_is_deleted(client: TestClient) -> None:
     assert error(client.get(f"/v1/files/{told['id']}")) == (404, "not_found", "id")
 
 
-def test_what_a_run_measured_is_a_table(client: TestClient, engine: Engine) -> None:
+def test_run_metrics_are_available_as_results_file(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         factories.make_finished_run(db)
 
@@ -100,7 +102,7 @@ def test_what_a_run_measured_is_a_table(client: TestClient, engine: Engine) -> N
     assert (told["id"], told["bytes"]) == ("file-results-1", len("\n".join(table)) + 1)
 
 
-def test_a_tuned_model_is_listed_asked_for_and_put_into_the_trash(
+def test_fine_tuned_model_can_be_listed_fetched_and_deleted(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
@@ -113,7 +115,7 @@ def test_a_tuned_model_is_listed_asked_for_and_put_into_the_trash(
     assert error(client.get(f"/v1/models/{name}")) == (404, "model_not_found", "model")
 
 
-def test_a_checkpoint_is_found_while_it_is_kept(
+def test_only_kept_checkpoint_is_found(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
@@ -130,7 +132,7 @@ def test_a_checkpoint_is_found_while_it_is_kept(
     )
 
 
-def test_a_checkpoint_waits_until_its_run_has_succeeded(client: TestClient, engine: Engine) -> None:
+def test_checkpoint_is_unavailable_until_run_succeeds(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         factories.make_running(db)
 
@@ -140,9 +142,7 @@ def test_a_checkpoint_waits_until_its_run_has_succeeded(client: TestClient, engi
     assert "Its run has not succeeded" in answer.json()["error"]["message"]
 
 
-def test_a_checkpoint_does_not_take_its_run_into_the_trash(
-    client: TestClient, engine: Engine
-) -> None:
+def test_deleting_checkpoint_does_not_trash_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         factories.make_finished_run(db)
     model = "ft:starter:local::1"
@@ -151,7 +151,7 @@ def test_a_checkpoint_does_not_take_its_run_into_the_trash(
     assert client.get(f"/v1/models/{model}").status_code == 200
 
 
-def test_no_job_starts_from_a_checkpoint(client: TestClient, engine: Engine) -> None:
+def test_job_cannot_start_from_checkpoint(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         factories.make_finished_run(db)
     wish = {"model": "ft:starter:local::1:ckpt-step-5", "training_file": "file-1"}
@@ -159,7 +159,7 @@ def test_no_job_starts_from_a_checkpoint(client: TestClient, engine: Engine) -> 
     assert error(client.post("/v1/fine_tuning/jobs", json=wish)) == (400, "invalid", "model")
 
 
-def test_a_base_model_is_not_deleted_from_here(client: TestClient) -> None:
+def test_base_model_cannot_be_deleted(client: TestClient) -> None:
     assert error(client.delete("/v1/models/starter"))[:2] == (409, "conflict")
 
 
@@ -182,28 +182,28 @@ def test_a_base_model_is_not_deleted_from_here(client: TestClient) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_would_be_ignored_is_refused(
+def test_unsupported_chat_requests_are_rejected(
     client: TestClient, extra: dict[str, Any], refusal: tuple[int, str, str]
 ) -> None:
     assert error(client.post("/v1/chat/completions", json=ASKED | extra)) == refusal
 
 
-def test_without_a_worker_nobody_answers(client: TestClient) -> None:
+def test_chat_without_worker_returns_503(client: TestClient) -> None:
     answer = client.post("/v1/chat/completions", json=ASKED | {"user": "me", "n": 1, "store": True})
 
     assert error(answer)[:2] == (503, "unavailable")
     assert answer.headers["retry-after"] == "5"
 
 
-def test_json_that_is_none_is_told_in_the_envelope(client: TestClient) -> None:
+def test_invalid_json_returns_openai_error(client: TestClient) -> None:
     assert error(client.post("/v1/chat/completions", content=b"{"))[0] == 400
 
 
-def test_a_foreign_host_is_refused_in_the_envelope(client: TestClient) -> None:
+def test_foreign_host_is_rejected_with_openai_error(client: TestClient) -> None:
     assert error(client.get("/v1/models", headers={"host": "evil.example"}))[0] == 421
 
 
-def test_rows_with_weights_are_read(client: TestClient) -> None:
+def test_rows_with_message_weights_are_accepted(client: TestClient) -> None:
     turns = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "No.", "weight": 0},

@@ -47,7 +47,7 @@ def error(answer: httpx2.Response) -> tuple[int, str, str | None]:
     return answer.status_code, told["code"], told["param"]
 
 
-def test_a_job_is_a_run_of_the_recipe_it_asks_for(client: TestClient, db: Session) -> None:
+def test_job_creates_run_with_requested_recipe(client: TestClient, db: Session) -> None:
     job = ask(
         client,
         method={
@@ -68,7 +68,7 @@ def test_a_job_is_a_run_of_the_recipe_it_asks_for(client: TestClient, db: Sessio
     assert (recipe.precision, job["metadata"], job["suffix"]) == ("fp32", {"team": "a"}, "demo")
 
 
-def test_what_is_left_to_the_studio_is_told_as_it_was_resolved(client: TestClient) -> None:
+def test_auto_hyperparameters_are_returned_resolved(client: TestClient) -> None:
     job = ask(client, hyperparameters={"n_epochs": "auto"}).json()
 
     resolved = {"n_epochs": 3, "batch_size": 8, "learning_rate_multiplier": 1.0}
@@ -76,7 +76,7 @@ def test_what_is_left_to_the_studio_is_told_as_it_was_resolved(client: TestClien
     assert job["method"] == {"type": "supervised", "supervised": {"hyperparameters": resolved}}
 
 
-def test_a_multiplier_is_times_what_the_studio_recommends(client: TestClient) -> None:
+def test_learning_rate_multiplier_scales_recommended_rate(client: TestClient) -> None:
     job = ask(client, hyperparameters={"learning_rate_multiplier": 0.5}).json()
 
     told = job["x_studio"]
@@ -86,7 +86,7 @@ def test_a_multiplier_is_times_what_the_studio_recommends(client: TestClient) ->
     assert job["hyperparameters"]["learning_rate_multiplier"] == 0.5
 
 
-def test_the_recipe_may_say_the_rate_itself(client: TestClient) -> None:
+def test_recipe_can_set_learning_rate_directly(client: TestClient) -> None:
     job = ask(client, x_studio={"optimisation": {"learning_rate": 1e-4, "max_steps": 3}}).json()
 
     optimisation = job["x_studio"]["recipe"]["optimisation"]
@@ -120,23 +120,23 @@ def test_the_recipe_may_name_a_method(client: TestClient) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_there_is_not_is_refused_in_openais_envelope(
+def test_unsupported_job_requests_return_openai_errors(
     client: TestClient, job: dict[str, Any], refusal: tuple[int, str, str]
 ) -> None:
     assert error(ask(client, **job)) == refusal
 
 
-def test_a_job_that_is_not_there_is_a_404(client: TestClient) -> None:
+def test_unknown_job_returns_404(client: TestClient) -> None:
     found = error(client.get("/v1/fine_tuning/jobs/ftjob-99"))
 
     assert found == (404, "fine_tune_not_found", "fine_tune_id")
 
 
-def test_a_path_that_is_not_there_is_told_in_the_envelope(client: TestClient) -> None:
+def test_unknown_path_returns_openai_error(client: TestClient) -> None:
     assert error(client.get("/v1/assistants")) == (404, "not_found", None)
 
 
-def test_a_try_again_makes_no_second_job(client: TestClient) -> None:
+def test_client_retry_creates_no_second_job(client: TestClient) -> None:
     first = ask(client, {"x-stainless-retry-count": "0"}).json()
     again = ask(client, {"x-stainless-retry-count": "1"}).json()
     other = ask(client, {"x-stainless-retry-count": "0"}).json()
@@ -144,14 +144,14 @@ def test_a_try_again_makes_no_second_job(client: TestClient) -> None:
     assert (again["id"], other["id"]) == (first["id"], "ftjob-2")
 
 
-def test_a_key_makes_one_job_only(client: TestClient) -> None:
+def test_idempotency_key_creates_one_job(client: TestClient) -> None:
     first = ask(client, {"Idempotency-Key": "k1"}).json()
 
     assert ask(client, {"Idempotency-Key": "k1"}).json()["id"] == first["id"]
     assert error(ask(client, {"Idempotency-Key": "k1"}, seed=3))[0] == 400
 
 
-def test_jobs_are_listed_newest_first_page_by_page(client: TestClient) -> None:
+def test_jobs_are_paginated_newest_first(client: TestClient) -> None:
     for team in ("a", "b", "a"):
         ask(client, metadata={"team": team})
 
@@ -164,7 +164,7 @@ def test_jobs_are_listed_newest_first_page_by_page(client: TestClient) -> None:
     assert [one["id"] for one in mine["data"]] == ["ftjob-3", "ftjob-1"]
 
 
-def test_a_run_that_was_started_elsewhere_is_a_job_too(client: TestClient, engine: Engine) -> None:
+def test_run_started_elsewhere_is_listed_as_job(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         factories.make_finished_run(db)
 
@@ -178,7 +178,7 @@ def test_a_run_that_was_started_elsewhere_is_a_job_too(client: TestClient, engin
 @pytest.mark.parametrize(
     ("verb", "status"), [("pause", "pausing"), ("cancel", "cancelled")], ids=["pause", "cancel"]
 )
-def test_a_job_that_trains_is_stopped(
+def test_running_job_can_be_paused_and_cancelled(
     client: TestClient, engine: Engine, verb: str, status: str
 ) -> None:
     with unit_of_work(engine) as db:
@@ -187,7 +187,7 @@ def test_a_job_that_trains_is_stopped(
     assert client.post(f"/v1/fine_tuning/jobs/ftjob-1/{verb}").json()["status"] == status
 
 
-def test_a_paused_job_goes_on(client: TestClient, engine: Engine) -> None:
+def test_paused_job_can_be_resumed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = factories.make_running(db)
         run_commands.pause(db, 1)
@@ -197,7 +197,7 @@ def test_a_paused_job_goes_on(client: TestClient, engine: Engine) -> None:
     assert client.post("/v1/fine_tuning/jobs/ftjob-1/resume").json()["status"] == "queued"
 
 
-def test_a_client_is_told_not_to_try_a_conflict_again(client: TestClient) -> None:
+def test_conflict_response_disables_client_retry(client: TestClient) -> None:
     ask(client)
 
     answer = client.post("/v1/fine_tuning/jobs/ftjob-1/resume")
@@ -206,7 +206,9 @@ def test_a_client_is_told_not_to_try_a_conflict_again(client: TestClient) -> Non
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_events_are_told_newest_first_and_none_twice(client: TestClient, engine: Engine) -> None:
+def test_events_are_paginated_newest_first_without_duplicates(
+    client: TestClient, engine: Engine
+) -> None:
     with unit_of_work(engine) as db:
         factories.make_finished_run(db)
     path = "/v1/fine_tuning/jobs/ftjob-1/events"
@@ -227,9 +229,7 @@ def test_events_are_told_newest_first_and_none_twice(client: TestClient, engine:
     assert {one["message"] for one in whole} >= {"Step 3/10: training loss=2.7000", "Done."}
 
 
-def test_the_model_a_job_ended_with_is_its_last_checkpoint(
-    client: TestClient, engine: Engine
-) -> None:
+def test_final_model_is_last_checkpoint(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         factories.make_finished_run(db)
 
@@ -241,7 +241,7 @@ def test_the_model_a_job_ended_with_is_its_last_checkpoint(
     assert last["metrics"] == {"step": 10, "train_loss": 2.0}
 
 
-def test_a_validation_file_is_waited_for(client: TestClient, engine: Engine) -> None:
+def test_job_waits_for_validation_file(client: TestClient, engine: Engine) -> None:
     training, validation = bring(client), bring(client, ROWS[:400].rpartition(b"\n")[0])
 
     job = ask(client, training_file=training["id"], validation_file=validation["id"]).json()

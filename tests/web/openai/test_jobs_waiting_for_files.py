@@ -41,7 +41,7 @@ def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
             tasks.close_work(found, TaskStatus.SUCCEEDED)
 
 
-def test_a_job_starts_once_its_rows_are_measured_by_the_other_file(
+def test_job_is_queued_once_validation_file_is_ready(
     client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
 ) -> None:
     job = ask(client, **files).json()
@@ -55,7 +55,7 @@ def test_a_job_starts_once_its_rows_are_measured_by_the_other_file(
         assert (version.train_rows, version.validation_rows) == (40, 3)
 
 
-def test_the_same_files_are_not_read_twice(
+def test_same_files_are_not_processed_twice(
     client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
 ) -> None:
     ask(client, **files)
@@ -64,7 +64,7 @@ def test_the_same_files_are_not_read_twice(
     assert ask(client, **files).json()["status"] == "queued"
 
 
-def test_a_job_without_a_validation_file_is_not_measured_by_another_jobs(
+def test_job_without_validation_file_ignores_that_of_earlier_job(
     client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
 ) -> None:
     ask(client, **files)
@@ -78,7 +78,7 @@ def test_a_job_without_a_validation_file_is_not_measured_by_another_jobs(
         assert (version.train_rows, version.validation_rows) == (40, 0)
 
 
-def test_jobs_that_wait_for_one_file_are_read_for_one_after_the_other(
+def test_jobs_waiting_for_same_file_are_processed_in_turn(
     client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
 ) -> None:
     some = b"".join(ROWS.splitlines(keepends=True)[5:10])
@@ -95,7 +95,7 @@ def test_jobs_that_wait_for_one_file_are_read_for_one_after_the_other(
     assert held == [3, 5]
 
 
-def test_a_file_that_cannot_be_read_fails_the_job_in_words(
+def test_failed_file_build_fails_job_with_reason(
     client: TestClient, engine: Engine, files: dict[str, Any]
 ) -> None:
     ask(client, **files)
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
     )
 
 
-def test_a_job_waits_for_a_large_file(
+def test_job_waits_for_large_file(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataset_builds, "MAX_REQUEST_BYTES", 100)
@@ -137,7 +137,7 @@ def test_a_job_waits_for_a_large_file(
     assert client.get(f"/v1/fine_tuning/jobs/{job['id']}").json()["status"] == "queued"
 
 
-def test_a_job_that_is_cancelled_while_its_files_are_read_stays_so(
+def test_job_cancelled_while_files_are_processed_stays_cancelled(
     client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
 ) -> None:
     job = ask(client, **files).json()

@@ -23,7 +23,7 @@ def shown(client: TestClient) -> Node:
     return parse_page(client.get("/queue").text).one(id="queue")
 
 
-def test_waiting_runs_stand_in_their_order(client: TestClient, engine: Engine) -> None:
+def test_waiting_runs_are_listed_in_order(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, "first")
         make_run(db, "second")
@@ -34,7 +34,7 @@ def test_waiting_runs_stand_in_their_order(client: TestClient, engine: Engine) -
     assert rows == ["1first #1", "2second #2"]
 
 
-def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
+def test_slots_and_workers_are_shown(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         workers.heartbeat(db, Worker(name="box", pid=os.getpid(), slots=2))
         make_running(db)
@@ -54,7 +54,7 @@ def load(engine: Engine, **told: Any) -> None:  # noqa: ANN401 -- any column
         )
 
 
-def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine: Engine) -> None:
+def test_loaded_model_occupies_slot(client: TestClient, engine: Engine) -> None:
     load(engine, leaves_at=now() + timedelta(seconds=250))
     with unit_of_work(engine) as db:
         make_running(db)
@@ -68,16 +68,14 @@ def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine:
     assert 0 < queue["loaded"]["leaves_in_seconds"] <= 250
 
 
-def test_a_model_that_answers_does_not_say_when_it_leaves(
-    client: TestClient, engine: Engine
-) -> None:
+def test_busy_loaded_model_shows_no_unload_time(client: TestClient, engine: Engine) -> None:
     load(engine)
 
     assert "Unloads" not in shown(client).one(id="loaded").text
     assert client.get("/api/v1/queue").json()["loaded"]["leaves_in_seconds"] is None
 
 
-def test_a_model_whose_worker_is_gone_is_not_told(client: TestClient, engine: Engine) -> None:
+def test_loaded_model_of_dead_worker_is_hidden(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         loaded_model.save_status(db, LoadedModel(worker="gone", model="starter"))
 
@@ -88,7 +86,7 @@ def test_a_model_whose_worker_is_gone_is_not_told(client: TestClient, engine: En
 @pytest.mark.parametrize(
     ("verb", "address"), [("POST", "/queue/loaded/stop"), ("DELETE", "/api/v1/queue/loaded")]
 )
-def test_a_model_that_is_loaded_is_had_to_leave(
+def test_loaded_model_can_be_unloaded(
     client: TestClient, engine: Engine, verb: str, address: str
 ) -> None:
     load(engine)
@@ -102,17 +100,17 @@ def test_a_model_that_is_loaded_is_had_to_leave(
         assert loaded_model.is_unload_requested(db, "box")
 
 
-def test_what_is_not_loaded_cannot_be_stopped(client: TestClient) -> None:
+def test_unloading_without_loaded_model_returns_409(client: TestClient) -> None:
     assert client.delete("/api/v1/queue/loaded").status_code == 409
 
 
-def test_without_a_worker_there_is_a_warning(client: TestClient) -> None:
+def test_missing_worker_shows_warning(client: TestClient) -> None:
     assert shown(client).one(role="alert").one("strong").text == (
         "No worker is running, so nothing will start."
     )
 
 
-def test_an_empty_queue_offers_the_next_step(client: TestClient) -> None:
+def test_empty_queue_links_to_new_experiment(client: TestClient) -> None:
     empty = shown(client).one(class_="empty")
 
     assert (empty.one("h2").text, empty.one("a").attributes["href"]) == (
@@ -121,7 +119,7 @@ def test_an_empty_queue_offers_the_next_step(client: TestClient) -> None:
     )
 
 
-def test_a_waiting_run_can_be_cancelled(client: TestClient, engine: Engine) -> None:
+def test_waiting_run_can_be_cancelled(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 

@@ -29,14 +29,14 @@ def fail(engine: Engine, chore: int) -> None:
         tasks.fail_work(tasks.get(db, chore), why)
 
 
-def test_asking_again_returns_the_one_that_waits(engine: Engine, chore: int) -> None:
+def test_duplicate_task_returns_existing_one(engine: Engine, chore: int) -> None:
     with unit_of_work(engine) as db:
         again = tasks.enqueue(db, "fetch", "dataset:3", {})
         other = tasks.enqueue(db, "fetch", "dataset:4", {})
         assert (again.id, other.id) == (chore, chore + 1)
 
 
-def test_a_program_sees_how_far_it_is(client: TestClient, chore: int) -> None:
+def test_api_reports_task_progress(client: TestClient, chore: int) -> None:
     told = client.get(f"/api/v1/chores/{chore}").json()
 
     assert (told["status"], told["phase"], told["progress"], told["title"], told["error"]) == (
@@ -48,7 +48,7 @@ def test_a_program_sees_how_far_it_is(client: TestClient, chore: int) -> None:
     )
 
 
-def test_a_program_calls_it_off_once(client: TestClient, chore: int) -> None:
+def test_api_cancels_task_once(client: TestClient, chore: int) -> None:
     first = client.delete(f"/api/v1/chores/{chore}")
     second = client.delete(f"/api/v1/chores/{chore}")
 
@@ -59,7 +59,7 @@ def test_a_program_calls_it_off_once(client: TestClient, chore: int) -> None:
     )
 
 
-def test_a_failure_is_told_with_its_hint(client: TestClient, engine: Engine, chore: int) -> None:
+def test_failed_task_shows_error_and_hint(client: TestClient, engine: Engine, chore: int) -> None:
     fail(engine, chore)
 
     assert client.get(f"/api/v1/chores/{chore}").json()["error"] == {
@@ -71,9 +71,7 @@ def test_a_failure_is_told_with_its_hint(client: TestClient, engine: Engine, cho
     assert drawn.text == "It cannot be read. Mend it."
 
 
-def test_only_what_has_failed_is_tried_again(
-    client: TestClient, engine: Engine, chore: int
-) -> None:
+def test_only_failed_task_can_be_retried(client: TestClient, engine: Engine, chore: int) -> None:
     early = client.post(f"/api/v1/chores/{chore}/again")
     fail(engine, chore)
     again = client.post(f"/api/v1/chores/{chore}/again")
@@ -85,7 +83,7 @@ def test_only_what_has_failed_is_tried_again(
     )
 
 
-def test_a_page_asks_until_it_has_ended(client: TestClient, engine: Engine, chore: int) -> None:
+def test_page_polls_until_task_ends(client: TestClient, engine: Engine, chore: int) -> None:
     shown = {"HX-Request-Type": "partial"}
     going = parse_page(client.get(f"/chores/{chore}?then=/datasets", headers=shown).text)
     fail(engine, chore)
@@ -98,7 +96,7 @@ def test_a_page_asks_until_it_has_ended(client: TestClient, engine: Engine, chor
     ]
 
 
-def test_only_pages_of_ours_follow(client: TestClient, chore: int) -> None:
+def test_external_redirect_targets_are_rejected(client: TestClient, chore: int) -> None:
     refused = [
         client.get(f"/chores/{chore}", params={"then": there}).status_code
         for there in ("//evil.example/", "https://evil.example/", "/\\evil.example")
@@ -106,16 +104,14 @@ def test_only_pages_of_ours_follow(client: TestClient, chore: int) -> None:
     assert refused == [422, 422, 422]
 
 
-def test_cancelling_leads_back_to_where_one_was(client: TestClient, chore: int) -> None:
+def test_cancelling_redirects_back(client: TestClient, chore: int) -> None:
     came = {"Referer": "http://testserver//datasets"}
     answer = client.post(f"/chores/{chore}/cancel", headers=came, follow_redirects=False)
 
     assert answer.headers["location"] == "/datasets"
 
 
-def test_the_queue_shows_what_is_done_besides_runs(
-    client: TestClient, engine: Engine, chore: int
-) -> None:
+def test_queue_lists_tasks_and_exports(client: TestClient, engine: Engine, chore: int) -> None:
     with unit_of_work(engine) as db:
         run = make_finished_run(db).id or 0
         db.add(Export(run_id=run, kind="merged", dtype="bfloat16"))
@@ -129,15 +125,13 @@ def test_the_queue_shows_what_is_done_besides_runs(
     assert chore == 1
 
 
-def test_what_has_ended_is_no_longer_in_the_queue(
-    client: TestClient, engine: Engine, chore: int
-) -> None:
+def test_ended_task_leaves_queue(client: TestClient, engine: Engine, chore: int) -> None:
     fail(engine, chore)
 
     assert parse_page(client.get("/queue/others").text).one(id="others").text == ""
 
 
-def test_only_what_goes_on_takes_a_slot(engine: Engine) -> None:
+def test_only_running_task_takes_slot(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         chore = tasks.enqueue(db, "calibrate", "x", {})
         waiting = overview.list_work(db)[0].takes_slot

@@ -27,7 +27,7 @@ def waiting(engine: Engine) -> list[int]:
     return made
 
 
-def test_a_run_says_behind_which_it_waits(client: TestClient, waiting: list[int]) -> None:
+def test_waiting_run_names_run_it_waits_for(client: TestClient, waiting: list[int]) -> None:
     trains, following, last = waiting
     told = client.get("/api/v1/queue").json()["waiting"]
     page = parse_page(client.get(f"/runs/{last}").text).one(id="wait").text
@@ -42,9 +42,7 @@ def test_a_run_says_behind_which_it_waits(client: TestClient, waiting: list[int]
     assert client.get(f"/api/v1/runs/{trains}").json()["waiting"] is None
 
 
-def test_how_long_it_has_waited_is_shown(
-    client: TestClient, engine: Engine, waiting: list[int]
-) -> None:
+def test_waiting_time_is_shown(client: TestClient, engine: Engine, waiting: list[int]) -> None:
     with unit_of_work(engine) as db:
         runs.get(db, waiting[1]).created_at = datetime.now(UTC) - timedelta(minutes=9)
 
@@ -53,9 +51,7 @@ def test_how_long_it_has_waited_is_shown(
     assert parse_page(client.get(f"/runs/{waiting[0]}/wait").text).one(id="wait").text == ""
 
 
-def test_an_export_that_needs_a_slot_says_that_training_goes_first(
-    client: TestClient, engine: Engine, waiting: list[int]
-) -> None:
+def test_export_waits_for_training(client: TestClient, engine: Engine, waiting: list[int]) -> None:
     with unit_of_work(engine) as db:
         run = make_finished_run(db).id or 0
         db.add(Export(run_id=run, kind="merged", dtype="bfloat16"))
@@ -66,7 +62,7 @@ def test_an_export_that_needs_a_slot_says_that_training_goes_first(
     assert "Waiting for run" in page
 
 
-def test_what_waits_for_a_worker_that_restarts_says_so(
+def test_run_waiting_for_restarting_worker_reports_it(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:

@@ -28,7 +28,7 @@ def with_recipe(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 -- any field 
     return {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"} | changes}
 
 
-def test_one_call_makes_an_experiment_and_a_queued_run(client: TestClient) -> None:
+def test_posting_run_creates_experiment_and_queued_run(client: TestClient) -> None:
     run = client.post("/api/v1/runs", json=NEW).json()
 
     assert (run["id"], run["experiment_id"], run["status"], run["queue_position"]) == (
@@ -50,13 +50,15 @@ def test_one_call_makes_an_experiment_and_a_queued_run(client: TestClient) -> No
         ({"adapter": {"kind": "lora", "rank": 8}}, "recipe.adapter.rank"),
     ],
 )
-def test_a_wrong_field_is_named(client: TestClient, changes: dict[str, Any], param: str) -> None:
+def test_invalid_field_is_named_in_error(
+    client: TestClient, changes: dict[str, Any], param: str
+) -> None:
     error = refused(client, with_recipe(**changes))
 
     assert (error["code"], error["param"]) == ("invalid", param)
 
 
-def test_an_unknown_model_is_refused(client: TestClient) -> None:
+def test_unknown_model_is_rejected(client: TestClient) -> None:
     error = refused(client, with_recipe(base_model="startr"))
 
     assert (error["param"], error["message"]) == (
@@ -65,21 +67,21 @@ def test_an_unknown_model_is_refused(client: TestClient) -> None:
     )
 
 
-def test_a_refused_run_leaves_no_experiment(client: TestClient) -> None:
+def test_rejected_run_creates_no_experiment(client: TestClient) -> None:
     refused(client, with_recipe(base_model="startr"))
 
     assert client.get("/api/v1/experiments").json()["data"] == []
 
 
 @pytest.mark.parametrize("body", ["NaN", '{"name": 1e400}', '{"name": "\\ud800"}', "[" * 10000])
-def test_what_json_cannot_say_is_no_crash(client: TestClient, body: str) -> None:
+def test_unrepresentable_json_returns_4xx(client: TestClient, body: str) -> None:
     headers = {"Content-Type": "application/json"}
     answer = client.post("/api/v1/runs", content=body, headers=headers)
 
     assert (answer.status_code // 100, "error" in answer.json()) == (4, True)
 
 
-def test_lists_go_on_after_the_last(client: TestClient, engine: Engine) -> None:
+def test_runs_are_paginated(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for name in "abc":
             make_run(db, name)
@@ -90,7 +92,7 @@ def test_lists_go_on_after_the_last(client: TestClient, engine: Engine) -> None:
     assert (first["has_more"], rest["has_more"], rest["next_after"]) == (True, False, None)
 
 
-def test_lists_filter_by_status(client: TestClient, engine: Engine) -> None:
+def test_runs_can_be_filtered_by_status(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, "waiting")
         make_finished_run(db, "done")
@@ -99,7 +101,7 @@ def test_lists_filter_by_status(client: TestClient, engine: Engine) -> None:
     assert [run["name"] for run in found["data"]] == ["done"]
 
 
-def test_a_running_run_tells_its_progress(client: TestClient, engine: Engine) -> None:
+def test_running_run_reports_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
         attempts.apply_events(db, run, [metrics_event(4, loss=float("nan"))], 1)
@@ -108,7 +110,7 @@ def test_a_running_run_tells_its_progress(client: TestClient, engine: Engine) ->
     assert (told["progress"], told["step"], told["metrics"]) == (0.4, 4, {"loss": "NaN"})
 
 
-def test_cancelling_twice_conflicts(client: TestClient, engine: Engine) -> None:
+def test_cancelling_twice_returns_409(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -120,7 +122,9 @@ def test_cancelling_twice_conflicts(client: TestClient, engine: Engine) -> None:
     )
 
 
-def test_curves_are_aligned_and_bad_numbers_marked(client: TestClient, engine: Engine) -> None:
+def test_metrics_are_aligned_and_non_finite_values_marked(
+    client: TestClient, engine: Engine
+) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
         told = [metrics_event(1, loss=3.0), metrics_event(2, loss=float("inf"), eval_loss=2.5)]
@@ -133,7 +137,7 @@ def test_curves_are_aligned_and_bad_numbers_marked(client: TestClient, engine: E
     assert curves["series"]["eval_loss"]["mean"] == [None, 2.5]
 
 
-def test_events_tell_the_story(client: TestClient, engine: Engine) -> None:
+def test_events_list_state_changes(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
     events = client.get("/api/v1/runs/1/events").json()["data"]
@@ -141,7 +145,7 @@ def test_events_tell_the_story(client: TestClient, engine: Engine) -> None:
     assert [event["kind"] for event in events] == ["queued", "starting", "running", "succeeded"]
 
 
-def test_the_log_comes_in_whole_lines(
+def test_log_is_returned_in_whole_lines(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
@@ -158,7 +162,7 @@ def test_the_log_comes_in_whole_lines(
     assert more["lines"] == ["half a line"]
 
 
-def test_artifacts_are_listed_and_fetched(
+def test_artifacts_can_be_listed_and_downloaded(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
@@ -179,7 +183,7 @@ def test_artifacts_are_listed_and_fetched(
 @pytest.mark.parametrize(
     "name", ["../log.txt", "..%2flog.txt", "%2e%2e/log.txt", "/etc/passwd", "nope", "a%00b"]
 )
-def test_no_other_file_can_be_named(
+def test_artifact_paths_outside_folder_return_404(
     client: TestClient, engine: Engine, settings: Settings, name: str
 ) -> None:
     with unit_of_work(engine) as db:
@@ -191,7 +195,7 @@ def test_no_other_file_can_be_named(
     assert client.get(f"/api/v1/runs/1/artifacts/{name}").status_code == 404
 
 
-def test_a_deleted_run_is_gone(client: TestClient, engine: Engine) -> None:
+def test_run_can_be_deleted(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
 
@@ -214,7 +218,7 @@ def told_by_stream(client: TestClient, headers: dict[str, str] | None = None) ->
     return [(f["event"], json.loads(f["data"]), f.get("id")) for f in fields if "event" in f]
 
 
-def test_a_stream_tells_all_and_ends_with_the_run(client: TestClient, engine: Engine) -> None:
+def test_stream_sends_all_events_and_ends_with_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
     with client:
@@ -224,7 +228,7 @@ def test_a_stream_tells_all_and_ends_with_the_run(client: TestClient, engine: En
     assert [row["step"] for row in told[0][1]] == list(range(1, 11))
 
 
-def test_a_stream_goes_on_where_it_was_cut(client: TestClient, engine: Engine) -> None:
+def test_stream_resumes_after_last_event_id(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
     with client:
@@ -234,11 +238,11 @@ def test_a_stream_goes_on_where_it_was_cut(client: TestClient, engine: Engine) -
     assert told[-1][2] == "10.0.4"
 
 
-def test_no_stream_for_no_run(client: TestClient) -> None:
+def test_stream_of_unknown_run_returns_404(client: TestClient) -> None:
     assert client.get("/api/v1/runs/9/stream").status_code == 404
 
 
-def test_time_alone_is_no_news(engine: Engine) -> None:
+def test_unchanged_run_sends_no_stream_events(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
         attempts.apply_events(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0)], 1)
@@ -253,7 +257,7 @@ def test_time_alone_is_no_news(engine: Engine) -> None:
     assert again == []
 
 
-def test_a_line_cut_between_two_events_loses_nothing(engine: Engine, settings: Settings) -> None:
+def test_stream_reconnect_at_any_event_loses_nothing(engine: Engine, settings: Settings) -> None:
     with unit_of_work(engine) as db:
         run_id = make_finished_run(db).id or 0
     folder = settings.runs / str(run_id)

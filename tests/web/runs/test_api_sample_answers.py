@@ -38,7 +38,7 @@ def samples(client: TestClient) -> list[dict[str, Any]]:
     return told
 
 
-def test_answers_are_told_in_the_order_they_were_written(client: TestClient) -> None:
+def test_answers_are_listed_in_order(client: TestClient) -> None:
     assert [(one["stage"], one["step"], one["rating"]) for one in samples(client)] == [
         ("before", 0, None),
         ("during", 5, None),
@@ -46,7 +46,7 @@ def test_answers_are_told_in_the_order_they_were_written(client: TestClient) -> 
     ]
 
 
-def test_an_answer_names_the_format_it_was_computed_in(client: TestClient) -> None:
+def test_answer_shows_compute_format(client: TestClient) -> None:
     formats = [one["computed_in"] for one in samples(client)]
 
     assert formats == ["", "bfloat16 (nf4)", "bfloat16 (nf4)"]
@@ -54,7 +54,7 @@ def test_an_answer_names_the_format_it_was_computed_in(client: TestClient) -> No
     assert page.count("computed in bfloat16 (nf4)") == 2
 
 
-def test_a_rating_is_put_and_becomes_a_metric(client: TestClient) -> None:
+def test_rating_is_stored_and_becomes_metric(client: TestClient) -> None:
     answer = client.put(RATING, json={"score": 4})
 
     assert (answer.status_code, answer.json()["rating"], answer.json()["answer"]) == (
@@ -65,7 +65,7 @@ def test_a_rating_is_put_and_becomes_a_metric(client: TestClient) -> None:
     assert client.get("/api/v1/runs/1").json()["metrics"]["rating"] == 4.0
 
 
-def test_a_rating_is_deleted(client: TestClient) -> None:
+def test_rating_can_be_deleted(client: TestClient) -> None:
     client.put(RATING, json={"score": 4})
 
     assert client.delete(RATING).status_code == 204
@@ -73,9 +73,9 @@ def test_a_rating_is_deleted(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("score", [0, 6, "4", 4.5, None])
-def test_no_other_score_is_taken(client: TestClient, score: object) -> None:
+def test_invalid_score_is_rejected(client: TestClient, score: object) -> None:
     assert client.put(RATING, json={"score": score}).status_code == 422
 
 
-def test_a_prompt_that_is_not_there_is_told(client: TestClient) -> None:
+def test_rating_unknown_prompt_returns_404(client: TestClient) -> None:
     assert client.put(RATING.replace("/0/", "/7/"), json={"score": 4}).status_code == 404

@@ -74,7 +74,7 @@ def cells(client: TestClient) -> list[str]:
 
 
 @pytest.mark.usefixtures("lora")
-def test_a_whole_model_is_exported_unless_said_otherwise(client: TestClient) -> None:
+def test_merged_export_is_default(client: TestClient) -> None:
     told = ask(client, dtype="bfloat16")
 
     assert (told["kind"], told["dtype"], told["status"]) == ("merged", "bfloat16", "queued")
@@ -89,7 +89,7 @@ def test_a_whole_model_is_exported_unless_said_otherwise(client: TestClient) -> 
     ],
 )
 @pytest.mark.usefixtures("lora")
-def test_what_cannot_be_is_refused(
+def test_invalid_export_is_rejected(
     client: TestClient, body: dict[str, Any], status: int, message: str
 ) -> None:
     told = ask(client, **body)
@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(
     assert (told["status"], told["message"]) == (status, message)
 
 
-def test_a_run_that_trains_has_nothing_to_export(client: TestClient, engine: Engine) -> None:
+def test_running_run_cannot_be_exported(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_running(db)
 
@@ -105,7 +105,7 @@ def test_a_run_that_trains_has_nothing_to_export(client: TestClient, engine: Eng
 
 
 @pytest.mark.usefixtures("lora")
-def test_one_export_is_not_made_twice(client: TestClient, engine: Engine) -> None:
+def test_duplicate_export_is_rejected(client: TestClient, engine: Engine) -> None:
     ask(client, dtype="float32")
     assert ask(client, dtype="float32")["status"] == 409
 
@@ -114,7 +114,7 @@ def test_one_export_is_not_made_twice(client: TestClient, engine: Engine) -> Non
     assert ask(client, dtype="float32")["id"] == 2
 
 
-def test_weights_beyond_float16_are_refused_before_the_start(
+def test_weights_beyond_float16_range_are_rejected_before_start(
     client: TestClient, full: int, settings: Settings
 ) -> None:
     folder = RunDir(settings.runs / str(full)).artifacts
@@ -133,7 +133,7 @@ def write_weight(path: Path, raw: bytes) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + raw)
 
 
-def test_an_export_that_does_not_fit_on_the_disk_is_refused(
+def test_export_larger_than_free_disk_is_rejected(
     client: TestClient, lora: int, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
@@ -146,7 +146,7 @@ def test_an_export_that_does_not_fit_on_the_disk_is_refused(
 
 
 @pytest.mark.usefixtures("lora")
-def test_measures_are_told_with_numbers_that_are_none(
+def test_measurements_include_non_finite_values(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     ask(client, dtype="float16")
@@ -159,7 +159,7 @@ def test_measures_are_told_with_numbers_that_are_none(
 
 
 @pytest.mark.usefixtures("lora")
-def test_files_come_singly_and_as_one_zip(
+def test_files_can_be_downloaded_singly_and_as_zip(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     ask(client, dtype="float16")
@@ -178,14 +178,14 @@ def test_files_come_singly_and_as_one_zip(
 
 
 @pytest.mark.usefixtures("lora")
-def test_an_export_of_another_run_is_not_found(client: TestClient) -> None:
+def test_export_of_another_run_returns_404(client: TestClient) -> None:
     ask(client, dtype="float16")
 
     assert client.get("/api/v1/runs/2/exports/1").status_code == 404
 
 
 @pytest.mark.usefixtures("lora")
-def test_a_deleted_export_is_gone_with_its_files_and_as_a_base(
+def test_deleting_export_removes_files_and_model(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     ask(client, dtype="float16")
@@ -202,7 +202,7 @@ def test_a_deleted_export_is_gone_with_its_files_and_as_a_base(
 
 
 @pytest.mark.usefixtures("lora")
-def test_an_adapter_alone_is_no_base(
+def test_adapter_export_cannot_become_model(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     ask(client, dtype="float16", kind="adapter")
@@ -212,11 +212,11 @@ def test_an_adapter_alone_is_no_base(
 
 
 @pytest.mark.usefixtures("lora")
-def test_a_run_without_exports_says_what_they_are(client: TestClient) -> None:
+def test_exports_section_shows_empty_state(client: TestClient) -> None:
     assert section(client).text.startswith("Nothing exported yet.")
 
 
-def test_a_run_without_a_model_offers_none(client: TestClient, engine: Engine) -> None:
+def test_run_without_model_shows_no_exports(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_running(db)
 
@@ -224,7 +224,7 @@ def test_a_run_without_a_model_offers_none(client: TestClient, engine: Engine) -
 
 
 @pytest.mark.usefixtures("lora")
-def test_each_format_says_what_it_costs(client: TestClient) -> None:
+def test_each_format_shows_size_and_precision_loss(client: TestClient) -> None:
     dialog = parse_page(client.get("/runs/1").text).one(id="export")
 
     told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
@@ -251,7 +251,7 @@ def test_each_format_says_what_it_costs(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("lora")
-def test_the_page_asks_follows_and_shows_the_figures(
+def test_export_page_shows_progress_and_results(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     answer = client.post("/runs/1/exports", data={"model": "merged float16"})
@@ -276,14 +276,14 @@ def test_the_page_asks_follows_and_shows_the_figures(
 
 
 @pytest.mark.usefixtures("lora")
-def test_a_form_without_a_format_is_refused_in_words(client: TestClient) -> None:
+def test_form_without_format_is_rejected(client: TestClient) -> None:
     answer = client.post("/runs/1/exports", data={"model": "merged int8"})
 
     assert (answer.status_code, "Choose an export format." in answer.text) == (422, True)
 
 
 @pytest.mark.usefixtures("lora")
-def test_a_failed_export_says_why(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_failed_export_shows_reason(client: TestClient, engine: Engine, settings: Settings) -> None:
     ask(client, dtype="float32")
     folder = RunDir(settings.runs / "1").export(1)
     folder.root.mkdir(parents=True)

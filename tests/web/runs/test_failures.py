@@ -44,13 +44,13 @@ def fail(engine: Engine, settings: Settings, code: str = "out_of_memory") -> Non
         attempts.close_exited(db, run, ProcessExit(exit_code=1))
 
 
-def test_a_failure_tells_its_cause_first(panel: Node) -> None:
+def test_failure_panel_shows_cause_first(panel: Node) -> None:
     told = [part.text for part in panel.parts if isinstance(part, Node)]
 
     assert told[:2] == ["Out of memory", "Bang."]
 
 
-def test_a_failure_tells_where_it_was(panel: Node) -> None:
+def test_failure_panel_shows_phase_step_and_attempt(panel: Node) -> None:
     facts = {row.one("dt").text: row.one("dd").text for row in panel.one("dl").all("div")}
 
     assert facts == {
@@ -62,7 +62,7 @@ def test_a_failure_tells_where_it_was(panel: Node) -> None:
     }
 
 
-def test_a_code_is_explained_a_click_away(client: TestClient, panel: Node) -> None:
+def test_failure_code_links_to_its_explanation(client: TestClient, panel: Node) -> None:
     address = panel.one("dl").one("a").attributes["href"]
     page, _, row = address.partition("#")
 
@@ -70,7 +70,7 @@ def test_a_code_is_explained_a_click_away(client: TestClient, panel: Node) -> No
     assert FAILURE_CODES["out_of_memory"].meaning in shown.text
 
 
-def test_a_bug_report_has_all_that_is_needed(panel: Node) -> None:
+def test_bug_report_contains_all_details(panel: Node) -> None:
     report = panel.one("textarea").text
 
     for part in ("## Bang.", "- Code: `out_of_memory`", "attempt 1", "- Phase: saving, step 4"):
@@ -79,9 +79,7 @@ def test_a_bug_report_has_all_that_is_needed(panel: Node) -> None:
     assert "````text almost bang ``` ````" in report
 
 
-def test_a_failure_over_rest_is_whole(
-    client: TestClient, engine: Engine, settings: Settings
-) -> None:
+def test_api_returns_full_failure(client: TestClient, engine: Engine, settings: Settings) -> None:
     fail(engine, settings)
 
     assert client.get("/api/v1/runs/1").json()["error"] == {
@@ -108,7 +106,7 @@ def test_a_failure_over_rest_is_whole(
     }
 
 
-def test_a_repair_over_rest_is_one_call(
+def test_suggested_repair_can_be_submitted_by_api(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     fail(engine, settings)
@@ -133,7 +131,7 @@ def test_a_repair_over_rest_is_one_call(
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_change_that_cannot_be_is_named(
+def test_invalid_override_is_named_in_error(
     client: TestClient, engine: Engine, overrides: dict[str, Any], param: str
 ) -> None:
     with unit_of_work(engine) as db:
@@ -143,7 +141,7 @@ def test_a_change_that_cannot_be_is_named(
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
 
 
-def test_a_failed_model_can_be_replaced_in_place(client: TestClient, engine: Engine) -> None:
+def test_failed_model_can_be_replaced_on_run_page(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, base_model="owner/gone")
         attempts.fail(db, run, Failed(code="model_not_found", message="It is gone."))
@@ -154,7 +152,7 @@ def test_a_failed_model_can_be_replaced_in_place(client: TestClient, engine: Eng
     assert client.get("/api/v1/runs/2").json()["recipe"]["base_model"] == "starter"
 
 
-def test_a_run_that_shrank_says_so(client: TestClient, engine: Engine) -> None:
+def test_reduced_batch_size_is_shown(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, optimisation=BATCH, recovery={"smaller_batches": True})
         attempts.apply_events(db, run, [Failed(code="out_of_memory", message="It did not fit.")], 1)

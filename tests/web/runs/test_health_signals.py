@@ -32,7 +32,7 @@ def repairs(client: TestClient) -> list[str]:
     return [button.text for form in panel.all("form") for button in form.all("button")]
 
 
-def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> None:
+def test_alarm_shows_step_and_module(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), [ALARM], 10)
 
@@ -41,7 +41,7 @@ def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> N
     assert alarms[0].one("strong").text == ALARM.message
 
 
-def test_a_signal_tells_its_value_and_what_it_means(client: TestClient, engine: Engine) -> None:
+def test_signal_shows_value_and_meaning(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(
             db, make_running(db), [metrics_event(1, loss=2.0, grad_underflow_share=0.25)], 10
@@ -52,7 +52,7 @@ def test_a_signal_tells_its_value_and_what_it_means(client: TestClient, engine: 
     assert row.all("td")[1].text.startswith("Gradients of linear layers that are exactly zero")
 
 
-def test_the_section_can_be_drawn_anew_alone(client: TestClient, engine: Engine) -> None:
+def test_section_can_be_refreshed_alone(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_running(db)
 
@@ -71,7 +71,7 @@ def test_the_section_can_be_drawn_anew_alone(client: TestClient, engine: Engine)
         ("fp32", [SLOWER]),
     ],
 )
-def test_a_failure_of_numbers_offers_a_wider_format(
+def test_non_finite_failure_offers_wider_precision(
     client: TestClient, engine: Engine, precision: str, offered: list[str]
 ) -> None:
     with unit_of_work(engine) as db:
@@ -81,7 +81,7 @@ def test_a_failure_of_numbers_offers_a_wider_format(
     assert repairs(client) == offered
 
 
-def test_a_repair_is_the_same_run_with_one_change(client: TestClient, engine: Engine) -> None:
+def test_repair_changes_one_setting_only(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, "tone", precision="fp32", optimisation={"seed": 7})
         attempts.fail(db, run, Failed(code="non_finite", message="No number."))
@@ -99,9 +99,7 @@ def test_a_repair_is_the_same_run_with_one_change(client: TestClient, engine: En
     }
 
 
-def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
-    client: TestClient, engine: Engine
-) -> None:
+def test_alarm_of_running_run_offers_repairs(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db, precision="fp16"), [ALARM], 10)
 
@@ -112,7 +110,7 @@ def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
     ]
 
 
-def test_a_repair_is_offered_in_one_place(client: TestClient, engine: Engine) -> None:
+def test_repair_is_offered_only_once(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, precision="fp16")
         attempts.apply_events(db, run, [ALARM], 10)
@@ -121,7 +119,7 @@ def test_a_repair_is_offered_in_one_place(client: TestClient, engine: Engine) ->
     assert section(client).all("button") == []
 
 
-def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None:
+def test_unrelated_failure_offers_no_numeric_repair(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, precision="fp16")
         attempts.fail(db, run, Failed(code="orphans", message="Weights were left out."))
@@ -129,7 +127,7 @@ def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None
     assert repairs(client) == []
 
 
-def test_steps_left_out_are_counted_against_all(client: TestClient, engine: Engine) -> None:
+def test_skipped_steps_are_counted_against_all_steps(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
         attempts.apply_events(db, run, [metrics_event(10, loss=2.0, skipped_steps=4)], 10)

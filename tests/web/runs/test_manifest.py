@@ -22,7 +22,9 @@ def told(client: TestClient, run_id: int = 1) -> dict[str, Any]:
     return answer
 
 
-def test_a_queued_run_tells_what_was_asked_for(client: TestClient, engine: Engine) -> None:
+def test_manifest_of_queued_run_lists_requested_settings(
+    client: TestClient, engine: Engine
+) -> None:
     with unit_of_work(engine) as db:
         make_run(db, precision="fp32", optimisation={"seed": 7})
     found = told(client)
@@ -50,7 +52,7 @@ def test_a_queued_run_tells_what_was_asked_for(client: TestClient, engine: Engin
     }
 
 
-def test_the_hash_is_that_of_the_recipe_beside_it(client: TestClient, engine: Engine) -> None:
+def test_recipe_hash_matches_recipe(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
     found = told(client)
@@ -59,7 +61,7 @@ def test_the_hash_is_that_of_the_recipe_beside_it(client: TestClient, engine: En
     assert found["recipe_sha256"] == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_two_recipes_have_two_hashes(client: TestClient, engine: Engine) -> None:
+def test_different_recipes_have_different_hashes(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for seed in (1, 1, 2):
             make_run(db, optimisation={"seed": seed})
@@ -68,7 +70,7 @@ def test_two_recipes_have_two_hashes(client: TestClient, engine: Engine) -> None
     assert (hashes[0] == hashes[1], hashes[0] == hashes[2]) == (True, False)
 
 
-def test_a_running_run_tells_what_was_measured(client: TestClient, engine: Engine) -> None:
+def test_manifest_of_running_run_lists_measurements(client: TestClient, engine: Engine) -> None:
     resolved = {
         "plan": {"compute": "bfloat16"},
         "audit": {"compute": "bfloat16", "formats": {"Linear": "float32"}},
@@ -87,7 +89,7 @@ def test_a_running_run_tells_what_was_measured(client: TestClient, engine: Engin
     assert found["hardware"] == {"device": "cpu", "device_name": "A processor"}
 
 
-def test_what_the_run_wrote_itself_is_told_to_the_letter(
+def test_manifest_written_by_run_is_returned_unchanged(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
@@ -104,7 +106,7 @@ def test_what_the_run_wrote_itself_is_told_to_the_letter(
     )
 
 
-def test_a_data_set_that_is_gone_leaves_a_gap(
+def test_manifest_of_deleted_dataset_has_no_dataset(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
@@ -114,13 +116,13 @@ def test_a_data_set_that_is_gone_leaves_a_gap(
     assert told(client)["dataset"] is None
 
 
-def test_a_run_that_is_gone_has_none(client: TestClient) -> None:
+def test_manifest_of_unknown_run_returns_404(client: TestClient) -> None:
     answer = client.get("/api/v1/runs/9/manifest")
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, "Run 9 does not exist.")
 
 
-def test_the_page_links_it_beside_the_files(client: TestClient, engine: Engine) -> None:
+def test_run_page_links_to_manifest(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
     section = parse_page(client.get("/runs/1").text).one(

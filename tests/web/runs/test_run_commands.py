@@ -48,7 +48,7 @@ def post(client: TestClient, path: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("verb", "asked"), [("pause", "pause"), ("keep", "keep")])
-def test_a_running_run_is_asked_by_rest(
+def test_api_pauses_or_stops_running_run(
     client: TestClient, engine: Engine, verb: str, asked: str
 ) -> None:
     with unit_of_work(engine) as db:
@@ -58,7 +58,7 @@ def test_a_running_run_is_asked_by_rest(
     assert (status, run["status"], run["asked"]) == (200, "stopping", asked)
 
 
-def test_a_paused_run_is_resumed_by_rest(client: TestClient, engine: Engine) -> None:
+def test_api_resumes_paused_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_paused(db)
 
@@ -66,7 +66,7 @@ def test_a_paused_run_is_resumed_by_rest(client: TestClient, engine: Engine) -> 
     assert (status, run["status"], run["checkpoint_step"]) == (200, "queued", 3)
 
 
-def test_a_failed_run_is_retried_by_rest(client: TestClient, engine: Engine) -> None:
+def test_api_retries_failed_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_failed(db)
 
@@ -74,7 +74,7 @@ def test_a_failed_run_is_retried_by_rest(client: TestClient, engine: Engine) -> 
     assert (status, run["status"], run["error"]) == (200, "queued", None)
 
 
-def test_a_failed_run_starts_over_by_rest(client: TestClient, engine: Engine) -> None:
+def test_api_restarts_failed_run_from_start(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_failed(db)
     answer = client.post("/api/v1/runs/1/retry", json={"from": "start"})
@@ -88,14 +88,14 @@ def test_a_failed_run_starts_over_by_rest(client: TestClient, engine: Engine) ->
     ]
 
 
-def test_a_run_is_tried_again_from_somewhere_known(client: TestClient, engine: Engine) -> None:
+def test_retry_from_unknown_point_is_rejected(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_failed(db)
 
     assert client.post("/api/v1/runs/1/retry", json={"from": "middle"}).status_code == 422
 
 
-def test_what_cannot_be_asked_is_refused_in_words(client: TestClient, engine: Engine) -> None:
+def test_resuming_finished_run_is_rejected(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
 
@@ -103,15 +103,13 @@ def test_what_cannot_be_asked_is_refused_in_words(client: TestClient, engine: En
     assert (status, told["error"]["message"]) == (409, "Run 1 is succeeded, not paused.")
 
 
-def test_attempts_are_told(client: TestClient, engine: Engine) -> None:
+def test_new_run_has_no_attempts(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
     assert client.get("/api/v1/runs/1/attempts").json()["data"] == []
 
 
-def test_a_run_is_moved_held_and_prioritised_in_one_call(
-    client: TestClient, engine: Engine
-) -> None:
+def test_api_can_move_hold_and_prioritise_runs(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for name in "abc":
             make_run(db, name)
@@ -126,7 +124,7 @@ def test_a_run_is_moved_held_and_prioritised_in_one_call(
     ]
 
 
-def test_the_same_key_makes_one_run(client: TestClient) -> None:
+def test_same_idempotency_key_creates_one_run(client: TestClient) -> None:
     sent = [
         client.post("/api/v1/runs", json=NEW, headers={"Idempotency-Key": "k"}) for _ in range(2)
     ]
@@ -135,7 +133,7 @@ def test_the_same_key_makes_one_run(client: TestClient) -> None:
     assert len(client.get("/api/v1/runs").json()["data"]) == 1
 
 
-def test_a_key_used_for_something_else_is_refused(client: TestClient) -> None:
+def test_idempotency_key_of_another_request_is_rejected(client: TestClient) -> None:
     client.post("/api/v1/runs", json=NEW, headers={"Idempotency-Key": "k"})
     other = client.post(
         "/api/v1/runs", json=NEW | {"name": "other"}, headers={"Idempotency-Key": "k"}
@@ -147,7 +145,7 @@ def test_a_key_used_for_something_else_is_refused(client: TestClient) -> None:
     )
 
 
-def test_a_refused_submission_leaves_its_key_free(client: TestClient) -> None:
+def test_rejected_submission_frees_idempotency_key(client: TestClient) -> None:
     wrong = {"name": "x", "recipe": {"base_model": "nope", "dataset": "starter"}}
     refused = client.post("/api/v1/runs", json=wrong, headers={"Idempotency-Key": "k"})
     again = client.post("/api/v1/runs", json=NEW, headers={"Idempotency-Key": "k"})
@@ -168,7 +166,7 @@ def test_a_refused_submission_leaves_its_key_free(client: TestClient) -> None:
         (make_finished_run, []),
     ],
 )
-def test_the_page_offers_what_may_be_asked(
+def test_page_offers_allowed_actions(
     client: TestClient,
     engine: Engine,
     make: Callable[[Session], Run],
@@ -180,7 +178,7 @@ def test_the_page_offers_what_may_be_asked(
     assert buttons(client) == offered
 
 
-def test_a_paused_run_is_resumed_on_its_page(client: TestClient, engine: Engine) -> None:
+def test_page_resumes_paused_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_paused(db)
 
@@ -189,7 +187,7 @@ def test_a_paused_run_is_resumed_on_its_page(client: TestClient, engine: Engine)
         assert (answer.url.path, runs.get(db, 1).status) == ("/runs/1", RunStatus.QUEUED)
 
 
-def test_a_verb_nobody_knows_is_no_page(client: TestClient, engine: Engine) -> None:
+def test_unknown_run_action_returns_404(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -208,7 +206,7 @@ def waiting(client: TestClient) -> list[Node]:
         ("/queue/1/cancel", {}, ["b #2"]),
     ],
 )
-def test_the_queue_is_changed_on_its_page(
+def test_queue_page_moves_prioritises_and_cancels_runs(
     client: TestClient, engine: Engine, path: str, data: dict[str, str], expected: list[str]
 ) -> None:
     with unit_of_work(engine) as db:
@@ -219,7 +217,7 @@ def test_the_queue_is_changed_on_its_page(
     assert [row.one("th").text for row in waiting(client)] == expected
 
 
-def test_a_held_run_says_so_and_can_be_released(client: TestClient, engine: Engine) -> None:
+def test_held_run_is_labelled_and_can_be_released(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
     client.post("/queue/1/hold", data={"held": "true"})
@@ -230,7 +228,7 @@ def test_a_held_run_says_so_and_can_be_released(client: TestClient, engine: Engi
     assert row.one("button", value="false").text == "Release"
 
 
-def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine) -> None:
+def test_first_waiting_run_starts_now_when_slot_is_free(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         workers.heartbeat(db, Worker(name="w", pid=1, slots=1))
         make_run(db, "a")
@@ -239,7 +237,7 @@ def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine
     assert [row.all("td")[2].text for row in waiting(client)] == ["now", formatting.NO_VALUE]
 
 
-def test_a_run_waits_as_long_as_its_like_took(client: TestClient, engine: Engine) -> None:
+def test_wait_estimate_uses_duration_of_similar_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         workers.heartbeat(db, Worker(name="w", pid=1, slots=1))
         done = make_finished_run(db, "a")

@@ -93,14 +93,14 @@ def events(client: TestClient) -> list[dict[str, Any]]:
     return told
 
 
-def test_a_run_is_told_from_its_queue_to_its_end(client: TestClient, engine: Engine) -> None:
+def test_events_cover_whole_life_of_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         lived_through(db)
 
     assert [(event["kind"], event["words"]) for event in events(client)] == STORY
 
 
-def test_each_kind_tells_its_own_facts(client: TestClient, engine: Engine) -> None:
+def test_each_event_kind_has_its_data(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         lived_through(db)
 
@@ -116,7 +116,7 @@ def test_each_kind_tells_its_own_facts(client: TestClient, engine: Engine) -> No
     assert facts["resumed"] == {"step": 2, "attempt": 2}
 
 
-def test_a_run_put_back_by_itself_says_why(client: TestClient, engine: Engine) -> None:
+def test_requeued_run_shows_reason(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_run(db)
         taken(db, run)
@@ -127,7 +127,7 @@ def test_a_run_put_back_by_itself_says_why(client: TestClient, engine: Engine) -
     )
 
 
-def test_what_a_later_studio_wrote_is_told_as_other(client: TestClient, engine: Engine) -> None:
+def test_unknown_event_kind_is_shown_as_is(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         states.record_event(db, make_run(db), "sent_to_the_moon", {"speed": 3})
 
@@ -138,7 +138,7 @@ def test_what_a_later_studio_wrote_is_told_as_other(client: TestClient, engine: 
     }
 
 
-def test_the_kinds_are_in_the_description_of_the_api() -> None:
+def test_api_schema_lists_event_kinds() -> None:
     schemas = json.loads(docs.openapi())["components"]["schemas"]
     known = {kind for kind, _words in STORY} | {"cancelled"}
     told = {
@@ -150,7 +150,7 @@ def test_the_kinds_are_in_the_description_of_the_api() -> None:
     assert known <= told
 
 
-def test_the_page_tells_it_newest_first(client: TestClient, engine: Engine) -> None:
+def test_page_lists_events_newest_first(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         lived_through(db)
 
@@ -160,7 +160,7 @@ def test_the_page_tells_it_newest_first(client: TestClient, engine: Engine) -> N
     ]
 
 
-def test_the_page_tells_each_attempt(client: TestClient, engine: Engine) -> None:
+def test_page_lists_each_attempt(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         lived_through(db)
 
@@ -173,9 +173,7 @@ def test_the_page_tells_each_attempt(client: TestClient, engine: Engine) -> None
     ]
 
 
-def test_an_attempt_without_a_last_word_says_how_it_ended(
-    client: TestClient, engine: Engine
-) -> None:
+def test_attempt_killed_without_report_shows_signal(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_run(db)
         taken(db, run)
@@ -185,7 +183,7 @@ def test_an_attempt_without_a_last_word_says_how_it_ended(
     assert row.all("td")[0].text == "lost: killed by SIGKILL"
 
 
-def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engine) -> None:
+def test_only_last_attempt_of_live_run_is_in_progress(client: TestClient, engine: Engine) -> None:
     """The process of the first was still leaving when the second began, so nobody closed it."""
     with unit_of_work(engine) as db:
         run = make_run(db)
@@ -199,7 +197,7 @@ def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engi
     assert [row.all("td")[0].text for row in rows] == ["end not recorded", "in progress"]
 
 
-def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -> None:
+def test_consecutive_checkpoints_are_shown_as_one_line(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         made = [Checkpointed(step=step, bytes=9, seconds=1) for step in (1, 2, 3)]
         attempts.apply_events(db, make_running(db), made, 1)
@@ -210,7 +208,7 @@ def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -
     )
 
 
-def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
+def test_stream_sends_each_event_once(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_run(db).id or 0
     viewer, first = event_streams.read_news(
@@ -231,9 +229,9 @@ def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
     assert (kinds(first), kinds(then)) == (["queued"], ["prioritised"])
 
 
-def test_an_id_of_an_older_page_is_still_understood() -> None:
+def test_old_event_id_format_is_accepted() -> None:
     assert event_streams.parse_position("7.20") == event_streams.StreamPosition(metric=7, log=20)
 
 
-def test_every_word_of_the_states_has_a_type() -> None:
+def test_every_run_status_has_event_type() -> None:
     assert set(run_events._EVENT_KINDS) >= {status.value for status in states.TRANSITIONS}

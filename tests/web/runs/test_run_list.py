@@ -15,7 +15,7 @@ def names(page: Node) -> list[str]:
     return [row.one("th", scope="row").one("a").text for row in page.one(id="rows").all("tr")]
 
 
-def test_an_empty_studio_says_how_to_begin(client: TestClient) -> None:
+def test_empty_list_shows_first_steps(client: TestClient) -> None:
     page = parse_page(client.get("/").text).one(class_="empty")
 
     links = [link.attributes["href"] for link in page.all("a")]
@@ -34,7 +34,7 @@ def test_runs_are_listed_newest_first(client: TestClient, engine: Engine) -> Non
     assert names(parse_page(client.get("/").text)) == ["newer", "older"]
 
 
-def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
+def test_row_shows_status_precision_and_metrics(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, "tone", precision="fp32")
         attempts.apply_events(
@@ -47,7 +47,7 @@ def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
     assert (cells[6], cells[8]) == ("1.25", "8 200")
 
 
-def test_a_number_that_is_none_is_not_shown_as_zero(client: TestClient, engine: Engine) -> None:
+def test_nan_is_not_shown_as_zero(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
         attempts.apply_events(db, run, [metrics_event(3, eval_loss=float("nan"))], 10)
@@ -56,7 +56,7 @@ def test_a_number_that_is_none_is_not_shown_as_zero(client: TestClient, engine: 
     assert [row.all("td")[i].text for i in (6, 8)] == ["NaN", "\N{EN DASH}"]
 
 
-def test_what_runs_has_a_card_with_its_progress(client: TestClient, engine: Engine) -> None:
+def test_running_run_has_card_with_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db, "tone"), [metrics_event(4, loss=2.5)], 10)
         make_finished_run(db, "over")
@@ -68,7 +68,7 @@ def test_what_runs_has_a_card_with_its_progress(client: TestClient, engine: Engi
     )
 
 
-def test_a_search_keeps_what_matches(client: TestClient, engine: Engine) -> None:
+def test_search_filters_by_name(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, "support tone")
         make_run(db, "invoices")
@@ -76,7 +76,7 @@ def test_a_search_keeps_what_matches(client: TestClient, engine: Engine) -> None
     assert names(parse_page(client.get("/?q=TONE").text)) == ["support tone"]
 
 
-def test_a_status_keeps_what_has_it(client: TestClient, engine: Engine) -> None:
+def test_status_filter_lists_matching_runs(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "done")
         make_run(db, "waiting")
@@ -84,7 +84,7 @@ def test_a_status_keeps_what_has_it(client: TestClient, engine: Engine) -> None:
     assert names(parse_page(client.get("/?q=status:succeeded").text)) == ["done"]
 
 
-def test_a_search_without_result_says_so(client: TestClient, engine: Engine) -> None:
+def test_search_without_results_shows_message(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
@@ -95,7 +95,7 @@ def test_a_search_without_result_says_so(client: TestClient, engine: Engine) -> 
     )
 
 
-def test_older_runs_are_on_the_next_page(client: TestClient, engine: Engine) -> None:
+def test_older_runs_are_on_next_page(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for number in range(PAGE_SIZE + 1):
             make_run(db, f"run {number}")
@@ -104,7 +104,7 @@ def test_older_runs_are_on_the_next_page(client: TestClient, engine: Engine) -> 
     assert (more, names(parse_page(client.get(more).text))) == ("/?q=run&after=2", ["run 0"])
 
 
-def test_a_row_can_be_fetched_by_itself(client: TestClient, engine: Engine) -> None:
+def test_row_can_be_fetched_alone(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         states.move(db, make_run(db), RunStatus.CANCELLED)
 
@@ -114,7 +114,7 @@ def test_a_row_can_be_fetched_by_itself(client: TestClient, engine: Engine) -> N
     ]
 
 
-def test_a_hostile_name_is_only_text(client: TestClient, engine: Engine) -> None:
+def test_html_in_run_name_is_escaped(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, "<script>alert(1)</script>")
 

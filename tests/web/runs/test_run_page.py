@@ -33,7 +33,7 @@ def rows(page: Node, label: str) -> list[list[str]]:
     return [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
 
 
-def test_a_queued_run_tells_its_place(client: TestClient, engine: Engine) -> None:
+def test_queued_run_shows_queue_position(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
         make_run(db)
@@ -41,7 +41,7 @@ def test_a_queued_run_tells_its_place(client: TestClient, engine: Engine) -> Non
     assert "number 2 in the queue" in shown(client, 2).one(id="head").text
 
 
-def test_a_running_run_tells_its_step(client: TestClient, engine: Engine) -> None:
+def test_running_run_shows_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), [metrics_event(4, loss=2.5)], 10)
 
@@ -52,7 +52,7 @@ def test_a_running_run_tells_its_step(client: TestClient, engine: Engine) -> Non
     )
 
 
-def test_tiles_stand_before_there_is_a_metric(client: TestClient, engine: Engine) -> None:
+def test_tiles_are_shown_before_first_metric(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         expected = live_figures.tiles(make_run(db), "always")
     tiles = shown(client).one("dl", class_="figures").all("div")
@@ -62,7 +62,7 @@ def test_tiles_stand_before_there_is_a_metric(client: TestClient, engine: Engine
     ]
 
 
-def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: Engine) -> None:
+def test_requested_and_actual_settings_are_compared(client: TestClient, engine: Engine) -> None:
     found = {"compute": "float32", "weights": "float32", "seed": 42, "versions": {"torch": "2.13"}}
     with unit_of_work(engine) as db:
         run = make_running(db, precision="bf16")
@@ -76,7 +76,7 @@ def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: En
     ]
 
 
-def test_a_packed_run_tells_what_its_rows_became(client: TestClient, engine: Engine) -> None:
+def test_packed_run_shows_sequence_count(client: TestClient, engine: Engine) -> None:
     found = {"train_rows": 1470, "train_examples": 384}
     with unit_of_work(engine) as db:
         for packing in (True, False):
@@ -88,7 +88,7 @@ def test_a_packed_run_tells_what_its_rows_became(client: TestClient, engine: Eng
 
 
 @pytest.mark.parametrize("make", [make_run, make_running], ids=["waits", "begins"])
-def test_a_packed_run_that_has_read_nothing_yet_is_shown(
+def test_packed_run_without_counts_is_shown(
     client: TestClient, engine: Engine, make: Callable[..., Run]
 ) -> None:
     with unit_of_work(engine) as db:
@@ -97,7 +97,7 @@ def test_a_packed_run_that_has_read_nothing_yet_is_shown(
     assert "training rows are packed" not in shown(client).one(id="head").text
 
 
-def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
+def test_sample_answers_are_shown_side_by_side(client: TestClient, engine: Engine) -> None:
     told = [
         Sampled(stage=stage, step=0, position=0, prompt="Q?", reference="R", answer=answer)
         for stage, answer in (("before", "blah"), ("after", "<b>A</b>"))
@@ -109,7 +109,9 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
     assert [one.text for one in row.all(class_="words")] == ["Q?", "Expected R", "blah", "<b>A</b>"]
 
 
-def test_a_failure_tells_what_to_do(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_failure_shows_message_code_and_log(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
     folder = RunDir(settings.runs / "1")
     folder.root.mkdir(parents=True)
     folder.log.write_text("almost\nbang\n", encoding="utf-8")
@@ -125,7 +127,7 @@ def test_a_failure_tells_what_to_do(client: TestClient, engine: Engine, settings
     ]
 
 
-def test_files_can_be_fetched(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_files_can_be_downloaded(client: TestClient, engine: Engine, settings: Settings) -> None:
     folder = RunDir(settings.runs / "1").artifacts / "nested"
     folder.mkdir(parents=True)
     (folder / "model card.md").write_text("hello", encoding="utf-8")
@@ -139,9 +141,7 @@ def test_files_can_be_fetched(client: TestClient, engine: Engine, settings: Sett
     )
 
 
-def test_charts_of_rare_numbers_hide_until_they_are_told(
-    client: TestClient, engine: Engine
-) -> None:
+def test_charts_without_data_are_hidden(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(
             db, make_running(db), [metrics_event(1, loss=2.0, loss_scale=65536.0)], 10
@@ -162,7 +162,7 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
     ]
 
 
-def test_a_number_nobody_foresaw_gets_a_chart(client: TestClient, engine: Engine) -> None:
+def test_unknown_metric_gets_chart(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), [metrics_event(1, margin=2.0)], 10)
 
@@ -170,7 +170,7 @@ def test_a_number_nobody_foresaw_gets_a_chart(client: TestClient, engine: Engine
     assert keys[-1] == "margin"
 
 
-def test_a_run_can_be_stopped(client: TestClient, engine: Engine) -> None:
+def test_run_can_be_stopped(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_running(db)
 
@@ -178,7 +178,7 @@ def test_a_run_can_be_stopped(client: TestClient, engine: Engine) -> None:
     assert (answer.url.path, stored(engine, 1).status) == ("/runs/1", "stopping")
 
 
-def test_a_run_that_is_over_cannot_be_stopped(client: TestClient, engine: Engine) -> None:
+def test_finished_run_cannot_be_stopped(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
 
@@ -189,7 +189,7 @@ def test_a_run_that_is_over_cannot_be_stopped(client: TestClient, engine: Engine
     )
 
 
-def test_a_run_can_be_repeated(client: TestClient, engine: Engine) -> None:
+def test_run_can_be_repeated(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "tone", optimisation={"seed": 7})
 
@@ -202,7 +202,7 @@ def test_a_run_can_be_repeated(client: TestClient, engine: Engine) -> None:
     )
 
 
-def test_a_run_can_be_repeated_in_another_precision(client: TestClient, engine: Engine) -> None:
+def test_run_can_be_repeated_in_another_precision(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, precision="bf16")
 
@@ -210,7 +210,7 @@ def test_a_run_can_be_repeated_in_another_precision(client: TestClient, engine: 
     assert stored(engine, 2).recipe.precision == "fp32"
 
 
-def test_a_precision_nobody_knows_is_refused(client: TestClient, engine: Engine) -> None:
+def test_unknown_precision_is_rejected(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
 
@@ -227,7 +227,7 @@ def test_every_other_precision_is_offered(client: TestClient, engine: Engine) ->
     ]
 
 
-def test_a_run_can_be_renamed(client: TestClient, engine: Engine) -> None:
+def test_run_can_be_renamed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
 
@@ -235,7 +235,7 @@ def test_a_run_can_be_renamed(client: TestClient, engine: Engine) -> None:
     assert stored(engine, 1).name == "better name"
 
 
-def test_a_run_can_be_deleted(client: TestClient, engine: Engine) -> None:
+def test_run_can_be_deleted(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
 
@@ -243,7 +243,7 @@ def test_a_run_can_be_deleted(client: TestClient, engine: Engine) -> None:
     assert (answer.url.path, client.get("/runs/1").status_code) == ("/", 404)
 
 
-def test_a_missing_run_is_told_in_words(client: TestClient) -> None:
+def test_missing_run_shows_message(client: TestClient) -> None:
     answer = client.get("/runs/9")
 
     assert (answer.status_code, parse_page(answer.text).one("strong").text) == (
@@ -252,7 +252,7 @@ def test_a_missing_run_is_told_in_words(client: TestClient) -> None:
     )
 
 
-def test_a_run_is_written_on_where_it_is_shown(client: TestClient, engine: Engine) -> None:
+def test_tags_and_notes_can_be_edited(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
     form = shown(client).one("form", id="writing")

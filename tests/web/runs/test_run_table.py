@@ -36,7 +36,7 @@ def rows(client: TestClient, path: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_search_is_shown_part_by_part(client: TestClient) -> None:
+def test_search_terms_are_shown_as_removable_chips(client: TestClient) -> None:
     page = parse_page(client.get("/?q=status:succeeded eval_loss<0.4&sort=name").text)
     chips = page.one(class_="table-tools").all("span", class_="chip")
 
@@ -48,7 +48,7 @@ def test_a_search_is_shown_part_by_part(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_wrong_search_is_told_with_its_place(client: TestClient) -> None:
+def test_invalid_search_term_is_marked(client: TestClient) -> None:
     page = parse_page(client.get("/?q=alpha stauts:failed").text)
     told = page.one(id="wrong")
 
@@ -60,14 +60,14 @@ def test_a_wrong_search_is_told_with_its_place(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_while_a_search_is_wrong_the_table_stays(client: TestClient) -> None:
+def test_invalid_search_keeps_table(client: TestClient) -> None:
     answer = client.get("/?q=alpha stauts:", headers={"HX-Request": "true"})
 
     assert (answer.status_code, answer.headers["HX-Reswap"]) == (200, "none")
 
 
 @pytest.mark.usefixtures("three")
-def test_a_column_is_sorted_by_its_head(client: TestClient) -> None:
+def test_column_header_sorts_table(client: TestClient) -> None:
     page = parse_page(client.get("/?sort=eval_loss").text)
     head = next(one for one in page.all("th") if "aria-sort" in one.attributes)
 
@@ -76,7 +76,7 @@ def test_a_column_is_sorted_by_its_head(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_columns_are_added_moved_and_left_out(client: TestClient) -> None:
+def test_columns_can_be_added_moved_and_removed(client: TestClient) -> None:
     page = parse_page(client.get("/?cols=status,eval_loss&add=adapter.r").text)
     heads = [one.text for one in page.one("thead").all("th")][1:]
     menu = page.one(id="columns").all("li")
@@ -88,7 +88,7 @@ def test_columns_are_added_moved_and_left_out(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_baseline_is_pinned_and_measured_against(client: TestClient) -> None:
+def test_baseline_shows_deltas_and_differences(client: TestClient) -> None:
     page = parse_page(client.get("/?base=1&cols=precision,eval_loss&sort=name").text)
     deltas = [one.text for one in page.all("span", class_="delta")]
     differing = [one.text for one in page.all("td", class_="differs")]
@@ -98,7 +98,7 @@ def test_a_baseline_is_pinned_and_measured_against(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_groups_open_to_their_runs(client: TestClient) -> None:
+def test_groups_expand_to_runs(client: TestClient) -> None:
     page = parse_page(client.get("/?group=precision&cols=eval_loss&sort=eval_loss").text)
     folds = page.all("a", class_="fold")
     opened = parse_page(client.get(folds[0].attributes["href"]).text)
@@ -111,7 +111,7 @@ def test_groups_open_to_their_runs(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_small_curve_tells_where_it_goes(client: TestClient) -> None:
+def test_sparkline_has_text_alternative(client: TestClient) -> None:
     spark = parse_page(client.get("/?q=alpha").text).one("svg", class_="spark")
 
     assert spark.attributes["aria-label"] == "Training loss: from 2.9 to 2"
@@ -119,7 +119,7 @@ def test_a_small_curve_tells_where_it_goes(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_row_is_written_on_in_place(client: TestClient) -> None:
+def test_row_can_be_edited_in_place(client: TestClient) -> None:
     editor = parse_page(client.get("/runs/1/words?cols=tag", headers=PARTIAL).text)
     form = editor.one("form").attributes["hx-post"]
     written = {"name": "omega", "tags": "good, to show", "notes": "Calm.\r\nLouder at the end."}
@@ -131,7 +131,7 @@ def test_a_row_is_written_on_in_place(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_what_cannot_be_kept_stays_in_the_row(client: TestClient) -> None:
+def test_rejected_edit_keeps_input_in_row(client: TestClient) -> None:
     written = {"name": "omega", "tags": 'a"b', "notes": ""}
     answer = client.post("/runs/1/words", data=written, headers=PARTIAL)
 
@@ -144,7 +144,7 @@ def test_what_cannot_be_kept_stays_in_the_row(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_many_runs_are_thrown_away_and_taken_back(client: TestClient) -> None:
+def test_many_runs_can_be_trashed_and_restored(client: TestClient) -> None:
     data = {"act": "trash", "run": ["1", "2"]}
     answer = client.post("/runs/bulk", data=data, headers=PARTIAL)
     undo = parse_page(answer.text).one("form")
@@ -158,7 +158,7 @@ def test_many_runs_are_thrown_away_and_taken_back(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_all_that_match_are_changed_and_changed_back(client: TestClient) -> None:
+def test_all_matching_runs_can_be_changed_and_undone(client: TestClient) -> None:
     data = {"act": "tag", "tag": "seen", "matching": "2", "q": "status:succeeded", "run": "3"}
     undo = parse_page(client.post("/runs/bulk", data=data, headers=PARTIAL).text).one("form")
     left = rows(client, "/?q=-tag:seen")
@@ -171,7 +171,7 @@ def test_all_that_match_are_changed_and_changed_back(client: TestClient) -> None
 
 
 @pytest.mark.usefixtures("three")
-def test_when_other_runs_match_by_now_none_is_changed(client: TestClient) -> None:
+def test_bulk_action_is_rejected_when_matches_changed(client: TestClient) -> None:
     data = {"act": "trash", "matching": "1", "q": "status:succeeded"}
     answer = client.post("/runs/bulk", data=data, headers=PARTIAL)
 
@@ -180,7 +180,7 @@ def test_when_other_runs_match_by_now_none_is_changed(client: TestClient) -> Non
 
 
 @pytest.mark.usefixtures("three")
-def test_of_many_runs_all_or_none_are_thrown_away(client: TestClient) -> None:
+def test_bulk_trash_is_all_or_nothing(client: TestClient) -> None:
     answer = client.post("/runs/bulk", data={"act": "trash", "run": ["1", "3"]}, headers=PARTIAL)
 
     assert (answer.status_code, len(rows(client, "/"))) == (409, 3)
@@ -191,7 +191,7 @@ def test_of_many_runs_all_or_none_are_thrown_away(client: TestClient) -> None:
     [("compare", "/compare?runs=1,2"), ("base", "/?q=a&base=1"), ("archive", "/?q=a")],
 )
 @pytest.mark.usefixtures("three")
-def test_what_is_done_to_many_leads_on(client: TestClient, act: str, place: str) -> None:
+def test_bulk_actions_redirect_to_result(client: TestClient, act: str, place: str) -> None:
     answer = client.post(
         "/runs/bulk",
         data={"act": act, "run": ["1", "2"]},
@@ -203,7 +203,7 @@ def test_what_is_done_to_many_leads_on(client: TestClient, act: str, place: str)
 
 
 @pytest.mark.usefixtures("three")
-def test_a_run_in_the_trash_says_so_and_can_be_taken_back(client: TestClient) -> None:
+def test_trashed_run_is_labelled_and_can_be_restored(client: TestClient) -> None:
     page = client.post("/runs/1/trash")
     again = client.post("/runs/1/restore")
 
@@ -211,7 +211,7 @@ def test_a_run_in_the_trash_says_so_and_can_be_taken_back(client: TestClient) ->
 
 
 @pytest.mark.usefixtures("three")
-def test_a_view_is_saved_found_and_deleted(client: TestClient) -> None:
+def test_view_can_be_saved_opened_and_deleted(client: TestClient) -> None:
     saved = client.post(
         "/views", data={"name": "best", "query": "sort=eval_loss&q=status:succeeded"}
     )
@@ -226,7 +226,7 @@ VIEW = "sort=eval_loss&cols=status,eval_loss,loss.curve,tag&q=status:succeeded"
 
 
 @pytest.mark.usefixtures("three")
-def test_exports_are_the_table_shown(client: TestClient, engine: Engine) -> None:
+def test_exports_match_shown_table(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         tags_notes.update(db, 1, name="=al_pha & co", tags=["a|b"])
     page = client.get(f"/?{VIEW}")
@@ -253,19 +253,19 @@ def test_exports_are_the_table_shown(client: TestClient, engine: Engine) -> None
 
 
 @pytest.mark.usefixtures("three")
-def test_an_export_of_groups_has_mean_spread_and_number(client: TestClient) -> None:
+def test_export_of_groups_has_mean_deviation_and_count(client: TestClient) -> None:
     table = client.get("/runs.csv?group=status&cols=eval_loss&q=status:succeeded").text
 
     assert table.splitlines()[0] == "status,runs,eval_loss,eval_loss_sd,eval_loss_n"
     assert table.splitlines()[1].startswith("succeeded,2,0.375,0.1767766")
 
 
-def test_an_unknown_format_is_told_in_words(client: TestClient) -> None:
+def test_unknown_export_format_returns_404(client: TestClient) -> None:
     assert client.get("/runs.xlsx").status_code == 404
 
 
 @pytest.mark.usefixtures("three")
-def test_rest_finds_sorts_and_pages(client: TestClient) -> None:
+def test_api_filters_sorts_and_paginates_runs(client: TestClient) -> None:
     first = client.get("/api/v1/runs?q=status:succeeded&sort=eval_loss&limit=1").json()
     after = first["next_after"]
     second = client.get(f"/api/v1/runs?q=status:succeeded&sort=eval_loss&after={after}").json()
@@ -274,14 +274,14 @@ def test_rest_finds_sorts_and_pages(client: TestClient) -> None:
     assert (first["has_more"], second["has_more"]) == (True, False)
 
 
-def test_rest_refuses_a_wrong_query_in_words(client: TestClient) -> None:
+def test_invalid_query_is_rejected_by_api(client: TestClient) -> None:
     answer = client.get("/api/v1/runs?q=stauts:failed")
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "q")
 
 
 @pytest.mark.usefixtures("three")
-def test_rest_writes_on_runs_and_puts_them_away(client: TestClient) -> None:
+def test_api_edits_archives_trashes_and_restores_runs(client: TestClient) -> None:
     changes = {"notes": "n", "tags": ["t"], "is_archived": True, "is_trashed": True}
     told = client.patch("/api/v1/runs/1", json=changes).json()
     bulk = {"runs": [1, 2], "act": "restore"}
@@ -291,7 +291,7 @@ def test_rest_writes_on_runs_and_puts_them_away(client: TestClient) -> None:
     assert client.post("/api/v1/bulk", json=bulk).json() == {"changed": [1]}
 
 
-def test_rest_lists_all_fields(client: TestClient, engine: Engine) -> None:
+def test_api_lists_all_fields(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), [metrics_event(1, luck=1.0)], 1)
     told = {one["name"]: one for one in client.get("/api/v1/fields").json()["data"]}
@@ -301,7 +301,7 @@ def test_rest_lists_all_fields(client: TestClient, engine: Engine) -> None:
     assert "luck.best" not in told
 
 
-def test_rest_keeps_views(client: TestClient) -> None:
+def test_api_creates_and_deletes_views(client: TestClient) -> None:
     made = client.post("/api/v1/views", json={"name": "mine", "query": "q=a"})
 
     assert (made.status_code, made.json()["query"]) == (201, "q=a")
@@ -310,7 +310,7 @@ def test_rest_keeps_views(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_what_can_be_searched_for_is_offered(client: TestClient) -> None:
+def test_search_suggestions_are_offered(client: TestClient) -> None:
     found = parse_page(client.get("/completions", params={"q": "alpha status:can", "at": 16}).text)
     box, offer = found.one(role="listbox"), found.one(role="option")
 

@@ -49,7 +49,7 @@ def words(row: Node) -> list[Node]:
     return [cell.one(class_="words") for cell in row.all("td")]
 
 
-def test_answers_are_marked_against_the_baseline(client: TestClient, engine: Engine) -> None:
+def test_answers_are_diffed_against_baseline(client: TestClient, engine: Engine) -> None:
     two(engine)
     base, other = words(shown(client).all("tbody")[0].all("tr")[0])
 
@@ -57,7 +57,7 @@ def test_answers_are_marked_against_the_baseline(client: TestClient, engine: Eng
     assert [(one.tag, one.text) for one in other.all()] == [("del", "is"), ("ins", "was")]
 
 
-def test_answers_are_judged_by_what_was_expected_before_they_are_compared(
+def test_answers_are_marked_right_or_wrong_instead_of_compared(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
@@ -74,7 +74,7 @@ def test_answers_are_judged_by_what_was_expected_before_they_are_compared(
     assert section.all(class_="better") == section.all(class_="worse") == []
 
 
-def test_a_run_tells_how_many_answers_became_right(client: TestClient, engine: Engine) -> None:
+def test_run_shows_how_many_answers_became_right(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         before = [sampled(place, "Grace.", "before", 0) for place in range(3)]
         after = [sampled(place, answer) for place, answer in enumerate(("R", "r", " R "))]
@@ -84,9 +84,7 @@ def test_a_run_tells_how_many_answers_became_right(client: TestClient, engine: E
     assert section.one("strong").text == "0 of 3 right → 2 of 3 right"
 
 
-def test_answers_that_nothing_is_expected_of_are_not_judged(
-    client: TestClient, engine: Engine
-) -> None:
+def test_answers_without_reference_are_not_judged(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         told = [sampled(0, "R").model_copy(update={"reference": ""})]
         attempts.apply_events(db, make_finished_run(db), told, 2000)
@@ -96,13 +94,13 @@ def test_answers_that_nothing_is_expected_of_are_not_judged(
     assert "right" not in section.one("thead").text
 
 
-def test_the_baseline_stands_first(client: TestClient, engine: Engine) -> None:
+def test_baseline_is_listed_first(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     assert rows(shown(client, "&base=2"))[0][1:] == ["yes it was", "yes it was is"]
 
 
-def test_only_prompts_with_differing_answers_are_left(client: TestClient, engine: Engine) -> None:
+def test_differs_filter_keeps_only_differing_prompts(client: TestClient, engine: Engine) -> None:
     two(engine)
     section = shown(client, "&differs=1")
 
@@ -110,7 +108,7 @@ def test_only_prompts_with_differing_answers_are_left(client: TestClient, engine
     assert "1 of 2 prompts" in section.text
 
 
-def test_prompts_and_answers_are_searched(client: TestClient, engine: Engine) -> None:
+def test_prompts_and_answers_can_be_searched(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     def found(sought: str) -> list[str]:
@@ -119,7 +117,7 @@ def test_prompts_and_answers_are_searched(client: TestClient, engine: Engine) ->
     assert [found(one) for one in ("Q1", "was YES", "zebra")] == [["Q1?"], ["Q0?"], []]
 
 
-def test_without_a_hit_there_is_a_way_back(client: TestClient, engine: Engine) -> None:
+def test_empty_search_result_links_back(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     section = shown(client, "&find=zebra&x=epoch")
@@ -127,7 +125,7 @@ def test_without_a_hit_there_is_a_way_back(client: TestClient, engine: Engine) -
     assert hrefs == ["/compare?runs=1,2&x=epoch#answers"]
 
 
-def test_a_blind_page_names_no_run_and_marks_nothing(client: TestClient, engine: Engine) -> None:
+def test_blind_view_hides_run_names_and_marks(client: TestClient, engine: Engine) -> None:
     two(engine)
     section = shown(client, "&blind=1")
 
@@ -139,7 +137,7 @@ def test_a_blind_page_names_no_run_and_marks_nothing(client: TestClient, engine:
     assert "data-of" not in {name for one in section.all() for name in one.attributes}
 
 
-def test_a_seed_shuffles_each_row_and_always_alike(client: TestClient, engine: Engine) -> None:
+def test_blind_order_is_shuffled_by_seed(client: TestClient, engine: Engine) -> None:
     two(engine)
     orders = [[row[1] for row in rows(shown(client, f"&blind={seed}"))] for seed in range(8)]
 
@@ -147,7 +145,7 @@ def test_a_seed_shuffles_each_row_and_always_alike(client: TestClient, engine: E
     assert rows(shown(client, "&blind=3")) == rows(shown(client, "&blind=3"))
 
 
-def test_an_answer_is_rated_where_it_stands(client: TestClient, engine: Engine) -> None:
+def test_answer_can_be_rated_in_place(client: TestClient, engine: Engine) -> None:
     two(engine)
     told = parse_page(client.post("/samples/1/rating", data={"score": "4"}, headers=HTMX).text)
 
@@ -159,7 +157,7 @@ def test_an_answer_is_rated_where_it_stands(client: TestClient, engine: Engine) 
     )
 
 
-def test_undo_brings_the_score_before(client: TestClient, engine: Engine) -> None:
+def test_undo_restores_previous_score(client: TestClient, engine: Engine) -> None:
     two(engine)
     for score in ("4", "2"):
         told = parse_page(
@@ -171,7 +169,7 @@ def test_undo_brings_the_score_before(client: TestClient, engine: Engine) -> Non
     assert undo.one("input").attributes["value"] == "4"
 
 
-def test_a_blind_rating_tells_nothing_of_its_run(client: TestClient, engine: Engine) -> None:
+def test_blind_rating_hides_mean(client: TestClient, engine: Engine) -> None:
     two(engine)
     sent = {"score": "4", "blind": "1"}
     told = parse_page(client.post("/samples/1/rating", data=sent, headers=HTMX).text)
@@ -179,7 +177,7 @@ def test_a_blind_rating_tells_nothing_of_its_run(client: TestClient, engine: Eng
     assert told.all(id="mean-1") == []
 
 
-def test_without_scripts_rating_leads_back(client: TestClient, engine: Engine) -> None:
+def test_rating_without_javascript_redirects_back(client: TestClient, engine: Engine) -> None:
     two(engine)
     there = f"{client.base_url}/compare?runs=1,2"
     answer = client.post(
@@ -195,7 +193,7 @@ def test_without_scripts_rating_leads_back(client: TestClient, engine: Engine) -
     )
 
 
-def test_rating_leads_to_no_other_site(client: TestClient, engine: Engine) -> None:
+def test_rating_does_not_redirect_to_other_sites(client: TestClient, engine: Engine) -> None:
     two(engine)
     answer = client.post(
         "/samples/1/rating",
@@ -207,7 +205,7 @@ def test_rating_leads_to_no_other_site(client: TestClient, engine: Engine) -> No
     assert answer.headers["location"] == "/runs/1"
 
 
-def test_a_long_answer_is_shown_in_part(client: TestClient, engine: Engine) -> None:
+def test_long_answer_is_truncated(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(2):
             attempts.apply_events(db, make_finished_run(db), [sampled(0, "word " * 100)], 2000)
@@ -217,7 +215,7 @@ def test_a_long_answer_is_shown_in_part(client: TestClient, engine: Engine) -> N
     assert (head.count("word"), rest.count("word")) == (64, 36)
 
 
-def test_of_many_runs_few_prompts_are_shown_at_first(client: TestClient, engine: Engine) -> None:
+def test_few_prompts_are_shown_for_many_runs(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(40):
             told = [sampled(place, "A") for place in range(9)]
@@ -229,7 +227,7 @@ def test_of_many_runs_few_prompts_are_shown_at_first(client: TestClient, engine:
     assert "Show all 9 prompts" in pages[0].text
 
 
-def test_one_run_is_laid_along_its_steps(client: TestClient, engine: Engine) -> None:
+def test_answers_of_single_run_are_shown_by_step(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         told = [
             sampled(0, "a b c", "before", 0),

@@ -33,7 +33,7 @@ def notices(client: TestClient) -> Node:
     return parse_page(client.get("/settings").text).one("section", id="notices")
 
 
-def test_ways_are_told_without_what_is_secret(set_up: TestClient) -> None:
+def test_channels_are_listed_without_secrets(set_up: TestClient) -> None:
     told = set_up.get("/api/v1/notifications").json()
 
     assert [(way["channel"], way["is_on"], way["goes_to"]) for way in told["data"]] == [
@@ -43,13 +43,13 @@ def test_ways_are_told_without_what_is_secret(set_up: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/settings", "/api/v1/notifications", "/api/v1/deliveries"])
-def test_no_secret_is_shown(set_up: TestClient, path: str) -> None:
+def test_secrets_are_never_shown(set_up: TestClient, path: str) -> None:
     text = set_up.get(path).text
 
     assert [secret for secret in SECRETS if secret in text] == []
 
 
-def test_ways_that_are_off_say_how_to_set_them_up(client: TestClient) -> None:
+def test_disabled_channels_show_setup_hint(client: TestClient) -> None:
     said = [card.one("p").text for card in notices(client).all("article")]
 
     assert said[:2] == [
@@ -58,7 +58,7 @@ def test_ways_that_are_off_say_how_to_set_them_up(client: TestClient) -> None:
     ]
 
 
-def test_a_test_is_written_for_the_worker_to_send(set_up: TestClient) -> None:
+def test_test_message_is_queued_for_worker(set_up: TestClient) -> None:
     answer = set_up.post("/api/v1/deliveries/test", json={"channel": "email"})
 
     told = set_up.get(f"/api/v1/deliveries/{answer.json()['id']}").json()
@@ -66,7 +66,7 @@ def test_a_test_is_written_for_the_worker_to_send(set_up: TestClient) -> None:
     assert told["tries"] == []
 
 
-def test_a_test_by_a_way_that_is_off_is_refused(client: TestClient) -> None:
+def test_test_message_to_disabled_channel_is_rejected(client: TestClient) -> None:
     answer = client.post("/api/v1/deliveries/test", json={"channel": "webhook"})
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (
@@ -75,7 +75,7 @@ def test_a_test_by_a_way_that_is_off_is_refused(client: TestClient) -> None:
     )
 
 
-def test_the_button_shows_the_message_it_wrote(set_up: TestClient) -> None:
+def test_test_button_shows_queued_message(set_up: TestClient) -> None:
     answer = set_up.post(
         "/settings/notices/test",
         data={"channel": "webhook"},
@@ -87,7 +87,7 @@ def test_the_button_shows_the_message_it_wrote(set_up: TestClient) -> None:
     assert cells[:4] == ["webhook", "○ waiting", "Waiting for the worker.", "0"]
 
 
-def test_what_came_back_is_listed(client: TestClient, engine: Engine) -> None:
+def test_delivery_results_are_listed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
         deliveries.drop_disabled_channels(db, [Channel.WEBHOOK])
@@ -111,5 +111,5 @@ def test_what_came_back_is_listed(client: TestClient, engine: Engine) -> None:
     )
 
 
-def test_no_worker_is_told(set_up: TestClient) -> None:
+def test_missing_worker_shows_warning(set_up: TestClient) -> None:
     assert notices(set_up).one("strong").text == ("No worker is running, so no messages are sent.")

@@ -34,13 +34,13 @@ def used(engine: Engine, settings: Settings, name: str = "hub_token") -> str:
         return secrets.settings_with_secrets(db, settings).secret_value(name)
 
 
-def test_every_secret_setting_can_be_given_on_the_page(client: TestClient) -> None:
+def test_every_secret_setting_can_be_set(client: TestClient) -> None:
     assert set(secrets.TITLES) == set(SECRETS)
     names = [one["name"] for one in client.get("/api/v1/secrets").json()["data"]]
     assert names == list(SECRETS)
 
 
-def test_one_that_is_set_on_the_page_is_used_and_not_shown(
+def test_secret_set_on_page_is_used_and_not_shown(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     answer = client.post("/settings/secrets/hub_token", data={"value": f" {TOKEN}\n"})
@@ -51,9 +51,7 @@ def test_one_that_is_set_on_the_page_is_used_and_not_shown(
         assert TOKEN not in client.get(path).text
 
 
-def test_the_hub_is_asked_with_the_token_of_this_moment(
-    engine: Engine, settings: Settings, hub: HubServer
-) -> None:
+def test_hub_requests_use_current_token(engine: Engine, settings: Settings, hub: HubServer) -> None:
     hub.model("org/private", {"config.json": b"{}"}, private=True)
     there = settings.model_copy(update={"hub_endpoint": hub.url})
     client = TestClient(create_app(engine, there))
@@ -65,7 +63,9 @@ def test_the_hub_is_asked_with_the_token_of_this_moment(
     assert [one.token for one in hub.asked] == ["", TOKEN]
 
 
-def test_the_environment_wins(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_environment_overrides_stored_secret(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
     put(client)
     told = settings.model_copy(update={"hub_token": SecretStr("hf_of_the_environment")})
 
@@ -75,9 +75,7 @@ def test_the_environment_wins(client: TestClient, engine: Engine, settings: Sett
     assert "from the environment" in page.one(id="hub_token").text
 
 
-def test_one_that_is_forgotten_is_not_used(
-    client: TestClient, engine: Engine, settings: Settings
-) -> None:
+def test_deleted_secret_is_not_used(client: TestClient, engine: Engine, settings: Settings) -> None:
     put(client)
 
     client.post("/settings/secrets/hub_token/forget")
@@ -87,7 +85,7 @@ def test_one_that_is_forgotten_is_not_used(
 
 
 @pytest.mark.parametrize("value", ["", " ", "two\nlines", "x" * 5000])
-def test_what_is_no_value_is_refused_and_not_repeated(client: TestClient, value: str) -> None:
+def test_invalid_secret_is_rejected_and_not_echoed(client: TestClient, value: str) -> None:
     answer = client.post("/settings/secrets/hub_token", data={"value": value})
 
     assert answer.status_code == 422
@@ -95,12 +93,12 @@ def test_what_is_no_value_is_refused_and_not_repeated(client: TestClient, value:
     assert "xxxxx" not in client.put("/api/v1/secrets/s3_key", json={"value": value}).text
 
 
-def test_no_other_name_is_taken(client: TestClient) -> None:
+def test_unknown_secret_name_is_rejected(client: TestClient) -> None:
     assert client.post("/settings/secrets/home", data={"value": "/"}).status_code == 404
     assert client.put("/api/v1/secrets/home", json={"value": "/"}).status_code == 422
 
 
-def test_the_database_alone_does_not_tell_it(
+def test_files_and_backups_do_not_contain_plaintext_secret(
     client: TestClient, engine: Engine, settings: Settings, tmp_path: Path
 ) -> None:
     put(client)
@@ -114,7 +112,7 @@ def test_the_database_alone_does_not_tell_it(
     assert "secret_key" not in {path.name for path in kept}
 
 
-def test_no_two_installs_have_the_same_key(tmp_path: Path) -> None:
+def test_each_install_has_own_private_key(tmp_path: Path) -> None:
     keys = set()
     for name in ("one", "two"):
         settings = Settings(home=tmp_path / name, allowed_hosts="testserver", sign_in="none")
@@ -128,7 +126,7 @@ def test_no_two_installs_have_the_same_key(tmp_path: Path) -> None:
     assert len(keys) == 2
 
 
-def test_a_key_that_is_missing_is_told_and_never_made_anew(
+def test_missing_key_is_reported_and_not_regenerated(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     put(client)
@@ -145,7 +143,7 @@ def test_a_key_that_is_missing_is_told_and_never_made_anew(
     assert used(engine, settings) == TOKEN
 
 
-def test_another_key_is_told_and_ends_nothing(
+def test_wrong_key_is_reported_and_secret_is_not_used(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     put(client)
@@ -163,7 +161,7 @@ def test_another_key_is_told_and_ends_nothing(
         secrets.settings_with_required(db, other, ["hub_token"])
 
 
-def test_one_that_was_copied_to_another_name_is_none(
+def test_secret_copied_to_another_name_is_ignored(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     """Whoever writes the database cannot have one service shown what belongs to another."""
@@ -174,7 +172,7 @@ def test_one_that_was_copied_to_another_name_is_none(
     assert used(engine, settings, "webhook_url") == ""
 
 
-def test_only_administrators_come_near(engine: Engine, settings: Settings) -> None:
+def test_only_administrators_can_set_secrets(engine: Engine, settings: Settings) -> None:
     home = make_visitors(engine, settings, "accounts")
     form = {"value": TOKEN}
 
@@ -188,9 +186,7 @@ def test_only_administrators_come_near(engine: Engine, settings: Settings) -> No
     assert by_token == 403
 
 
-def test_what_is_sent_twice_under_a_key_is_kept_nowhere_else(
-    client: TestClient, engine: Engine
-) -> None:
+def test_idempotent_request_does_not_store_secret(client: TestClient, engine: Engine) -> None:
     client.put(
         "/api/v1/secrets/hub_token",
         json={"value": TOKEN},

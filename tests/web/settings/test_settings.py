@@ -25,21 +25,21 @@ def precisions(client: TestClient) -> list[Node]:
     return parse_page(client.get("/settings").text).one("tbody").all("tr")
 
 
-def test_the_machine_is_told(client: TestClient) -> None:
+def test_machine_is_shown(client: TestClient) -> None:
     assert facts(client)["Processor"] == detect().processor
 
 
-def test_the_training_packages_are_told(client: TestClient) -> None:
+def test_training_packages_are_shown(client: TestClient) -> None:
     told = facts(client)
 
     assert {name: told[name] for name in package_versions()} == package_versions()
 
 
-def test_the_places_are_told(client: TestClient, settings: Settings) -> None:
+def test_paths_are_shown(client: TestClient, settings: Settings) -> None:
     assert facts(client)["Database"] == str(settings.database)
 
 
-def test_each_precision_is_judged(client: TestClient) -> None:
+def test_each_precision_shows_its_support(client: TestClient) -> None:
     expected = [
         (mode.title, f"No: {refused}" if refused else mode.warning(detect()) or "✓ yes")
         for mode in PRECISIONS.values()
@@ -50,7 +50,7 @@ def test_each_precision_is_judged(client: TestClient) -> None:
     assert rows == expected
 
 
-def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings) -> None:
+def test_data_safety_checks_are_shown(client: TestClient, settings: Settings) -> None:
     (told,) = parse_page(client.get("/settings").text).all("ul", class_="findings")
 
     assert [one.text for one in told.all("li")] == [
@@ -59,11 +59,11 @@ def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings
     ]
 
 
-def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
+def test_missing_launcher_is_shown_as_off(client: TestClient) -> None:
     assert facts(client)["Prefork server"] == "off"
 
 
-def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
+def test_launcher_is_shown_with_memory(client: TestClient, settings: Settings) -> None:
     pid = os.getpid()
     workers.write_launcher(
         settings,
@@ -74,9 +74,7 @@ def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settin
     assert re.fullmatch(r"ready, uses [1-9]\d* MB", told)
 
 
-def test_a_launcher_that_is_gone_is_not_told_as_ready(
-    client: TestClient, settings: Settings
-) -> None:
+def test_dead_launcher_is_shown_as_off(client: TestClient, settings: Settings) -> None:
     workers.write_launcher(
         settings, workers.LauncherStatus(state="ready", pid=os.getpid(), started=1)
     )
@@ -84,7 +82,7 @@ def test_a_launcher_that_is_gone_is_not_told_as_ready(
     assert facts(client)["Prefork server"] == "off"
 
 
-def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Settings) -> None:
+def test_broken_launcher_shows_reason(client: TestClient, settings: Settings) -> None:
     workers.write_launcher(settings, workers.LauncherStatus(state="broken", why="It has threads."))
 
     assert facts(client)["Prefork server"] == "not available. It has threads."

@@ -22,7 +22,7 @@ def reading(folder: Path, column: Any, limits: Limits | None = None) -> Conversi
     return ConversionJob(source=source, mapping=None, limits=limits or Limits())
 
 
-def test_a_parquet_that_needs_very_much_memory_is_refused(tmp_path: Path) -> None:
+def test_parquet_needing_too_much_memory_is_rejected(tmp_path: Path) -> None:
     words = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), ["x" * 1_000_000])
     job = reading(tmp_path, pa.ListArray.from_arrays([0, 5000], words))
 
@@ -31,16 +31,16 @@ def test_a_parquet_that_needs_very_much_memory_is_refused(tmp_path: Path) -> Non
         check_in_child(job)
 
 
-def test_a_parquet_that_takes_long_is_left_to_a_task(tmp_path: Path) -> None:
+def test_slow_parquet_check_raises_slow_reading_error(tmp_path: Path) -> None:
     with pytest.raises(SlowReadingError):
         check_in_child(reading(tmp_path, ["x"] * 1000, Limits(at_once_seconds=0)))
 
 
-def test_a_good_parquet_passes(tmp_path: Path) -> None:
+def test_valid_parquet_passes(tmp_path: Path) -> None:
     check_in_child(reading(tmp_path, ["x"] * 1000))
 
 
-def test_a_file_that_python_reads_starts_no_process(tmp_path: Path) -> None:
+def test_jsonl_file_is_checked_without_child_process(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "x"}\n', encoding="utf-8")
     source = SourceFile(path=path, filename=path.name)
@@ -48,7 +48,7 @@ def test_a_file_that_python_reads_starts_no_process(tmp_path: Path) -> None:
     check_in_child(ConversionJob(source=source, mapping=None, limits=Limits(at_once_seconds=0)))
 
 
-def test_a_second_file_that_is_nothing_known_is_left_to_the_studio(tmp_path: Path) -> None:
+def test_unreadable_validation_file_passes_child_check(tmp_path: Path) -> None:
     job = reading(tmp_path, ["x"] * 10)
     other = tmp_path / "validation.parquet"
     other.write_bytes(b"no such thing")

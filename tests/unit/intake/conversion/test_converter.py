@@ -92,7 +92,9 @@ FORMATS: dict[str, tuple[Callable[[Rows], bytes], str]] = {
 
 @pytest.mark.parametrize("filename", FORMATS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_is_read_from_every_format(bring: Convert, shape: str, filename: str) -> None:
+def test_every_row_shape_is_read_from_every_file_format(
+    bring: Convert, shape: str, filename: str
+) -> None:
     words, rows = SHAPES[shape]
     write, kind = FORMATS[filename]
 
@@ -105,7 +107,7 @@ def test_every_shape_is_read_from_every_format(bring: Convert, shape: str, filen
     assert result.conversations == [CONVERSATION, CONVERSATION]
 
 
-def test_a_file_of_running_text_is_kept_as_texts(bring: Convert, tmp_path: Path) -> None:
+def test_plain_text_file_becomes_text_rows(bring: Convert, tmp_path: Path) -> None:
     result = bring("Once upon a time.\n\nThe end.\n", "story.txt")
 
     seen = inspect_file(SourceFile(path=tmp_path / "uploaded", filename="story.txt"), Limits())
@@ -116,7 +118,7 @@ def test_a_file_of_running_text_is_kept_as_texts(bring: Convert, tmp_path: Path)
     ]
 
 
-def test_rows_without_an_answer_are_left_out_and_told(bring: Convert) -> None:
+def test_rows_without_question_or_answer_are_skipped_and_reported(bring: Convert) -> None:
     result = bring(
         '{"prompt": "a", "completion": "b"}\n'
         '{"prompt": "a", "completion": " "}\n'
@@ -128,7 +130,7 @@ def test_rows_without_an_answer_are_left_out_and_told(bring: Convert) -> None:
     assert result.problems == [("missing_answer", 2, [2, 3]), ("missing_question", 1, [4])]
 
 
-def test_a_file_without_any_answer_is_refused_with_the_places(bring: Convert) -> None:
+def test_file_without_answers_is_rejected_with_line_numbers(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring('{"prompt": "a", "completion": ""}\n' * 7)
 
@@ -137,7 +139,7 @@ def test_a_file_without_any_answer_is_refused_with_the_places(bring: Convert) ->
     )
 
 
-def test_a_file_without_usable_column_says_what_it_has_and_what_is_expected(bring: Convert) -> None:
+def test_unusable_columns_error_lists_found_and_expected_columns(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring("height,weight\n1,2\n", "rows.csv")
 
@@ -148,13 +150,13 @@ def test_a_file_without_usable_column_says_what_it_has_and_what_is_expected(brin
     assert refused.value.param == "file"
 
 
-def test_only_the_first_twenty_places_are_named_but_all_are_counted(bring: Convert) -> None:
+def test_problem_lists_first_twenty_rows_and_counts_all(bring: Convert) -> None:
     result = bring('{"prompt": "a", "completion": "b"}\n' + '{"prompt": "a"}\n' * 30)
 
     assert result.problems == [("missing_answer", 30, list(range(2, 22)))]
 
 
-def test_columns_that_are_not_used_are_told(bring: Convert) -> None:
+def test_unused_columns_are_reported(bring: Convert) -> None:
     result = bring('{"id": 1, "prompt": "a", "completion": "b", "source": "web"}\n')
 
     (problem,) = result.converted.problems
@@ -176,9 +178,7 @@ def test_columns_that_are_not_used_are_told(bring: Convert) -> None:
         ('{"prompt": "a", "completion": true}', "not_text"),
     ],
 )
-def test_a_bad_row_is_told_by_its_line_and_the_rest_is_kept(
-    bring: Convert, bad: str, code: str
-) -> None:
+def test_bad_row_is_reported_and_others_are_kept(bring: Convert, bad: str, code: str) -> None:
     good = '{"prompt": "a", "completion": "b"}\n'
 
     result = bring(good + bad + "\n" + good)
@@ -187,7 +187,7 @@ def test_a_bad_row_is_told_by_its_line_and_the_rest_is_kept(
     assert result.problems == [(code, 1, [2])]
 
 
-def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(bring: Convert) -> None:
+def test_too_long_row_is_reported_and_others_are_kept(bring: Convert) -> None:
     good = '{"prompt": "a", "completion": "b"}\n'
     long = json.dumps({"prompt": "a", "completion": "b" * 5000}) + "\n"
 
@@ -196,7 +196,7 @@ def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(bring: Convert) -> 
     assert (result.converted.rows, result.problems) == (2, [("too_long", 1, [2])])
 
 
-def test_memory_stays_small_however_long_a_line_is(tmp_path: Path) -> None:
+def test_memory_stays_bounded_for_very_long_lines(tmp_path: Path) -> None:
     path = tmp_path / "uploaded"
     good = b'{"prompt": "a", "completion": "b"}\n'
     path.write_bytes(good + b'{"prompt": "' + b"x" * 30_000_000 + b'"}\n' + good)
@@ -213,7 +213,7 @@ def test_memory_stays_small_however_long_a_line_is(tmp_path: Path) -> None:
     assert peak < 8_000_000
 
 
-def test_a_small_file_that_unpacks_to_too_much_is_refused(bring: Convert) -> None:
+def test_small_file_that_unpacks_too_large_is_rejected(bring: Convert) -> None:
     rows = as_parquet([{"prompt": "a" * 1000, "completion": "b"}] * 1000)
 
     with pytest.raises(TooLargeError):
@@ -224,14 +224,14 @@ def test_a_small_file_that_unpacks_to_too_much_is_refused(bring: Convert) -> Non
     ("filename", "content"),
     [("rows.csv", b"prompt,completion\n"), ("rows.json", b"[ ]"), ("rows.jsonl", b"\n\n{}")],
 )
-def test_a_file_without_rows_is_refused(bring: Convert, filename: str, content: bytes) -> None:
+def test_file_without_rows_is_rejected(bring: Convert, filename: str, content: bytes) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(content, filename)
 
     assert refused.value.param == "file"
 
 
-def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Convert) -> None:
+def test_file_of_only_invalid_rows_fails_early(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring('{"prompt"\n' * 2000)
 
@@ -241,7 +241,7 @@ def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Convert) -> None
     )
 
 
-def test_unused_keys_of_turns_and_kept_reasoning_are_told(bring: Convert) -> None:
+def test_unused_turn_keys_and_reasoning_are_reported(bring: Convert) -> None:
     answer = {"role": "assistant", "content": "b", "thinking": "c", "rating": 5}
     row = {"messages": [{"role": "user", "content": "a"}, answer], "source": "x"}
 
@@ -256,7 +256,7 @@ def test_unused_keys_of_turns_and_kept_reasoning_are_told(bring: Convert) -> Non
 @pytest.mark.parametrize(
     ("broken", "sureness"), [(0, "sure"), (1, "likely"), (2, "guess"), (9, "guess")]
 )
-def test_rows_that_cannot_be_read_make_detection_less_sure(
+def test_unreadable_rows_lower_detection_sureness(
     tmp_path: Path, broken: int, sureness: str
 ) -> None:
     path = tmp_path / "rows.jsonl"
@@ -270,7 +270,7 @@ def test_rows_that_cannot_be_read_make_detection_less_sure(
     assert [question[: len(words[0])] for question in seen.questions] == words * bool(broken)
 
 
-def test_a_list_that_is_cut_off_behind_its_first_row_is_a_guess(tmp_path: Path) -> None:
+def test_truncated_json_list_is_detected_as_guess(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text('[{"prompt": "a", "completion": "b"}, {"prompt": "c", "comp')
 

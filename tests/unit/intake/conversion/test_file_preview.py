@@ -22,7 +22,7 @@ def see(folder: Path, mapping: Mapping, *rows: dict[str, Any] | str) -> list[Pre
     return preview_rows(SourceFile(path=path, filename=path.name), mapping, Limits(), rows=4)
 
 
-def test_rows_are_seen_as_they_stand_and_as_they_become(tmp_path: Path) -> None:
+def test_preview_shows_source_values_and_converted_row(tmp_path: Path) -> None:
     (seen,) = see(tmp_path, PAIR, {"q": 1, "a": "b" * 400, "tags": ["x", None], "note": None})
 
     assert seen == PreviewedRow(
@@ -40,7 +40,7 @@ def test_rows_are_seen_as_they_stand_and_as_they_become(tmp_path: Path) -> None:
     )
 
 
-def test_rows_that_would_be_left_out_say_why(tmp_path: Path) -> None:
+def test_preview_gives_reason_for_each_excluded_row(tmp_path: Path) -> None:
     mapping = PAIR.model_copy(
         update={
             "keep": [Condition(column="q", op="is_not", value="no")],
@@ -59,21 +59,21 @@ def test_rows_that_would_be_left_out_say_why(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_that_cannot_be_read_is_seen_too(tmp_path: Path) -> None:
+def test_preview_shows_unreadable_lines(tmp_path: Path) -> None:
     seen = see(tmp_path, PAIR, {"q": "a", "a": "b"}, "{oops")
 
     assert (seen[1].number, seen[1].values, seen[1].row) == (2, {}, None)
     assert str(seen[1].problem).startswith("Not valid JSON (Expecting property name")
 
 
-def test_the_part_of_a_row_is_seen(tmp_path: Path) -> None:
+def test_preview_shows_split_of_each_row(tmp_path: Path) -> None:
     mapping = PAIR.model_copy(update={"split": Split(kind="column", column="part")})
     rows = [{"q": "a", "a": "b", "part": part} for part in ("train", "test", "other")]
 
     assert [one.part for one in see(tmp_path, mapping, *rows)] == ["train", "validation", None]
 
 
-def test_rows_of_threads_are_seen_where_their_conversation_ends(tmp_path: Path) -> None:
+def test_preview_shows_thread_at_its_last_row(tmp_path: Path) -> None:
     mapping = Mapping(
         shape="thread", roles={"id": ["i"], "parent": ["p"], "prompt": ["q"], "answer": ["a"]}
     )
@@ -89,7 +89,7 @@ def test_rows_of_threads_are_seen_where_their_conversation_ends(tmp_path: Path) 
     assert [turn["content"] for turn in row["messages"]] == ["a", "b", "c", "d"]
 
 
-def test_a_mapping_without_an_answer_is_refused(tmp_path: Path) -> None:
+def test_mapping_without_answer_column_is_rejected(tmp_path: Path) -> None:
     mapping = PAIR.model_copy(update={"roles": {"prompt": ["q"]}})
 
     with pytest.raises(InvalidError) as refused:

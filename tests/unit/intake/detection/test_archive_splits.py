@@ -38,14 +38,14 @@ def mapping(**changes: object) -> Mapping:
     return Mapping.model_validate({"shape": "prompt_completion", "roles": ROLES} | changes)
 
 
-def test_files_are_learnt_from_and_measured_by_as_they_are_named(bring: Convert) -> None:
+def test_file_names_assign_train_and_validation_splits(bring: Convert) -> None:
     result = bring(ARCHIVE, "rows.zip")
 
     assert answers(result) == (["a", "b"], ["v"])
     assert result.converted.removed == {"other_part": 1}
 
 
-def test_what_the_names_say_is_told(tmp_path: Path) -> None:
+def test_detection_evidence_lists_splits_by_file_name(tmp_path: Path) -> None:
     path = tmp_path / "uploaded"
     path.write_bytes(ARCHIVE)
 
@@ -58,13 +58,13 @@ def test_what_the_names_say_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_place_names_the_file_and_its_own_count(bring: Convert) -> None:
+def test_problem_places_use_line_numbers_within_archive_files(bring: Convert) -> None:
     (problem,) = bring(ARCHIVE, "rows.zip").converted.problems
 
     assert (problem.rows, problem.places) == ([2, 5], ["2 of train.jsonl", "2 of valid/1.jsonl"])
 
 
-def test_a_file_of_nothing_but_bad_rows_is_told_by_the_places_in_its_files(bring: Convert) -> None:
+def test_bad_rows_error_lists_line_and_file_in_archive(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(zipped({"a.jsonl": rows("", ""), "b.jsonl": rows("")}), "rows.zip", mapping())
 
@@ -74,7 +74,7 @@ def test_a_file_of_nothing_but_bad_rows_is_told_by_the_places_in_its_files(bring
     )
 
 
-def test_a_row_is_excluded_by_its_number_in_the_archive_alone(bring: Convert) -> None:
+def test_exclude_uses_row_numbers_across_whole_archive(bring: Convert) -> None:
     archive = zipped({"a.jsonl": rows("a", "b"), "b.jsonl": rows("c", "d")})
 
     result = bring(archive, "rows.zip", mapping(exclude=[3]))
@@ -82,20 +82,20 @@ def test_a_row_is_excluded_by_its_number_in_the_archive_alone(bring: Convert) ->
     assert answers(result) == (["a", "b", "d"], [])
 
 
-def test_all_files_are_learnt_from_where_one_chooses_so(bring: Convert) -> None:
+def test_mapping_without_split_trains_on_all_archive_files(bring: Convert) -> None:
     result = bring(ARCHIVE, "rows.zip", mapping())
 
     assert answers(result) == (["a", "b", "v", "t"], [])
 
 
-def test_names_do_not_count_where_rows_are_parted_otherwise(bring: Convert) -> None:
+def test_share_split_ignores_file_names(bring: Convert) -> None:
     result = bring(ARCHIVE, "rows.zip", mapping(split={"kind": "share", "share": 0.5}))
 
     learnt, held = answers(result)
     assert sorted(learnt + held) == ["a", "b", "t", "v"]
 
 
-def test_threads_stay_on_the_side_of_their_file(bring: Convert) -> None:
+def test_threads_stay_in_split_of_their_file(bring: Convert) -> None:
     def thread(number: int) -> bytes:
         turns = [
             {"id": f"{number}q", "parent_id": None, "role": "prompter", "text": "Who?"},
@@ -109,7 +109,7 @@ def test_threads_stay_on_the_side_of_their_file(bring: Convert) -> None:
     assert (result.converted.rows, result.converted.validation_rows) == (1, 1)
 
 
-def test_what_is_shown_first_is_what_is_learnt(tmp_path: Path) -> None:
+def test_preview_uses_same_order_and_splits_as_training(tmp_path: Path) -> None:
     path = tmp_path / "uploaded"
     path.write_bytes(ARCHIVE)
     source = SourceFile(path=path, filename="rows.zip")

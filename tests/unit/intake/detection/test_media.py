@@ -84,7 +84,7 @@ def as_lines(*rows: dict[str, Any]) -> str:
         ),
     ],
 )
-def test_media_is_known_by_column_part_and_placeholder(row: dict[str, Any], place: str) -> None:
+def test_media_is_detected_by_column_part_and_placeholder(row: dict[str, Any], place: str) -> None:
     assert find_media(row) == place
 
 
@@ -112,11 +112,11 @@ def test_media_is_known_by_column_part_and_placeholder(row: dict[str, Any], plac
         },
     ],
 )
-def test_text_about_media_is_text(row: dict[str, Any]) -> None:
+def test_text_about_media_is_not_detected_as_media(row: dict[str, Any]) -> None:
     assert find_media(row) == ""
 
 
-def test_a_file_of_media_is_refused_by_its_column(bring: Convert) -> None:
+def test_media_file_is_rejected_with_column_name(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(as_lines(*[PICTURED] * 3))
 
@@ -127,7 +127,7 @@ def test_a_file_of_media_is_refused_by_its_column(bring: Convert) -> None:
     assert refused.value.param == "file"
 
 
-def test_a_mixed_file_is_refused_with_a_count_until_a_choice_is_made(bring: Convert) -> None:
+def test_partly_media_file_is_rejected_without_media_option(bring: Convert) -> None:
     content = as_lines(TEXT, *[PICTURED] * 2, {**TEXT, "prompt": "Why?"})
 
     with pytest.raises(InvalidError, match="2 of 4 rows contain an image"):
@@ -140,13 +140,13 @@ def test_a_mixed_file_is_refused_with_a_count_until_a_choice_is_made(bring: Conv
     assert result.converted.removed == {"media": 2}
 
 
-def test_text_alone_is_read_where_that_is_chosen(bring: Convert) -> None:
+def test_ignoring_media_keeps_rows_as_text(bring: Convert) -> None:
     mapping = Mapping(shape="prompt_completion", roles=PAIR, media="ignore")
 
     assert bring(as_lines(*[PICTURED] * 2), mapping=mapping).converted.rows == 2
 
 
-def test_a_mixed_file_is_a_question_and_never_sure(tmp_path: Path) -> None:
+def test_partly_media_file_is_detected_as_guess_with_question(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(as_lines(*[TEXT] * 9, PICTURED), encoding="utf-8")
 
@@ -156,7 +156,7 @@ def test_a_mixed_file_is_a_question_and_never_sure(tmp_path: Path) -> None:
     assert [question[:24] for question in seen.questions] == ["1 of 10 rows contain an "]
 
 
-def test_rows_behind_many_with_media_keep_a_file_from_being_refused(tmp_path: Path) -> None:
+def test_media_file_with_later_text_rows_is_not_rejected(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(as_lines(*[PICTURED] * 600, TEXT), encoding="utf-8")
 
@@ -165,7 +165,7 @@ def test_rows_behind_many_with_media_keep_a_file_from_being_refused(tmp_path: Pa
     assert seen.questions[0].startswith("600 of 601 rows")
 
 
-def test_an_unused_column_of_images_in_parquet_is_seen(bring: Convert, tmp_path: Path) -> None:
+def test_unused_parquet_image_column_is_detected(bring: Convert, tmp_path: Path) -> None:
     rows = [{**TEXT, "picture": None}, {**TEXT, "picture": {"bytes": b"\x89PNG", "path": "a"}}]
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.Table.from_pylist(rows), path)
@@ -175,5 +175,5 @@ def test_an_unused_column_of_images_in_parquet_is_seen(bring: Convert, tmp_path:
         bring(path.read_bytes(), "rows.parquet", mapping)
 
 
-def test_running_text_may_write_any_placeholder(bring: Convert) -> None:
+def test_plain_text_may_contain_media_placeholders(bring: Convert) -> None:
     assert bring("<image>\n\nIs a placeholder.\n", "notes.txt").converted.rows == 2

@@ -111,7 +111,7 @@ SHARED = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
         ({"id": 7, "body": "a"}, "text", {"text": "body"}),
     ],
 )
-def test_columns_are_told_by_the_names_people_give_them(
+def test_common_column_names_determine_row_shape(
     columns: dict[str, Any], name: str, roles: dict[str, str]
 ) -> None:
     mapping = detect_mapping([columns]).mapping
@@ -120,7 +120,7 @@ def test_columns_are_told_by_the_names_people_give_them(
     assert mapping.roles == {role: [column] for role, column in roles.items()}
 
 
-def test_threads_are_told_by_ids_that_are_there() -> None:
+def test_matching_parent_ids_are_detected_as_threads() -> None:
     rows: list[dict[str, Any]] = [
         {"id": 1, "parent_id": None, "instruction": "a", "output": "b"},
         {"id": 2, "parent_id": 1.0, "instruction": "c", "output": "d"},
@@ -140,13 +140,13 @@ def test_threads_are_told_by_ids_that_are_there() -> None:
     ]
 
 
-def test_ids_that_lead_nowhere_make_no_threads() -> None:
+def test_unmatched_parent_ids_make_no_threads() -> None:
     rows = [{"id": 1, "parent_id": 9, "instruction": "a", "output": "b"}]
 
     assert detect_mapping(rows).mapping.shape == "alpaca"
 
 
-def test_detection_says_what_it_saw_and_how_sure_it_is() -> None:
+def test_detection_reports_evidence_and_sureness() -> None:
     rows = [{"instruction": "a", "output": "b"}] * 9 + [{"instruction": "a", "output": ""}]
 
     found = detect_mapping(rows)
@@ -159,13 +159,13 @@ def test_detection_says_what_it_saw_and_how_sure_it_is() -> None:
 
 
 @pytest.mark.parametrize(("answers", "sureness"), [(9, "sure"), (8, "likely"), (4, "guess")])
-def test_rows_that_cannot_be_used_make_it_less_sure(answers: int, sureness: str) -> None:
+def test_unusable_rows_lower_sureness(answers: int, sureness: str) -> None:
     rows = [{"question": "a", "answer": "b" if i < answers else ""} for i in range(10)]
 
     assert detect_mapping(rows).sureness == sureness
 
 
-def test_two_columns_of_words_are_guessed_to_ask_and_answer() -> None:
+def test_two_text_columns_are_guessed_as_prompt_and_completion() -> None:
     rows = [{"number": i, "left": f"word {i}", "right": f"other {i}"} for i in range(5)]
 
     found = detect_mapping(rows)
@@ -174,7 +174,7 @@ def test_two_columns_of_words_are_guessed_to_ask_and_answer() -> None:
     assert (found.sureness, found.unused) == ("guess", ["number"])
 
 
-def test_other_ways_to_read_unsure_rows_are_told() -> None:
+def test_unsure_detection_lists_alternatives() -> None:
     rows = [{"text": f"word {i}", "url": f"site {i}"} for i in range(5)]
 
     found = detect_mapping(rows)
@@ -183,7 +183,7 @@ def test_other_ways_to_read_unsure_rows_are_told() -> None:
     assert [other.shape for other in found.alternatives] == ["prompt_completion"]
 
 
-def test_a_column_that_names_the_parts_is_believed() -> None:
+def test_split_column_is_detected() -> None:
     rows = [
         {"question": "a", "answer": "b", "split": "train"},
         {"question": "c", "answer": "d", "split": "test"},
@@ -192,7 +192,7 @@ def test_a_column_that_names_the_parts_is_believed() -> None:
     assert detect_mapping(rows).mapping.split == Split(kind="column", column="split")
 
 
-def test_few_different_words_beside_a_text_are_guessed_to_be_labels() -> None:
+def test_column_with_few_distinct_words_is_guessed_as_label() -> None:
     rows = [{"remark": f"it is {i}", "mood": "good" if i % 2 else "bad"} for i in range(40)]
 
     found = detect_mapping(rows)
@@ -215,7 +215,7 @@ def test_few_different_words_beside_a_text_are_guessed_to_be_labels() -> None:
         ),
     ],
 )
-def test_what_cannot_be_learnt_is_refused_with_the_reason(
+def test_untrainable_columns_are_rejected_with_reason(
     columns: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
@@ -224,13 +224,13 @@ def test_what_cannot_be_learnt_is_refused_with_the_reason(
     assert refused.value.message == message
 
 
-def test_a_label_in_words_judges_nothing() -> None:
+def test_text_label_does_not_make_pairs_judged() -> None:
     found = detect_mapping([{"question": "a", "answer": "b", "label": "history"}])
 
     assert (found.mapping.shape, found.unused) == ("prompt_completion", ["label"])
 
 
-def test_texts_are_a_pair_before_a_small_number_is_a_class() -> None:
+def test_text_pair_is_preferred_over_numeric_label() -> None:
     rows = [
         {
             "Ticket Text": f"My order {i} has not come yet, can you help?",
@@ -247,7 +247,7 @@ def test_texts_are_a_pair_before_a_small_number_is_a_class() -> None:
     assert (seen.sureness, seen.unused, len(seen.questions)) == ("guess", ["Agent #"], 1)
 
 
-def test_a_small_number_is_no_class_beside_a_column_of_words() -> None:
+def test_label_column_prefers_words_over_small_numbers() -> None:
     rows = [{"remark": f"it is {i}", "mood": f"mood {i % 3}", "desk": i % 4} for i in range(40)]
 
     assert detect_mapping(rows).mapping.roles == {"text": ["remark"], "label": ["mood"]}

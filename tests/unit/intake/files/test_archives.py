@@ -29,7 +29,7 @@ def refusal(path: Path) -> InvalidError:
     return refused.value
 
 
-def test_members_are_told_with_what_their_names_say_they_are_for(tmp_path: Path) -> None:
+def test_list_members_includes_split_from_file_name(tmp_path: Path) -> None:
     names = ["data/train.jsonl", "dev-00001.csv", "latest.json", "test/rows.md", "train_v1.txt"]
     path = written(tmp_path, zipped(dict.fromkeys([*names, "README.md", ".git/a.txt"], ROW)))
 
@@ -58,7 +58,7 @@ def test_members_are_told_with_what_their_names_say_they_are_for(tmp_path: Path)
         ("contest/latest.jsonl", ""),
     ],
 )
-def test_a_name_says_what_a_file_is_for(name: str, split: str) -> None:
+def test_file_name_determines_split(name: str, split: str) -> None:
     assert split_from_name(name) == split
 
 
@@ -73,20 +73,20 @@ def test_a_name_says_what_a_file_is_for(name: str, split: str) -> None:
         (["dev.csv", "test.csv"], ["train", "train"]),
     ],
 )
-def test_what_a_file_is_for_depends_on_the_others(names: list[str], expected: list[str]) -> None:
+def test_assigned_splits_depend_on_all_file_names(names: list[str], expected: list[str]) -> None:
     found = assign_splits(Member(name=name, bytes=1, split=split_from_name(name)) for name in names)
 
     assert list(found.items()) == list(zip(names, expected, strict=True))
 
 
-def test_a_file_that_is_no_archive_has_no_members(tmp_path: Path) -> None:
+def test_non_archive_file_has_no_members(tmp_path: Path) -> None:
     assert list_members(written(tmp_path, ROW)) == []
 
 
 @pytest.mark.parametrize(
     "name", ["../evil.jsonl", "/etc/evil.jsonl", "C:\\evil.jsonl", "..\\evil.jsonl", "a/../b.jsonl"]
 )
-def test_an_archive_with_a_name_that_points_outside_is_refused(tmp_path: Path, name: str) -> None:
+def test_archive_with_path_outside_it_is_rejected(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, zipped({name: ROW}))
 
     assert (
@@ -94,7 +94,7 @@ def test_an_archive_with_a_name_that_points_outside_is_refused(tmp_path: Path, n
     )
 
 
-def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
+def test_archive_with_symlink_is_rejected(tmp_path: Path) -> None:
     out = io.BytesIO()
     link = zipfile.ZipInfo("rows.jsonl")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -107,7 +107,7 @@ def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_archive_with_two_files_of_one_name_is_refused(tmp_path: Path) -> None:
+def test_archive_with_duplicate_names_is_rejected(tmp_path: Path) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive, warnings.catch_warnings(action="ignore"):
         archive.writestr("rows.jsonl", ROW)
@@ -117,13 +117,13 @@ def test_an_archive_with_two_files_of_one_name_is_refused(tmp_path: Path) -> Non
     assert refusal(path).message == "The zip archive contains two files with the same name."
 
 
-def test_an_archive_in_an_archive_is_refused(tmp_path: Path) -> None:
+def test_nested_archive_is_rejected(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"inner.zip": zipped({"rows.jsonl": ROW})}))
 
     assert refusal(path).message == "The zip archive contains another archive, inner.zip."
 
 
-def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+def test_encrypted_archive_is_rejected(tmp_path: Path) -> None:
     content = bytearray(zipped({"rows.jsonl": ROW}))
     content[6] |= 1
     content[content.index(b"PK\x01\x02") + 8] |= 1
@@ -135,7 +135,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
     assert refused.hint == "Create it without a password."
 
 
-def test_a_method_that_may_take_any_memory_is_refused(tmp_path: Path) -> None:
+def test_lzma_compressed_archive_is_rejected(tmp_path: Path) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("rows.jsonl", ROW)
@@ -144,13 +144,13 @@ def test_a_method_that_may_take_any_memory_is_refused(tmp_path: Path) -> None:
     assert refusal(path).message == "The zip archive uses an unsupported compression method."
 
 
-def test_an_archive_of_very_many_files_is_refused(tmp_path: Path) -> None:
+def test_archive_with_too_many_files_is_rejected(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({f"{i}.txt": b"" for i in range(10_001)}))
 
     assert refusal(path).message == "The zip archive contains more than 10,000 files."
 
 
-def test_a_directory_too_large_to_read_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_oversized_zip_directory_is_rejected_before_reading(tmp_path: Path) -> None:
     # The end says how large the directory before it is.
     size = 5_000_000
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 65535, 65535, size, 4, 0)
@@ -159,7 +159,7 @@ def test_a_directory_too_large_to_read_is_refused_before_it_is_read(tmp_path: Pa
     assert refusal(path).message == "The zip archive contains more than 10,000 files."
 
 
-def test_an_archive_of_several_formats_is_refused(tmp_path: Path) -> None:
+def test_archive_with_several_formats_is_rejected(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"a.jsonl": ROW, "b.csv": b"a,b\n", "c.jsonl": ROW}))
 
     assert refusal(path).message == (
@@ -167,7 +167,7 @@ def test_an_archive_of_several_formats_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_archive_without_rows_says_what_it_holds(tmp_path: Path) -> None:
+def test_archive_without_data_files_error_lists_contents(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"README.md": b"x", "a.png": b"x"}))
 
     assert refusal(path).message == (
@@ -175,7 +175,7 @@ def test_an_archive_without_rows_says_what_it_holds(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path) -> None:
+def test_member_with_wrong_extension_is_named_in_error(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"a.csv": b"\x89PNG\r\n\x1a\n" * 9}))
 
     assert refusal(path).message == (
@@ -183,7 +183,7 @@ def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_whose_names_in_the_archive_differ_is_refused(tmp_path: Path) -> None:
+def test_member_with_mismatched_header_names_is_rejected(tmp_path: Path) -> None:
     content = bytearray(zipped({"rows.jsonl": ROW}))
     content[30] = ord("R")
     path = written(tmp_path, bytes(content))
@@ -193,7 +193,7 @@ def test_a_file_whose_names_in_the_archive_differ_is_refused(tmp_path: Path) -> 
     )
 
 
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+def test_damaged_archive_is_rejected(tmp_path: Path) -> None:
     path = written(tmp_path, zipped({"rows.jsonl": ROW})[:-30])
 
     assert refusal(path).message == (
@@ -201,7 +201,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_is_read_that_the_archive_names_from_its_own_folder(bring: Convert) -> None:
+def test_member_with_leading_dot_slash_is_read(bring: Convert) -> None:
     row = b'{"prompt": "a", "completion": "b"}\n'
 
     assert (

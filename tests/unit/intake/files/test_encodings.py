@@ -63,9 +63,7 @@ def in_format(text: str, kind: str) -> str:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "txt"])
 @pytest.mark.parametrize(("text", "name"), TEXTS, ids=[name for _text, name in TEXTS])
-def test_a_text_is_read_in_the_encoding_it_is_in(
-    bring: Convert, text: str, name: str, kind: str
-) -> None:
+def test_text_is_read_in_its_own_encoding(bring: Convert, text: str, name: str, kind: str) -> None:
     # What an encoding has no letter for, such as a typographic quote, is no part of the test.
     text = text.encode(name, "ignore").decode(name)
     result = bring(in_format(text, kind).encode(name), f"rows.{kind}")
@@ -75,7 +73,7 @@ def test_a_text_is_read_in_the_encoding_it_is_in(
 
 
 @pytest.mark.parametrize(("text", "name"), TEXTS, ids=[name for _text, name in TEXTS])
-def test_a_guess_is_a_question_with_a_sample_and_never_sure(
+def test_guessed_encoding_asks_question_with_sample_text(
     tmp_path: Path, text: str, name: str
 ) -> None:
     path = tmp_path / "rows.csv"
@@ -88,7 +86,7 @@ def test_a_guess_is_a_question_with_a_sample_and_never_sure(
     assert [text[:8] in question for question in seen.questions] == [True] * (not is_certain)
 
 
-def test_a_short_doubtful_text_is_a_guess_with_other_readings(tmp_path: Path) -> None:
+def test_short_ambiguous_text_is_guess_with_other_encodings(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(EXCEL.encode("cp437", "ignore"))
 
@@ -98,13 +96,13 @@ def test_a_short_doubtful_text_is_a_guess_with_other_readings(tmp_path: Path) ->
     assert len(seen.encodings) > 1
 
 
-def test_the_encoding_is_known_behind_a_megabyte_of_ascii(bring: Convert) -> None:
+def test_encoding_is_detected_after_megabyte_of_ascii(bring: Convert) -> None:
     content = ("prompt,completion\n" + "Hi,There\n" * 120_000 + f"你好,{CHINESE}\n").encode("gbk")
 
     assert bring(content, "rows.csv").conversations[-1][1]["content"] == CHINESE
 
 
-def test_files_of_an_archive_are_each_read_in_their_own_encoding(bring: Convert) -> None:
+def test_archive_files_are_each_read_in_their_own_encoding(bring: Convert) -> None:
     files = {
         "a.csv": in_format(CHINESE, "csv").encode("gbk"),
         "b.csv": in_format(RUSSIAN, "csv").encode("cp1251"),
@@ -117,7 +115,7 @@ def test_files_of_an_archive_are_each_read_in_their_own_encoding(bring: Convert)
     assert answers == [CHINESE, RUSSIAN, FRENCH]
 
 
-def test_an_encoding_that_is_given_is_obeyed(bring: Convert) -> None:
+def test_chosen_encoding_overrides_detection(bring: Convert) -> None:
     mapping = Mapping(
         shape="prompt_completion",
         roles={"prompt": ["prompt"], "completion": ["completion"]},
@@ -130,7 +128,7 @@ def test_an_encoding_that_is_given_is_obeyed(bring: Convert) -> None:
 
 
 @pytest.mark.parametrize("name", ["klingon", "base64", "idna", "rot13"])
-def test_an_unknown_encoding_is_refused_with_the_known(name: str) -> None:
+def test_unknown_encoding_error_lists_supported_encodings(name: str) -> None:
     with pytest.raises(ValueError, match=rf"Unknown encoding: {name}\. .* utf-8, gb18030"):
         FileOptions(encoding=name)
 
@@ -138,7 +136,7 @@ def test_an_unknown_encoding_is_refused_with_the_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("written", "name"), [("GBK", "gb18030"), ("Shift-JIS", "cp932"), ("latin1", "iso8859-1")]
 )
-def test_an_encoding_is_known_by_any_spelling(written: str, name: str) -> None:
+def test_encoding_name_spellings_are_normalised(written: str, name: str) -> None:
     assert normalise_encoding(written) == name
 
 
@@ -152,20 +150,20 @@ def test_an_encoding_is_known_by_any_spelling(written: str, name: str) -> None:
         ("x" * 65535 + "é").encode(),
     ],
 )
-def test_utf8_is_certain(head: bytes) -> None:
+def test_utf8_is_detected_without_guessing(head: bytes) -> None:
     found = guess_encoding(opened(head))
 
     assert (found.encoding, found.is_guessed) == ("utf-8", False)
 
 
 @pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_marked_text_is_read_with_pairs_of_surrogates(name: str) -> None:
+def test_utf16_surrogate_pairs_are_decoded(name: str) -> None:
     text = "\ufeffa 😀\n" * 50_000
 
     assert as_utf8(opened(text.encode(name)), name).read() == text[1:].encode()
 
 
-def test_a_table_of_excel_is_read_as_windows_text_and_told(bring: Convert) -> None:
+def test_latin1_excel_csv_is_read_and_encoding_reported(bring: Convert) -> None:
     result = bring(EXCEL.encode("latin-1"), "rows.csv")
 
     assert [turn["content"] for turn in result.conversations[0]] == ["Qué?", "Voilà …"]
@@ -185,7 +183,7 @@ def test_a_table_of_excel_is_read_as_windows_text_and_told(bring: Convert) -> No
         ("rows.jsonl", codecs.BOM_UTF16_LE + (GOOD * 2).decode().encode("utf-16-le") + b"{", 3),
     ],
 )
-def test_a_row_that_is_no_text_is_left_out_and_told(
+def test_undecodable_row_is_skipped_and_reported(
     bring: Convert, filename: str, content: bytes, number: int
 ) -> None:
     result = bring(content, filename)
@@ -193,7 +191,7 @@ def test_a_row_that_is_no_text_is_left_out_and_told(
     assert (result.converted.rows, result.problems) == (2, [("not_utf8", 1, [number])])
 
 
-def test_bytes_that_an_encoding_has_no_letter_for_are_told(bring: Convert) -> None:
+def test_bytes_invalid_in_chosen_encoding_are_reported(bring: Convert) -> None:
     mapping = Mapping(
         shape="prompt_completion",
         roles={"prompt": ["prompt"], "completion": ["completion"]},
@@ -206,12 +204,12 @@ def test_bytes_that_an_encoding_has_no_letter_for_are_told(bring: Convert) -> No
     assert ("not_utf8", 1, [3]) in problems
 
 
-def test_binary_files_are_not_taken_for_text() -> None:
+def test_text_file_named_parquet_is_rejected() -> None:
     with pytest.raises(InvalidError):
         inspect_file(SourceFile(path=Path(__file__), filename="rows.parquet"), Limits())
 
 
-def test_the_place_of_the_byte_is_told() -> None:
+def test_invalid_byte_position_is_reported() -> None:
     assert list(rows_in_json_lines(io.BytesIO(b'\n{"a": "\xff"}\n'), 100)) == [
         UnreadableRow(2, ProblemCode.NOT_UTF8, "byte 0xff at position 8")
     ]

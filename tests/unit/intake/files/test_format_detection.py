@@ -136,7 +136,7 @@ def in_parquet() -> bytes:
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_says_what_it_is(
+def test_unusable_file_error_names_actual_content(
     bring: Convert, filename: str, content: bytes, message: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_used_says_what_it_is(
         ("a.png", PNG, "Supported formats: JSON Lines, JSON, CSV, TSV, Excel (.xlsx),"),
     ],
 )
-def test_a_refusal_says_what_to_do(
+def test_unusable_file_error_has_hint(
     bring: Convert, filename: str, content: bytes, hint: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
@@ -184,7 +184,9 @@ def test_a_refusal_says_what_to_do(
         ("first_line_broken.jsonl", b"oops\n" + ROW.encode()),
     ],
 )
-def test_harmless_differences_are_read(bring: Convert, filename: str, content: bytes) -> None:
+def test_harmless_file_format_differences_are_accepted(
+    bring: Convert, filename: str, content: bytes
+) -> None:
     assert bring(content, filename).conversations == [
         [{"role": "user", "content": "a"}, {"role": "assistant", "content": "é"}]
     ]

@@ -62,7 +62,7 @@ def repeated(text: str, count: int) -> Any:  # noqa: ANN401 -- pyarrow is untype
 
 
 @pytest.mark.parametrize("write", [in_parquet, in_arrow])
-def test_a_dictionary_that_becomes_many_times_the_file_is_refused(
+def test_dictionary_unpacking_beyond_file_size_limit_is_rejected(
     read: Read, write: Callable[..., bytes]
 ) -> None:
     content = write(text=repeated("x" * 100_000, 3_000))
@@ -75,7 +75,7 @@ def test_a_dictionary_that_becomes_many_times_the_file_is_refused(
 
 
 @pytest.mark.parametrize("write", [in_parquet, in_arrow])
-def test_a_row_of_many_references_is_left_out_and_the_next_is_kept(
+def test_too_long_row_of_repeated_references_is_skipped(
     read: Read, write: Callable[..., bytes]
 ) -> None:
     many = pa.ListArray.from_arrays([0, 1_000, 1_001], repeated("x" * 1_000, 1_001))
@@ -111,14 +111,16 @@ SIZES: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize("name", sorted(SIZES))
-def test_values_are_measured_as_often_as_they_are_used(name: str) -> None:
+def test_unpacked_size_counts_repeated_values(name: str) -> None:
     array, least = SIZES[name]
 
     assert least <= unpacked_bytes(array) <= 20 * least + 1000
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
-def test_blank_lines_end_at_a_limit(read: Read, pack: Callable[[bytes], bytes]) -> None:
+def test_too_many_consecutive_blank_lines_are_rejected(
+    read: Read, pack: Callable[[bytes], bytes]
+) -> None:
     with pytest.raises(TooLargeError) as refused:
         read(
             "rows.jsonl.gz" if pack is gzip.compress else "rows.jsonl.zst", pack(b"\n" * 1_200_000)
@@ -129,7 +131,7 @@ def test_blank_lines_end_at_a_limit(read: Read, pack: Callable[[bytes], bytes]) 
     )
 
 
-def test_blank_lines_between_others_are_counted_from_the_last() -> None:
+def test_blank_line_limit_counts_only_consecutive_lines() -> None:
     text = b"a\n \n\r\n" * 10
 
     assert len(list(read_lines(io.BytesIO(text), 100, blank_lines=2))) == 30
@@ -148,7 +150,7 @@ WIDE: dict[str, Callable[[list[str]], bytes]] = {
 
 
 @pytest.mark.parametrize("filename", sorted(WIDE))
-def test_a_table_with_very_many_columns_is_refused(read: Read, filename: str) -> None:
+def test_table_with_too_many_columns_is_rejected(read: Read, filename: str) -> None:
     with pytest.raises(TooLargeError) as refused:
         read(filename, WIDE[filename]([f"c{i}" for i in range(MAX_COLUMNS + 1)]))
 
@@ -156,7 +158,7 @@ def test_a_table_with_very_many_columns_is_refused(read: Read, filename: str) ->
     assert read(filename, WIDE[filename]([f"c{i}" for i in range(9)])) is not None
 
 
-def test_the_cells_of_all_rows_are_counted_together(read: Read) -> None:
+def test_cell_limit_counts_all_files_of_archive(read: Read) -> None:
     archive = zipped({"a.jsonl": b'{"a": 1, "b": 2}\n{}\n', "b.jsonl": b'{"a": 1}\n[]\n'})
 
     assert len(read("rows.zip", archive, cells=5)) == 4
@@ -173,7 +175,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("filename", sorted(SLOW))
-def test_reading_ends_when_its_processor_time_is_used_up(read: Read, filename: str) -> None:
+def test_reading_stops_when_cpu_time_is_exceeded(read: Read, filename: str) -> None:
     with pytest.raises(SlowReadingError, match="more than 0 seconds of CPU time"):
         read(filename, SLOW[filename], deadline=Deadline.after(0))
 
@@ -184,7 +186,7 @@ def busy(seconds: float) -> None:
         pass
 
 
-def test_what_is_loaded_once_is_charged_to_no_file() -> None:
+def test_exempt_work_does_not_count_towards_deadline() -> None:
     deadline = Deadline.after(0.05)
     with exempt_from_deadlines():
         busy(0.1)
@@ -195,7 +197,7 @@ def test_what_is_loaded_once_is_charged_to_no_file() -> None:
         deadline.check()
 
 
-def test_the_model_of_languages_is_charged_to_no_file() -> None:
+def test_language_model_loading_is_exempt_from_deadline() -> None:
     language_check._load_identifier.cache_clear()
     begun, deadline = time.thread_time(), Deadline.after(1e9)
     language_check._load_identifier()

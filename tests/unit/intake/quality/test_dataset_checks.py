@@ -38,7 +38,7 @@ def several(count: int) -> list[Row]:
     return [pair(f"What is {i} and {i}?", f"It is {2 * i}.") for i in range(count)]
 
 
-def test_good_rows_raise_no_suspicion(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_clean_rows_give_no_findings(found: Any) -> None:  # noqa: ANN401 -- see above
     assert found(several(40), several(80)[60:]) == {}
 
 
@@ -54,13 +54,13 @@ def test_good_rows_raise_no_suspicion(found: Any) -> None:  # noqa: ANN401 -- se
         ("over_long", pair("Go on", "word " * 1000)),
     ],
 )
-def test_a_suspicious_row_is_named(found: Any, code: str, row: Row) -> None:  # noqa: ANN401 -- see above
+def test_suspicious_row_is_reported(found: Any, code: str, row: Row) -> None:  # noqa: ANN401 -- see above
     told = found([*several(30), row])
     assert {name: (one.count, one.rows) for name, one in told.items()} == {code: (1, [31])}
 
 
 @pytest.mark.parametrize("text", ["Ça va à Nîmes, où l'été…", "Äpfel für £5 — “ja”", "Привет, мир"])
-def test_letters_of_other_languages_are_no_misreading(found: Any, text: str) -> None:  # noqa: ANN401 -- see above
+def test_letters_of_other_languages_are_not_reported_as_misread(found: Any, text: str) -> None:  # noqa: ANN401 -- see above
     assert found([pair(f"{text} {i}", f"{text} {i + 1}!") for i in range(30)]) == {}
 
 
@@ -73,38 +73,38 @@ def test_letters_of_other_languages_are_no_misreading(found: Any, text: str) -> 
         ("user", "system", "assistant"),
     ],
 )
-def test_turns_out_of_order_are_named(found: Any, roles: tuple[str, ...]) -> None:  # noqa: ANN401 -- see above
+def test_turns_out_of_order_are_reported(found: Any, roles: tuple[str, ...]) -> None:  # noqa: ANN401 -- see above
     turns = [{"role": role, "content": f"text {i}"} for i, role in enumerate(roles)]
     assert found([*several(3), {"messages": turns}])["out_of_order"].rows == [4]
 
 
-def test_an_answer_may_follow_what_a_tool_gave(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_assistant_turn_may_follow_tool_turn(found: Any) -> None:  # noqa: ANN401 -- see above
     roles = ("system", "user", "assistant", "tool", "assistant")
     turns = [{"role": role, "content": f"text {i}"} for i, role in enumerate(roles)]
     assert found([*several(3), {"messages": turns}]) == {}
 
 
-def test_rows_that_stand_twice_are_all_named(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_all_duplicate_rows_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([*several(30), *several(30)])
     assert (told["duplicates"].count, told["duplicates"].rows) == (30, list(range(31, 61)))
     assert told["duplicates"].twins == list(range(1, 31))
     assert "same_question" not in told
 
 
-def test_a_question_that_is_answered_otherwise_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_repeated_question_with_other_answer_is_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([*several(30), pair("What is 3 and 3?", "Six, I think.")])
     assert {code: (one.count, one.rows) for code, one in told.items()} == {
         "same_question": (1, [31])
     }
 
 
-def test_questions_of_both_parts_are_named(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_questions_in_both_train_and_validation_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found(several(30), [pair("Is it new?", "Yes."), *several(2)])
     one = told["overlap"]
     assert (one.part, one.count, one.rows, one.twins) == ("validation", 2, [2, 3], [1, 2])
 
 
-def test_a_row_in_another_script_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_row_in_other_script_is_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([*several(30), pair("Как дела?", "Хорошо, спасибо.")])
     assert (
         told["other_script"].message
@@ -113,12 +113,12 @@ def test_a_row_in_another_script_is_named(found: Any) -> None:  # noqa: ANN401 -
     assert told["other_script"].rows == [31]
 
 
-def test_rows_in_two_scripts_throughout_are_a_choice(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_many_rows_in_second_script_are_not_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     other = [pair(f"Сколько будет {i}?", f"Будет {i}.") for i in range(20)]
     assert found([*several(30), *other]) == {}
 
 
-def test_uneven_classes_are_told(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_imbalanced_classes_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     rows = [pair(f"Text {i}", "no" if i else "yes") for i in range(50)]
     told = found(rows)["uneven_classes"]
     assert (told.count, told.rows) == (1, [1])
@@ -127,26 +127,26 @@ def test_uneven_classes_are_told(found: Any) -> None:  # noqa: ANN401 -- see abo
     )
 
 
-def test_one_answer_to_everything_is_told(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_identical_answers_to_all_rows_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     assert found([pair(f"Text {i}", "fine") for i in range(30)])["one_answer"].count == 30
 
 
-def test_data_without_a_good_answer_block_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_data_without_good_answers_blocks_start(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([row | {"label": False} for row in several(30)])
     assert [one.code for one in told.values() if one.blocking] == ["no_good_answers"]
 
 
-def test_a_single_good_answer_blocks_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_single_good_answer_blocks_start(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([row | {"label": i == 7} for i, row in enumerate(several(30))])
     assert [one.code for one in told.values() if one.blocking] == ["too_few_rows"]
 
 
-def test_a_single_row_blocks_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_single_row_blocks_start(found: Any) -> None:  # noqa: ANN401 -- see above
     assert found(several(1))["too_few_rows"].blocking
     assert found(several(1), several(9)[5:]) == {}
 
 
-def test_running_text_is_looked_through(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_plain_text_rows_are_checked(found: Any) -> None:  # noqa: ANN401 -- see above
     rows = [{"text": f"Chapter {i}."} for i in range(30)]
     told = found([*rows, {"text": "Chapter 7."}, {"text": "A bell:\x07"}])
     assert {code: one.rows for code, one in told.items()} == {
@@ -155,5 +155,5 @@ def test_running_text_is_looked_through(found: Any) -> None:  # noqa: ANN401 -- 
     }
 
 
-def test_long_is_what_a_recipe_cuts_that_does_not_say_otherwise() -> None:
+def test_long_row_threshold_matches_default_max_length() -> None:
     assert Data().max_length == LONG_TOKENS

@@ -45,19 +45,19 @@ def found(code: str, row: dict[str, Any]) -> list[list[str]]:
         ("says_nothing", pair("Well?", "..."), [[], []], ""),
     ],
 )
-def test_the_place_is_marked(
+def test_finding_is_marked_with_reason(
     code: str, row: dict[str, Any], marked: list[list[str]], why: str
 ) -> None:
     assert (found(code, row), locate_finding(code, row).reason) == (marked, why)
 
 
-def test_marked_or_not_all_of_a_text_is_shown() -> None:
+def test_spans_include_marked_and_unmarked_text() -> None:
     row = pair("one Ã© two Ã© three", "four")
     texts = ["".join(one.text for one in text) for text in locate_finding("misread", row).texts]
     assert texts == ["one Ã© two Ã© three", "four"]
 
 
-def test_of_a_long_text_what_is_around_the_place_is_shown() -> None:
+def test_long_text_is_shortened_around_finding() -> None:
     row = {"text": "a" * 3 * SHOWN_CHARS + "\x07" + "b" * SHOWN_CHARS}
     (text,) = locate_finding("control_characters", row).texts
     assert [one.text[:26] for one in text] == [
@@ -69,7 +69,7 @@ def test_of_a_long_text_what_is_around_the_place_is_shown() -> None:
     ]
 
 
-def test_what_is_cut_off_of_a_long_row_is_marked() -> None:
+def test_text_beyond_token_limit_is_marked() -> None:
     row = pair("é" * 48, "word " * (LONG_BYTES // 5) + "the end")
     question, answer = found("over_long", row)
     assert (question, answer[0].endswith("the end"), len(answer[0])) == ([], True, 96 + 7 - 1)
@@ -98,14 +98,14 @@ def test_what_is_cut_off_of_a_long_row_is_marked() -> None:
         ),
     ],
 )
-def test_turns_out_of_order_are_named_one_by_one(
+def test_each_turn_out_of_order_is_marked(
     roles: tuple[str, ...], turns: tuple[int, ...], why: str
 ) -> None:
     seen = locate_finding("out_of_order", talk(*((role, role) for role in roles)))
     assert (seen.turns, seen.reason) == (turns, why)
 
 
-def test_the_worse_answer_is_marked_too() -> None:
+def test_rejected_answer_is_marked() -> None:
     row = pair("Why?", "So.") | {
         "messages": [{"role": "user", "content": "Why?"}],
         "chosen": [{"role": "assistant", "content": "So."}],
@@ -114,6 +114,6 @@ def test_the_worse_answer_is_marked_too() -> None:
     assert found("control_characters", row) == [[], [], ["U+0007"]]
 
 
-def test_a_row_that_repeats_another_says_which() -> None:
+def test_reason_names_row_that_is_repeated() -> None:
     assert locate_finding("duplicates", pair("a", "b"), 12).reason == "Identical to row 12."
     assert locate_finding("overlap", pair("a", "b"), 3).reason == "Asks the same as training row 3."

@@ -103,7 +103,7 @@ def found(tmp_path: Path) -> Any:  # noqa: ANN401 -- a function of rows
         ("Russian", "Ukrainian"),
     ],
 )
-def test_a_row_in_another_language_is_named(found: Any, main: str, other: str) -> None:  # noqa: ANN401 -- see above
+def test_row_in_other_language_is_reported(found: Any, main: str, other: str) -> None:  # noqa: ANN401 -- see above
     (told,) = found([*many(main), one(other), *many(main)])
     assert (told.message, told.count, told.rows) == (
         f"Some rows seem to be in {other}; the others are in {main}",
@@ -112,7 +112,7 @@ def test_a_row_in_another_language_is_named(found: Any, main: str, other: str) -
     )
 
 
-def test_of_several_languages_the_most_frequent_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_most_frequent_other_language_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
     german = pair(*SENTENCES["German"][2:])
     (told,) = found([*many("English"), one("Spanish"), one("German"), german])
     assert (told.message, told.rows) == (
@@ -121,18 +121,18 @@ def test_of_several_languages_the_most_frequent_is_named(found: Any) -> None:  #
     )
 
 
-def test_running_text_is_told_too(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_plain_text_rows_are_checked_for_language(found: Any) -> None:  # noqa: ANN401 -- see above
     texts = [" ".join(two) for two in permutations(SENTENCES["English"], 2)]
     (told,) = found([{"text": text} for text in [" ".join(SENTENCES["French"]), *texts]])
     assert told.rows == [1]
 
 
-def test_each_part_is_told_by_itself(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_train_and_validation_are_checked_separately(found: Any) -> None:  # noqa: ANN401 -- see above
     (told,) = found(many("English"), [*many("French"), one("English")])
     assert (told.part, told.rows) == ("validation", [31])
 
 
-def test_the_order_of_rows_does_not_matter(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_row_order_does_not_affect_findings(found: Any) -> None:  # noqa: ANN401 -- see above
     strange = [one("French"), one("German"), pair(*SENTENCES["German"][2:])]
     rows = [
         pair(f"{row['messages'][0]['content']} {i}", row["messages"][1]["content"])
@@ -151,7 +151,7 @@ def test_the_order_of_rows_does_not_matter(found: Any) -> None:  # noqa: ANN401 
 
 
 @pytest.mark.parametrize("share", [7, 15, 30])
-def test_data_in_several_languages_are_a_choice(found: Any, share: int) -> None:  # noqa: ANN401 -- see above
+def test_many_rows_in_second_language_are_not_reported(found: Any, share: int) -> None:  # noqa: ANN401 -- see above
     assert found([*many("English")[:24], *many("French")[:share]]) == []
 
 
@@ -165,7 +165,7 @@ def test_data_in_several_languages_are_a_choice(found: Any, share: int) -> None:
         pair(" ".join(SENTENCES["Spanish"]), SENTENCES["English"][1]),
     ],
 )
-def test_an_exercise_in_another_language_is_none_of_them(found: Any, row: Row) -> None:  # noqa: ANN401 -- see above
+def test_language_exercise_rows_are_not_reported(found: Any, row: Row) -> None:  # noqa: ANN401 -- see above
     assert found([*many("English"), row]) == []
 
 
@@ -182,20 +182,20 @@ def test_an_exercise_in_another_language_is_none_of_them(found: Any, row: Row) -
     ],
 )
 @pytest.mark.parametrize("main", ["English", "French"])
-def test_what_is_no_prose_or_short_is_none_of_them(found: Any, main: str, row: Row) -> None:  # noqa: ANN401 -- see above
+def test_non_prose_and_short_rows_are_not_reported(found: Any, main: str, row: Row) -> None:  # noqa: ANN401 -- see above
     assert found([*many(main), row]) == []
 
 
-def test_a_few_rows_have_no_language_of_their_own(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_small_dataset_gets_no_language_findings(found: Any) -> None:  # noqa: ANN401 -- see above
     assert found([*many("English")[:18], one("French")]) == []
 
 
-def test_rows_in_another_script_are_told_once(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_row_in_other_script_gives_no_language_finding(found: Any) -> None:  # noqa: ANN401 -- see above
     assert found([*many("English"), one("Russian")]) == []
 
 
 @pytest.mark.slow
-def test_the_studio_does_not_load_the_model_as_it_starts() -> None:
+def test_studio_startup_does_not_load_language_model() -> None:
     asked = """
 import sys, studio.web.app
 from pathlib import Path

@@ -37,7 +37,7 @@ def read(tmp_path: Path) -> Read:
     return _read
 
 
-def test_rows_are_numbered_through_all_batches(read: Read) -> None:
+def test_row_numbers_continue_across_batches(read: Read) -> None:
     batch = pa.record_batch({"a": list(range(20))})
 
     found = read(stream(batch, batch))
@@ -49,7 +49,7 @@ def test_rows_are_numbered_through_all_batches(read: Read) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_values_of_all_kinds_are_read(read: Read, compression: str | None) -> None:
+def test_all_value_types_are_read(read: Read, compression: str | None) -> None:
     values = {
         "list": [["a", "b"], []],
         "turns": [[{"role": "user", "content": "é"}], None],
@@ -73,7 +73,7 @@ def test_values_of_all_kinds_are_read(read: Read, compression: str | None) -> No
     ]
 
 
-def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(read: Read) -> None:
+def test_too_long_row_is_reported_and_others_are_kept(read: Read) -> None:
     batch = pa.record_batch({"a": ["short", "x" * 5000, "last"]})
 
     assert read(stream(batch), 1000) == [
@@ -83,7 +83,7 @@ def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(read: Read) -> None
     ]
 
 
-def test_a_value_that_python_has_no_number_for_is_told(read: Read) -> None:
+def test_value_out_of_python_range_is_reported(read: Read) -> None:
     batch = pa.record_batch({"a": pa.array([2**62, 0], pa.timestamp("s"))})
 
     (first, second) = read(stream(batch))
@@ -91,7 +91,7 @@ def test_a_value_that_python_has_no_number_for_is_told(read: Read) -> None:
     assert (first.number, first.code, second.number) == (1, ProblemCode.BROKEN_VALUE, 2)
 
 
-def test_a_batch_that_unpacks_to_very_much_is_refused_before_it_is_unpacked(read: Read) -> None:
+def test_batch_unpacking_too_large_is_rejected_before_unpacking(read: Read) -> None:
     content = stream(pa.record_batch({"a": ["x" * 2**20] * 130}), compression="zstd")
 
     with pytest.raises(InvalidError) as refused:
@@ -101,13 +101,13 @@ def test_a_batch_that_unpacks_to_very_much_is_refused_before_it_is_unpacked(read
     assert refused.value.message == "A batch of the Arrow file unpacks to more than 128 MB."
 
 
-def test_rows_that_are_claimed_but_not_there_are_refused(read: Read) -> None:
+def test_declared_but_missing_rows_are_rejected(read: Read) -> None:
     with pytest.raises(InvalidError):
         read(stream(pa.record_batch({"a": pa.nulls(10**9)})))
 
 
 @pytest.mark.parametrize("cut", [1, 20, 300])
-def test_a_file_that_is_cut_off_is_refused(read: Read, cut: int) -> None:
+def test_truncated_arrow_file_is_rejected(read: Read, cut: int) -> None:
     out = io.BytesIO()
     batch = pa.record_batch({"a": ["x" * 100] * 100})
     with pa.ipc.new_file(out, batch.schema) as file:

@@ -13,13 +13,13 @@ def read(result: Result) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_columns_are_parted_by_whatever_the_first_line_uses(bring: Convert, mark: str) -> None:
+def test_separator_is_detected_from_first_line(bring: Convert, mark: str) -> None:
     result = bring(f"prompt{mark}completion\na{mark}b\n", "rows.csv")
 
     assert [turn["content"] for turn in result.conversations[0]] == ["a", "b"]
 
 
-def test_a_cell_may_have_lines_of_its_own(bring: Convert) -> None:
+def test_multiline_cell_counts_towards_line_numbers(bring: Convert) -> None:
     result = bring('prompt,completion\n"two\nlines",b\n,no question\n', "rows.csv")
 
     assert [turn["content"] for turn in result.conversations[0]] == ["two\nlines", "b"]
@@ -35,14 +35,14 @@ def test_a_cell_may_have_lines_of_its_own(bring: Convert) -> None:
         ('a,"never closed', "not_csv"),
     ],
 )
-def test_a_bad_row_is_told_by_its_line(bring: Convert, row: str, code: str) -> None:
+def test_bad_row_is_reported_by_line(bring: Convert, row: str, code: str) -> None:
     result = bring(f"prompt,completion\na,b\n{row}", "rows.csv")
 
     assert (result.converted.rows, result.problems) == (1, [(code, 1, [3])])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_lines_may_end_as_on_any_system(bring: Convert, end: str) -> None:
+def test_all_line_endings_are_accepted(bring: Convert, end: str) -> None:
     result = bring(end.join(["prompt,completion", "a,b", "c,", "d,e", ""]), "rows.csv")
 
     assert (read(result), result.problems) == (
@@ -51,14 +51,14 @@ def test_lines_may_end_as_on_any_system(bring: Convert, end: str) -> None:
     )
 
 
-def test_a_cell_of_several_lines_keeps_them_however_they_end(bring: Convert) -> None:
+def test_multiline_cell_keeps_its_line_endings(bring: Convert) -> None:
     result = bring('prompt,completion\r\n"two\r\nlines","b\nc"\r\n', "rows.csv")
 
     assert read(result) == [["two\r\nlines", "b\nc"]]
 
 
 @pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
-def test_a_mark_of_the_encoding_belongs_to_no_column(bring: Convert, mark: bytes) -> None:
+def test_byte_order_mark_is_not_part_of_column_name(bring: Convert, mark: bytes) -> None:
     encoding = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}.get(mark, "utf-8")
 
     result = bring(mark + "prompt,completion\r\né,ü\r\n".encode(encoding), "rows.csv")
@@ -66,7 +66,7 @@ def test_a_mark_of_the_encoding_belongs_to_no_column(bring: Convert, mark: bytes
     assert (read(result), result.problems) == ([["é", "ü"]], [])
 
 
-def test_columns_of_one_name_are_told_apart_and_it_is_said(bring: Convert) -> None:
+def test_duplicate_columns_are_renamed_and_reported(bring: Convert) -> None:
     result = bring("prompt,completion,completion,prompt\na,b,c,d\n", "rows.csv")
 
     renamed, unused = result.converted.problems
@@ -75,13 +75,13 @@ def test_columns_of_one_name_are_told_apart_and_it_is_said(bring: Convert) -> No
     assert unused.message == "These columns are not used: completion 2, prompt 2."
 
 
-def test_a_number_that_is_made_up_for_a_column_is_never_taken(bring: Convert) -> None:
+def test_renamed_column_avoids_existing_names(bring: Convert) -> None:
     result = bring("prompt,completion,completion 2,completion\na,b,c,d\n", "rows.csv")
 
     assert result.converted.problems[0].message.endswith("(completion 3).")
 
 
-def test_many_columns_of_one_name_are_told_apart(bring: Convert) -> None:
+def test_many_duplicate_columns_are_renamed(bring: Convert) -> None:
     columns = ",".join(["prompt", "completion", *["x"] * (MAX_COLUMNS - 2)])
 
     result = bring(f"{columns}\na,b\n", "rows.csv")
@@ -89,7 +89,7 @@ def test_many_columns_of_one_name_are_told_apart(bring: Convert) -> None:
     assert read(result) == [["a", "b"]]
 
 
-def test_a_score_beyond_all_numbers_is_told_by_its_line(bring: Convert) -> None:
+def test_non_finite_scores_are_reported_by_line(bring: Convert) -> None:
     table = "text,score\none,1.5\ntwo,1e400\nthree,2\nfour,-Infinity\n"
     roles = {"text": ["text"], "number": ["score"]}
 
@@ -99,14 +99,14 @@ def test_a_score_beyond_all_numbers_is_told_by_its_line(bring: Convert) -> None:
     assert result.problems == [("not_a_number", 2, [3, 5])]
 
 
-def test_a_quote_left_open_is_refused_where_it_begins(bring: Convert) -> None:
+def test_unclosed_quote_error_names_starting_line(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring('prompt,completion\na,b\n"a,b\n' + "a,b\n" * 1000, "rows.csv", row_bytes=2000)
 
     assert refused.value.message == "The row that starts on line 3 is longer than 0.00191 MB."
 
 
-def test_a_cell_longer_than_the_csv_module_allows_by_default_is_read(bring: Convert) -> None:
+def test_cell_longer_than_csv_module_default_is_read(bring: Convert) -> None:
     result = bring(f"prompt,completion\na,{'b' * 200_000}\n", "rows.csv")
 
     assert len(result.conversations[0][1]["content"]) == 200_000

@@ -72,7 +72,7 @@ def seen_in(folder: Path, content: bytes, filename: str = "rows.xlsx") -> Detect
 
 
 @pytest.mark.parametrize("filename", ["a.xlsx", "A.XLSX", "a.xlsm"])
-def test_a_workbook_becomes_conversations(bring: Convert, filename: str) -> None:
+def test_workbook_rows_become_conversations(bring: Convert, filename: str) -> None:
     result = bring(excel_file({"Sheet1": TICKETS}), filename)
 
     assert [[turn["content"] for turn in turns] for turns in result.conversations] == [
@@ -85,18 +85,18 @@ def test_a_workbook_becomes_conversations(bring: Convert, filename: str) -> None
     ("filename", "pack"),
     [("a.xlsx.gz", gzip.compress), ("a.zip", lambda content: zipped({"a.xlsx": content}))],
 )
-def test_a_packed_workbook_is_read(bring: Convert, filename: str, pack: Any) -> None:  # noqa: ANN401 -- bytes to bytes
+def test_compressed_workbook_is_read(bring: Convert, filename: str, pack: Any) -> None:  # noqa: ANN401 -- bytes to bytes
     assert len(bring(pack(excel_file({"Sheet1": TICKETS})), filename).rows) == 2
 
 
-def test_each_kind_of_cell_has_its_value(tmp_path: Path) -> None:
+def test_each_cell_type_is_read_as_its_value(tmp_path: Path) -> None:
     row = ["Grüße, 你好", 3, 2.5, True, date(2026, 5, 4), MOMENT, "a_x000D_b"]
     content = excel_file({"Sheet1": [list("abcdefg"), row]})
 
     assert read(tmp_path, content)[0][1] == dict(zip("abcdefg", [*row[:6], "a\rb"], strict=True))
 
 
-def test_texts_that_cells_refer_to_are_read(tmp_path: Path) -> None:
+def test_shared_and_rich_strings_are_read(tmp_path: Path) -> None:
     rich = "<r><t>A </t></r><r><rPr><b/></rPr><t>refund</t></r><rPh sb='0' eb='1'><t>x</t></rPh>"
 
     found = read(tmp_path, shared(["<t>a</t>", rich, "<t xml:space='preserve'> 你好</t>"]))
@@ -104,13 +104,13 @@ def test_texts_that_cells_refer_to_are_read(tmp_path: Path) -> None:
     assert found == [(2, {"a": "A refund"}), (3, {"a": " 你好"})]
 
 
-def test_a_duration_is_written_out_and_an_error_is_empty(tmp_path: Path) -> None:
+def test_duration_becomes_text_and_error_cell_becomes_empty(tmp_path: Path) -> None:
     content = excel_file({"Sheet1": [["a", "b"], [timedelta(hours=30), "#N/A"]]})
 
     assert read(tmp_path, content) == [(2, {"a": "1 day, 6:00:00", "b": None})]
 
 
-def test_a_formula_has_the_result_that_was_saved(tmp_path: Path) -> None:
+def test_formula_cell_gives_saved_result(tmp_path: Path) -> None:
     content = excel_file({"Sheet1": [["a"], ["=1+1"]]})
     saved = changed(
         content, "xl/worksheets/sheet1.xml", r"<f>1\+1</f><v>?</?v ?/?>", "<f>1+1</f><v>2</v>"
@@ -119,26 +119,26 @@ def test_a_formula_has_the_result_that_was_saved(tmp_path: Path) -> None:
     assert read(tmp_path, saved) == [(2, {"a": 2})]
 
 
-def test_the_first_sheet_is_read_and_the_others_are_offered(tmp_path: Path) -> None:
+def test_first_sheet_is_used_and_others_are_offered(tmp_path: Path) -> None:
     seen = seen_in(tmp_path, excel_file({"Tickets": TICKETS, "Prices": [["a"], ["b"]]}))
 
     assert (seen.sheets, seen.mapping.file.sheet) == (["Tickets", "Prices"], "Tickets")
     assert seen.questions[0] == "Sheet Tickets is used. Is that right? Others: Prices."
 
 
-def test_a_workbook_of_one_sheet_is_not_asked_about(tmp_path: Path) -> None:
+def test_single_sheet_workbook_raises_no_questions(tmp_path: Path) -> None:
     seen = seen_in(tmp_path, excel_file({"Sheet1": [("prompt", "completion"), *TICKETS[1:]]}))
 
     assert (seen.questions, seen.mapping.file) == ([], FileOptions())
 
 
-def test_a_sheet_is_read_by_its_name(tmp_path: Path) -> None:
+def test_sheet_is_read_by_name(tmp_path: Path) -> None:
     content = excel_file({"Tickets": TICKETS, "Prices": [["Item"], ["Tea"]]})
 
     assert read(tmp_path, content, sheet="Prices") == [(2, {"Item": "Tea"})]
 
 
-def test_a_sheet_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+def test_missing_sheet_error_lists_available_sheets(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as refused:
         read(tmp_path, excel_file({"Tickets": TICKETS, "Prices": []}), sheet="Costs")
 
@@ -146,7 +146,7 @@ def test_a_sheet_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
     assert refused.value.param == "sheet"
 
 
-def test_empty_and_hidden_sheets_are_passed_over(tmp_path: Path) -> None:
+def test_empty_and_hidden_sheets_are_skipped(tmp_path: Path) -> None:
     sheets = {"Cover": [], "Lists": [["x"], ["y"]], "Tickets": TICKETS}
 
     seen = seen_in(tmp_path, excel_file(sheets, hidden="Lists"))
@@ -154,7 +154,7 @@ def test_empty_and_hidden_sheets_are_passed_over(tmp_path: Path) -> None:
     assert (seen.sheets, seen.mapping.file.sheet) == (["Cover", "Tickets"], "Tickets")
 
 
-def test_a_title_above_the_table_is_left_out_and_asked_about(tmp_path: Path) -> None:
+def test_title_above_table_is_skipped_with_question(tmp_path: Path) -> None:
     content = excel_file({"Sheet1": [["Tickets of May"], [], *TICKETS]})
 
     assert [number for number, _ in read(tmp_path, content)] == [4, 5]
@@ -164,11 +164,11 @@ def test_a_title_above_the_table_is_left_out_and_asked_about(tmp_path: Path) -> 
     )
 
 
-def test_a_sheet_without_names_keeps_its_first_row(bring: Convert) -> None:
+def test_sheet_without_header_keeps_first_row(bring: Convert) -> None:
     assert len(bring(excel_file({"Sheet1": TICKETS[1:]}), "a.xlsx").rows) == 2
 
 
-def test_cells_beside_the_names_have_a_column_of_their_own(tmp_path: Path) -> None:
+def test_cells_beyond_header_get_their_own_columns(tmp_path: Path) -> None:
     content = excel_file({"Sheet1": [["a", "column 3"], [1], [1, 2, 3, 4]]})
 
     assert read(tmp_path, content) == [
@@ -177,7 +177,7 @@ def test_cells_beside_the_names_have_a_column_of_their_own(tmp_path: Path) -> No
     ]
 
 
-def test_wide_and_faraway_cells_are_refused(tmp_path: Path) -> None:
+def test_excess_columns_and_out_of_range_cells_are_rejected(tmp_path: Path) -> None:
     wide = excel_file({"Sheet1": [[*range(1001)], [1]]})
     content = excel_file({"Sheet1": [["a"], ["b"]]})
     far = changed(content, "xl/worksheets/sheet1.xml", 'r="A2"', 'r="XFD1048576"')
@@ -189,7 +189,7 @@ def test_wide_and_faraway_cells_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.7, 0.99])
-def test_a_workbook_that_is_cut_off_says_so(bring: Convert, cut: float) -> None:
+def test_truncated_workbook_is_rejected(bring: Convert, cut: float) -> None:
     content = excel_file({"Sheet1": TICKETS})
 
     with pytest.raises(InvalidError) as refused:
@@ -207,7 +207,7 @@ def test_a_workbook_that_is_cut_off_says_so(bring: Convert, cut: float) -> None:
         ("xl/styles.xml", "<", ""),
     ],
 )
-def test_a_broken_workbook_is_told_in_words(
+def test_damaged_workbook_error_has_clear_message(
     bring: Convert, member: str, pattern: str, new: str
 ) -> None:
     content = changed(excel_file({"Sheet1": TICKETS}), member, pattern, new)
@@ -218,7 +218,7 @@ def test_a_broken_workbook_is_told_in_words(
     assert refused.value.message.startswith("The Excel workbook cannot be fully read")
 
 
-def test_a_strict_workbook_is_told_in_words(bring: Convert) -> None:
+def test_strict_ooxml_workbook_is_rejected_with_message(bring: Convert) -> None:
     files = files_in(excel_file({"Sheet1": TICKETS}))
     strict = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
 
@@ -229,19 +229,19 @@ def test_a_strict_workbook_is_told_in_words(bring: Convert) -> None:
         )
 
 
-def test_a_text_that_is_not_there_is_told_in_words(bring: Convert) -> None:
+def test_missing_shared_string_is_rejected_with_message(bring: Convert) -> None:
     content = changed(shared(["<t>a</t>", "<t>b</t>"]), "xl/sharedStrings.xml", "<si>", "<x>")
 
     with pytest.raises(InvalidError, match="cannot be fully read"):
         bring(content, "a.xlsx")
 
 
-def test_a_workbook_with_no_rows_is_empty(bring: Convert) -> None:
+def test_workbook_with_only_header_is_rejected(bring: Convert) -> None:
     with pytest.raises(InvalidError, match="no rows"):
         bring(excel_file({"Sheet1": [NAMES]}), "a.xlsx")
 
 
-def test_a_workbook_that_unpacks_to_very_much_is_refused(bring: Convert) -> None:
+def test_workbook_unpacking_too_large_is_rejected(bring: Convert) -> None:
     filler = " " * 3_000_000
     content = changed(excel_file({"Sheet1": TICKETS}), "xl/worksheets/sheet1.xml", "$", filler)
 
@@ -250,7 +250,7 @@ def test_a_workbook_that_unpacks_to_very_much_is_refused(bring: Convert) -> None
         bring(content, "a.xlsx", free_bytes=2_000_000, total_bytes=2_500_000)
 
 
-def test_a_row_of_very_many_cells_ends_with_the_time(tmp_path: Path) -> None:
+def test_row_with_too_many_cells_hits_time_limit(tmp_path: Path) -> None:
     cells = "<c/>" * 5_000_000
     content = changed(excel_file({"Sheet1": TICKETS}), "xl/worksheets/sheet1.xml", "</row>", cells)
     path = kept(tmp_path, content).path
@@ -259,7 +259,7 @@ def test_a_row_of_very_many_cells_ends_with_the_time(tmp_path: Path) -> None:
         list(file_reader.read_rows(path, "xlsx", Limits().within(0.05)))
 
 
-def test_a_workbook_that_takes_long_is_left_to_a_task(tmp_path: Path) -> None:
+def test_slow_workbook_check_raises_slow_reading_error(tmp_path: Path) -> None:
     source = kept(tmp_path, excel_file({"Sheet1": TICKETS}))
 
     with pytest.raises(SlowReadingError):

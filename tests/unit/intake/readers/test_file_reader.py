@@ -106,7 +106,7 @@ def read(tmp_path: Path) -> Callable[..., Found]:
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("filename", CONTENTS)
-def test_every_format_is_read_however_it_is_packed(
+def test_every_format_is_read_with_every_compression(
     read: Callable[..., Found], tmp_path: Path, filename: str, packing: str
 ) -> None:
     content, expected = CONTENTS[filename]
@@ -118,13 +118,13 @@ def test_every_format_is_read_however_it_is_packed(
 
 
 @pytest.mark.parametrize("filename", ["rows.parquet", "file.arrow", "rows.feather"])
-def test_columns_that_are_not_named_are_not_read(read: Callable[..., Found], filename: str) -> None:
+def test_unselected_columns_are_not_read(read: Callable[..., Found], filename: str) -> None:
     found = read(filename, CONTENTS[filename][0], columns=["prompt"])
 
     assert found == [RawRow(1, {"prompt": "é"}), RawRow(2, {"prompt": "a, b"})]
 
 
-def test_the_files_of_an_archive_are_read_in_the_order_of_their_names(
+def test_archive_files_are_read_in_name_order(
     read: Callable[..., Found],
 ) -> None:
     archive = zipped({"b.jsonl": as_lines(), "a.jsonl.gz": gzip.compress(b'{"prompt": "first"}')})
@@ -139,7 +139,7 @@ def test_the_files_of_an_archive_are_read_in_the_order_of_their_names(
     assert [row.place for row in found] == ["1 of a.jsonl.gz", "1 of b.jsonl", "2 of b.jsonl"]
 
 
-def test_a_row_says_what_its_file_is_for_and_those_to_learn_from_come_first(
+def test_archive_rows_carry_split_with_train_rows_first(
     read: Callable[..., Found],
 ) -> None:
     names = ["dev.jsonl", "test.jsonl", "train.jsonl"]
@@ -154,7 +154,7 @@ def test_a_row_says_what_its_file_is_for_and_those_to_learn_from_come_first(
     ]
 
 
-def test_a_line_that_is_no_row_counts_on_in_an_archive(read: Callable[..., Found]) -> None:
+def test_invalid_line_counts_towards_archive_row_numbers(read: Callable[..., Found]) -> None:
     archive = zipped({"a.jsonl": b'{"a": 1}\n\noops\n', "b.jsonl": b'{"a": 2}\n'})
 
     found = read("rows.zip", archive)
@@ -166,7 +166,7 @@ def test_a_line_that_is_no_row_counts_on_in_an_archive(read: Callable[..., Found
     ]
 
 
-def test_files_beside_the_data_are_told(read: Callable[..., Found]) -> None:
+def test_unused_archive_files_are_reported(read: Callable[..., Found]) -> None:
     beside = {"README.md": b"x", "__MACOSX/._rows.jsonl": b"x", "a.png": b"x", "empty.csv": b""}
 
     found = read("rows.zip", zipped({"rows.jsonl": b"{}"} | beside))
@@ -179,7 +179,7 @@ def test_files_beside_the_data_are_told(read: Callable[..., Found]) -> None:
 
 @pytest.mark.parametrize("packing", [".gz", ".zst", ".zip", ".gz.zip"])
 @pytest.mark.parametrize("filename", ["rows.jsonl", "rows.parquet"])
-def test_no_more_is_unpacked_than_allowed(
+def test_unpacking_stops_at_size_limit(
     read: Callable[..., Found], tmp_path: Path, filename: str, packing: str
 ) -> None:
     content = CONTENTS[filename][0]
@@ -192,7 +192,7 @@ def test_no_more_is_unpacked_than_allowed(
     assert [path.name for path in tmp_path.iterdir()] == ["uploaded"]
 
 
-def test_the_files_of_an_archive_share_one_limit(read: Callable[..., Found]) -> None:
+def test_archive_files_share_one_size_limit(read: Callable[..., Found]) -> None:
     lines = as_lines()
     archive = zipped({"a.jsonl": lines, "b.jsonl": lines})
 
@@ -201,7 +201,7 @@ def test_the_files_of_an_archive_share_one_limit(read: Callable[..., Found]) -> 
 
 
 @pytest.mark.parametrize("packing", [".gz", ".zst"])
-def test_a_packed_file_that_is_cut_off_is_refused(read: Callable[..., Found], packing: str) -> None:
+def test_truncated_compressed_file_is_rejected(read: Callable[..., Found], packing: str) -> None:
     packed = PACKINGS[packing]("", as_lines() * 10_000)
 
     with pytest.raises(InvalidError) as refused:
@@ -213,7 +213,7 @@ def test_a_packed_file_that_is_cut_off_is_refused(read: Callable[..., Found], pa
 
 
 @pytest.mark.parametrize("packing", [".gz", ".zst"])
-def test_files_packed_one_behind_the_other_are_read_whole(
+def test_concatenated_compressed_streams_are_fully_read(
     read: Callable[..., Found], packing: str
 ) -> None:
     pack = PACKINGS[packing]
@@ -269,7 +269,7 @@ def write_one_group(path: Path) -> None:
         ("rows.parquet", write_one_group, 170),
     ],
 )
-def test_reading_200_megabytes_takes_less_memory(
+def test_reading_200_megabytes_uses_bounded_memory(
     tmp_path: Path, filename: str, write: Callable[[Path], None], megabytes: int
 ) -> None:
     path = tmp_path / filename
@@ -284,7 +284,7 @@ def test_reading_200_megabytes_takes_less_memory(
     assert kilobytes < megabytes * 2**10
 
 
-def test_a_zstandard_block_of_nothing_but_zeros_is_unpacked_in_pieces(
+def test_zstandard_block_of_zeros_is_unpacked_in_pieces(
     read: Callable[..., Found],
 ) -> None:
     # Each four bytes of it stand for 128 KB.
@@ -294,7 +294,7 @@ def test_a_zstandard_block_of_nothing_but_zeros_is_unpacked_in_pieces(
         read("rows.jsonl.zst", packed, total_bytes=1_000_000)
 
 
-def test_a_gzip_file_with_a_wrong_checksum_is_refused(read: Callable[..., Found]) -> None:
+def test_gzip_file_with_wrong_checksum_is_rejected(read: Callable[..., Found]) -> None:
     packed = bytearray(gzip.compress(as_lines()))
     packed[-8:-4] = (zlib.crc32(as_lines()) ^ 1).to_bytes(4, "little")
 

@@ -21,7 +21,7 @@ GOOD = '{"prompt": "a", "completion": "b"}'
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
-def test_where_the_text_is_cut_makes_no_difference(size: int) -> None:
+def test_chunk_size_does_not_affect_parsed_rows(size: int) -> None:
     text = io.BytesIO(json.dumps(ROWS, indent=1).encode())
 
     rows = list(rows_in_json_list(text, 10_000, size))
@@ -29,7 +29,7 @@ def test_where_the_text_is_cut_makes_no_difference(size: int) -> None:
     assert rows == [RawRow(i, row) for i, row in enumerate(ROWS, 1)]
 
 
-def test_a_bad_row_does_not_hide_the_others(bring: Convert) -> None:
+def test_bad_row_does_not_hide_other_rows(bring: Convert) -> None:
     result = bring(f'[{GOOD}, {{"prompt": oops}}, NaN, {GOOD},\n{GOOD}]', "rows.json")
 
     assert result.converted.rows == 3
@@ -48,7 +48,7 @@ def test_a_bad_row_does_not_hide_the_others(bring: Convert) -> None:
         (f'{{"data": [{GOOD}], "total": 1}}', 1, []),
     ],
 )
-def test_a_list_that_is_not_whole_keeps_what_it_can(
+def test_incomplete_list_keeps_readable_rows(
     bring: Convert, text: str, rows: int, problems: list[tuple[str, int, list[int]]]
 ) -> None:
     result = bring(text, "rows.json")
@@ -56,7 +56,7 @@ def test_a_list_that_is_not_whole_keeps_what_it_can(
     assert (result.converted.rows, result.problems) == (rows, problems)
 
 
-def test_a_row_without_end_is_refused_where_it_begins(bring: Convert) -> None:
+def test_unterminated_row_error_names_its_number(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(f'[{GOOD}, {{"prompt": "{"x" * 5000}', "rows.json", row_bytes=1000)
 
@@ -108,7 +108,7 @@ HUGE = "9" * 5000
     ],
 )
 @pytest.mark.parametrize("filename", ["rows.json", "rows.jsonl"])
-def test_what_nobody_can_mean_is_told_and_the_rest_is_kept(
+def test_row_with_unusable_value_is_reported_and_skipped(
     bring: Convert, row: str, code: str, message: str, filename: str
 ) -> None:
     rows = [GOOD, row, GOOD]
@@ -121,30 +121,30 @@ def test_what_nobody_can_mean_is_told_and_the_rest_is_kept(
     assert problem.message == message
 
 
-def test_a_large_number_keeps_all_its_digits(bring: Convert) -> None:
+def test_large_integer_keeps_all_digits(bring: Convert) -> None:
     result = bring('{"prompt": "a", "completion": 123456789012345678901234567890}')
 
     assert result.conversations[0][1]["content"] == "123456789012345678901234567890"
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n"])
-def test_lines_may_end_as_on_other_systems(bring: Convert, end: str) -> None:
+def test_all_line_endings_are_accepted(bring: Convert, end: str) -> None:
     result = bring(end.join([GOOD, "oops", GOOD, ""]))
 
     assert (result.converted.rows, [one[2] for one in result.problems]) == (2, [[2]])
 
 
-def test_a_mark_before_the_first_row_is_no_fault(bring: Convert) -> None:
+def test_byte_order_mark_before_first_row_is_accepted(bring: Convert) -> None:
     assert bring(b"\xef\xbb\xbf" + GOOD.encode()).converted.problems == []
 
 
-def test_a_row_is_numbered_by_its_place_in_the_list() -> None:
+def test_row_number_is_its_position_in_list() -> None:
     first, second = rows_in_json_list(io.BytesIO(b"[1, {}]"), 1000)
 
     assert (first, second) == (UnreadableRow(1, ProblemCode.NOT_A_ROW), RawRow(2, {}))
 
 
-def test_a_row_that_is_not_utf8_is_told_by_its_byte_and_the_rest_is_kept(bring: Convert) -> None:
+def test_non_utf8_row_is_reported_by_byte(bring: Convert) -> None:
     good = GOOD.replace("a", "é").encode()
     result = bring(b"[" + good + b', {"prompt": "\xe9"}, ' + good + b"]", "a.json")
 

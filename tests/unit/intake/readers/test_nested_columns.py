@@ -39,7 +39,7 @@ TURNS = [{"role": "user", "content": "Ã©?"}, {"role": "assistant", "content": "Ã
 
 @each_format
 @pytest.mark.parametrize("kind", [pa.list_(TURN), pa.large_list(TURN), pa.list_(TURN, 2)])
-def test_turns_in_a_list_of_any_kind_are_a_conversation(
+def test_turns_in_any_list_type_become_conversation(
     bring: Convert, write: Write, filename: str, kind: pa.DataType
 ) -> None:
     result = bring(write(pa.table({"messages": pa.array([TURNS, TURNS], kind)})), filename)
@@ -48,9 +48,7 @@ def test_turns_in_a_list_of_any_kind_are_a_conversation(
 
 
 @each_format
-def test_turns_written_as_maps_are_a_conversation(
-    bring: Convert, write: Write, filename: str
-) -> None:
+def test_turns_as_maps_become_conversation(bring: Convert, write: Write, filename: str) -> None:
     kind = pa.list_(pa.map_(pa.string(), pa.string()))
     pairs = [[list(turn.items()) for turn in TURNS]]
 
@@ -60,7 +58,7 @@ def test_turns_written_as_maps_are_a_conversation(
 
 
 @each_format
-def test_parts_within_parts_are_read(bring: Convert, write: Write, filename: str) -> None:
+def test_nested_content_parts_are_read(bring: Convert, write: Write, filename: str) -> None:
     part = pa.struct([("type", pa.string()), ("text", pa.string())])
     turn = pa.struct([("role", pa.string()), ("content", pa.list_(part))])
     said = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in TURNS]
@@ -71,9 +69,7 @@ def test_parts_within_parts_are_read(bring: Convert, write: Write, filename: str
 
 
 @each_format
-def test_words_of_a_dictionary_are_read_as_words(
-    bring: Convert, write: Write, filename: str
-) -> None:
+def test_dictionary_encoded_strings_are_read(bring: Convert, write: Write, filename: str) -> None:
     answers = pa.array(["yes", "no", "yes"]).dictionary_encode()
 
     result = bring(write(pa.table({"prompt": ["a", "b", "c"], "completion": answers})), filename)
@@ -92,7 +88,7 @@ def test_words_of_a_dictionary_are_read_as_words(
     ],
     ids=lambda odd: type(odd).__name__,
 )
-def test_an_answer_that_is_no_text_is_told_and_nothing_breaks(
+def test_non_text_answer_is_rejected_with_message(
     bring: Convert, write: Write, filename: str, odd: object
 ) -> None:
     content = write(pa.table({"prompt": ["a", "b"], "completion": pa.array([odd, None])}))
@@ -104,7 +100,7 @@ def test_an_answer_that_is_no_text_is_told_and_nothing_breaks(
 
 
 @each_format
-def test_a_map_that_says_a_name_twice_is_told(bring: Convert, write: Write, filename: str) -> None:
+def test_map_with_repeated_key_is_reported(bring: Convert, write: Write, filename: str) -> None:
     kind = pa.list_(pa.map_(pa.string(), pa.string()))
     good = [list(turn.items()) for turn in TURNS]
     bad = [[*good[0], ("role", "assistant")], good[1]]
@@ -115,7 +111,7 @@ def test_a_map_that_says_a_name_twice_is_told(bring: Convert, write: Write, file
 
 
 @each_format
-def test_keys_that_are_no_names_break_nothing(bring: Convert, write: Write, filename: str) -> None:
+def test_non_string_map_keys_are_accepted(bring: Convert, write: Write, filename: str) -> None:
     odd = pa.array([[(b"a", 1)]], pa.map_(pa.binary(), pa.int64()))
     table = pa.table({"prompt": ["a"], "completion": ["b"], "odd": odd})
 
@@ -133,7 +129,7 @@ def test_keys_that_are_no_names_break_nothing(bring: Convert, write: Write, file
         (2**40, "1099511627776"),
     ],
 )
-def test_numbers_and_dates_are_read_as_they_are_written(
+def test_numbers_and_dates_are_converted_to_text(
     bring: Convert, write: Write, filename: str, value: object, written: str
 ) -> None:
     content = write(pa.table({"prompt": ["a"], "completion": pa.array([value])}))
@@ -142,7 +138,9 @@ def test_numbers_and_dates_are_read_as_they_are_written(
 
 
 @each_format
-def test_columns_of_one_name_are_told_apart(bring: Convert, write: Write, filename: str) -> None:
+def test_duplicate_columns_are_renamed_and_reported(
+    bring: Convert, write: Write, filename: str
+) -> None:
     columns = [pa.array([word]) for word in ("a", "b", "c")]
     table = pa.Table.from_arrays(columns, names=["prompt", "completion", "completion"])
     second = {"prompt": ["prompt"], "completion": ["completion 2"]}
@@ -155,7 +153,7 @@ def test_columns_of_one_name_are_told_apart(bring: Convert, write: Write, filena
 
 
 @each_format
-def test_a_name_that_is_the_beginning_of_another_is_only_itself(
+def test_column_name_prefix_does_not_match_longer_name(
     bring: Convert, write: Write, filename: str
 ) -> None:
     table = pa.table({"prompt": ["a"], "prompt.en": ["b"], "completion": ["c"]})
@@ -168,7 +166,7 @@ def test_a_name_that_is_the_beginning_of_another_is_only_itself(
 
 @each_format
 @pytest.mark.parametrize("number", [math.inf, -math.inf])
-def test_a_number_without_end_is_no_score(
+def test_non_finite_number_is_not_accepted_as_score(
     bring: Convert, write: Write, filename: str, number: float
 ) -> None:
     rows = {"text": [f"film {i}" for i in range(20)], "score": [number, *map(float, range(19))]}

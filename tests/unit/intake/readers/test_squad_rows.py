@@ -25,7 +25,9 @@ NESTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("file", NESTED)
-def test_nested_questions_are_rows_with_their_context(bring: Convert, file: dict[str, Any]) -> None:
+def test_nested_squad_questions_become_rows_with_context(
+    bring: Convert, file: dict[str, Any]
+) -> None:
     result = bring(json.dumps(file), "train.json")
 
     answers = [[turn["content"] for turn in turns] for turns in result.conversations]
@@ -34,7 +36,7 @@ def test_nested_questions_are_rows_with_their_context(bring: Convert, file: dict
     assert result.converted.problems[0].rows == [3, 6]
 
 
-def test_flat_questions_take_their_first_answer(bring: Convert) -> None:
+def test_flat_squad_row_uses_first_answer(bring: Convert) -> None:
     spans = {"text": ["Ada", "Ada wrote"], "answer_start": [0, 0]}
     row = {"context": CONTEXT, "question": "Who wrote it?", "answers": spans}
     empty = row | {"answers": {"text": [], "answer_start": []}}
@@ -45,7 +47,7 @@ def test_flat_questions_take_their_first_answer(bring: Convert) -> None:
     assert result.problems[0] == ("missing_answer", 1, [2])
 
 
-def test_which_answer_is_learnt_is_a_question(tmp_path: Path) -> None:
+def test_squad_detection_asks_about_first_answer(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text(json.dumps(NESTED[0]))
 

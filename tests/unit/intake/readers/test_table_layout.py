@@ -30,14 +30,14 @@ def written(separator: str, *, header: bool) -> str:
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_usual_separators_with_known_names_are_sure(tmp_path: Path, separator: str) -> None:
+def test_common_separator_and_header_are_detected_as_sure(tmp_path: Path, separator: str) -> None:
     seen = seen_in(tmp_path, written(separator, header=True))
 
     assert (seen.sureness, seen.questions, seen.mapping.file) == ("sure", [], FileOptions())
 
 
 @pytest.mark.parametrize("separator", ["|", "^"])
-def test_unusual_separators_are_asked_about(tmp_path: Path, separator: str) -> None:
+def test_unusual_separator_is_detected_with_question(tmp_path: Path, separator: str) -> None:
     seen = seen_in(tmp_path, written(separator, header=True))
 
     assert seen.mapping.roles == {"prompt": ["prompt"], "completion": ["completion"]}
@@ -46,27 +46,27 @@ def test_unusual_separators_are_asked_about(tmp_path: Path, separator: str) -> N
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|", "^"])
-def test_rows_without_names_are_all_kept(bring: Convert, separator: str) -> None:
+def test_file_without_header_keeps_all_rows(bring: Convert, separator: str) -> None:
     result = bring(written(separator, header=False), "rows.csv")
 
     turns = [tuple(turn["content"] for turn in row) for row in result.conversations]
     assert turns == PAIRS
 
 
-def test_a_missing_header_is_asked_about_with_the_first_line(tmp_path: Path) -> None:
+def test_missing_header_question_shows_first_line(tmp_path: Path) -> None:
     seen = seen_in(tmp_path, "I like it,good\nI hate it,bad\nWell made,good\n" * 9)
 
     assert (seen.sureness, seen.mapping.file.header) == ("guess", "no")
     assert seen.questions[0].endswith("Is that right? First line: I like it,good")
 
 
-def test_two_separators_that_fit_are_a_guess(tmp_path: Path) -> None:
+def test_two_possible_separators_are_detected_as_guess(tmp_path: Path) -> None:
     seen = seen_in(tmp_path, "prompt|a,completion|b\nc|d,e|f\n")
 
     assert (seen.sureness, seen.mapping.file.separator) == ("guess", "|")
 
 
-def test_options_that_are_chosen_are_kept() -> None:
+def test_chosen_layout_options_are_kept() -> None:
     chosen = FileOptions(separator=",", header="yes")
 
     table = detect_layout(["a|1\n", "b|2\n"], chosen)
@@ -85,5 +85,5 @@ def test_options_that_are_chosen_are_kept() -> None:
         [],
     ],
 )
-def test_names_are_not_taken_for_a_row(lines: list[str]) -> None:
+def test_header_is_not_detected_as_data_row(lines: list[str]) -> None:
     assert detect_layout(lines, FileOptions()).options.header == ""

@@ -27,7 +27,7 @@ def in_markdown(text: str) -> list[tuple[int, str]]:
         ("\n\n\n  indented\n\nb\n", ProblemCode.BY_PARAGRAPH, [(4, "  indented"), (6, "b")]),
     ],
 )
-def test_text_is_cut_at_blank_lines_or_else_at_each_line(
+def test_text_is_split_at_blank_lines_or_else_lines(
     text: str, note: ProblemCode, rows: list[tuple[int, str]]
 ) -> None:
     found = list(rows_in_text(io.BytesIO(text.encode()), 10_000))
@@ -35,7 +35,7 @@ def test_text_is_cut_at_blank_lines_or_else_at_each_line(
     assert found == [FileNote(note), *(RawRow(number, {"text": text}) for number, text in rows)]
 
 
-def test_a_paragraph_longer_than_a_row_is_told_and_the_rest_is_kept() -> None:
+def test_too_long_paragraph_is_reported_and_others_are_kept() -> None:
     text = b"one\n\n" + b"many short lines\n" * 100 + b"\n" + b"x" * 5000 + b"\n\nlast\n"
 
     found = list(rows_in_text(io.BytesIO(text), 1000))
@@ -49,13 +49,13 @@ def test_a_paragraph_longer_than_a_row_is_told_and_the_rest_is_kept() -> None:
     ]
 
 
-def test_a_paragraph_that_is_no_text_is_told() -> None:
+def test_undecodable_paragraph_is_reported() -> None:
     found = list(rows_in_text(io.BytesIO(b"one\n\ntw\xff\n\nthree"), 1000))
 
     assert found[2] == UnreadableRow(3, ProblemCode.NOT_UTF8, "byte 0xff at position 3")
 
 
-def test_text_is_told_to_be_lines_where_its_beginning_has_no_blank_line() -> None:
+def test_text_without_early_blank_line_is_split_by_line() -> None:
     text = b"x" * 600_000 + b"\n" + b"y" * 600_000 + b"\n\nlast\n"
 
     found = list(rows_in_text(io.BytesIO(text), 10**6))
@@ -64,7 +64,7 @@ def test_text_is_told_to_be_lines_where_its_beginning_has_no_blank_line() -> Non
     assert found[0] == FileNote(ProblemCode.BY_LINE)
 
 
-def test_sections_begin_at_headings_of_the_first_two_levels() -> None:
+def test_sections_start_at_first_and_second_level_headings() -> None:
     text = "before\n\n# One\na\n### Deeper\nb\n\n## Two\nc\n#no heading\n"
 
     assert in_markdown(text) == [
@@ -75,20 +75,20 @@ def test_sections_begin_at_headings_of_the_first_two_levels() -> None:
 
 
 @pytest.mark.parametrize("mark", ["```", "~~~~", "```python", "   ```"])
-def test_a_comment_in_a_block_of_code_is_no_heading(mark: str) -> None:
+def test_comment_in_code_block_is_not_heading(mark: str) -> None:
     close = mark.strip().rstrip("python")
     text = f"# One\n{mark}\n# comment\n```x\n{close}\n# Two\na\n"
 
     assert [number for number, _text in in_markdown(text)] == [1, 6]
 
 
-def test_a_fence_is_closed_only_by_its_own_marks() -> None:
+def test_code_fence_is_closed_only_by_matching_marks() -> None:
     text = "# One\n````\n```\n# a\n~~~~\n# b\n````\n# Two\nc\n"
 
     assert [number for number, _text in in_markdown(text)] == [1, 8]
 
 
-def test_a_heading_without_text_goes_with_the_section_below() -> None:
+def test_heading_without_text_joins_next_section() -> None:
     assert in_markdown("# Book\n\n## Chapter\na\n## Next\nb\n## Last") == [
         (1, "# Book\n\n## Chapter\na"),
         (5, "## Next\nb"),
@@ -96,13 +96,13 @@ def test_a_heading_without_text_goes_with_the_section_below() -> None:
     ]
 
 
-def test_underlined_headings_begin_sections() -> None:
+def test_underlined_headings_start_sections() -> None:
     text = "One\n===\na\n\nTwo\n---\nb\n\n* item\n---\nc\n\n| x |\n---\n"
 
     assert [number for number, _text in in_markdown(text)] == [1, 5]
 
 
-def test_a_section_longer_than_a_row_is_told() -> None:
+def test_too_long_section_is_reported() -> None:
     found = list(rows_in_markdown(io.BytesIO(b"# One\n" + b"a\n" * 1000 + b"# Two\nb\n"), 1000))
 
     assert found == [

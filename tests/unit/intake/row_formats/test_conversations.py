@@ -25,13 +25,13 @@ def said(role: str, content: Any) -> dict[str, Any]:  # noqa: ANN401 -- also wha
     return {"role": role, "content": content}
 
 
-def test_roles_of_other_studios_are_understood() -> None:
+def test_role_aliases_are_normalised() -> None:
     read = messages(said("developer", "s"), said("Human", "a"), said("model", "b"))
 
     assert read == [("system", "s"), ("user", "a"), ("assistant", "b")]
 
 
-def test_text_in_parts_is_joined() -> None:
+def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
     assert messages(said("user", parts), said("assistant", "c")) == [
@@ -40,7 +40,7 @@ def test_text_in_parts_is_joined() -> None:
     ]
 
 
-def test_an_empty_system_turn_is_left_away() -> None:
+def test_empty_system_turn_is_dropped() -> None:
     assert messages(said("system", ""), said("user", "a"), said("assistant", "b")) == [
         ("user", "a"),
         ("assistant", "b"),
@@ -72,14 +72,14 @@ def test_an_empty_system_turn_is_left_away() -> None:
         ([said("user", "a"), said("assistant", "b") | {"weight": 0}], ProblemCode.NOTHING_LEARNT),
     ],
 )
-def test_a_conversation_with_a_gap_is_refused(turns: list[Any], code: ProblemCode) -> None:
+def test_conversation_with_gap_is_rejected(turns: list[Any], code: ProblemCode) -> None:
     with pytest.raises(UnusableRowError) as refused:
         messages(*turns)
 
     assert refused.value.code == code
 
 
-def test_an_alpaca_row_joins_instruction_and_input_behind_its_history() -> None:
+def test_alpaca_row_joins_instruction_and_input_after_history() -> None:
     mapping = {"instruction": "i", "input": "in", "output": "out", "history": "h"}
     row = {"i": "Translate.", "in": "eau", "out": "water", "h": [["Hi", "Hello"]]}
 
@@ -88,7 +88,7 @@ def test_an_alpaca_row_joins_instruction_and_input_behind_its_history() -> None:
     assert [turn["content"] for turn in read] == ["Hi", "Hello", "Translate.\n\neau", "water"]
 
 
-def test_a_system_column_comes_first() -> None:
+def test_system_column_becomes_first_turn() -> None:
     mapping = {"system": "s", "prompt": "p", "completion": "c"}
 
     read = conversation("prompt_completion", mapping, {"s": "Be kind.", "p": "a", "c": "b"})
@@ -96,7 +96,7 @@ def test_a_system_column_comes_first() -> None:
     assert [turn["role"] for turn in read] == ["system", "user", "assistant"]
 
 
-def test_prompt_and_completion_may_be_turns() -> None:
+def test_prompt_and_completion_may_be_lists_of_turns() -> None:
     mapping = {"prompt": "p", "completion": "c"}
     row = {"p": [said("user", "a")], "c": [said("assistant", "b")]}
 
@@ -106,7 +106,7 @@ def test_prompt_and_completion_may_be_turns() -> None:
 
 
 @pytest.mark.parametrize(("answer", "content"), [(4, "4"), (2.5, "2.5")])
-def test_a_number_is_an_answer(answer: float, content: str) -> None:
+def test_number_is_accepted_as_answer(answer: float, content: str) -> None:
     mapping = {"prompt": "p", "completion": "c"}
 
     read = conversation("prompt_completion", mapping, {"p": "a", "c": answer})
@@ -114,7 +114,7 @@ def test_a_number_is_an_answer(answer: float, content: str) -> None:
     assert read[-1]["content"] == content
 
 
-def test_the_not_a_number_of_tables_is_a_missing_answer() -> None:
+def test_nan_answer_is_missing_answer() -> None:
     mapping = {"prompt": "p", "completion": "c"}
 
     with pytest.raises(UnusableRowError) as refused:
@@ -134,11 +134,11 @@ def test_the_not_a_number_of_tables_is_a_missing_answer() -> None:
         "a",
     ],
 )
-def test_a_text_part_is_read_as_others_write_it(part: Any) -> None:  # noqa: ANN401 -- as in a file
+def test_text_part_variants_are_read(part: Any) -> None:  # noqa: ANN401 -- as in a file
     assert messages(said("user", [part]), said("assistant", "b"))[0] == ("user", "a")
 
 
-def test_a_part_that_is_no_text_is_named() -> None:
+def test_non_text_part_is_named_in_error() -> None:
     parts = [{"type": "tool_result", "tool_use_id": "1", "content": "a"}]
 
     with pytest.raises(UnusableRowError) as refused:
@@ -158,7 +158,7 @@ def test_a_part_that_is_no_text_is_named() -> None:
         {"weight": None, "loss": 0},
     ],
 )
-def test_an_answer_that_is_not_to_be_learnt_is_known_by_any_flag(flag: dict[str, Any]) -> None:
+def test_answer_excluded_by_any_flag_gets_zero_weight(flag: dict[str, Any]) -> None:
     turns = [said("user", "a"), said("assistant", "b") | flag, said("assistant", "c")]
     read = conversation("messages", {"messages": "messages"}, {"messages": turns})
 
@@ -166,7 +166,7 @@ def test_an_answer_that_is_not_to_be_learnt_is_known_by_any_flag(flag: dict[str,
 
 
 @pytest.mark.parametrize("flag", [{"loss_weight": 0.5}, {"weight": 1, "train": False}])
-def test_a_flag_that_says_neither_is_told_with_its_key(flag: dict[str, Any]) -> None:
+def test_invalid_weight_flag_error_names_its_key(flag: dict[str, Any]) -> None:
     with pytest.raises(UnusableRowError) as refused:
         messages(said("user", "a"), said("assistant", "b") | flag)
 
@@ -185,14 +185,14 @@ def test_a_flag_that_says_neither_is_told_with_its_key(flag: dict[str, Any]) -> 
         ),
     ],
 )
-def test_reasoning_is_kept_by_one_name(answer: dict[str, Any]) -> None:
+def test_reasoning_variants_become_reasoning_content(answer: dict[str, Any]) -> None:
     turns = [said("user", "a"), answer]
     read = conversation("messages", {"messages": "messages"}, {"messages": turns})
 
     assert read[1] == {"role": "assistant", "content": "b", "reasoning_content": "Why?"}
 
 
-def test_keys_of_turns_that_nothing_is_made_of_are_named() -> None:
+def test_unused_turn_keys_are_listed() -> None:
     values = [
         [
             said("user", "a") | {"id": 7, "train": True, "loss": False, "name": "Ann"},

@@ -57,14 +57,14 @@ def shared(who: str, value: str) -> dict[str, str]:
         },
     ],
 )
-def test_every_form_of_a_preference_becomes_the_same_row(row: dict[str, Any]) -> None:
+def test_all_preference_formats_become_same_row(row: dict[str, Any]) -> None:
     found = detect_mapping([row])
 
     assert build_row(found.mapping, row) == PREFERENCE
     assert found.kind == "preference"
 
 
-def test_what_both_answers_begin_with_is_the_prompt() -> None:
+def test_shared_start_of_both_answers_becomes_prompt() -> None:
     more = {"role": "user", "content": "More"}
     row = {"chosen": [USER, GOOD, more, GOOD], "rejected": [USER, GOOD, more, BAD]}
 
@@ -75,7 +75,7 @@ def test_what_both_answers_begin_with_is_the_prompt() -> None:
     }
 
 
-def test_an_instruction_is_asked_with_its_input() -> None:
+def test_preference_prompt_joins_instruction_and_input() -> None:
     asked = {"instruction": "Translate.", "input": "eau", "output": "water"}
     judged = {**asked, "kto_tag": True}
     compared = {**asked, "chosen": "water", "rejected": "fire"}
@@ -86,7 +86,7 @@ def test_an_instruction_is_asked_with_its_input() -> None:
         assert found["messages"][0]["content"] == "Translate.\n\neau"
 
 
-def test_tools_beside_an_openai_preference_are_kept() -> None:
+def test_openai_preference_keeps_tools() -> None:
     row = {
         "input": {"messages": [USER], "tools": TOOLS, "parallel_tool_calls": True},
         "preferred_output": [GOOD],
@@ -106,7 +106,7 @@ def test_tools_beside_an_openai_preference_are_kept() -> None:
         ({"chosen": [GOOD], "rejected": [BAD]}, ProblemCode.MISSING_QUESTION),
     ],
 )
-def test_a_preference_with_a_gap_is_told(row: dict[str, Any], code: ProblemCode) -> None:
+def test_incomplete_preference_is_rejected(row: dict[str, Any], code: ProblemCode) -> None:
     assert refusal("preference", row) == code
 
 
@@ -122,14 +122,14 @@ def test_a_preference_with_a_gap_is_told(row: dict[str, Any], code: ProblemCode)
         ({"answers": ["Hello!", "What?"], "ranks": [1, 1]}, ProblemCode.EQUAL_ANSWERS),
     ],
 )
-def test_a_ranking_that_tells_nothing_is_told(row: dict[str, Any], code: ProblemCode) -> None:
+def test_uninformative_ranking_is_rejected(row: dict[str, Any], code: ProblemCode) -> None:
     assert refusal("ranked", {"prompt": "Hi", **row}) == code
 
 
 @pytest.mark.parametrize(
     ("label", "verdict"), [(True, True), ("False", False), (1, True), ("0.0", False), ("👍", True)]
 )
-def test_a_judged_answer_is_kept_with_its_verdict(label: object, *, verdict: bool) -> None:
+def test_judged_answer_keeps_its_verdict(label: object, *, verdict: bool) -> None:
     pair = {"prompt": "Hi", "completion": "Hello!", "label": label}
     listed = {"messages": [USER, GOOD], "label": label}
 
@@ -139,7 +139,7 @@ def test_a_judged_answer_is_kept_with_its_verdict(label: object, *, verdict: boo
         assert found == {"messages": [USER, GOOD], "label": verdict}
 
 
-def test_a_label_in_other_words_is_told_unless_it_is_mapped() -> None:
+def test_unknown_label_is_rejected_unless_mapped() -> None:
     row = {"prompt": "Hi", "completion": "Hello!", "label": "so so"}
     mapped = mapping("judged", row).model_copy(update={"values": {"label": {"so so": "false"}}})
 
@@ -156,7 +156,7 @@ def test_a_label_in_other_words_is_told_unless_it_is_mapped() -> None:
         ({"text": "Once"}, SFTExample(text="Once")),
     ],
 )
-def test_a_lesson_is_the_better_answer_a_good_one_or_a_text(
+def test_sft_example_uses_chosen_or_good_answer_or_text(
     row: dict[str, Any], taught: SFTExample | None
 ) -> None:
     assert to_sft_example(row) == taught

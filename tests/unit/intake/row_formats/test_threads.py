@@ -37,7 +37,7 @@ def contents(conversations: list[list[Any]]) -> list[str]:
     return [" ".join(turn["content"] for turn in turns) for turns in conversations]
 
 
-def test_every_way_from_the_first_row_to_a_last_is_a_conversation(bring: Convert) -> None:
+def test_each_root_to_leaf_path_becomes_conversation(bring: Convert) -> None:
     rows = lines(
         pair("leaf", "root", "c", "d"),
         pair("root", None, "a", "b"),
@@ -50,7 +50,7 @@ def test_every_way_from_the_first_row_to_a_last_is_a_conversation(bring: Convert
     assert result.problems == []
 
 
-def test_turns_of_a_tree_end_with_the_last_answer(bring: Convert) -> None:
+def test_tree_branches_end_at_last_answer(bring: Convert) -> None:
     rows = lines(
         spoken("1", None, "prompter"),
         spoken("2", "1", "assistant"),
@@ -64,7 +64,7 @@ def test_turns_of_a_tree_end_with_the_last_answer(bring: Convert) -> None:
     assert result.problems == [("missing_answer", 1, [3])]
 
 
-def test_orphans_and_circles_are_told_by_their_rows(bring: Convert) -> None:
+def test_orphans_and_cycles_are_reported_by_row(bring: Convert) -> None:
     rows = lines(
         pair("1", None, "a", "b"),
         pair("2", "gone", "a", "b"),
@@ -85,13 +85,13 @@ def test_orphans_and_circles_are_told_by_their_rows(bring: Convert) -> None:
     ]
 
 
-def test_a_whole_number_with_a_point_is_the_same_id(bring: Convert) -> None:
+def test_integer_and_float_ids_match(bring: Convert) -> None:
     result = bring("id,parent_id,prompt,answer\n1,,a,b\n2,1.0,c,d\n", "rows.csv")
 
     assert contents(result.conversations) == ["a b c d"]
 
 
-def test_branches_of_a_tree_stay_in_one_part(bring: Convert) -> None:
+def test_branches_of_tree_stay_in_one_split(bring: Convert) -> None:
     trees = [
         row
         for i in range(40)
@@ -110,7 +110,7 @@ def test_branches_of_a_tree_stay_in_one_part(bring: Convert) -> None:
     assert not roots[0] & roots[1]
 
 
-def test_threads_beyond_what_can_be_held_are_refused_in_words() -> None:
+def test_threads_exceeding_memory_limit_are_rejected_with_hint() -> None:
     threads = ThreadJoiner(PAIRS, held_bytes=1500)
     threads.add(RawRow(1, pair("1", None, "a", "b")))
 

@@ -26,7 +26,7 @@ def read(mapping: Mapping, **values: Any) -> ConversationRow:  # noqa: ANN401 --
     return cast("ConversationRow", build_row(mapping, values))
 
 
-def test_a_conversation_with_tools_is_kept_as_openai_writes_it() -> None:
+def test_openai_conversation_with_tools_is_kept() -> None:
     messages = [
         ASKED,
         {"role": "assistant", "content": None, "tool_calls": [CALL], "weight": 0},
@@ -48,7 +48,7 @@ def test_a_conversation_with_tools_is_kept_as_openai_writes_it() -> None:
     }
 
 
-def test_functions_of_the_older_form_become_tools() -> None:
+def test_legacy_functions_become_tools() -> None:
     messages = [
         ASKED,
         {"role": "assistant", "function_call": {"name": "weather", "arguments": "{}"}},
@@ -66,7 +66,7 @@ def test_functions_of_the_older_form_become_tools() -> None:
     assert row["tools"] == [{"type": "function", "function": DEFINED}]
 
 
-def test_a_call_in_sharegpt_is_a_turn_of_its_own() -> None:
+def test_sharegpt_function_call_becomes_own_turn() -> None:
     turns = [
         {"from": "human", "value": "How warm is it in Bonn?"},
         {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Bonn"}}'},
@@ -88,7 +88,7 @@ def test_a_call_in_sharegpt_is_a_turn_of_its_own() -> None:
     }
 
 
-def test_a_call_may_be_the_last_answer() -> None:
+def test_tool_call_may_be_last_answer() -> None:
     row = read(OPENAI, messages=[ASKED, {"role": "assistant", "tool_calls": [CALL]}])
 
     assert row["messages"][-1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
@@ -105,7 +105,7 @@ def test_a_call_may_be_the_last_answer() -> None:
         [{"function": {"arguments": "{}"}}],
     ],
 )
-def test_a_call_that_cannot_be_read_is_told(calls: Any) -> None:  # noqa: ANN401 -- what is no call
+def test_invalid_tool_call_is_rejected(calls: Any) -> None:  # noqa: ANN401 -- what is no call
     with pytest.raises(UnusableRowError) as refused:
         read(OPENAI, messages=[ASKED, {"role": "assistant", "tool_calls": calls}])
 
@@ -113,14 +113,14 @@ def test_a_call_that_cannot_be_read_is_told(calls: Any) -> None:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("tools", ["weather", [1], [{"type": "function"}], 7])
-def test_tools_that_cannot_be_read_are_told(tools: Any) -> None:  # noqa: ANN401 -- what is no tool
+def test_invalid_tools_are_rejected(tools: Any) -> None:  # noqa: ANN401 -- what is no tool
     with pytest.raises(UnusableRowError) as refused:
         read(OPENAI, messages=[ASKED, ANSWERED], tools=tools)
 
     assert refused.value.code == ProblemCode.BAD_TOOLS
 
 
-def test_a_lesson_has_the_arguments_of_calls_as_objects() -> None:
+def test_sft_example_parses_tool_call_arguments() -> None:
     row = read(OPENAI, messages=[ASKED, {"role": "assistant", "tool_calls": [CALL]}])
 
     taught = to_sft_example(row)

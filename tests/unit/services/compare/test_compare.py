@@ -17,7 +17,7 @@ from studio.services.runs import attempts, states
 from tests.support.factories import make_finished_run, make_running, metrics_event
 
 
-def test_only_differing_keys_differ(db: Session) -> None:
+def test_only_differing_settings_are_listed(db: Session) -> None:
     ids = [make_finished_run(db, precision=name).id or 0 for name in ("bf16", "fp32")]
     made = compare.compare(db, ids)
 
@@ -25,7 +25,7 @@ def test_only_differing_keys_differ(db: Session) -> None:
     assert made.settings["precision"] == ["bf16", "fp32"]
 
 
-def test_deltas_are_against_the_baseline(db: Session) -> None:
+def test_deltas_are_relative_to_baseline(db: Session) -> None:
     runs = [make_running(db), make_running(db, precision="fp32")]
     for run, loss in zip(runs, (2.0, 1.5), strict=True):
         attempts.apply_events(
@@ -67,7 +67,7 @@ def cell(db: Session, metric: str, *runs: Run) -> MetricCell:
     return compare.compare(db, [run.id or 0 for run in runs]).metrics[metric][-1]
 
 
-def test_a_run_on_its_way_is_compared_at_the_step_it_has_reached(db: Session) -> None:
+def test_running_run_is_compared_at_its_latest_step(db: Session) -> None:
     done = train(db, [3 - step / 20 for step in range(40)], precision="fp32")
     live = train(db, [3 - step / 20 for step in range(13)], is_done=False)
 
@@ -79,7 +79,7 @@ def test_a_run_on_its_way_is_compared_at_the_step_it_has_reached(db: Session) ->
     assert (loss.delta, loss.reading.step, loss.reading.steps) == (0, 13, 10)
 
 
-def test_runs_that_ended_are_compared_by_means_over_their_last_steps(db: Session) -> None:
+def test_finished_runs_are_compared_by_mean_of_last_steps(db: Session) -> None:
     base = train(db, [2.0, 1.0] * 10)
     other = train(db, [1.0, 2.0] * 10, precision="fp32")
 
@@ -89,13 +89,13 @@ def test_runs_that_ended_are_compared_by_means_over_their_last_steps(db: Session
     assert (found.value, found.delta, found.verdict) == (2.0, 0.0, "")
 
 
-def test_without_repeats_runs_cannot_be_told_apart(db: Session) -> None:
+def test_difference_without_repeats_is_undecided(db: Session) -> None:
     found = cell(db, "eval_loss", train(db, [2.0] * 5), train(db, [2.013] * 5, precision="fp32"))
 
     assert (found.noise, found.verdict, found.is_undecided) == ("unknown", "", True)
 
 
-def test_with_repeats_a_difference_beyond_their_scatter_is_judged(db: Session) -> None:
+def test_difference_beyond_spread_of_repeats_is_judged(db: Session) -> None:
     seeds: list[dict[str, Any]] = [{"optimisation": {"seed": seed}} for seed in (1, 2, 3)]
     base = [train(db, [2 + seed / 100] * 5, **change) for seed, change in enumerate(seeds)]
     experiment = base[0].experiment_id
@@ -110,7 +110,7 @@ def test_with_repeats_a_difference_beyond_their_scatter_is_judged(db: Session) -
     assert (alike.noise, alike.verdict) == ("within", "")
 
 
-def test_seconds_per_step_say_nothing_between_batches_of_two_sizes(db: Session) -> None:
+def test_step_seconds_are_not_judged_across_batch_sizes(db: Session) -> None:
     seeds: list[dict[str, Any]] = [
         {"seed": seed, "per_device_train_batch_size": 8} for seed in (1, 2, 3)
     ]
@@ -125,7 +125,7 @@ def test_seconds_per_step_say_nothing_between_batches_of_two_sizes(db: Session) 
     assert cell(db, "step_seconds", base[0], slower).verdict == "worse"
 
 
-def test_runs_of_one_name_are_called_by_what_differs(db: Session) -> None:
+def test_same_named_runs_are_labelled_by_differences(db: Session) -> None:
     runs = [
         make_finished_run(db, "quick-1"),
         make_finished_run(db, "quick-1", precision="fp32", optimisation={"seed": 7}),
@@ -137,19 +137,19 @@ def test_runs_of_one_name_are_called_by_what_differs(db: Session) -> None:
     assert labels[0] not in labels[1:]
 
 
-def test_runs_of_one_name_and_recipe_keep_their_name(db: Session) -> None:
+def test_runs_with_same_name_and_recipe_keep_their_name(db: Session) -> None:
     runs = [make_finished_run(db, "quick-1"), make_finished_run(db, "quick-1")]
 
     assert set(label_runs(runs).values()) == {"quick-1"}
 
 
-def test_another_baseline_can_be_named(db: Session) -> None:
+def test_baseline_can_be_chosen(db: Session) -> None:
     first, second = make_finished_run(db), make_finished_run(db)
 
     assert compare.compare(db, [first.id or 0, second.id or 0], second.id).base is second
 
 
-def test_a_baseline_must_be_among_the_runs(db: Session) -> None:
+def test_baseline_must_be_among_compared_runs(db: Session) -> None:
     run = make_finished_run(db).id or 0
     with pytest.raises(InvalidError) as refused:
         compare.compare(db, [run], 99)

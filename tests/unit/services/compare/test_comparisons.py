@@ -7,7 +7,7 @@ from studio.errors import InvalidError, NotFoundError
 from studio.services.compare import comparisons
 
 
-def test_an_address_is_kept_without_its_page(db: Session) -> None:
+def test_saved_comparison_keeps_only_query_string(db: Session) -> None:
     assert comparisons.save(db, " a ", "b", "/compare?runs=1,2&x=tokens").query == (
         "runs=1,2&x=tokens"
     )
@@ -16,19 +16,19 @@ def test_an_address_is_kept_without_its_page(db: Session) -> None:
 @pytest.mark.parametrize(
     ("name", "query"), [("", "runs=1"), ("a", "x=step"), ("a" * 201, "runs=1")]
 )
-def test_what_cannot_be_found_again_is_refused(db: Session, name: str, query: str) -> None:
+def test_invalid_comparison_name_or_query_is_rejected(db: Session, name: str, query: str) -> None:
     with pytest.raises(InvalidError):
         comparisons.save(db, name, "", query)
 
 
-def test_only_what_is_given_changes(db: Session) -> None:
+def test_update_changes_only_given_fields(db: Session) -> None:
     number = comparisons.save(db, "a", "b", "runs=1").id or 0
     changed = comparisons.update(db, number, text="c")
 
     assert (changed.name, changed.text, changed.query) == ("a", "c", "runs=1")
 
 
-def test_one_that_is_deleted_is_gone(db: Session) -> None:
+def test_deleted_comparison_is_not_found(db: Session) -> None:
     number = comparisons.save(db, "a", "b", "runs=1").id or 0
     comparisons.delete(db, number)
     db.flush()

@@ -18,7 +18,7 @@ def told(db: Session, seed: int, points: dict[int, float], precision: str = "bf1
     return run
 
 
-def test_seeds_of_one_recipe_are_one_group(db: Session) -> None:
+def test_runs_differing_only_in_seed_form_one_group(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0}), told(db, 2, {1: 2.0}), told(db, 1, {1: 3.0}, "fp32")]
 
     assert seed_noise.group_runs(runs, "seed") == [
@@ -27,7 +27,7 @@ def test_seeds_of_one_recipe_are_one_group(db: Session) -> None:
     ]
 
 
-def test_any_setting_makes_groups(db: Session) -> None:
+def test_runs_can_be_grouped_by_any_setting(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0}), told(db, 2, {1: 2.0})]
 
     assert [(one.label, one.runs) for one in seed_noise.group_runs(runs, "optimisation.seed")] == [
@@ -36,7 +36,7 @@ def test_any_setting_makes_groups(db: Session) -> None:
     ]
 
 
-def test_a_group_is_its_mean_between_its_extremes(db: Session) -> None:
+def test_group_curve_has_mean_min_and_max(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0, 2: 2.0}), told(db, 2, {1: 3.0, 2: 6.0})]
     curves = metrics.load_curves(db, [1, 2], ["loss"])
     (line,) = seed_noise.merge_curves(curves, seed_noise.group_runs(runs, "seed"), ["loss"])["loss"]
@@ -44,7 +44,7 @@ def test_a_group_is_its_mean_between_its_extremes(db: Session) -> None:
     assert (line.mean, line.min, line.max) == ([2.0, 4.0], [1.0, 2.0], [3.0, 6.0])
 
 
-def test_a_run_is_read_between_its_points_and_never_beyond_them(db: Session) -> None:
+def test_curves_are_interpolated_but_never_extrapolated(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0, 3: 3.0}), told(db, 2, {1: 1.0, 2: 4.0, 3: 3.0, 4: 9.0})]
     curves = metrics.load_curves(db, [1, 2], ["loss"])
     (line,) = seed_noise.merge_curves(curves, seed_noise.group_runs(runs, "seed"), ["loss"])["loss"]
@@ -52,7 +52,7 @@ def test_a_run_is_read_between_its_points_and_never_beyond_them(db: Session) -> 
     assert line.mean == [1.0, 3.0, 3.0, 9.0]
 
 
-def test_a_group_names_the_run_that_broke_first(db: Session) -> None:
+def test_group_names_first_run_with_non_finite_value(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0, 3: math.nan}), told(db, 2, {1: 1.0, 2: math.nan})]
     curves = metrics.load_curves(db, [1, 2], ["loss"])
     (line,) = seed_noise.merge_curves(curves, seed_noise.group_runs(runs, "seed"), ["loss"])["loss"]

@@ -70,7 +70,7 @@ def leave_out(
     )
 
 
-def test_a_version_keeps_what_was_found_in_its_rows(engine: Engine, bring: Bring) -> None:
+def test_version_stores_findings_of_its_rows(engine: Engine, bring: Bring) -> None:
     version = version_of(engine, bring([*GOOD, ("Ring\x07", "Yes.")]))
 
     assert version.findings == [
@@ -86,7 +86,7 @@ def test_a_version_keeps_what_was_found_in_its_rows(engine: Engine, bring: Bring
     ]
 
 
-def test_the_rows_of_a_finding_are_left_out_by_their_numbers_in_the_file(
+def test_finding_rows_are_excluded_by_source_row_number(
     engine: Engine, folder: Path, bring: Bring
 ) -> None:
     # The second row is none, so numbers among the rows are not those in the file.
@@ -101,7 +101,7 @@ def test_the_rows_of_a_finding_are_left_out_by_their_numbers_in_the_file(
     assert (made.number, made.train_rows, made.mapping["exclude"], codes(made)) == (2, 20, [3], [])
 
 
-def test_all_rows_of_a_finding_are_left_out_not_only_those_named(
+def test_excluding_finding_removes_all_affected_rows(
     engine: Engine, folder: Path, bring: Bring
 ) -> None:
     bells = [(f"Ring {i}\x07", f"Yes, {i}.") for i in range(50)]
@@ -118,7 +118,7 @@ def test_all_rows_of_a_finding_are_left_out_not_only_those_named(
         ([*GOOD, (GOOD[3][0], "Otherwise.")], "same_question", 20),
     ],
 )
-def test_of_rows_that_repeat_others_the_first_is_kept(
+def test_excluding_repeated_rows_keeps_first(
     engine: Engine, folder: Path, bring: Bring, again: list[tuple[str, str]], code: str, kept: int
 ) -> None:
     dataset_id = bring(again)
@@ -129,7 +129,7 @@ def test_of_rows_that_repeat_others_the_first_is_kept(
     assert (made.train_rows, codes(made)) == (kept, [])
 
 
-def test_a_finding_of_a_version_that_is_not_in_use_any_more_is_refused(
+def test_excluding_finding_of_outdated_version_is_rejected(
     engine: Engine, folder: Path, bring: Bring
 ) -> None:
     dataset_id = bring([*GOOD, ("Ring\x07", "Yes.")])
@@ -142,7 +142,7 @@ def test_a_finding_of_a_version_that_is_not_in_use_any_more_is_refused(
         leave_out(engine, folder, dataset_id, "control_characters")
 
 
-def test_rows_that_would_leave_nothing_even_are_not_left_out(
+def test_imbalanced_class_rows_cannot_be_excluded(
     engine: Engine, folder: Path, bring: Bring
 ) -> None:
     uneven = [(f"Text {i}", "no" if i else "yes") for i in range(50)]
@@ -150,9 +150,7 @@ def test_rows_that_would_leave_nothing_even_are_not_left_out(
         leave_out(engine, folder, bring(uneven), "uneven_classes")
 
 
-def test_the_rows_of_a_finding_are_shown_a_page_at_a_time(
-    engine: Engine, folder: Path, bring: Bring
-) -> None:
+def test_finding_rows_are_loaded_by_page(engine: Engine, folder: Path, bring: Bring) -> None:
     version = version_of(engine, bring([*GOOD, *GOOD[:5]]))
     which = RowQuery(finding="duplicates", after=21)
     page = versions.load_rows(folder, version, which, limit=2)
@@ -165,9 +163,7 @@ def test_the_rows_of_a_finding_are_shown_a_page_at_a_time(
     }
 
 
-def test_what_blocks_keeps_a_run_from_starting_and_says_what_to_do(
-    engine: Engine, bring: Bring
-) -> None:
+def test_blocking_finding_prevents_run_with_hint(engine: Engine, bring: Bring) -> None:
     dataset_id = bring(GOOD[:1])
     with unit_of_work(engine) as db, pytest.raises(InvalidError) as refused:
         runs.check(db, make_recipe(dataset="pets"))
@@ -179,7 +175,7 @@ def test_what_blocks_keeps_a_run_from_starting_and_says_what_to_do(
     )
 
 
-def test_what_only_warns_keeps_nobody_from_starting(engine: Engine, bring: Bring) -> None:
+def test_non_blocking_finding_allows_run_to_start(engine: Engine, bring: Bring) -> None:
     bring([*GOOD, *GOOD])
     with unit_of_work(engine) as db:
         recipe = make_recipe(dataset="pets")
@@ -190,7 +186,7 @@ def test_what_only_warns_keeps_nobody_from_starting(engine: Engine, bring: Bring
     assert noted.sentence == "1 issue in this dataset"
 
 
-def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
+def test_rows_without_stored_findings_are_scanned_by_task(
     engine: Engine, settings: Settings, bring: Bring
 ) -> None:
     dataset_id = bring([*GOOD, *GOOD[:1]])
@@ -226,6 +222,8 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
         ("share", {"code": "one_answer", "part": "train", "blocking": False}, False),
     ],
 )
-def test_what_can_be_left_out(split: str, finding: dict[str, Any], *, can: bool) -> None:
+def test_can_exclude_depends_on_split_and_finding(
+    split: str, finding: dict[str, Any], *, can: bool
+) -> None:
     reading_of = {"shape": "text", "roles": {"text": ["text"]}, "split": {"kind": split}}
     assert data_quality.can_exclude(Mapping.model_validate(reading_of), finding) is can

@@ -60,7 +60,7 @@ def finish(engine: Engine, settings: Settings, dataset_id: int) -> list[float | 
     return shares
 
 
-def test_a_large_file_is_read_by_a_chore(engine: Engine, settings: Settings, large: int) -> None:
+def test_large_file_is_imported_by_task(engine: Engine, settings: Settings, large: int) -> None:
     with read_session(engine) as db:
         before = datasets.get(db, large)
     shares = finish(engine, settings, large)
@@ -74,7 +74,7 @@ def test_a_large_file_is_read_by_a_chore(engine: Engine, settings: Settings, lar
     assert len(train.read_bytes().splitlines()) == 9
 
 
-def test_one_reading_of_a_large_file_goes_on_at_a_time(
+def test_rebuild_is_rejected_while_dataset_is_being_read(
     engine: Engine, settings: Settings, large: int
 ) -> None:
     roles = {"prompt": ["prompt"], "completion": ["completion"]}
@@ -86,7 +86,7 @@ def test_one_reading_of_a_large_file_goes_on_at_a_time(
     assert refused.value.message == "large is already being read."
 
 
-def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int) -> None:
+def test_dataset_fails_when_large_import_fails(engine: Engine, large: int) -> None:
     chore = asked(engine, large)
     with unit_of_work(engine) as db:
         found = tasks.get(db, chore.id or 0)
@@ -97,7 +97,7 @@ def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int)
         assert datasets.get(db, large).status is DatasetStatus.FAILED
 
 
-def test_a_data_set_that_has_rows_keeps_them_when_another_reading_fails(
+def test_cancelled_rebuild_keeps_dataset_ready(
     engine: Engine, settings: Settings, large: int
 ) -> None:
     finish(engine, settings, large)
@@ -112,7 +112,7 @@ def test_a_data_set_that_has_rows_keeps_them_when_another_reading_fails(
     assert (found.status, found.version) == (DatasetStatus.READY, 1)
 
 
-def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_read(
+def test_invalid_mapping_is_rejected_before_reading_large_file(
     engine: Engine, settings: Settings, large: int
 ) -> None:
     finish(engine, settings, large)
@@ -133,7 +133,7 @@ def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_rea
         (1000, "a.zip", False),
     ],
 )
-def test_what_is_packed_is_taken_for_larger(size: int, name: str, is_large: bool) -> None:  # noqa: FBT001 -- a case
+def test_compressed_file_counts_as_larger(size: int, name: str, is_large: bool) -> None:  # noqa: FBT001 -- a case
     assert dataset_builds.is_large(size, name) is is_large
 
 
@@ -150,7 +150,7 @@ def bring_slow(engine: Engine, settings: Settings, content: bytes = ROWS, **more
         return dataset_builds.import_file(db, settings.datasets, upload).id or 0
 
 
-def test_a_file_that_takes_long_is_read_by_a_task(engine: Engine, settings: Settings) -> None:
+def test_slow_file_is_imported_by_task(engine: Engine, settings: Settings) -> None:
     slow = bring_slow(engine, settings)
     with read_session(engine) as db:
         before = datasets.get(db, slow)
@@ -163,9 +163,7 @@ def test_a_file_that_takes_long_is_read_by_a_task(engine: Engine, settings: Sett
     assert after.detected["mapping"]["shape"] == "prompt_completion"
 
 
-def test_a_draft_that_takes_long_to_look_at_is_a_draft_when_its_task_has_looked(
-    engine: Engine, settings: Settings
-) -> None:
+def test_slow_draft_stays_draft_after_inspection_task(engine: Engine, settings: Settings) -> None:
     slow = bring_slow(engine, settings, is_draft=True)
     finish(engine, settings, slow)
 
@@ -175,9 +173,7 @@ def test_a_draft_that_takes_long_to_look_at_is_a_draft_when_its_task_has_looked(
     assert draft.detected["mapping"]["shape"] == "prompt_completion"
 
 
-def test_a_draft_without_a_column_to_learn_from_stays_one(
-    engine: Engine, settings: Settings
-) -> None:
+def test_draft_without_usable_columns_stays_draft(engine: Engine, settings: Settings) -> None:
     slow = bring_slow(engine, settings, b'{"a": 1}\n', is_draft=True)
     finish(engine, settings, slow)
 
@@ -186,9 +182,7 @@ def test_a_draft_without_a_column_to_learn_from_stays_one(
     assert (draft.status, draft.detected) == (DatasetStatus.DRAFT, {})
 
 
-def test_another_reading_that_takes_long_is_done_by_a_task(
-    engine: Engine, settings: Settings
-) -> None:
+def test_slow_rebuild_is_done_by_task(engine: Engine, settings: Settings) -> None:
     slow = bring_slow(engine, settings)
     finish(engine, settings, slow)
     roles = {"prompt": ["prompt"], "completion": ["completion"]}
@@ -203,9 +197,7 @@ def test_another_reading_that_takes_long_is_done_by_a_task(
         assert versions.get(db, slow, 2).train_rows == 8
 
 
-def test_a_task_refuses_what_no_file_may_cost_and_the_data_set_has_failed(
-    engine: Engine, settings: Settings
-) -> None:
+def test_import_task_rejects_file_with_too_many_columns(engine: Engine, settings: Settings) -> None:
     wide = json.dumps(dict.fromkeys(map(str, range(2000)), 1))
     slow = bring_slow(engine, settings, wide.encode())
 
@@ -213,9 +205,7 @@ def test_a_task_refuses_what_no_file_may_cost_and_the_data_set_has_failed(
         finish(engine, settings, slow)
 
 
-def test_a_validation_file_that_is_large_is_read_by_a_task(
-    engine: Engine, settings: Settings
-) -> None:
+def test_large_validation_file_is_imported_by_task(engine: Engine, settings: Settings) -> None:
     path, held = settings.datasets / ".arrived", settings.datasets / ".held"
     path.write_bytes(ROWS)
     held.write_bytes(ROWS + BLANK)

@@ -47,7 +47,7 @@ def current(db: Session, dataset: Dataset) -> DatasetVersion:
     return version
 
 
-def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: Path) -> None:
+def test_upload_is_kept_with_converted_rows(db: Session, folder: Path) -> None:
     dataset = dataset_builds.import_file(db, folder, upload(folder))
 
     version = current(db, dataset)
@@ -63,13 +63,13 @@ def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: 
     assert dataset.sha256 == hashlib.sha256(ROW.encode()).hexdigest()
 
 
-def test_the_hash_of_a_file_is_taken_from_whoever_saw_it_arrive(db: Session, folder: Path) -> None:
+def test_given_upload_hash_is_used(db: Session, folder: Path) -> None:
     brought = replace(upload(folder), sha256="f" * 64, is_draft=True)
 
     assert dataset_builds.import_file(db, folder, brought).sha256 == "f" * 64
 
 
-def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> None:
+def test_validation_file_rows_are_kept_separately(db: Session, folder: Path) -> None:
     extra = folder / ".validation"
     extra.write_text("question,answer\nc,d\ne,\n", encoding="utf-8")
     with_validation = Upload(
@@ -89,7 +89,7 @@ def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> Non
     ]
 
 
-def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder: Path) -> None:
+def test_validation_file_error_names_its_field(db: Session, folder: Path) -> None:
     extra = folder / ".validation"
     extra.touch()
     with_validation = Upload(
@@ -108,7 +108,7 @@ def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder:
     )
 
 
-def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
+def test_row_problems_are_stored_with_dataset(db: Session, folder: Path) -> None:
     dataset = dataset_builds.import_file(db, folder, upload(folder, ROW + '{"prompt": "a"}\n'))
 
     assert current(db, dataset).problems == [
@@ -124,7 +124,7 @@ def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
     ]
 
 
-def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) -> None:
+def test_duplicate_dataset_name_is_rejected_and_leaves_no_files(db: Session, folder: Path) -> None:
     with pytest.raises(ConflictError) as refused:
         dataset_builds.import_file(db, folder, upload(folder, name="starter"))
 
@@ -135,7 +135,7 @@ def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) 
     assert kept(folder) == []
 
 
-def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
+def test_rejected_upload_leaves_no_dataset_or_files(db: Session, folder: Path) -> None:
     with pytest.raises(InvalidError):
         dataset_builds.import_file(db, folder, upload(folder, '{"a": 1}\n'))
 
@@ -152,7 +152,9 @@ def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
         ("x" * 5000 + ".jsonl", "x" * 194),
     ],
 )
-def test_a_file_name_is_only_shown(db: Session, folder: Path, filename: str, name: str) -> None:
+def test_file_name_sets_dataset_name_but_not_folder(
+    db: Session, folder: Path, filename: str, name: str
+) -> None:
     dataset = dataset_builds.import_file(db, folder, upload(folder, filename=filename))
 
     assert dataset.name == name
@@ -160,7 +162,7 @@ def test_a_file_name_is_only_shown(db: Session, folder: Path, filename: str, nam
 
 
 @pytest.mark.parametrize("name", ["  ", "two\nlines", "a\x00", "\u202eback", "x" * 201])
-def test_a_name_that_cannot_be_read_is_refused(db: Session, name: str) -> None:
+def test_invalid_dataset_name_is_rejected(db: Session, name: str) -> None:
     with pytest.raises(InvalidError) as refused:
         datasets.rename(db, 1, name)
 
@@ -168,11 +170,11 @@ def test_a_name_that_cannot_be_read_is_refused(db: Session, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["starter", "1"])
-def test_a_recipe_finds_its_data_set_by_name_or_id(db: Session, name: str) -> None:
+def test_dataset_is_found_by_name_or_id(db: Session, name: str) -> None:
     assert datasets.require(db, name).id == 1
 
 
-def test_a_name_goes_before_an_id(db: Session, folder: Path) -> None:
+def test_dataset_name_takes_precedence_over_id(db: Session, folder: Path) -> None:
     dataset = dataset_builds.import_file(db, folder, upload(folder, name="1"))
 
     assert datasets.require(db, "1").id == dataset.id
@@ -186,14 +188,14 @@ def test_a_name_goes_before_an_id(db: Session, folder: Path) -> None:
         ("9" * 100, "Did you mean starter?"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(db: Session, name: str, hint: str) -> None:
+def test_unknown_dataset_error_suggests_nearest_name(db: Session, name: str, hint: str) -> None:
     with pytest.raises(InvalidError) as refused:
         datasets.require(db, name)
 
     assert (refused.value.param, refused.value.hint) == ("dataset", hint)
 
 
-def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
+def test_rows_are_loaded_by_page(db: Session, folder: Path) -> None:
     starter = versions.get(db, 1, 1)
 
     first = versions.load_rows(folder, starter, limit=30)
@@ -203,7 +205,7 @@ def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
     assert ([row.number for row in last.rows], last.next_after) == (list(range(31, 41)), None)
 
 
-def test_a_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
+def test_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
     long = json.dumps({"prompt": "a", "completion": "b" * (paging.PAGE_BYTES // 2)}) + "\n"
     dataset = dataset_builds.import_file(db, folder, upload(folder, long * 3))
 
@@ -212,7 +214,7 @@ def test_a_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
     assert ([row.number for row in page.rows], page.next_after) == ([1], 1)
 
 
-def test_a_deleted_data_set_takes_its_files_along(engine: Engine, folder: Path) -> None:
+def test_deleting_dataset_deletes_its_files(engine: Engine, folder: Path) -> None:
     with unit_of_work(engine) as db:
         dataset = dataset_builds.import_file(db, folder, upload(folder))
     with unit_of_work(engine) as db:
@@ -223,7 +225,7 @@ def test_a_deleted_data_set_takes_its_files_along(engine: Engine, folder: Path) 
     assert kept(folder) == []
 
 
-def test_a_data_set_stays_while_a_run_waits_for_it(db: Session, folder: Path) -> None:
+def test_dataset_is_not_deleted_while_run_is_queued(db: Session, folder: Path) -> None:
     make_run(db)
 
     with pytest.raises(ConflictError) as refused:
@@ -232,14 +234,14 @@ def test_a_data_set_stays_while_a_run_waits_for_it(db: Session, folder: Path) ->
     assert refused.value.message == "starter is used by run 1, first try, which is queued."
 
 
-def test_a_data_set_named_by_its_id_stays_while_a_run_trains(db: Session, folder: Path) -> None:
+def test_dataset_referenced_by_id_is_not_deleted_during_training(db: Session, folder: Path) -> None:
     make_running(db, dataset="1")
 
     with pytest.raises(ConflictError):
         datasets.delete(db, folder, 1)
 
 
-def test_a_data_set_goes_when_its_runs_have_ended(db: Session, folder: Path) -> None:
+def test_dataset_can_be_deleted_after_its_runs_end(db: Session, folder: Path) -> None:
     run_commands.cancel(db, make_run(db).id or 0)
 
     datasets.delete(db, folder, 1)
@@ -247,7 +249,7 @@ def test_a_data_set_goes_when_its_runs_have_ended(db: Session, folder: Path) -> 
     assert datasets.newest(db) == []
 
 
-def test_a_run_that_waits_finds_its_rows_under_another_name(db: Session) -> None:
+def test_queued_run_finds_renamed_dataset(db: Session) -> None:
     run = make_run(db)
 
     datasets.rename(db, 1, "other")
@@ -255,13 +257,13 @@ def test_a_run_that_waits_finds_its_rows_under_another_name(db: Session) -> None
     assert versions.find_for_run(db, run) is versions.get(db, 1, 1)
 
 
-def test_a_renamed_data_set_is_found_by_its_new_name(db: Session) -> None:
+def test_renamed_dataset_is_found_by_new_name(db: Session) -> None:
     datasets.rename(db, 1, "  other ")
 
     assert datasets.require(db, "other").id == 1
 
 
-def test_the_starter_is_made_once(db: Session, folder: Path) -> None:
+def test_starter_dataset_is_created_once(db: Session, folder: Path) -> None:
     db.delete(datasets.get(db, 1))
     db.flush()
 
@@ -275,7 +277,7 @@ def test_the_starter_is_made_once(db: Session, folder: Path) -> None:
     assert page.rows[0].row["messages"][-1]["role"] == "assistant"
 
 
-def test_tidying_takes_what_a_killed_upload_left(db: Session, folder: Path) -> None:
+def test_cleanup_removes_leftovers_of_killed_uploads(db: Session, folder: Path) -> None:
     (folder / ".new-abc").mkdir()
     (folder / "99").mkdir()
     (folder / "1" / ".new-abc").mkdir()
@@ -286,7 +288,7 @@ def test_tidying_takes_what_a_killed_upload_left(db: Session, folder: Path) -> N
     assert (kept(folder), [path.name for path in (folder / "1").iterdir()]) == ([], ["1"])
 
 
-def test_the_newest_come_first(db: Session, folder: Path) -> None:
+def test_newest_datasets_come_first(db: Session, folder: Path) -> None:
     dataset_builds.import_file(db, folder, upload(folder))
     rows = datasets.newest(db)
 

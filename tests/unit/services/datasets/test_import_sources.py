@@ -38,7 +38,7 @@ def refused(db: Session, config: Settings, source: Source) -> StudioError:
     return error.value
 
 
-def test_only_what_stays_inside_is_listed(config: Settings, opened: Path) -> None:
+def test_folder_listing_omits_links_to_outside(config: Settings, opened: Path) -> None:
     found = import_sources.list_folder(config, str(opened))
 
     assert [(one.name, one.size) for one in found] == [
@@ -52,7 +52,7 @@ def test_only_what_stays_inside_is_listed(config: Settings, opened: Path) -> Non
     "path",
     ["out.jsonl", "away/secret.jsonl", "../other/secret.jsonl", "missing", "rows.jsonl\0", "/etc"],
 )
-def test_what_leads_out_is_told_as_what_is_not_there(
+def test_path_outside_import_folders_is_reported_as_missing(
     db: Session, config: Settings, opened: Path, path: str
 ) -> None:
     error = refused(db, config, LocalFileSource(path=os.path.join(opened, path)))  # noqa: PTH118 -- a Path would mend it
@@ -60,13 +60,15 @@ def test_what_leads_out_is_told_as_what_is_not_there(
     assert error.message == "No such file in the folders that are open for import."
 
 
-def test_one_goes_up_no_further_than_one_may(config: Settings, opened: Path) -> None:
+def test_parent_folder_stops_at_allowed_root(config: Settings, opened: Path) -> None:
     ways = [import_sources.parent_folder(config, str(path)) for path in (opened / "deeper", opened)]
 
     assert ways == [str(opened), ""]
 
 
-def test_without_open_folders_none_is_read(db: Session, settings: Settings, opened: Path) -> None:
+def test_local_import_is_unavailable_without_open_folders(
+    db: Session, settings: Settings, opened: Path
+) -> None:
     error = refused(db, settings, LocalFileSource(path=str(opened / "rows.jsonl")))
 
     assert (type(error), error.message) == (UnavailableError, "Folder is not available here.")
@@ -82,17 +84,17 @@ def test_without_open_folders_none_is_read(db: Session, settings: Settings, open
         HubDatasetSource(id="../../etc"),
     ],
 )
-def test_what_is_spelt_wrong_is_refused(db: Session, settings: Settings, source: Source) -> None:
+def test_malformed_source_is_rejected(db: Session, settings: Settings, source: Source) -> None:
     assert type(refused(db, settings, source)) is InvalidError
 
 
-def test_what_an_address_holds_besides_is_not_shown() -> None:
+def test_displayed_url_omits_credentials_and_query() -> None:
     shown = UrlSource(url="https://me:secret@example.org/rows.csv?key=secret#secret").display_name
 
     assert shown == "https://example.org/rows.csv"
 
 
-def test_asking_twice_fetches_once(db: Session, settings: Settings) -> None:
+def test_duplicate_import_request_reuses_task(db: Session, settings: Settings) -> None:
     first = import_sources.enqueue_import(db, settings, UrlSource(url="https://example.org/rows"))
     second = import_sources.enqueue_import(db, settings, UrlSource(url="https://example.org/rows"))
     other = import_sources.enqueue_import(db, settings, UrlSource(url="https://example.org/others"))
@@ -100,7 +102,7 @@ def test_asking_twice_fetches_once(db: Session, settings: Settings) -> None:
     assert (second.id, other.id) == (first.id, (first.id or 0) + 1)
 
 
-def test_a_missing_package_is_told_with_how_to_install_it(
+def test_missing_s3_package_error_gives_install_command(
     db: Session, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)

@@ -65,7 +65,7 @@ def current(db: Session, dataset_id: int) -> int | None:
     return datasets.get(db, dataset_id).version
 
 
-def test_another_reading_makes_the_next_version_and_it_is_in_use(
+def test_rebuild_creates_and_activates_next_version(
     engine: Engine, folder: Path, pets: int
 ) -> None:
     made = again(engine, folder, pets, system="Be brief.")
@@ -78,7 +78,7 @@ def test_another_reading_makes_the_next_version_and_it_is_in_use(
     assert first["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
-def test_rows_that_are_the_same_are_the_same_version(
+def test_rebuild_with_identical_rows_reuses_version(
     engine: Engine, folder: Path, pets: int
 ) -> None:
     again(engine, folder, pets, system="Be brief.")
@@ -96,7 +96,7 @@ def test_rows_that_are_the_same_are_the_same_version(
     ]
 
 
-def test_a_refused_reading_changes_nothing(engine: Engine, folder: Path, pets: int) -> None:
+def test_rejected_rebuild_changes_nothing(engine: Engine, folder: Path, pets: int) -> None:
     with pytest.raises(InvalidError) as refused:
         again(engine, folder, pets, roles={"prompt": ["gone"], "completion": ["answer"]})
 
@@ -105,7 +105,7 @@ def test_a_refused_reading_changes_nothing(engine: Engine, folder: Path, pets: i
     assert not list((folder / str(pets)).glob(".new*"))
 
 
-def test_a_run_keeps_the_version_it_was_submitted_with(
+def test_run_keeps_version_it_was_submitted_with(
     engine: Engine, settings: Settings, pets: int
 ) -> None:
     with unit_of_work(engine) as db:
@@ -122,7 +122,7 @@ def test_a_run_keeps_the_version_it_was_submitted_with(
     assert (spec.dataset.name, spec.dataset.version, spec.dataset.train_rows) == ("cats", 1, 20)
 
 
-def test_a_run_whose_rows_were_deleted_is_not_given_others(
+def test_run_is_rejected_when_its_rows_were_deleted(
     engine: Engine, settings: Settings, pets: int
 ) -> None:
     with unit_of_work(engine) as db:
@@ -139,7 +139,7 @@ def test_a_run_whose_rows_were_deleted_is_not_given_others(
     assert refused.value.message == ("The rows of pets that this run trains on have been deleted.")
 
 
-def test_a_version_that_a_run_has_used_stays(engine: Engine, folder: Path, pets: int) -> None:
+def test_version_used_by_run_cannot_be_deleted(engine: Engine, folder: Path, pets: int) -> None:
     with unit_of_work(engine) as db:
         runs.submit(db, experiments.create(db, "try", make_recipe(dataset="pets")))
     again(engine, folder, pets, exclude=[1])
@@ -149,9 +149,7 @@ def test_a_version_that_a_run_has_used_stays(engine: Engine, folder: Path, pets:
     assert refused.value.message == "1 run uses version 1."
 
 
-def test_a_version_that_nothing_needs_is_deleted_with_its_rows(
-    engine: Engine, folder: Path, pets: int
-) -> None:
+def test_unused_version_is_deleted_with_its_rows(engine: Engine, folder: Path, pets: int) -> None:
     again(engine, folder, pets, exclude=[1])
     with unit_of_work(engine) as db:
         versions.delete(db, folder, pets, 1)
@@ -161,12 +159,12 @@ def test_a_version_that_nothing_needs_is_deleted_with_its_rows(
     assert not (folder / str(pets) / "1").exists()
 
 
-def test_the_version_in_use_is_not_deleted(engine: Engine, folder: Path, pets: int) -> None:
+def test_current_version_cannot_be_deleted(engine: Engine, folder: Path, pets: int) -> None:
     with unit_of_work(engine) as db, pytest.raises(ConflictError):
         versions.delete(db, folder, pets, 1)
 
 
-def test_an_older_version_is_used_again(engine: Engine, folder: Path, pets: int) -> None:
+def test_older_version_can_be_activated(engine: Engine, folder: Path, pets: int) -> None:
     again(engine, folder, pets, exclude=[1])
     with unit_of_work(engine) as db:
         versions.activate(db, pets, 1)
@@ -175,7 +173,7 @@ def test_an_older_version_is_used_again(engine: Engine, folder: Path, pets: int)
         assert versions.require(db, "pets").number == 1
 
 
-def test_a_draft_is_kept_and_cannot_be_trained_on(engine: Engine, folder: Path) -> None:
+def test_draft_is_kept_but_cannot_be_trained_on(engine: Engine, folder: Path) -> None:
     with unit_of_work(engine) as db:
         draft = pending_datasets.create(db, folder, upload(folder))
         with pytest.raises(InvalidError) as refused:
@@ -188,13 +186,13 @@ def test_a_draft_is_kept_and_cannot_be_trained_on(engine: Engine, folder: Path) 
     )
 
 
-def test_a_draft_without_a_chosen_name_takes_a_free_one(db: Session, folder: Path) -> None:
+def test_draft_without_chosen_name_gets_free_name(db: Session, folder: Path) -> None:
     names = [pending_datasets.create(db, folder, upload(folder)).name for _ in range(3)]
 
     assert names == ["pets", "pets 2", "pets 3"]
 
 
-def test_a_draft_whose_columns_nobody_knows_is_kept(db: Session, folder: Path) -> None:
+def test_draft_with_undetected_columns_is_kept(db: Session, folder: Path) -> None:
     path = folder / ".arrived"
     path.write_text('{"a": 1, "b": 2}\n', encoding="utf-8")
 
@@ -203,16 +201,16 @@ def test_a_draft_whose_columns_nobody_knows_is_kept(db: Session, folder: Path) -
     assert (draft.status, draft.detected) == (DatasetStatus.DRAFT, {})
 
 
-def test_progress_is_measured_on_another_data_set(engine: Engine, folder: Path, pets: int) -> None:
+def test_validation_rows_may_come_from_other_dataset(
+    engine: Engine, folder: Path, pets: int
+) -> None:
     made = again(engine, folder, pets, split={"kind": "dataset", "dataset": "starter"})
 
     assert made.version is not None
     assert (made.version.train_rows, made.version.validation_rows) == (20, 40)
 
 
-def test_the_file_that_was_brought_to_measure_by_is_read_again(
-    engine: Engine, folder: Path
-) -> None:
+def test_rebuild_reads_uploaded_validation_file_again(engine: Engine, folder: Path) -> None:
     extra = folder / ".extra"
     extra.write_text('{"question": "Why?", "answer": "So."}\n', encoding="utf-8")
     with unit_of_work(engine) as db:
@@ -225,7 +223,7 @@ def test_the_file_that_was_brought_to_measure_by_is_read_again(
     assert (first.validation_rows, later.version.validation_rows) == (1, 1)
 
 
-def test_rows_are_found_by_words_and_by_number(engine: Engine, folder: Path, pets: int) -> None:
+def test_rows_are_found_by_words_and_numbers(engine: Engine, folder: Path, pets: int) -> None:
     with read_session(engine) as db:
         version = versions.get(db, pets, 1)
     found = versions.load_rows(folder, version, RowQuery(words="IS 1?"))

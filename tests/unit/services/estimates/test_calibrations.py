@@ -9,7 +9,7 @@ from studio.settings import Settings
 from tests.support.factories import make_recipe
 
 
-def test_the_steps_may_load_the_code_that_was_allowed(db: Session, settings: Settings) -> None:
+def test_calibration_job_includes_approved_code_hash(db: Session, settings: Settings) -> None:
     model = models.find_by_name(db, "starter")
     assert model is not None
     model.consent = {"sha256": "c0de"}

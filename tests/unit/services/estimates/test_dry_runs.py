@@ -51,7 +51,7 @@ def count(db: Session, settings: Settings, asked: AnyRecipe) -> Task:
     return chore
 
 
-def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
+def test_dry_run_subject_depends_only_on_memory_settings(db: Session) -> None:
     same = recipe(optimisation={"learning_rate": 0.5, "max_steps": 3})
     others = [
         recipe(precision="bf16"),
@@ -67,15 +67,13 @@ def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
     assert len(set(names)) == 1 + len(others)
 
 
-def test_a_second_look_starts_nothing(db: Session, settings: Settings) -> None:
+def test_repeated_dry_run_request_reuses_finished_task(db: Session, settings: Settings) -> None:
     done = count(db, settings, recipe())
 
     assert measurements.enqueue_dry_run(db, recipe(), settings).id == done.id
 
 
-def test_what_was_counted_takes_the_place_of_the_closed_form(
-    db: Session, settings: Settings
-) -> None:
+def test_dry_run_result_replaces_formula_estimate(db: Session, settings: Settings) -> None:
     before = estimates.estimate_recipe(db, recipe()).memory
     count(db, settings, recipe())
     found = estimates.estimate_recipe(db, recipe()).memory
@@ -86,7 +84,7 @@ def test_what_was_counted_takes_the_place_of_the_closed_form(
     assert found.estimate.parts.items() >= PARTS.items()
 
 
-def test_a_dry_run_shows_how_far_the_closed_form_misses(db: Session, settings: Settings) -> None:
+def test_dry_run_corrects_formula_estimate(db: Session, settings: Settings) -> None:
     safetensors_folders.write(settings.models / "starter", {"a": ("F32", [0.1] * 4)}, **DECODER)
     facts = recommendation.load_model_facts(db, "starter")
     count(db, settings, recipe())
@@ -111,7 +109,7 @@ def test_a_dry_run_shows_how_far_the_closed_form_misses(db: Session, settings: S
         ({"adapter": {"kind": "lora", "base_dtype": "nf4"}}, "quantising them needs their values"),
     ],
 )
-def test_what_no_dry_run_can_follow_is_said(
+def test_unsupported_recipe_is_rejected_with_reason(
     db: Session, settings: Settings, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidError, match=said):

@@ -85,7 +85,7 @@ def way(precision: str, base: str = "") -> tuple[AnyRecipe, str]:
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_every_way_to_train_is_worked_out_without_a_dry_run(on_gpu: bool) -> None:  # noqa: FBT001 -- a case
+def test_memory_estimate_exists_for_every_valid_precision(on_gpu: bool) -> None:  # noqa: FBT001 -- a case
     ways = [way(mode, base) for mode in PRECISIONS for base in BASES]
     unknown = [
         name
@@ -111,7 +111,7 @@ def test_every_way_to_train_is_worked_out_without_a_dry_run(on_gpu: bool) -> Non
         ),
     ],
 )
-def test_an_estimate_says_what_it_assumes(
+def test_estimate_lists_its_assumptions(
     precision: str,
     base: str,
     on_gpu: bool,  # noqa: FBT001 -- a case
@@ -122,34 +122,34 @@ def test_an_estimate_says_what_it_assumes(
     assert tuple(estimates.list_assumptions(recipe, FACTS, on_gpu=on_gpu)) == expected
 
 
-def test_two_runs_teach_nothing() -> None:
+def test_two_runs_are_too_few_for_correction() -> None:
     by = known(seen(RECIPE, 1.5), seen(RECIPE, 1.5))
 
     assert need(by).correction.factor == 1.0
 
 
-def test_three_runs_correct_by_their_median() -> None:
+def test_correction_uses_median_of_three_runs() -> None:
     by = known(*(seen(RECIPE, ratio) for ratio in (1.1, 1.2, 1.9)))
 
     assert need(by).correction.factor == pytest.approx(1.2)
     assert need(by).total == pytest.approx(1.2 * need(by).estimate.total)
 
 
-def test_runs_in_another_precision_correct_nothing() -> None:
+def test_runs_in_other_precision_do_not_affect_correction() -> None:
     other = make_recipe(precision="bf16", adapter={"kind": "full"})
     by = known(*(seen(other, 1.5) for _ in range(3)))
 
     assert need(by).correction.runs == 0
 
 
-def test_the_lengths_a_run_has_found_are_those_of_the_next() -> None:
+def test_example_lengths_of_earlier_run_are_reused() -> None:
     by = known(seen(RECIPE, 1.0))
 
     assert need(known()).estimate.length == 200
     assert need(by).estimate.length == 100
 
 
-def test_examples_that_were_cut_tell_nothing_of_a_longer_limit() -> None:
+def test_truncated_examples_do_not_cap_longer_max_length() -> None:
     longer = make_recipe(precision="fp32", adapter={"kind": "full"}, data={"max_length": 400})
     cut = replace(seen(RECIPE, 1.0), resolved=TOLD | {"longest_example": 200})
 
@@ -159,14 +159,14 @@ def test_examples_that_were_cut_tell_nothing_of_a_longer_limit() -> None:
 @pytest.mark.parametrize(
     ("share", "verdict"), [(0.5, "fits"), (0.86, "tight"), (1.01, "too large")]
 )
-def test_a_need_is_judged_against_the_room(share: float, verdict: str) -> None:
+def test_memory_verdict_depends_on_available_memory(share: float, verdict: str) -> None:
     found = need(known())
     room = round((found.total + found.overhead_bytes) / share)
 
     assert replace(found, room=room).verdict == verdict
 
 
-def test_a_run_is_held_to_what_was_estimated_when_it_was_submitted() -> None:
+def test_memory_error_compares_peak_with_submitted_estimate() -> None:
     run = Run(
         experiment_id=1,
         name="r",
@@ -180,7 +180,7 @@ def test_a_run_is_held_to_what_was_estimated_when_it_was_submitted() -> None:
     assert estimates.measure_error(run).memory == pytest.approx(-0.25)
 
 
-def test_a_peak_with_libraries_in_it_is_held_against_nothing() -> None:
+def test_memory_error_is_unknown_when_peak_includes_libraries() -> None:
     run = Run(
         experiment_id=1,
         name="r",
@@ -194,7 +194,7 @@ def test_a_peak_with_libraries_in_it_is_held_against_nothing() -> None:
     assert estimates.measure_error(run).memory is None
 
 
-def test_packed_rows_are_counted_by_the_examples_they_fill() -> None:
+def test_row_lengths_predict_packed_lengths_but_not_reverse() -> None:
     packed = make_recipe(data={"max_length": 200, "packing": True})
     apart = make_recipe(data={"max_length": 200})
     told = TOLD | {"train_examples": 3, "longest_example": 190}

@@ -13,7 +13,7 @@ def batch(recipe: AnyRecipe) -> int:
     return recipe.optimisation.per_device_train_batch_size
 
 
-def test_a_smaller_batch_learns_the_same() -> None:
+def test_smaller_batch_is_compensated_by_gradient_accumulation() -> None:
     way = fit_suggestions.smallest_change(make_recipe(), lambda changed: batch(changed) <= 3)
 
     assert way is not None
@@ -32,14 +32,16 @@ def test_a_smaller_batch_learns_the_same() -> None:
         (lambda one: one.precision == "bf16_pure", "Use bfloat16 throughout"),
     ],
 )
-def test_what_changes_least_comes_first(fits: fit_suggestions.FitsCheck, title: str) -> None:
+def test_smallest_sufficient_change_is_suggested_first(
+    fits: fit_suggestions.FitsCheck, title: str
+) -> None:
     way = fit_suggestions.smallest_change(make_recipe(precision="fp32", adapter=FULL), fits)
 
     assert way is not None
     assert way.title == title
 
 
-def test_where_one_change_is_not_enough_several_are_made() -> None:
+def test_several_changes_are_combined_when_needed() -> None:
     way = fit_suggestions.smallest_change(
         make_recipe(adapter=FULL),
         lambda one: batch(one) == 1 and one.optimisation.activation_checkpointing,
@@ -49,11 +51,11 @@ def test_where_one_change_is_not_enough_several_are_made() -> None:
     assert way.title == "Use batch size 1 with 8 accumulation steps, use activation checkpointing"
 
 
-def test_nothing_is_offered_where_nothing_helps() -> None:
+def test_nothing_is_suggested_when_no_change_fits() -> None:
     assert fit_suggestions.smallest_change(make_recipe(), lambda _changed: False) is None
 
 
-def test_the_largest_batch_is_a_power_of_two_that_fits() -> None:
+def test_largest_batch_is_power_of_two_that_fits() -> None:
     way = fit_suggestions.largest_batch(make_recipe(), lambda changed: batch(changed) <= 37, 4000)
 
     assert way is not None
@@ -61,18 +63,18 @@ def test_the_largest_batch_is_a_power_of_two_that_fits() -> None:
     assert way.change == {"optimisation": {"per_device_train_batch_size": 32}}
 
 
-def test_an_epoch_keeps_enough_updates() -> None:
+def test_largest_batch_keeps_enough_updates_per_epoch() -> None:
     way = fit_suggestions.largest_batch(make_recipe(), lambda _changed: True, 1000)
 
     assert way is not None
     assert way.title == "Increase batch size to 16 (still fits)"
 
 
-def test_of_few_rows_no_larger_batches_are_made() -> None:
+def test_larger_batch_is_not_suggested_for_few_rows() -> None:
     assert fit_suggestions.largest_batch(make_recipe(), lambda _changed: True, 20) is None
 
 
-def test_the_largest_batch_is_not_offered_to_those_who_have_it() -> None:
+def test_largest_batch_is_not_suggested_when_already_used() -> None:
     assert (
         fit_suggestions.largest_batch(make_recipe(), lambda changed: batch(changed) <= 8, 1000)
         is None

@@ -46,40 +46,40 @@ def held(precision: str, adapter: Mapping[str, object], memory_bytes: int = 64 *
     return found
 
 
-def test_weights_in_the_format_of_their_files_stay_in_them() -> None:
+def test_unconverted_weights_need_no_loading_memory() -> None:
     found = held("bf16", LORA)
 
     assert (found.loading, found.saving) == (0, 16 * 1_000_000 * 4)
 
 
-def test_weights_in_another_format_are_held_whole_while_they_are_read() -> None:
+def test_converted_weights_are_fully_loaded_in_host_memory() -> None:
     assert held("bf16", LORA | {"base_dtype": "float32"}).loading == 28_000_000_000
     assert held("fp32", FULL).loading == 28_000_000_000
 
 
-def test_what_has_learnt_is_copied_whole_to_be_saved() -> None:
+def test_full_fine_tune_copies_all_weights_when_saving() -> None:
     found = held("bf16_pure", FULL)
 
     assert (found.loading, found.saving) == (0, 14_000_000_000)
     assert found.total == 14_000_000_000 + found.examples
 
 
-def test_the_rows_are_the_hosts_to_hold() -> None:
+def test_host_memory_includes_training_examples() -> None:
     assert held("bf16", LORA).examples == 1000 * (4000 + 70 * 100)
 
 
 @pytest.mark.parametrize(("gibibytes", "verdict"), [(64, "fits"), (32, "tight"), (24, "too large")])
-def test_a_host_is_judged_by_its_own_memory(gibibytes: int, verdict: Verdict) -> None:
+def test_host_verdict_depends_on_host_memory(gibibytes: int, verdict: Verdict) -> None:
     assert held("fp32", FULL, gibibytes * GIB).verdict == verdict
 
 
-def test_a_host_that_is_the_device_is_not_judged_twice() -> None:
+def test_host_memory_is_not_estimated_when_training_on_cpu() -> None:
     alone = replace(MACHINE, gpus=())
 
     assert memory.estimate_host(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
 
 
-def test_a_model_whose_weights_are_not_here_tells_nothing_of_the_host() -> None:
+def test_host_memory_is_unknown_when_model_is_not_local() -> None:
     unknown = replace(SEVEN, parameters=0)
 
     assert memory.estimate_host(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
@@ -96,7 +96,9 @@ def test_a_model_whose_weights_are_not_here_tells_nothing_of_the_host() -> None:
         (1.1, 0.5, "too large"),
     ],
 )
-def test_the_worse_of_both_decides(device: float, host: float, verdict: Verdict) -> None:
+def test_overall_verdict_is_worse_of_device_and_host(
+    device: float, host: float, verdict: Verdict
+) -> None:
     found = needed()
     own = HostMemory(loading=10 * GIB, saving=GIB, examples=0, beside=CUDA_HOST_BYTES, room=1)
     both = replace(
@@ -122,7 +124,7 @@ def needed() -> MemoryEstimate:
         (11 * GIB, "10.7 GB, does not fit in 11.8 GB of host memory"),
     ],
 )
-def test_what_does_not_fit_is_told_first(room: int, says: str) -> None:
+def test_summary_shows_exceeded_memory_first(room: int, says: str) -> None:
     host = HostMemory(loading=10 * GIB, saving=GIB, examples=0, beside=CUDA_HOST_BYTES, room=room)
     found = replace(needed(), room=60_000_000_000, host=host)
 

@@ -43,11 +43,11 @@ def seen(step_seconds: float, tokens: int = 3200, beside: float | None = 10.0) -
         ({"num_train_epochs": 2.0, "gradient_accumulation_steps": 4}, 8),
     ],
 )
-def test_steps_are_counted_as_transformers_counts_them(knobs: dict[str, float], steps: int) -> None:
+def test_step_count_matches_transformers(knobs: dict[str, float], steps: int) -> None:
     assert run_duration.count_steps(make_recipe(optimisation=knobs), 100) == steps
 
 
-def test_without_a_run_of_its_kind_the_seconds_are_unknown() -> None:
+def test_duration_is_unknown_without_similar_runs() -> None:
     told = run_duration.estimate_time(
         make_recipe(optimisation={"max_steps": 10}), DATA, LENGTHS, []
     )
@@ -55,7 +55,7 @@ def test_without_a_run_of_its_kind_the_seconds_are_unknown() -> None:
     assert (told.steps, told.tokens, told.seconds) == (10, 3200, None)
 
 
-def test_seconds_grow_with_the_tokens_of_a_step() -> None:
+def test_estimated_seconds_scale_with_tokens_per_step() -> None:
     twice = make_recipe(optimisation={"max_steps": 10, "per_device_train_batch_size": 16})
 
     told = run_duration.estimate_time(twice, DATA, LENGTHS, [seen(2.0)])
@@ -63,7 +63,7 @@ def test_seconds_grow_with_the_tokens_of_a_step() -> None:
     assert told.seconds == pytest.approx(10 * 2.0 * 2 + 10)
 
 
-def test_what_was_seen_lies_within_the_interval() -> None:
+def test_estimated_interval_contains_observed_times() -> None:
     asked = make_recipe(optimisation={"max_steps": 10})
 
     told = run_duration.estimate_time(asked, DATA, LENGTHS, [seen(1.0), seen(2.0), seen(4.0)])
@@ -90,7 +90,9 @@ def looking(every: float, prompts: int) -> AnyRecipe:
         (1, 2, 1 + 11 * 10 * 0.1 + 6 * 20 * 0.5),
     ],
 )
-def test_validations_and_answers_are_counted(every: float, prompts: int, seconds: float) -> None:
+def test_overhead_includes_validations_and_samples(
+    every: float, prompts: int, seconds: float
+) -> None:
     spent = Overhead(row=0.1, token=0.5, rest=1)
 
     assert spent.estimate_seconds(looking(every, prompts), rows=10, steps=10) == pytest.approx(
@@ -98,7 +100,7 @@ def test_validations_and_answers_are_counted(every: float, prompts: int, seconds
     )
 
 
-def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
+def test_run_overhead_is_split_by_validations_and_samples(db: Session) -> None:
     run = make_running(db, evaluation={"eval_steps": 4}, samples={"prompts": 2, "between": 1})
     about = {"device_name": detect().device_name, "validation_rows": 5}
     # A step takes 1 s, a validation 2 s, and the answers after the first of them 6 s.
@@ -119,7 +121,7 @@ def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
     assert astuple(seen.overhead) == pytest.approx((2 / 5, 6 / (2 * 64), 51 - 4 * 2 - answers))
 
 
-def test_more_validations_make_a_run_longer() -> None:
+def test_more_validations_increase_estimated_time() -> None:
     spent = replace(seen(1.0), overhead=Overhead(row=0.1, token=0, rest=4.0))
 
     told = run_duration.estimate_time(looking(5, 0), DATA, LENGTHS, [spent])
@@ -129,7 +131,7 @@ def test_more_validations_make_a_run_longer() -> None:
     )
 
 
-def test_steps_of_packed_rows_go_by_the_examples_they_fill() -> None:
+def test_packed_step_count_uses_packed_examples() -> None:
     packed = make_recipe(data={"packing": True}, optimisation={"num_train_epochs": 1.0})
     shared = replace(LENGTHS, examples=20)
 

@@ -34,7 +34,7 @@ def said() -> list[Event]:
     ]
 
 
-def test_what_a_run_did_before_its_first_step_is_told_in_order(db: Session) -> None:
+def test_startup_phases_are_listed_in_order(db: Session) -> None:
     assert run_progress.startup_phases(begun(db), said()) == [
         ("Waiting in the queue", 1),
         ("Starting the process", 1),
@@ -45,14 +45,14 @@ def test_what_a_run_did_before_its_first_step_is_told_in_order(db: Session) -> N
     ]
 
 
-def test_nothing_is_told_before_the_first_step(db: Session) -> None:
+def test_startup_phases_are_empty_before_first_step(db: Session) -> None:
     run = begun(db)
     run.first_step_at = None
 
     assert run_progress.startup_phases(run, said()) == []
 
 
-def test_the_time_left_converges_with_validations_on_the_way(db: Session) -> None:
+def test_remaining_time_converges_with_periodic_validations(db: Session) -> None:
     """Forty steps of a second each, and after every tenth a validation of five."""
     run = make_running(db)
     run.total_steps, ends = 40, 40 + 4 * 5

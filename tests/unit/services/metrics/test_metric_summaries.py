@@ -37,7 +37,7 @@ def ema(values: list[float]) -> float:
     return mean / mass
 
 
-def test_numbers_are_summed_up_however_they_come(db: Session) -> None:
+def test_summary_is_independent_of_event_batching(db: Session) -> None:
     values = [math.sin(i) + 3 for i in range(1, 151)]
     run = make_running(db)
     tell(db, run, 1, *values[:7])
@@ -52,7 +52,7 @@ def test_numbers_are_summed_up_however_they_come(db: Session) -> None:
     assert one.mean100 == pytest.approx(math.fsum(values[-100:]) / 100)
 
 
-def test_a_small_curve_has_the_means_of_equal_parts(db: Session) -> None:
+def test_summary_curve_contains_means_of_equal_parts(db: Session) -> None:
     values = [float(i) for i in range(1, 201)]
     run = make_running(db)
     tell(db, run, 1, *values[:55])
@@ -65,7 +65,7 @@ def test_a_small_curve_has_the_means_of_equal_parts(db: Session) -> None:
     assert curve == pytest.approx([math.fsum(part) / len(part) for part in parts])
 
 
-def test_numbers_that_are_none_are_counted_and_named(db: Session) -> None:
+def test_non_finite_values_are_counted_and_named(db: Session) -> None:
     run = make_running(db)
     tell(db, run, 1, 2.0, math.inf, 1.0, math.nan)
 
@@ -74,7 +74,7 @@ def test_numbers_that_are_none_are_counted_and_named(db: Session) -> None:
     assert (one.least, one.greatest, one.mean10) == (1.0, 2.0, 1.5)
 
 
-def test_what_a_run_tells_in_the_end_is_summed_up(db: Session) -> None:
+def test_final_metrics_are_summarised(db: Session) -> None:
     run = make_running(db)
     tell(db, run, 1, 2.0)
     attempts.apply_events(db, run, [Finished(metrics={"peak_memory_bytes": 7.0, "loss": 2.0})], 2)
@@ -83,7 +83,7 @@ def test_what_a_run_tells_in_the_end_is_summed_up(db: Session) -> None:
     assert (peak.last, peak.least, peak.mean10, summary(db, run).count) == (7.0, 7.0, 7.0, 1)
 
 
-def test_a_run_that_goes_on_is_summed_up_from_its_checkpoint(db: Session) -> None:
+def test_resumed_run_summary_continues_from_checkpoint(db: Session) -> None:
     run = make_running(db)
     tell(db, run, 1, 9.0, 5.0, 1.0)
     run.attempt = 2
@@ -95,7 +95,7 @@ def test_a_run_that_goes_on_is_summed_up_from_its_checkpoint(db: Session) -> Non
     assert (one.count, one.least, one.last, one.curve) == (3, 4.0, 4.0, [9.0, 5.0, 4.0])
 
 
-def test_a_run_that_begins_anew_is_summed_up_anew(db: Session) -> None:
+def test_restarted_run_gets_new_summary(db: Session) -> None:
     run = make_running(db)
     tell(db, run, 1, 9.0, 5.0)
     run.attempt = 2
@@ -107,7 +107,7 @@ def test_a_run_that_begins_anew_is_summed_up_anew(db: Session) -> None:
     assert metric_summaries.load_by_run(db, [run.id or 0]) == {}
 
 
-def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
+def test_missing_summaries_are_backfilled(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_finished_run(db)
         run.metrics = run.metrics | {"train_seconds": 3.0}
@@ -120,14 +120,14 @@ def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
         assert summary(db, run, "train_seconds").last == 3.0
 
 
-def test_every_metric_is_known_by_name(db: Session) -> None:
+def test_list_keys_returns_every_metric_name(db: Session) -> None:
     attempts.apply_events(db, make_running(db), [metrics_event(1, loss=1.0, eval_loss=2.0)], 1)
     attempts.apply_events(db, make_running(db), [metrics_event(1, rating=1.0, loss=2.0)], 1)
 
     assert metric_summaries.list_keys(db) == ["eval_loss", "loss", "rating"]
 
 
-def test_a_deleted_run_leaves_no_summary(db: Session, tmp_path: Path) -> None:
+def test_deleting_run_deletes_its_summaries(db: Session, tmp_path: Path) -> None:
     run = make_finished_run(db)
     runs.delete(db, run.id or 0, tmp_path)
 

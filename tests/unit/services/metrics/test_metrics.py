@@ -20,14 +20,14 @@ def told(db: Session, run: Run, *losses: float) -> int:
     return run.id or 0
 
 
-def test_few_points_come_as_they_are(db: Session) -> None:
+def test_short_curve_is_not_downsampled(db: Session) -> None:
     run = told(db, make_running(db), 3.0, 2.0, 1.0)
     curves = metrics.load_curves(db, [run], ["loss"])
 
     assert (curves.x, curves.series[run, "loss"].mean) == ([1, 2, 3], [3.0, 2.0, 1.0])
 
 
-def test_a_spike_survives_in_buckets(db: Session) -> None:
+def test_downsampling_keeps_spikes(db: Session) -> None:
     losses = [1.0] * 500 + [9.0] + [1.0] * 499
     run = told(db, make_running(db), *losses)
     curves = metrics.load_curves(db, [run], ["loss"], buckets=10)
@@ -37,7 +37,7 @@ def test_a_spike_survives_in_buckets(db: Session) -> None:
     assert max(value or 0 for value in series.max) == 9.0
 
 
-def test_a_long_curve_is_the_same_along_its_steps_and_its_tokens(db: Session) -> None:
+def test_long_curve_matches_on_step_and_token_axes(db: Session) -> None:
     losses = [math.sin(step / 7) for step in range(1000)]
     losses[500] = math.nan
     run = told(db, make_running(db), *losses)
@@ -50,7 +50,7 @@ def test_a_long_curve_is_the_same_along_its_steps_and_its_tokens(db: Session) ->
     assert [x * 100 for x in one.non_finite] == pytest.approx(other.non_finite)
 
 
-def test_a_short_curve_beside_a_long_one_is_drawn_where_it_was_told(db: Session) -> None:
+def test_sparse_curve_keeps_its_position_beside_dense_curve(db: Session) -> None:
     run = make_running(db)
     number = told(db, run, *[1.0] * 1000)
     attempts.apply_events(db, run, [metrics_event(1000, eval_loss=2.0)], 2)
@@ -61,7 +61,7 @@ def test_a_short_curve_beside_a_long_one_is_drawn_where_it_was_told(db: Session)
     assert drawn[-1] == 2.0
 
 
-def test_runs_of_different_length_share_an_axis(db: Session) -> None:
+def test_runs_of_different_length_share_axis(db: Session) -> None:
     short = told(db, make_running(db), 3.0)
     long = told(db, make_running(db), 3.0, 2.0)
     curves = metrics.load_curves(db, [short, long], ["loss"])
@@ -70,7 +70,7 @@ def test_runs_of_different_length_share_an_axis(db: Session) -> None:
     assert curves.series[short, "loss"].mean == [3.0, None]
 
 
-def test_other_axes(db: Session) -> None:
+def test_curves_support_tokens_epoch_and_seconds_axes(db: Session) -> None:
     run = told(db, make_running(db), 3.0, 2.0)
 
     assert metrics.load_curves(db, [run], ["loss"], x="tokens").x == [100, 200]
@@ -78,20 +78,20 @@ def test_other_axes(db: Session) -> None:
     assert metrics.load_curves(db, [run], ["loss"], x="seconds").x == [0.5, 1.0]
 
 
-def test_nan_is_marked_and_never_drawn(db: Session) -> None:
+def test_nan_is_marked_but_not_drawn(db: Session) -> None:
     run = told(db, make_running(db), 3.0, math.nan, 1.0)
     series = metrics.load_curves(db, [run], ["loss"]).series[run, "loss"]
 
     assert (series.mean, series.non_finite) == ([3.0, None, 1.0], [2])
 
 
-def test_nothing_told_is_nothing_drawn(db: Session) -> None:
+def test_run_without_metrics_has_no_curves(db: Session) -> None:
     assert metrics.load_curves(db, [make_running(db).id or 0], ["loss"]) == metrics.Curves(
         [], {}, 0
     )
 
 
-def test_news_come_once_and_in_order(db: Session) -> None:
+def test_new_rows_are_loaded_once_and_in_order(db: Session) -> None:
     run = told(db, make_running(db), 3.0, math.inf)
     first, second = metrics.load_rows_after(db, run, 0)
 
@@ -100,7 +100,7 @@ def test_news_come_once_and_in_order(db: Session) -> None:
 
 
 @pytest.mark.parametrize("x", ["step", "relative_step", "epoch", "tokens", "seconds", "norm"])
-def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
+def test_zoomed_range_returns_individual_points(db: Session, x: str) -> None:
     run = make_running(db)
     rows = [metrics_event(step, loss=float(step), norm=float(step)) for step in range(1, 1001)]
     attempts.apply_events(db, run, rows, 1)
@@ -114,7 +114,7 @@ def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
     )
 
 
-def test_a_relative_step_counts_from_the_runs_own_first(db: Session) -> None:
+def test_relative_step_counts_from_first_step_of_run(db: Session) -> None:
     late = make_running(db)
     attempts.apply_events(db, late, [metrics_event(step, loss=1.0) for step in (50, 51)], 1)
     early = told(db, make_running(db), 3.0, 2.0)
@@ -123,7 +123,7 @@ def test_a_relative_step_counts_from_the_runs_own_first(db: Session) -> None:
     assert (curves.x, curves.offsets) == ([0, 1], {2: -1, 1: -50})
 
 
-def test_the_time_of_day_is_that_of_the_first_step(db: Session) -> None:
+def test_wall_time_axis_starts_at_first_step(db: Session) -> None:
     run = make_running(db)
     run.first_step_at = datetime(2026, 11, 1, tzinfo=UTC)
     number = told(db, run, 3.0)
@@ -133,7 +133,7 @@ def test_the_time_of_day_is_that_of_the_first_step(db: Session) -> None:
     ]
 
 
-def test_a_metric_is_drawn_along_another_where_both_were_told(db: Session) -> None:
+def test_metric_axis_uses_only_steps_with_both_metrics(db: Session) -> None:
     run = make_running(db)
     rows = [metrics_event(1, loss=3.0, norm=5.0), metrics_event(2, loss=2.0, norm=4.0)]
     attempts.apply_events(db, run, [*rows, metrics_event(3, loss=1.0)], 1)
@@ -142,7 +142,7 @@ def test_a_metric_is_drawn_along_another_where_both_were_told(db: Session) -> No
     assert (curves.x, curves.series[run.id or 0, "loss"].mean) == ([4.0, 5.0], [2.0, 3.0])
 
 
-def test_runs_that_learn_at_different_speeds_share_buckets_of_tokens(db: Session) -> None:
+def test_runs_with_different_token_rates_share_token_buckets(db: Session) -> None:
     slow, fast = make_running(db), make_running(db)
     for run, each in ((slow, 1), (fast, 4)):
         rows = [
@@ -158,7 +158,7 @@ def test_runs_that_learn_at_different_speeds_share_buckets_of_tokens(db: Session
     assert all(value is not None for value in means[2])
 
 
-def test_the_first_broken_step_is_told_on_every_axis(db: Session) -> None:
+def test_first_broken_step_is_given_on_token_axis(db: Session) -> None:
     run = told(db, make_running(db), 3.0, math.nan, math.nan)
 
     assert (
@@ -166,7 +166,7 @@ def test_the_first_broken_step_is_told_on_every_axis(db: Session) -> None:
     )
 
 
-def test_what_several_runs_tell_comes_by_run(db: Session) -> None:
+def test_rows_of_several_runs_are_grouped_by_run(db: Session) -> None:
     first, second = told(db, make_running(db), 3.0), told(db, make_running(db), 2.0)
     found = metrics.load_rows_by_run(db, [first, second], 0)
 

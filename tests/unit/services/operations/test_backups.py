@@ -72,14 +72,16 @@ def backup(filled: Settings, request: pytest.FixtureRequest) -> Path:
     return made(filled, request.param)
 
 
-def test_everything_comes_back(filled: Settings, backup: Path, tmp_path: Path) -> None:
+def test_restore_recovers_all_files_and_rows(
+    filled: Settings, backup: Path, tmp_path: Path
+) -> None:
     back = brought_back(backup, tmp_path / "back")
 
     assert content(back.home) == content(filled.home)
     assert rows(back) == rows(filled)
 
 
-def test_what_is_large_can_be_left_out(filled: Settings, tmp_path: Path) -> None:
+def test_models_and_checkpoints_can_be_left_out_of_backup(filled: Settings, tmp_path: Path) -> None:
     back = brought_back(made(filled, models=False, checkpoints=False), tmp_path / "back")
 
     assert sorted(content(back.home)) == [
@@ -89,7 +91,7 @@ def test_what_is_large_can_be_left_out(filled: Settings, tmp_path: Path) -> None
     ]
 
 
-def test_what_is_half_made_is_left_out(filled: Settings, tmp_path: Path) -> None:
+def test_incomplete_files_are_left_out_of_backup(filled: Settings, tmp_path: Path) -> None:
     for name in ("datasets/.new-1/x", "runs/1/artifacts.partial/x", "replaced-1/x", "backups/x"):
         (filled.home / name).parent.mkdir(parents=True)
         (filled.home / name).touch()
@@ -98,7 +100,7 @@ def test_what_is_half_made_is_left_out(filled: Settings, tmp_path: Path) -> None
     assert [name for name in content(back.home) if name.endswith("/x")] == []
 
 
-def test_a_backup_never_takes_the_place_of_another(filled: Settings) -> None:
+def test_backup_never_overwrites_existing_backup(filled: Settings) -> None:
     first = made(filled)
     before = first.read_bytes()
     with pytest.raises(ConflictError, match="already exists"):
@@ -107,12 +109,12 @@ def test_a_backup_never_takes_the_place_of_another(filled: Settings) -> None:
     assert first.read_bytes() == before
 
 
-def test_a_backup_inside_the_home_is_refused(filled: Settings) -> None:
+def test_backup_inside_home_is_rejected(filled: Settings) -> None:
     with pytest.raises(InvalidError, match="lost together with it"):
         backups.create(filled, filled.home / "b.zip", BackupOptions(), quiet)
 
 
-def test_a_flipped_bit_is_found_and_nothing_is_touched(filled: Settings, tmp_path: Path) -> None:
+def test_corrupted_backup_is_detected_before_restoring(filled: Settings, tmp_path: Path) -> None:
     backup = made(filled, "folder")
     victim = backup / "runs/1/artifacts/model.safetensors"
     flipped = bytearray(victim.read_bytes())
@@ -127,7 +129,7 @@ def test_a_flipped_bit_is_found_and_nothing_is_touched(filled: Settings, tmp_pat
     assert [path.name for path in (tmp_path / "back").iterdir()] == ["home.lock"]
 
 
-def test_a_file_cut_short_is_told(filled: Settings, tmp_path: Path) -> None:
+def test_truncated_backup_is_rejected(filled: Settings, tmp_path: Path) -> None:
     backup = made(filled)
     backup.write_bytes(backup.read_bytes()[:-100])
 
@@ -135,7 +137,7 @@ def test_a_file_cut_short_is_told(filled: Settings, tmp_path: Path) -> None:
         brought_back(backup, tmp_path / "back")
 
 
-def test_a_missing_file_is_told(filled: Settings, tmp_path: Path) -> None:
+def test_missing_backup_file_is_reported(filled: Settings, tmp_path: Path) -> None:
     backup = made(filled, "folder")
     (backup / "runs/1/events.jsonl").unlink()
 
@@ -144,7 +146,9 @@ def test_a_missing_file_is_told(filled: Settings, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "home.lock", ".restored/in/x"])
-def test_no_file_is_written_outside(filled: Settings, tmp_path: Path, name: str) -> None:
+def test_manifest_path_outside_home_is_rejected(
+    filled: Settings, tmp_path: Path, name: str
+) -> None:
     backup = made(filled, "folder")
     manifest = backup / "manifest.json"
     manifest.write_text(manifest.read_text().replace("runs/1/events.jsonl", name))
@@ -153,7 +157,7 @@ def test_no_file_is_written_outside(filled: Settings, tmp_path: Path, name: str)
         brought_back(backup, tmp_path / "back")
 
 
-def test_a_zip_of_something_else_is_no_backup(tmp_path: Path) -> None:
+def test_unrelated_zip_is_rejected_as_backup(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("readme", "hello")
 
@@ -161,7 +165,7 @@ def test_a_zip_of_something_else_is_no_backup(tmp_path: Path) -> None:
         brought_back(tmp_path / "x.zip", tmp_path / "back")
 
 
-def test_a_backup_of_a_newer_studio_is_refused(filled: Settings, tmp_path: Path) -> None:
+def test_backup_from_newer_version_is_rejected(filled: Settings, tmp_path: Path) -> None:
     backup = made(filled, "folder")
     manifest = backup / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"revision": "0', '"revision": "9'))
@@ -170,7 +174,7 @@ def test_a_backup_of_a_newer_studio_is_refused(filled: Settings, tmp_path: Path)
         brought_back(backup, tmp_path / "back")
 
 
-def test_a_home_with_something_in_it_is_kept(filled: Settings, tmp_path: Path) -> None:
+def test_restore_rejects_non_empty_home(filled: Settings, tmp_path: Path) -> None:
     backup = made(filled)
     other = shutil.copytree(filled.home, tmp_path / "other")
     before = content(other)
@@ -180,7 +184,7 @@ def test_a_home_with_something_in_it_is_kept(filled: Settings, tmp_path: Path) -
     assert content(other) == before
 
 
-def test_what_a_killed_restore_left_is_taken_away(engine: Engine, filled: Settings) -> None:
+def test_cleanup_removes_leftovers_of_killed_restore(engine: Engine, filled: Settings) -> None:
     (filled.home / ".restoring" / "new").mkdir(parents=True)
     before = rows(filled)
     home.cleanup(engine, filled)
@@ -189,7 +193,7 @@ def test_what_a_killed_restore_left_is_taken_away(engine: Engine, filled: Settin
     assert rows(filled) == before
 
 
-def test_force_sets_aside_what_was_there(filled: Settings, tmp_path: Path) -> None:
+def test_forced_restore_sets_previous_home_aside(filled: Settings, tmp_path: Path) -> None:
     backup = made(filled)
     other = shutil.copytree(filled.home, tmp_path / "other")
     (other / "runs/1/events.jsonl").write_text("older")
@@ -201,7 +205,7 @@ def test_force_sets_aside_what_was_there(filled: Settings, tmp_path: Path) -> No
     assert (other / "runs/1/events.jsonl").read_text() == "events.jsonl" * 1000
 
 
-def test_force_never_moves_what_is_no_studio(filled: Settings, tmp_path: Path) -> None:
+def test_forced_restore_never_replaces_unrelated_folder(filled: Settings, tmp_path: Path) -> None:
     backup, other = made(filled), tmp_path / "mine"
     other.mkdir()
     (other / "letter.txt").touch()
@@ -211,7 +215,7 @@ def test_force_never_moves_what_is_no_studio(filled: Settings, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_home_in_use_is_not_replaced(engine: Engine, filled: Settings) -> None:
+def test_restore_rejects_home_in_use(engine: Engine, filled: Settings) -> None:
     backup = made(filled)
     with pytest.raises(ConflictError, match="Another studio is already using"):
         brought_back(backup, filled.home, force=True)
@@ -220,7 +224,7 @@ def test_a_home_in_use_is_not_replaced(engine: Engine, filled: Settings) -> None
 
 
 @pytest.mark.parametrize("moved", ["nothing", "all that was there", "half of what is to come"])
-def test_a_restore_cut_off_is_carried_out_at_the_next_start(
+def test_interrupted_restore_is_completed_at_next_start(
     filled: Settings, tmp_path: Path, moved: str
 ) -> None:
     cut = brought_back(made(filled), tmp_path / "cut").home
@@ -244,9 +248,7 @@ def test_a_restore_cut_off_is_carried_out_at_the_next_start(
     assert not decided.exists()
 
 
-def test_a_restored_run_is_not_taken_for_the_one_that_goes_on(
-    db_run: tuple[Settings, int], tmp_path: Path
-) -> None:
+def test_running_run_is_paused_after_restore(db_run: tuple[Settings, int], tmp_path: Path) -> None:
     settings, number = db_run
     back = brought_back(made(settings), tmp_path / "back")
     engine = home.open_home(back)
@@ -265,7 +267,7 @@ def db_run(engine: Engine, settings: Settings) -> tuple[Settings, int]:
     return settings, run.id or 0
 
 
-def test_rows_deleted_meanwhile_make_no_backup(filled: Settings, engine: Engine) -> None:
+def test_backup_fails_when_dataset_is_deleted_during_it(filled: Settings, engine: Engine) -> None:
     def delete(_bytes: int) -> None:
         with unit_of_work(engine) as db:
             db.connection().execute(text("UPDATE run SET dataset_version_id = NULL"))
@@ -278,6 +280,6 @@ def test_rows_deleted_meanwhile_make_no_backup(filled: Settings, engine: Engine)
     assert list(filled.home.parent.glob(".new-*")) == []
 
 
-def test_no_studio_no_backup(tmp_path: Path) -> None:
+def test_backup_without_studio_home_fails(tmp_path: Path) -> None:
     with pytest.raises(StudioError, match="There is no studio in"):
         backups.create(Settings(home=tmp_path / "none"), tmp_path / "b.zip", BackupOptions(), quiet)

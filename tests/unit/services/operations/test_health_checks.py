@@ -12,7 +12,7 @@ from studio.settings import Settings
 MOUNTS = {"/": "ext4", "/mnt": "nfs4", "/mnt/disk": "xfs"}
 
 
-def test_an_sqlite_that_can_lose_a_database_is_told() -> None:
+def test_unsafe_sqlite_version_is_reported() -> None:
     assert health_checks.check_sqlite((3, 40, 1)).good is False
     assert health_checks.check_sqlite((3, 53, 4)).good is True
 
@@ -21,7 +21,7 @@ def test_an_sqlite_that_can_lose_a_database_is_told() -> None:
     ("place", "kind", "good"),
     [("/home/me", "ext4", True), ("/mnt/me", "nfs4", False), ("/mnt/disk/me", "xfs", True)],
 )
-def test_a_network_file_system_is_told(
+def test_network_file_system_is_reported(
     tmp_path: Path, place: str, kind: str, *, good: bool
 ) -> None:
     home = tmp_path / place.removeprefix("/")
@@ -32,21 +32,21 @@ def test_a_network_file_system_is_told(
     assert (found.good, f"({kind})" in found.text) == (good, True)
 
 
-def test_a_disk_nearly_full_is_told(tmp_path: Path) -> None:
+def test_nearly_full_disk_is_reported(tmp_path: Path) -> None:
     assert [health_checks.check_free_space(tmp_path, free).good for free in (10**9, 10**11)] == [
         False,
         True,
     ]
 
 
-def test_a_home_that_others_can_open_is_told(tmp_path: Path) -> None:
+def test_home_accessible_to_others_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert health_checks.check_permissions(tmp_path).text.endswith(f"chmod 700 {tmp_path}")
     tmp_path.chmod(0o700)
     assert health_checks.check_permissions(tmp_path).good is True
 
 
-def test_a_clock_that_was_set_back_is_told(tmp_path: Path) -> None:
+def test_clock_set_back_is_reported(tmp_path: Path) -> None:
     database, now = tmp_path / "studio.db", datetime(2026, 1, 1, tzinfo=UTC)
     database.touch()
     os.utime(database, times=(later := (now + timedelta(hours=3)).timestamp(), later))
@@ -57,7 +57,7 @@ def test_a_clock_that_was_set_back_is_told(tmp_path: Path) -> None:
     assert health_checks.check_clock(database, now + timedelta(hours=3)).good is True
 
 
-def test_a_good_home_is_found_good(settings: Settings) -> None:
+def test_healthy_home_passes_all_checks(settings: Settings) -> None:
     told = {
         one.text: one.good
         for one in health_checks.check_home(settings)

@@ -13,7 +13,7 @@ from studio.services.operations import home
 from studio.settings import Settings
 
 
-def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_home_that_is_file_is_rejected_with_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError) as refused:
         home.open_home(Settings(home=tmp_path / "file"))
@@ -33,7 +33,7 @@ def location(engine: Engine) -> str:
         return models.require(db, "starter")
 
 
-def test_a_model_inside_is_known_wherever_the_home_is(engine: Engine, settings: Settings) -> None:
+def test_model_inside_home_is_found_after_move(engine: Engine, settings: Settings) -> None:
     assert stored(engine) == "./models/starter"
     engine.dispose()
     moved = settings.home.replace(settings.home.with_name("moved"))
@@ -42,7 +42,7 @@ def test_a_model_inside_is_known_wherever_the_home_is(engine: Engine, settings: 
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["in its place", "moved since"])
-def test_a_home_of_a_version_that_wrote_whole_paths_is_mended(
+def test_absolute_model_path_is_migrated_to_relative(
     engine: Engine, settings: Settings, *, is_moved: bool
 ) -> None:
     with engine.begin() as connection:
@@ -61,7 +61,7 @@ def test_a_home_of_a_version_that_wrote_whole_paths_is_mended(
     engine.dispose()
 
 
-def test_a_model_elsewhere_stays_where_it_is(engine: Engine, tmp_path: Path) -> None:
+def test_model_outside_home_keeps_absolute_path(engine: Engine, tmp_path: Path) -> None:
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE model SET location = :whole"), {"whole": str(tmp_path / "models" / "x")}
@@ -69,7 +69,7 @@ def test_a_model_elsewhere_stays_where_it_is(engine: Engine, tmp_path: Path) -> 
     assert location(engine) == str(tmp_path / "models" / "x")
 
 
-def test_a_damaged_database_is_told(settings: Settings) -> None:
+def test_damaged_database_is_reported(settings: Settings) -> None:
     shutil.copyfile(__file__, settings.database)
     with pytest.raises(UnavailableError) as refused:
         home.open_home(settings)

@@ -29,7 +29,7 @@ def older(engine: Engine, settings: Settings) -> Path:
     return place
 
 
-def test_files_are_moved_when_a_home_is_opened(
+def test_opening_home_migrates_dataset_files(
     engine: Engine, settings: Settings, older: Path
 ) -> None:
     engine.dispose()
@@ -52,7 +52,9 @@ def hash_of(parts: tuple[tuple[str, Path], ...]) -> str:
     return digest.hexdigest()
 
 
-def test_a_move_that_was_cut_off_goes_on(engine: Engine, settings: Settings, older: Path) -> None:
+def test_interrupted_migration_is_continued(
+    engine: Engine, settings: Settings, older: Path
+) -> None:
     (older / "1").mkdir()
     (older / "train.jsonl").replace(older / "1" / "train.jsonl")
 
@@ -66,7 +68,7 @@ def test_a_move_that_was_cut_off_goes_on(engine: Engine, settings: Settings, old
 
 
 @pytest.mark.usefixtures("older")
-def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: Settings) -> None:
+def test_completed_but_unrecorded_migration_is_recorded(engine: Engine, settings: Settings) -> None:
     home.migrate_layout(engine, settings.datasets)
     with unit_of_work(engine) as db:
         version = versions.get(db, 1, 1)
@@ -78,7 +80,7 @@ def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: S
         assert versions.get(db, 1, 1).sha256 == known
 
 
-def test_rows_to_measure_on_outlive_another_reading(
+def test_migration_keeps_original_validation_file(
     engine: Engine, settings: Settings, older: Path
 ) -> None:
     home.migrate_layout(engine, settings.datasets)
@@ -89,7 +91,7 @@ def test_rows_to_measure_on_outlive_another_reading(
     assert found.path == older / "validation-original.jsonl"
 
 
-def test_what_a_data_set_was_becomes_its_first_version(tmp_path: Path) -> None:
+def test_legacy_dataset_becomes_first_version(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "studio.db")
     migrate.upgrade(engine, "0006")
     with engine.begin() as connection:

@@ -27,11 +27,11 @@ ODD = replace(EVEN, float8_unfit_layers=("a.weight", "b.weight", "c.weight", "d.
 
 
 @pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)
-def test_a_model_of_even_sides_is_not_refused(machine: Hardware) -> None:
+def test_fp8_accepts_layer_dimensions_divisible_by_16(machine: Hardware) -> None:
     assert check(make_recipe(precision="fp8", **FULL), EVEN, machine) == []
 
 
-def test_layers_of_odd_sides_are_refused_by_name_with_a_repair() -> None:
+def test_fp8_rejects_layers_not_divisible_by_16_by_name() -> None:
     assert check(make_recipe(precision="fp8", **FULL), ODD, H100) == [
         Refusal(
             message=(
@@ -45,11 +45,11 @@ def test_layers_of_odd_sides_are_refused_by_name_with_a_repair() -> None:
     ]
 
 
-def test_odd_sides_matter_to_no_other_precision() -> None:
+def test_bf16_accepts_layers_not_divisible_by_16() -> None:
     assert check(make_recipe(precision="bf16", **FULL), ODD, H100) == []
 
 
-def test_without_the_package_it_is_refused_with_a_repair() -> None:
+def test_fp8_without_torchao_is_rejected_with_repair() -> None:
     bare = replace(H100, packages=frozenset())
     (found,) = check(make_recipe(precision="fp8", **FULL), EVEN, bare)
 
@@ -63,7 +63,7 @@ def test_without_the_package_it_is_refused_with_a_repair() -> None:
     )
 
 
-def test_beside_an_adapter_it_is_refused_with_a_repair() -> None:
+def test_fp8_with_adapter_is_rejected_with_repair() -> None:
     (found,) = check(make_recipe(precision="fp8"), EVEN, H100)
 
     assert (found.message, found.repair) == (
@@ -73,7 +73,7 @@ def test_beside_an_adapter_it_is_refused_with_a_repair() -> None:
 
 
 @pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)
-def test_it_is_never_what_we_would_choose(machine: Hardware) -> None:
+def test_fp8_is_never_recommended(machine: Hardware) -> None:
     chosen = recommendation.recommend(make_recipe(precision="fp8", **FULL), EVEN, machine).mode
 
     assert chosen.name == "bf16"

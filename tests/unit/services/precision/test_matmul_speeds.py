@@ -31,7 +31,7 @@ def measured(db: Session, machine: Hardware, **seconds: float) -> Hardware:
     return workers.with_measured_speeds(db, machine)
 
 
-def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
+def test_machine_is_measured_once(db: Session, settings: Settings) -> None:
     workers.enqueue_speed_measurement(db, MACHINE)
     workers.enqueue_speed_measurement(db, MACHINE)
     measured(db, MACHINE)
@@ -42,7 +42,7 @@ def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("status", [TaskStatus.FAILED, TaskStatus.CANCELLED])
-def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: TaskStatus) -> None:
+def test_failed_measurement_is_repeated(db: Session, status: TaskStatus) -> None:
     workers.enqueue_speed_measurement(db, MACHINE)
     tasks.close_work(probes(db)[0], status)
     workers.enqueue_speed_measurement(db, MACHINE)
@@ -52,7 +52,7 @@ def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: T
 
 
 @pytest.mark.parametrize("change", [{"processor": "Q"}, {"cores": 4}, {"torch": "2.14"}])
-def test_another_machine_is_measured_by_itself(db: Session, change: dict[str, object]) -> None:
+def test_each_machine_is_measured_separately(db: Session, change: dict[str, object]) -> None:
     other = replace(MACHINE, **change)  # type: ignore[arg-type] # one field each
     measured(db, MACHINE)
     workers.enqueue_speed_measurement(db, other)
@@ -61,13 +61,13 @@ def test_another_machine_is_measured_by_itself(db: Session, change: dict[str, ob
     assert workers.with_measured_speeds(db, other).product_times == {}
 
 
-def test_nothing_is_measured_where_nothing_can_train(db: Session) -> None:
+def test_machine_without_torch_is_not_measured(db: Session) -> None:
     workers.enqueue_speed_measurement(db, replace(MACHINE, torch=""))
 
     assert probes(db) == []
 
 
-def test_cautions_tell_what_was_measured(db: Session) -> None:
+def test_warnings_include_measured_speeds(db: Session) -> None:
     slow = measured(db, MACHINE, bfloat16=0.0834)
 
     assert PRECISIONS["bf16"].warning(slow) == (
@@ -77,14 +77,14 @@ def test_cautions_tell_what_was_measured(db: Session) -> None:
     assert PRECISIONS["fp32"].warning(slow) == ""
 
 
-def test_a_format_that_is_fast_needs_no_caution(db: Session) -> None:
+def test_fast_formats_give_no_warning(db: Session) -> None:
     fast = measured(db, MACHINE, bfloat16=0.004, float16=0.0102)
 
     assert [PRECISIONS[name].warning(fast) for name in ("bf16", "fp16")] == ["", ""]
 
 
 @pytest.mark.parametrize(("is_told", "seconds"), [(False, 0.005), (True, 0.02)])
-def test_what_was_measured_counts_more_than_what_the_processor_says(
+def test_measured_speed_overrides_reported_bf16_support(
     db: Session,
     is_told: bool,  # noqa: FBT001 -- a case of the parametrised test
     seconds: float,
@@ -96,7 +96,7 @@ def test_what_was_measured_counts_more_than_what_the_processor_says(
     )
 
 
-def test_pages_are_told_what_was_measured_here(db: Session) -> None:
+def test_training_hardware_includes_measured_speeds(db: Session) -> None:
     measured(db, detect())
 
     assert workers.training_hardware(db).product_times == pytest.approx(

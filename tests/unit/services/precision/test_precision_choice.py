@@ -27,7 +27,7 @@ def experiment_of(db: Session, run: Run) -> Experiment:
 
 
 @pytest.mark.parametrize(("machine", "mode"), RECOMMENDED)
-def test_the_machine_of_the_worker_decides(db: Session, machine: str, mode: str) -> None:
+def test_precision_follows_worker_machine(db: Session, machine: str, mode: str) -> None:
     connect_worker(db, machine)
     run = submitted(db)
 
@@ -36,34 +36,34 @@ def test_the_machine_of_the_worker_decides(db: Session, machine: str, mode: str)
     assert recommendation.NO_WORKER_NOTE not in run.precision_reason
 
 
-def test_without_a_worker_the_reason_says_that_it_is_a_guess(db: Session) -> None:
+def test_precision_reason_notes_missing_worker(db: Session) -> None:
     assert submitted(db).precision_reason.endswith(recommendation.NO_WORKER_NOTE)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("chosen", ["fp32", "fp32_bf16_matmul"])
-def test_an_explicit_choice_is_kept(db: Session, machine: str, chosen: str) -> None:
+def test_explicit_precision_is_kept(db: Session, machine: str, chosen: str) -> None:
     connect_worker(db, machine)
     run = submitted(db, precision=chosen)
 
     assert (run.recipe.precision, run.precision_reason) == (chosen, "")
 
 
-def test_an_override_is_an_explicit_choice(db: Session) -> None:
+def test_precision_override_counts_as_explicit_choice(db: Session) -> None:
     connect_worker(db, "plain")
     run = submitted(db, {"precision": "bf16"})
 
     assert (run.recipe.precision, run.precision_reason) == ("bf16", "")
 
 
-def test_an_override_may_leave_the_choice_to_the_studio(db: Session) -> None:
+def test_override_may_set_precision_to_auto(db: Session) -> None:
     connect_worker(db, "plain")
     run = submitted(db, {"precision": "auto"}, precision="bf16")
 
     assert (run.recipe.precision, bool(run.precision_reason)) == ("fp32", True)
 
 
-def test_another_run_of_an_experiment_follows_the_machine(db: Session) -> None:
+def test_new_run_of_experiment_adapts_precision_to_machine(db: Session) -> None:
     """Its precision was never chosen by anybody, so a new machine brings a new one."""
     connect_worker(db, "plain")
     first = submitted(db)
@@ -73,7 +73,7 @@ def test_another_run_of_an_experiment_follows_the_machine(db: Session) -> None:
     assert (first.recipe.precision, second.recipe.precision) == ("fp32", "fp16")
 
 
-def test_a_run_tried_again_keeps_its_precision(db: Session) -> None:
+def test_resubmitted_run_keeps_precision(db: Session) -> None:
     connect_worker(db, "plain")
     first = submitted(db)
     connect_worker(db, "t4")
@@ -84,7 +84,7 @@ def test_a_run_tried_again_keeps_its_precision(db: Session) -> None:
     assert (other.recipe.precision, other.precision_reason) == ("fp16", "")
 
 
-def test_all_runs_of_a_sweep_have_one_precision(db: Session) -> None:
+def test_all_runs_of_sweep_share_one_precision(db: Session) -> None:
     connect_worker(db, "plain")
     experiment = experiment_of(db, submitted(db))
     plan = SweepPlan(
@@ -99,7 +99,7 @@ def test_all_runs_of_a_sweep_have_one_precision(db: Session) -> None:
     assert {run.precision_reason for run in made} == {experiment.precision_reason}
 
 
-def test_the_machine_that_trains_has_the_last_word(db: Session) -> None:
+def test_training_machine_can_change_precision(db: Session) -> None:
     connect_worker(db, "plain")
     run = submitted(db)
     runs.recheck_precision(db, run, MACHINES["t4"])
@@ -113,7 +113,7 @@ def test_the_machine_that_trains_has_the_last_word(db: Session) -> None:
 @pytest.mark.parametrize(
     ("precision", "attempt"), [("bf16", 1), ("auto", 2)], ids=["chosen by a user", "has begun"]
 )
-def test_a_choice_of_a_user_and_a_run_that_has_begun_stay(
+def test_recheck_keeps_chosen_precision_and_started_runs(
     db: Session, precision: str, attempt: int
 ) -> None:
     connect_worker(db, "amx")
@@ -124,7 +124,7 @@ def test_a_choice_of_a_user_and_a_run_that_has_begun_stay(
     assert run.recipe.precision == "bf16"
 
 
-def test_no_stored_recipe_leaves_its_precision_open(db: Session) -> None:
+def test_stored_recipes_never_contain_auto_precision(db: Session) -> None:
     run = submitted(db)
     db.expire_all()
 

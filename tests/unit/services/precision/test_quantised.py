@@ -41,7 +41,7 @@ def only(recipe: AnyRecipe, facts: ModelFacts = MODEL, hardware: Hardware = HERE
 
 
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
-def test_a_sound_model_is_not_refused(kind: str) -> None:
+def test_supported_model_is_accepted(kind: str) -> None:
     assert check(beside(kind), MODEL, HERE) == []
 
 
@@ -54,7 +54,7 @@ def test_a_sound_model_is_not_refused(kind: str) -> None:
         ("native", "bf16", 2 * 1_500_000),
     ],
 )
-def test_a_plan_counts_the_bytes_of_a_quantised_model(
+def test_plan_counts_bytes_of_quantised_model(
     kind: str, precision: PrecisionName, expected: int
 ) -> None:
     sizes = plan_dtypes(beside(kind, precision), MODEL).sizes
@@ -72,7 +72,7 @@ def test_a_plan_counts_the_bytes_of_a_quantised_model(
         ("native", "bf16", ("bfloat16", None, "bfloat16")),
     ],
 )
-def test_a_plan_says_what_is_quantised_and_what_it_computes_in(
+def test_plan_gives_quantised_and_compute_dtypes(
     kind: str, precision: PrecisionName, expected: tuple[str, str | None, str]
 ) -> None:
     told = plan_dtypes(beside(kind, precision), MODEL)
@@ -81,7 +81,7 @@ def test_a_plan_says_what_is_quantised_and_what_it_computes_in(
     assert told.trained == "float32"
 
 
-def test_a_missing_package_is_refused_and_mended() -> None:
+def test_missing_bitsandbytes_is_rejected_with_repair() -> None:
     found = only(beside("nf4"), hardware=BARE)
 
     assert (found.message, found.repair) == (
@@ -94,7 +94,7 @@ def test_a_missing_package_is_refused_and_mended() -> None:
     )
 
 
-def test_a_model_of_experts_is_refused_and_mended() -> None:
+def test_expert_model_is_rejected_with_repair() -> None:
     found = only(beside("nf4"), replace(MODEL, expert_parameters=1_200_000))
 
     assert (found.message, found.repair) == (
@@ -106,7 +106,7 @@ def test_a_model_of_experts_is_refused_and_mended() -> None:
     )
 
 
-def test_weights_beyond_float16_are_refused_in_8_bits_and_taken_in_4() -> None:
+def test_int8_rejects_weights_beyond_float16_but_nf4_accepts() -> None:
     spread = WeightStats(sampled=1000, largest=70000.0, over_float16=12)
     wide = replace(MODEL, stats=spread)
 
@@ -118,7 +118,7 @@ def test_weights_beyond_float16_are_refused_in_8_bits_and_taken_in_4() -> None:
 
 
 @pytest.mark.parametrize("kind", ["native", "nf4"])
-def test_a_model_that_is_quantised_already_is_refused(kind: str) -> None:
+def test_already_quantised_model_is_rejected(kind: str) -> None:
     found = only(beside(kind), replace(MODEL, quantised="gptq"))
 
     assert (found.param, found.repair) == ("base_model", {})
@@ -126,7 +126,7 @@ def test_a_model_that_is_quantised_already_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(family_limits.NO_ADAPTER_LAYERS))
-def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
+def test_family_that_bypasses_layers_is_not_quantised(family: str) -> None:
     found = only(beside("nf4"), replace(MODEL, family=family))
 
     assert found.message.startswith(
@@ -142,7 +142,7 @@ def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
         ("int8", "8-bit (LLM.int8) changes weights by 0.9 %"),
     ],
 )
-def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) -> None:
+def test_rounding_warning_gives_measured_error(kind: str, measured: str) -> None:
     assert list(recommendation.list_warnings(beside(kind), MODEL)) == [
         (
             f"{measured} of their size (root mean square over a sample of this model's weights): "
@@ -151,7 +151,7 @@ def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) 
     ]
 
 
-def test_nothing_is_told_of_rounding_that_was_not_measured() -> None:
+def test_unmeasured_rounding_gives_no_warning() -> None:
     assert (
         list(recommendation.list_warnings(beside("nf4"), replace(MODEL, quantisation_errors={})))
         == []

@@ -87,7 +87,7 @@ def warnings(recipe: AnyRecipe, facts: ModelFacts) -> tuple[str, ...]:
     return recommendation.recommend(recipe, facts, H100).warnings
 
 
-def test_weights_beyond_float16_are_refused_there() -> None:
+def test_fp16_rejects_weights_beyond_float16() -> None:
     found = only_refusal(make_recipe(precision="fp16", **FULL), overflowing())
 
     assert (found.message, found.repair) == (
@@ -99,7 +99,7 @@ def test_weights_beyond_float16_are_refused_there() -> None:
     )
 
 
-def test_weights_beyond_float16_are_refused_in_a_frozen_model_too() -> None:
+def test_frozen_float16_rejects_weights_beyond_float16() -> None:
     recipe = make_recipe(precision="bf16", adapter=HALF)
     found = only_refusal(recipe, overflowing())
 
@@ -109,14 +109,14 @@ def test_weights_beyond_float16_are_refused_in_a_frozen_model_too() -> None:
     )
 
 
-def test_weights_beyond_float16_train_in_bfloat16() -> None:
+def test_bf16_accepts_weights_beyond_float16() -> None:
     assert check(make_recipe(precision="bf16"), overflowing(), H100) == []
 
 
 @pytest.mark.parametrize(
     "family", [name for name, known in family_limits.FLOAT16_OVERFLOWS.items() if known.is_certain]
 )
-def test_a_family_that_overflows_float16_is_refused_with_its_source(family: str) -> None:
+def test_overflowing_float16_family_is_rejected_with_source(family: str) -> None:
     known = family_limits.FLOAT16_OVERFLOWS[family]
     found = only_refusal(make_recipe(precision="fp16"), model(family=family))
 
@@ -125,7 +125,7 @@ def test_a_family_that_overflows_float16_is_refused_with_its_source(family: str)
     )
 
 
-def test_a_family_in_doubt_is_warned_of_and_not_refused() -> None:
+def test_risky_float16_family_gives_warning_but_is_accepted() -> None:
     recipe = make_recipe(precision="fp16")
     facts = model("float16", family="opt")
 
@@ -140,7 +140,7 @@ def test_a_family_in_doubt_is_warned_of_and_not_refused() -> None:
     )
 
 
-def test_hardware_that_only_emulates_is_refused() -> None:
+def test_emulated_bf16_is_rejected_with_repair() -> None:
     found = only_refusal(make_recipe(precision="bf16"), model("float16"), T4)
 
     assert (found.message, found.repair) == (
@@ -152,14 +152,14 @@ def test_hardware_that_only_emulates_is_refused() -> None:
     )
 
 
-def test_the_repair_obeys_every_rule_at_once() -> None:
+def test_repair_satisfies_all_rules_at_once() -> None:
     """On a T4 bfloat16 is missing and Gemma 3 overflows float16: float32 remains."""
     found = only_refusal(make_recipe(precision="bf16"), model(family="gemma3"), T4)
 
     assert found.repair == {"precision": "fp32"}
 
 
-def test_layers_in_float64_are_named_and_refused_in_sixteen_bits() -> None:
+def test_float64_layers_are_named_and_rejected_in_16_bit() -> None:
     found = only_refusal(make_recipe(precision="bf16"), mixed("a", "b", "c", "d", "e"))
 
     assert (found.message, found.hint) == (
@@ -171,7 +171,7 @@ def test_layers_in_float64_are_named_and_refused_in_sixteen_bits() -> None:
     )
 
 
-def test_layers_in_float64_are_rounded_to_float32_with_a_word() -> None:
+def test_float64_layers_rounded_to_float32_give_warning() -> None:
     recipe = make_recipe(precision="fp32")
 
     assert check(recipe, mixed("a"), H100) == []
@@ -184,14 +184,14 @@ def test_layers_in_float64_are_rounded_to_float32_with_a_word() -> None:
     )
 
 
-def test_a_frozen_model_in_float16_computes_in_bfloat16() -> None:
+def test_frozen_float16_model_may_compute_in_bfloat16() -> None:
     """The adapter beside it is float32, so nothing that learns is narrow."""
     recipe = make_recipe(precision="bf16", adapter=HALF)
 
     assert check(recipe, model("float16"), H100) == []
 
 
-def test_no_row_offers_what_never_trained() -> None:
+def test_precision_table_excludes_untrainable_combinations() -> None:
     """float16 weights ended in NaN or in an error, and 16-bit weights bear no loss scaler."""
     halves = [one.name for one in PRECISIONS.values() if one.weights == "float16"]
     scaled = [one.weights for one in PRECISIONS.values() if one.scaler]
@@ -203,9 +203,7 @@ def test_no_row_offers_what_never_trained() -> None:
     ("precision", "base", "clash"),
     [("bf16", "float16", "bfloat16 with float16"), ("fp16", "bfloat16", "float16 with bfloat16")],
 )
-def test_two_halves_are_refused_where_the_family_cannot_mix_them(
-    precision: str, base: str, clash: str
-) -> None:
+def test_rwkv_rejects_mixing_16_bit_dtypes(precision: str, base: str, clash: str) -> None:
     recipe = make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": base})
     found = only_refusal(recipe, model("float32", family="rwkv"))
 
@@ -219,7 +217,7 @@ def test_two_halves_are_refused_where_the_family_cannot_mix_them(
 @pytest.mark.parametrize("adapter", ["lora", "full"])
 @pytest.mark.parametrize("hardware", [PROCESSOR, OLD_PROCESSOR, H100, T4, P100])
 @pytest.mark.parametrize("facts", [model(), overflowing(), mixed("a"), model(family="t5")])
-def test_every_repair_mends(
+def test_every_repair_resolves_its_conflict(
     precision: str, adapter: str, hardware: Hardware, facts: ModelFacts
 ) -> None:
     recipe = make_recipe(precision=precision, adapter={"kind": adapter})
@@ -253,7 +251,7 @@ def test_every_repair_mends(
         (H100, ModelFacts(), {}, "bf16"),
     ],
 )
-def test_advice_follows_hardware_model_and_method(
+def test_recommendation_depends_on_hardware_model_and_method(
     hardware: Hardware, facts: ModelFacts, changes: dict[str, Any], name: str
 ) -> None:
     assert recommendation.recommend(make_recipe(**changes), facts, hardware).mode.name == name
@@ -305,7 +303,7 @@ ADVISED = [
     [(one, *row) for machines, *row in ADVISED for one in machines],
     ids=lambda value: getattr(value, "title", value),
 )
-def test_advice_for_each_machine_and_saved_format(
+def test_recommendation_is_correct_for_machine_and_saved_format(
     hardware: Hardware, saved: str, full: str, lora: str, reason: str
 ) -> None:
     advised = {
@@ -320,7 +318,7 @@ def test_advice_for_each_machine_and_saved_format(
         assert one.sentence.count(". ") == 0
 
 
-def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
+def test_recommendation_reason_differs_for_full_and_lora() -> None:
     whole, adapter = (
         recommendation.recommend(make_recipe(adapter={"kind": kind}), model(), T4).sentence
         for kind in ("full", "lora")
@@ -330,7 +328,7 @@ def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
     assert "float32 would double the memory of the frozen model" in adapter
 
 
-def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
+def test_float16_is_never_recommended_for_overflowing_family() -> None:
     found = {
         recommendation.recommend(
             make_recipe(adapter={"kind": kind}), model("float16", family=name), one
@@ -343,7 +341,7 @@ def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
     assert found == {"bf16", "fp32"}
 
 
-def test_advice_names_its_evidence() -> None:
+def test_recommendation_cites_its_evidence() -> None:
     said = recommendation.recommend(make_recipe(), model(family="gemma3"), T4).sentence
 
     assert said == (
@@ -353,7 +351,7 @@ def test_advice_names_its_evidence() -> None:
     )
 
 
-def test_a_stall_is_told_with_its_share() -> None:
+def test_stalled_weights_warning_gives_share() -> None:
     recipe = make_recipe(precision="bf16_pure", optimisation={"learning_rate": 2e-5}, **FULL)
     facts = model(powers={-7: 0.846, -8: 0.1, -20: 0.054})
 
@@ -366,7 +364,7 @@ def test_a_stall_is_told_with_its_share() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16_dual", "bf16_stochastic", "bf16_kahan"])
-def test_modes_that_repair_the_rounding_are_not_warned_of(precision: str) -> None:
+def test_precisions_compensating_rounding_give_no_stall_warning(precision: str) -> None:
     recipe = make_recipe(precision=precision, optimisation={"learning_rate": 1e-6}, **FULL)
 
     assert warnings(recipe, model()) == ()
@@ -403,11 +401,11 @@ def test_modes_that_repair_the_rounding_are_not_warned_of(precision: str) -> Non
         ),
     ],
 )
-def test_what_is_odd_about_a_model_is_told(facts: ModelFacts, said: str) -> None:
+def test_unusual_model_facts_give_warning(facts: ModelFacts, said: str) -> None:
     assert warnings(make_recipe(**FULL), facts) == (said,)
 
 
-def test_what_float16_cannot_hold_is_told_of_a_frozen_model() -> None:
+def test_weights_too_small_for_frozen_float16_give_warning() -> None:
     facts = model("float32", powers={-6: 0.9, -25: 0.1})
 
     assert warnings(make_recipe(precision="bf16", adapter=HALF), facts) == (
@@ -415,7 +413,7 @@ def test_what_float16_cannot_hold_is_told_of_a_frozen_model() -> None:
     )
 
 
-def test_a_recurrence_is_warned_of_in_sixteen_bits() -> None:
+def test_recurrent_family_gives_warning_in_16_bit_precision() -> None:
     recipe = make_recipe(precision="bf16_kahan", **FULL)
 
     assert warnings(recipe, model(family="mamba")) == (
@@ -424,7 +422,7 @@ def test_a_recurrence_is_warned_of_in_sixteen_bits() -> None:
 
 
 @pytest.mark.parametrize("mode", PRECISIONS.values(), ids=PRECISIONS)
-def test_a_plan_adds_up_to_the_row(mode: Precision) -> None:
+def test_plan_total_matches_bytes_per_parameter(mode: Precision) -> None:
     """Of a full fine-tune with AdamW, the parts are what the table says of a parameter."""
     planned = plan_dtypes(make_recipe(precision=mode.name, **FULL), model())
 
@@ -432,7 +430,7 @@ def test_a_plan_adds_up_to_the_row(mode: Precision) -> None:
     assert planned.sizes.total == mode.bytes_per_parameter * 1000
 
 
-def test_a_plan_of_an_adapter_keeps_the_model_as_it_is() -> None:
+def test_adapter_plan_keeps_base_model_dtype() -> None:
     planned = plan_dtypes(make_recipe(adapter={"kind": "lora", "r": 2}), model("float16"))
 
     assert (planned.weights, planned.trained, planned.compute, planned.trained_parameters) == (
@@ -445,19 +443,19 @@ def test_a_plan_of_an_adapter_keeps_the_model_as_it_is() -> None:
     assert planned.sizes.total == 1000 * 2 + 100 * (4 + 4 + 8 + 2)
 
 
-def test_a_plan_counts_the_batches_added_up() -> None:
+def test_effective_batch_includes_gradient_accumulation() -> None:
     batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8}
 
     assert plan_dtypes(make_recipe(optimisation=batches), model()).effective_batch == 32
 
 
-def test_a_plan_of_an_unseen_model_leaves_its_sizes_open() -> None:
+def test_plan_of_unavailable_model_has_no_sizes() -> None:
     planned = plan_dtypes(make_recipe(), ModelFacts())
 
     assert (planned.parameters, planned.sizes) == (None, None)
 
 
-def test_facts_are_read_again_when_a_file_changes(tmp_path: Path) -> None:
+def test_model_facts_are_reread_when_file_changes(tmp_path: Path) -> None:
     before = recommendation.read_model_facts(
         safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
     )
@@ -468,28 +466,28 @@ def test_facts_are_read_again_when_a_file_changes(tmp_path: Path) -> None:
     assert (before.parameters, after.parameters) == (1, 2)
 
 
-def test_facts_are_kept_while_nothing_changes(tmp_path: Path) -> None:
+def test_model_facts_are_cached_while_files_are_unchanged(tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
 
     assert recommendation.read_model_facts(folder) is recommendation.read_model_facts(folder)
 
 
-def test_a_hub_model_that_was_never_fetched_is_unknown(db: Session) -> None:
+def test_hub_model_not_downloaded_has_no_facts(db: Session) -> None:
     assert recommendation.load_model_facts(db, "nobody/has-this-model") == ModelFacts()
 
 
-def test_a_name_the_hub_never_gives_is_refused(db: Session) -> None:
+def test_invalid_hub_name_is_rejected(db: Session) -> None:
     with pytest.raises(InvalidError, match="is not a valid name on the hub"):
         recommendation.load_model_facts(db, "owner/name.git")
 
 
-def test_a_folder_that_cannot_be_read_is_told(db: Session) -> None:
+def test_unreadable_model_folder_is_reported(db: Session) -> None:
     with pytest.raises(InvalidError, match=r"cannot be read: File name too long\."):
         recommendation.load_model_facts(db, f"/{'a' * 300}")
 
 
 @pytest.mark.parametrize(("precision", "saved"), [("fp16", "bfloat16"), ("bf16", "float16")])
-def test_layer_norms_on_a_processor_refuse_the_other_16_bits(precision: str, saved: str) -> None:
+def test_gpt2_on_cpu_rejects_mixing_16_bit_dtypes(precision: str, saved: str) -> None:
     recipe = make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": saved})
     found = check(recipe, model("float32", family="gpt2"), PROCESSOR)
 

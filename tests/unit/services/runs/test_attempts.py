@@ -40,7 +40,7 @@ def claimed(db: Session, worker: str = "w") -> Run:
     return run
 
 
-def test_events_become_numbers(db: Session) -> None:
+def test_metric_events_become_metric_rows(db: Session) -> None:
     run = make_running(db)
     attempts.apply_events(
         db, run, [metrics_event(1, loss=2.5, grad_norm=1.0), metrics_event(2, loss=2.0)], 99
@@ -58,7 +58,7 @@ def test_events_become_numbers(db: Session) -> None:
     )
 
 
-def test_nan_is_kept_as_nan(engine: Engine) -> None:
+def test_nan_is_stored_as_nan(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_running(db).id or 0
         attempts.apply_events(db, runs.get(db, run_id), [metrics_event(1, loss=math.nan)], 1)
@@ -69,7 +69,7 @@ def test_nan_is_kept_as_nan(engine: Engine) -> None:
         assert math.isnan(runs.get(db, run_id).metrics["loss"])
 
 
-def test_a_run_starts_when_its_trainer_is_built(db: Session) -> None:
+def test_started_event_moves_run_to_running(db: Session) -> None:
     run = make_run(db)
     queue.claim(db, "w", slots=1)
     attempts.apply_events(db, run, [Started(total_steps=7, resolved={"compute": "bfloat16"})], 1)
@@ -81,7 +81,7 @@ def test_a_run_starts_when_its_trainer_is_built(db: Session) -> None:
     )
 
 
-def test_answers_are_kept(db: Session) -> None:
+def test_sampled_answers_are_stored(db: Session) -> None:
     run = make_running(db)
     said = Sampled(stage="before", step=0, position=0, prompt="Hi", reference="Hello", answer="?")
     attempts.apply_events(db, run, [said], 1)
@@ -91,7 +91,7 @@ def test_answers_are_kept(db: Session) -> None:
     assert (sample.stage, sample.prompt, sample.answer) == ("before", "Hi", "?")
 
 
-def test_a_finished_run_succeeded(db: Session) -> None:
+def test_finished_run_succeeds(db: Session) -> None:
     run = make_running(db)
     attempts.apply_events(db, run, [Finished(metrics={"eval_loss": 1.5})], 1)
     attempts.close_exited(db, run, ProcessExit(exit_code=0))
@@ -99,7 +99,7 @@ def test_a_finished_run_succeeded(db: Session) -> None:
     assert (run.status, run.metrics) == (RunStatus.SUCCEEDED, {"eval_loss": 1.5})
 
 
-def test_a_failure_is_told_in_words(db: Session) -> None:
+def test_failure_event_sets_run_error(db: Session) -> None:
     run = make_running(db)
     attempts.apply_events(
         db, run, [Failed(code="disk_full", message="The disk is full.", hint="Free it.")], 1
@@ -114,7 +114,7 @@ def test_a_failure_is_told_in_words(db: Session) -> None:
     )
 
 
-def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
+def test_enospc_exit_code_is_reported_as_full_disk(db: Session) -> None:
     run = make_running(db)
     attempts.close_exited(db, run, ProcessExit(exit_code=errno.ENOSPC))
 
@@ -125,7 +125,7 @@ def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
     )
 
 
-def test_an_exit_code_alone_is_no_success(db: Session) -> None:
+def test_zero_exit_code_alone_is_failure(db: Session) -> None:
     run = make_running(db)
     attempts.close_exited(db, run, ProcessExit(exit_code=0))
 
@@ -136,7 +136,7 @@ def test_an_exit_code_alone_is_no_success(db: Session) -> None:
 
 
 @pytest.mark.parametrize("events", [[], [Stopped(step=3)]])
-def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> None:
+def test_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> None:
     run = make_running(db)
     run_commands.cancel(db, run.id or 0)
     attempts.apply_events(db, run, events, 1)
@@ -145,7 +145,7 @@ def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> No
     assert run.status is RunStatus.CANCELLED
 
 
-def test_a_run_that_finishes_while_stopping_has_succeeded(db: Session) -> None:
+def test_run_finishing_while_stopping_succeeds(db: Session) -> None:
     run = make_running(db)
     run_commands.cancel(db, run.id or 0)
     attempts.apply_events(db, run, [Finished(metrics={})], 1)
@@ -154,7 +154,7 @@ def test_a_run_that_finishes_while_stopping_has_succeeded(db: Session) -> None:
     assert run.status is RunStatus.SUCCEEDED
 
 
-def test_a_final_run_stays_as_it_is(db: Session) -> None:
+def test_finished_run_ignores_later_events(db: Session) -> None:
     run = make_running(db)
     attempts.apply_events(db, run, [Finished(metrics={}), Failed(code="x", message="Too late.")], 1)
     attempts.close_exited(db, run, ProcessExit(exit_code=1))
@@ -164,7 +164,7 @@ def test_a_final_run_stays_as_it_is(db: Session) -> None:
 
 @pytest.mark.parametrize("asked", [RunCommand.PAUSE, RunCommand.DRAIN])
 @pytest.mark.parametrize("word", [[Paused(step=4)], [Stopped(step=0)], []])
-def test_a_run_asked_to_pause_can_go_on(
+def test_run_stopped_by_pause_or_drain_can_resume(
     db: Session, asked: RunCommand, word: list[Paused | Stopped]
 ) -> None:
     make_run(db)
@@ -179,7 +179,7 @@ def test_a_run_asked_to_pause_can_go_on(
     assert (run.status, run.asked, run.handle, run.resumes) == (expected, None, "", True)
 
 
-def test_a_kept_run_is_a_success(db: Session) -> None:
+def test_run_stopped_and_kept_succeeds(db: Session) -> None:
     run = make_running(db)
     run_commands.stop_and_keep(db, run.id or 0)
     attempts.apply_events(db, run, [Stopped(step=4, kept=True)], 1)
@@ -188,7 +188,7 @@ def test_a_kept_run_is_a_success(db: Session) -> None:
     assert run.status is RunStatus.SUCCEEDED
 
 
-def test_a_resumed_run_tells_no_step_twice(db: Session) -> None:
+def test_resumed_run_stores_each_step_once(db: Session) -> None:
     make_run(db)
     run = claimed(db)
     told = [metrics_event(step, loss=3 - step / 10) for step in (1, 2, 3)]
@@ -209,7 +209,7 @@ def test_a_resumed_run_tells_no_step_twice(db: Session) -> None:
     ]
 
 
-def test_a_resumed_run_shows_the_metrics_of_its_checkpoint(db: Session) -> None:
+def test_resumed_run_shows_checkpoint_metrics(db: Session) -> None:
     make_run(db)
     run = claimed(db)
     told = [metrics_event(2, loss=2.8, eval_loss=2.9), metrics_event(3, loss=float("nan"))]
@@ -221,7 +221,7 @@ def test_a_resumed_run_shows_the_metrics_of_its_checkpoint(db: Session) -> None:
     assert (run.step, run.metrics) == (2, {"loss": 2.8, "eval_loss": 2.9})
 
 
-def test_a_killed_process_is_tried_again_from_its_checkpoint(db: Session) -> None:
+def test_killed_process_is_retried_from_checkpoint(db: Session) -> None:
     make_run(db)
     run = claimed(db)
     attempts.close_exited(db, run, KILLED)
@@ -229,7 +229,7 @@ def test_a_killed_process_is_tried_again_from_its_checkpoint(db: Session) -> Non
     assert (run.status, run.resumes, run.attempt, run.worker) == (RunStatus.QUEUED, True, 1, "")
 
 
-def test_a_run_that_dies_every_time_is_given_up(db: Session) -> None:
+def test_repeatedly_killed_run_fails(db: Session) -> None:
     make_run(db)
     for _attempt in range(3):
         attempts.close_exited(db, claimed(db), KILLED)
@@ -258,7 +258,7 @@ def test_a_run_that_dies_every_time_is_given_up(db: Session) -> None:
         (ProcessExit(exit_code=3), "crashed", RunStatus.FAILED),
     ],
 )
-def test_only_what_chance_ended_is_tried_again(
+def test_only_transient_exits_are_retried(
     db: Session, end: ProcessExit, code: str, status: RunStatus
 ) -> None:
     make_run(db)
@@ -268,7 +268,7 @@ def test_only_what_chance_ended_is_tried_again(
     assert (run.status, run.error_code) == (status, code)
 
 
-def test_a_crash_tells_where_and_how(db: Session) -> None:
+def test_crash_message_gives_step_and_signal(db: Session) -> None:
     run = make_running(db)
     attempts.apply_events(db, run, [metrics_event(4, loss=2.0)], 1)
     attempts.close_exited(db, run, ProcessExit(exit_code=-11))
@@ -278,7 +278,7 @@ def test_a_crash_tells_where_and_how(db: Session) -> None:
     )
 
 
-def test_a_frozen_worker_may_write_no_more(db: Session) -> None:
+def test_worker_with_lost_lease_cannot_write(db: Session) -> None:
     """It was asleep until its lease was over; another has the run by now."""
     make_run(db)
     run = claimed(db, "frozen")
@@ -292,7 +292,7 @@ def test_a_frozen_worker_may_write_no_more(db: Session) -> None:
         attempts.require_owned(db, run.id or 0, AttemptOwner("frozen", 1))
 
 
-def test_a_lease_that_is_kept_up_protects_a_run(db: Session) -> None:
+def test_extended_lease_protects_run(db: Session) -> None:
     make_run(db)
     claimed(db, "there")
     attempts.extend_leases(db, "there")
@@ -301,7 +301,7 @@ def test_a_lease_that_is_kept_up_protects_a_run(db: Session) -> None:
     assert attempts.list_abandoned(db, "other", alone=False) == []
 
 
-def test_whoever_is_alone_waits_for_no_lease(db: Session) -> None:
+def test_lone_worker_takes_over_without_waiting_for_lease(db: Session) -> None:
     make_run(db)
     run = claimed(db, "gone")
     db.flush()
@@ -309,7 +309,7 @@ def test_whoever_is_alone_waits_for_no_lease(db: Session) -> None:
     assert attempts.list_abandoned(db, "next", alone=True) == [run]
 
 
-def test_a_run_given_back_waits_again(db: Session) -> None:
+def test_requeue_returns_run_to_queue(db: Session) -> None:
     run: Run = make_run(db)
     queue.claim(db, "w", slots=1)
     attempts.requeue(db, run)
@@ -317,7 +317,7 @@ def test_a_run_given_back_waits_again(db: Session) -> None:
     assert (run.status, run.worker) == (RunStatus.QUEUED, "")
 
 
-def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
+def test_unrecorded_exit_is_reported_as_lost_worker(db: Session) -> None:
     make_run(db)
     for _attempt in range(3):
         attempts.close_exited(db, claimed(db), ProcessExit())
@@ -333,7 +333,7 @@ def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
     )
 
 
-def test_a_package_that_does_not_load_is_told_by_the_last_line(db: Session) -> None:
+def test_missing_package_is_reported_from_last_output_line(db: Session) -> None:
     run = make_running(db)
     said = "ModuleNotFoundError: No module named 'psutil'"
     attempts.close_exited(db, run, ProcessExit(exit_code=1, last_line=said))

@@ -24,7 +24,7 @@ def titles(db: Session, code: str, recipe: AnyRecipe, **facts: int) -> list[str]
     ("size", "times", "smaller"),
     [(8, 1, batches(4, 2)), (8, 3, batches(4, 6)), (6, 1, batches(3, 2)), (7, 2, batches(1, 14))],
 )
-def test_a_smaller_batch_makes_the_same_updates(
+def test_smaller_batch_keeps_effective_batch_size(
     size: int, times: int, smaller: dict[str, Any]
 ) -> None:
     recipe = make_recipe(optimisation=batches(size, times))
@@ -32,17 +32,17 @@ def test_a_smaller_batch_makes_the_same_updates(
     assert smaller_batch(recipe) == {"optimisation": smaller}
 
 
-def test_a_batch_of_one_cannot_be_smaller() -> None:
+def test_batch_of_one_cannot_be_reduced() -> None:
     assert smaller_batch(make_recipe(optimisation=batches(1, 8))) == {}
 
 
-def test_out_of_memory_offers_a_smaller_batch_first(db: Session) -> None:
+def test_out_of_memory_offers_smaller_batch_first(db: Session) -> None:
     recipe = make_recipe(optimisation=batches(8))
 
     assert titles(db, "out_of_memory", recipe) == ["with batch size 4 and 2 accumulation steps"]
 
 
-def test_out_of_memory_at_a_batch_of_one_offers_what_else_there_is(db: Session) -> None:
+def test_batch_of_one_out_of_memory_offers_other_fixes(db: Session) -> None:
     recipe = make_recipe(optimisation=batches(1), adapter={"kind": "full"})
 
     assert titles(db, "out_of_memory", recipe) == [
@@ -52,13 +52,13 @@ def test_out_of_memory_at_a_batch_of_one_offers_what_else_there_is(db: Session) 
     ]
 
 
-def test_more_accumulation_than_may_be_is_not_offered(db: Session) -> None:
+def test_accumulation_beyond_limit_is_not_offered(db: Session) -> None:
     recipe = make_recipe(optimisation=batches(2, 4096))
 
     assert titles(db, "out_of_memory", recipe) == []
 
 
-def test_answers_cut_off_offer_the_length_they_need(db: Session) -> None:
+def test_sequence_too_long_fix_offers_needed_length(db: Session) -> None:
     found = fixes.list_fixes(db, "sequence_too_long", make_recipe(), {"longest": 1500})
 
     assert [(one.title, one.change) for one in found] == [
@@ -66,13 +66,13 @@ def test_answers_cut_off_offer_the_length_they_need(db: Session) -> None:
     ]
 
 
-def test_a_missing_model_offers_those_that_are_here(db: Session) -> None:
+def test_missing_model_fix_offers_available_models(db: Session) -> None:
     found = fixes.list_fixes(db, "model_not_found", make_recipe(base_model="owner/gone"))
 
     assert [(one.change, one.swap) for one in found] == [({"base_model": "starter"}, "base_model")]
 
 
-def test_a_model_that_is_gone_itself_is_not_offered(db: Session) -> None:
+def test_missing_model_folder_is_not_offered(db: Session) -> None:
     db.add(Model(name="ghost", kind="folder", location="/nowhere/at/all"))
     db.flush()
     recipe = make_recipe(base_model="owner/gone")
@@ -80,7 +80,7 @@ def test_a_model_that_is_gone_itself_is_not_offered(db: Session) -> None:
     assert titles(db, "gated_model", recipe) == ["on starter"]
 
 
-def test_what_chance_ended_is_offered_as_it_is(db: Session) -> None:
+def test_transient_failure_offers_retry_without_changes(db: Session) -> None:
     found = fixes.list_fixes(db, "killed", make_recipe())
 
     assert [(one.title, one.change) for one in found] == [("without changes", {})]

@@ -10,7 +10,7 @@ from studio.services.runs import attempts, nonfinite_steps
 from tests.support.factories import make_running, metrics_event
 
 
-def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path) -> None:
+def test_step_details_include_module_and_log_line(db: Session, tmp_path: Path) -> None:
     run = make_running(db)
     alarm = AlarmRaised(code="x", message="m", step=2, module="layers.3")
     told = [metrics_event(2, loss=math.nan), metrics_event(3, loss=math.inf, grad_norm=1.0)]
@@ -25,7 +25,7 @@ def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path
     assert (found.lines[0].number, found.lines[-1].number) == (1, 15)
 
 
-def test_without_a_log_there_are_no_lines(db: Session, tmp_path: Path) -> None:
+def test_step_without_log_has_no_lines(db: Session, tmp_path: Path) -> None:
     run = make_running(db)
 
     assert nonfinite_steps.inspect_step(db, run.id or 0, 3, tmp_path / "none").lines == []

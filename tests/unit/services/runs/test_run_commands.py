@@ -34,7 +34,7 @@ def make_stopping(db: Session) -> Run:
 
 
 @pytest.mark.parametrize("make", [make_run, make_paused])
-def test_what_has_no_process_is_cancelled_at_once(
+def test_run_without_process_is_cancelled_immediately(
     db: Session, make: Callable[[Session], Run]
 ) -> None:
     run = make(db)
@@ -51,7 +51,7 @@ def test_what_has_no_process_is_cancelled_at_once(
         (run_commands.pause, RunCommand.PAUSE),
     ],
 )
-def test_a_running_run_is_asked(
+def test_command_moves_running_run_to_stopping(
     db: Session, ask: Callable[[Session, int], Run], word: RunCommand
 ) -> None:
     run = ask(db, make_running(db).id or 0)
@@ -62,7 +62,7 @@ def test_a_running_run_is_asked(
 @pytest.mark.parametrize(
     ("make", "word"), [(make_finished_run, "succeeded"), (make_stopping, "stopping")]
 )
-def test_what_has_ended_cannot_be_cancelled(
+def test_ended_run_cannot_be_cancelled(
     db: Session, make: Callable[[Session], Run], word: str
 ) -> None:
     run = make(db)
@@ -72,20 +72,20 @@ def test_what_has_ended_cannot_be_cancelled(
     assert refused.value.message == f"Run {run.id} is already {word}."
 
 
-def test_who_waits_for_a_pause_may_still_cancel(db: Session) -> None:
+def test_pausing_run_can_still_be_cancelled(db: Session) -> None:
     run = make_running(db)
     run_commands.pause(db, run.id or 0)
 
     assert run_commands.cancel(db, run.id or 0).asked is RunCommand.CANCEL
 
 
-def test_a_paused_run_goes_back_to_the_queue(db: Session) -> None:
+def test_paused_run_returns_to_queue(db: Session) -> None:
     run = make_paused(db)
 
     assert (run_commands.resume(db, run.id or 0).status, run.resumes) == (RunStatus.QUEUED, True)
 
 
-def test_a_failed_run_is_tried_again_from_its_checkpoint(db: Session) -> None:
+def test_failed_run_is_retried_from_checkpoint(db: Session) -> None:
     run = run_commands.retry(db, make_failed(db).id or 0)
 
     assert (run.status, run.resumes, run.error_code, run.finished_at) == (
@@ -96,7 +96,7 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint(db: Session) -> None:
     )
 
 
-def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
+def test_run_without_checkpoint_cannot_be_retried(db: Session) -> None:
     run = make_running(db)
     attempts.fail(db, run, Failed(code="x", message="No."))
     with pytest.raises(ConflictError) as refused:
@@ -108,7 +108,7 @@ def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
     )
 
 
-def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
+def test_restarted_run_clears_earlier_metrics_and_alarms(db: Session) -> None:
     run = make_running(db)
     alarm = AlarmRaised(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
     attempts.apply_events(
@@ -132,7 +132,7 @@ def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
 
 
 @pytest.mark.parametrize("verb", [run_commands.resume, run_commands.retry, run_commands.restart])
-def test_a_success_is_left_alone(db: Session, verb: Callable[[Session, int], Run]) -> None:
+def test_succeeded_run_rejects_commands(db: Session, verb: Callable[[Session, int], Run]) -> None:
     run = make_finished_run(db)
     with pytest.raises(ConflictError):
         verb(db, run.id or 0)

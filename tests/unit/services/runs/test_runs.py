@@ -16,20 +16,20 @@ def make_stopping(db: Session) -> Run:
     return run_commands.cancel(db, make_running(db).id or 0)
 
 
-def test_a_submitted_run_waits(db: Session) -> None:
+def test_submitted_run_is_queued(db: Session) -> None:
     run = make_run(db, "first try", precision="fp32")
 
     assert (run.status, run.name, run.recipe.precision) == (RunStatus.QUEUED, "first try", "fp32")
 
 
-def test_overrides_change_the_run_and_not_the_experiment(db: Session) -> None:
+def test_overrides_change_run_but_not_experiment(db: Session) -> None:
     experiment = experiments.create(db, "e", make_recipe())
     run = runs.submit(db, experiment, {"precision": "fp16"})
 
     assert (run.recipe.precision, experiment.recipe.precision) == ("fp16", "bf16")
 
 
-def test_a_wrong_override_is_named(db: Session) -> None:
+def test_invalid_override_is_named_in_error(db: Session) -> None:
     experiment = experiments.create(db, "e", make_recipe())
     with pytest.raises(InvalidError) as refused:
         runs.submit(db, experiment, {"optimisation": {"learning_rate": -1.0}})
@@ -40,7 +40,7 @@ def test_a_wrong_override_is_named(db: Session) -> None:
     )
 
 
-def test_an_unknown_model_is_refused_with_a_suggestion(db: Session) -> None:
+def test_unknown_model_is_rejected_with_suggestion(db: Session) -> None:
     with pytest.raises(InvalidError) as refused:
         make_run(db, base_model="startr")
 
@@ -51,14 +51,14 @@ def test_an_unknown_model_is_refused_with_a_suggestion(db: Session) -> None:
     assert refused.value.hint.startswith("Did you mean starter?")
 
 
-def test_an_unknown_dataset_is_refused(db: Session) -> None:
+def test_unknown_dataset_is_rejected(db: Session) -> None:
     with pytest.raises(InvalidError) as refused:
         make_run(db, dataset="nope")
 
     assert refused.value.param == "dataset"
 
 
-def test_search_finds_by_name_and_status(db: Session) -> None:
+def test_search_filters_by_name_and_status(db: Session) -> None:
     make_run(db, "alpha"), make_finished_run(db, "alphabet"), make_run(db, "beta")
     which = runs.RunFilter(search="ALPHA", status=RunStatus.SUCCEEDED)
 
@@ -66,14 +66,14 @@ def test_search_finds_by_name_and_status(db: Session) -> None:
     assert runs.count(db, which) == 1
 
 
-def test_a_search_is_text_and_no_pattern(db: Session) -> None:
+def test_search_treats_percent_sign_literally(db: Session) -> None:
     make_run(db, "100 %")
     make_run(db, "plain")
 
     assert [run.name for run in runs.newest(db, runs.RunFilter(search="%"), limit=10)] == ["100 %"]
 
 
-def test_pages_go_on_where_the_last_ended(db: Session) -> None:
+def test_next_page_continues_after_last_run(db: Session) -> None:
     for name in "abcde":
         make_run(db, name)
     first = runs.newest(db, runs.RunFilter(), limit=2)
@@ -82,7 +82,7 @@ def test_pages_go_on_where_the_last_ended(db: Session) -> None:
     assert [run.name for run in (*first, *second)] == ["e", "d", "c", "b"]
 
 
-def test_a_deleted_run_leaves_nothing(db: Session, settings: Settings) -> None:
+def test_deleted_run_leaves_no_metrics_or_files(db: Session, settings: Settings) -> None:
     run_id = make_finished_run(db).id or 0
     folder = settings.runs / str(run_id)
     folder.mkdir()
@@ -95,7 +95,7 @@ def test_a_deleted_run_leaves_nothing(db: Session, settings: Settings) -> None:
         runs.get(db, run_id)
 
 
-def test_a_live_run_cannot_be_deleted(db: Session, settings: Settings) -> None:
+def test_active_run_cannot_be_deleted(db: Session, settings: Settings) -> None:
     run = make_running(db)
     with pytest.raises(ConflictError) as refused:
         runs.delete(db, run.id or 0, settings.runs)

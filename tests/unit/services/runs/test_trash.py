@@ -14,9 +14,7 @@ from tests.support.factories import make_finished_run, make_run
 
 
 @pytest.mark.parametrize("what", ["archive", "trash", "tag"])
-def test_what_is_done_to_many_runs_can_be_undone(
-    db: Session, tmp_path: Path, what: BulkAction
-) -> None:
+def test_bulk_actions_can_be_undone(db: Session, tmp_path: Path, what: BulkAction) -> None:
     before = [make_finished_run(db, name).model_dump() for name in "ab"]
     changed = bulk_actions.apply_action(db, what, [1, 2], "x", tmp_path)
     again = bulk_actions.apply_action(db, what, [1, 2], "x", tmp_path)
@@ -26,7 +24,7 @@ def test_what_is_done_to_many_runs_can_be_undone(
     assert [runs.get(db, one).model_dump() for one in (1, 2)] == before
 
 
-def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> None:
+def test_undoing_bulk_tag_keeps_earlier_tags(db: Session, tmp_path: Path) -> None:
     for name in "ab":
         make_finished_run(db, name)
     tags_notes.tag(db, [1], "x")
@@ -36,7 +34,7 @@ def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> 
     assert (changed, runs.get(db, 1).tags, runs.get(db, 2).tags) == ([2], ["x"], [])
 
 
-def test_a_run_that_waits_is_not_thrown_away(db: Session) -> None:
+def test_queued_run_cannot_be_trashed(db: Session) -> None:
     make_finished_run(db), make_run(db)
     with pytest.raises(ConflictError) as refused:
         bulk_actions.move_to_trash(db, [2])
@@ -44,7 +42,7 @@ def test_a_run_that_waits_is_not_thrown_away(db: Session) -> None:
     assert refused.value.message == "Run 2 is queued."
 
 
-def test_files_go_only_when_a_run_is_removed_for_good(db: Session, tmp_path: Path) -> None:
+def test_files_are_deleted_only_when_run_is_removed(db: Session, tmp_path: Path) -> None:
     make_finished_run(db)
     file = tmp_path / "1" / "recipe.yaml"
     file.parent.mkdir()
@@ -56,7 +54,7 @@ def test_files_go_only_when_a_run_is_removed_for_good(db: Session, tmp_path: Pat
     assert (bulk_actions.remove(db, [1], tmp_path), file.exists()) == ([1], False)
 
 
-def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> None:
+def test_emptying_trash_removes_only_old_runs(db: Session, tmp_path: Path) -> None:
     for _ in range(3):
         make_finished_run(db)
     bulk_actions.move_to_trash(db, [1, 2])
@@ -68,20 +66,20 @@ def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "tags", [['a"b'], ["a,b"], ["x" * 61], ["\x00"], [str(i) for i in range(31)]]
 )
-def test_a_tag_that_no_query_could_name_is_refused(db: Session, tags: list[str]) -> None:
+def test_tag_that_cannot_be_queried_is_rejected(db: Session, tags: list[str]) -> None:
     make_finished_run(db)
     with pytest.raises(InvalidError):
         tags_notes.update(db, 1, tags=tags)
 
 
-def test_tags_are_kept_once_and_without_space_around(db: Session) -> None:
+def test_tags_are_deduplicated_and_stripped(db: Session) -> None:
     make_finished_run(db)
 
     assert tags_notes.update(db, 1, tags=[" a ", "b  c", "a", ""]).tags == ["a", "b c"]
     assert tags_notes.known_tags(db) == ["a", "b c"]
 
 
-def test_a_view_of_the_same_name_is_replaced(db: Session) -> None:
+def test_saved_view_with_same_name_is_replaced(db: Session) -> None:
     run_table.save_view(db, "mine", "?q=a")
     run_table.save_view(db, "mine", "q=b&sort=name")
 

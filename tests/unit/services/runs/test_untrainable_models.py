@@ -13,7 +13,7 @@ from tests.unit.weights import safetensors_folders
 FULL = {"adapter": {"kind": "full"}}
 
 
-def test_a_run_that_cannot_train_is_refused_before_it_waits(db: Session, tmp_path: Path) -> None:
+def test_untrainable_run_is_rejected_before_queueing(db: Session, tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path / "model", {"a": ("F32", [70000.0])})
     recipe = make_recipe(base_model=str(folder), precision="fp16", **FULL)
 
@@ -25,7 +25,7 @@ def test_a_run_that_cannot_train_is_refused_before_it_waits(db: Session, tmp_pat
     )
 
 
-def test_a_model_cut_short_is_refused_before_it_waits(db: Session, tmp_path: Path) -> None:
+def test_incomplete_model_file_is_rejected_before_queueing(db: Session, tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path / "model", {"a": ("F32", [1.0, 2.0])})
     whole = folder / "model.safetensors"
     whole.write_bytes(whole.read_bytes()[:-1])

@@ -30,7 +30,7 @@ def written(text: str) -> SampleAnswer:
         ("", "", []),
     ],
 )
-def test_answers_are_cut_into_what_is_shared_and_what_is_not(
+def test_diff_splits_answers_into_shared_and_changed_words(
     text: str, against: str, pieces: list[DiffPiece]
 ) -> None:
     assert sample_diff.diff_words(text, against) == pieces
@@ -51,7 +51,7 @@ def test_answers_are_cut_into_what_is_shared_and_what_is_not(
         ("", " \n", None),
     ],
 )
-def test_an_answer_is_right_if_it_is_the_expected_text(
+def test_answer_is_correct_when_it_matches_expected_text(
     answer: str,
     expected: str,
     verdict: bool | None,  # noqa: FBT001 -- a case
@@ -59,24 +59,24 @@ def test_an_answer_is_right_if_it_is_the_expected_text(
     assert sample_diff.is_correct(answer, expected) is verdict
 
 
-def test_only_answers_with_an_expected_text_are_tallied() -> None:
+def test_only_answers_with_expected_text_are_scored() -> None:
     assert sample_diff.count_correct([True, False, None, True]) == sample_diff.AnswerScore(2, 3)
 
 
-def test_only_prompts_with_other_words_are_rows() -> None:
+def test_only_differing_answers_become_rows() -> None:
     reference = {0: written("yes"), 1: written("no")}
     rows = sample_diff.diff_answers(reference, {"bf16": {0: written("yes"), 1: written("maybe")}})
 
     assert [row.reference for row in rows] == ["no"]
 
 
-def test_only_prompts_that_both_answered_are_counted() -> None:
+def test_only_prompts_answered_by_both_are_counted() -> None:
     one, other = {0: written("a"), 1: written("b")}, {0: written("c")}
 
     assert sample_diff.count_differing(one, other) == 1
 
 
-def test_common_words_of_long_answers_are_shared_like_others() -> None:
+def test_common_words_of_long_answers_are_diffed_as_same() -> None:
     text = "the cat and the dog " * 60
     pieces = sample_diff.diff_words(text + "end", text)
 
@@ -94,9 +94,7 @@ def test_common_words_of_long_answers_are_shared_like_others() -> None:
         (3, [], ["one two ", "three four"]),
     ],
 )
-def test_a_long_answer_is_cut_between_words(
-    length: int, before: list[str], after: list[str]
-) -> None:
+def test_long_answer_is_cut_between_words(length: int, before: list[str], after: list[str]) -> None:
     pieces = [DiffPiece("same", "one two "), DiffPiece("added", "three four")]
 
     parts = sample_diff.split_pieces(pieces, length)
@@ -107,7 +105,7 @@ def test_a_long_answer_is_cut_between_words(
     ("text", "against", "is_rewritten"),
     [("one two", "one six", False), ("one two", "three four", True), ("a", "a", False)],
 )
-def test_answers_that_share_next_to_nothing_are_rewritten(
+def test_nearly_unrelated_answers_count_as_rewritten(
     text: str, against: str, *, is_rewritten: bool
 ) -> None:
     assert sample_diff.is_rewritten(sample_diff.diff_words(text, against)) == is_rewritten

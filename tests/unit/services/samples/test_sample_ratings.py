@@ -28,7 +28,7 @@ def rate(db: Session, run_id: int, position: int, score: int | None) -> int | No
     return sample_ratings.rate(db, sample_ratings.get_final_sample(db, run_id, position), score)
 
 
-def test_the_mean_of_what_was_rated_is_a_metric_of_the_run(db: Session) -> None:
+def test_mean_rating_becomes_run_metric(db: Session) -> None:
     run_id = make_answered(db, 3)
     rate(db, run_id, 0, 4)
     rate(db, run_id, 1, 5)
@@ -38,13 +38,13 @@ def test_the_mean_of_what_was_rated_is_a_metric_of_the_run(db: Session) -> None:
     assert sample_ratings.count_rated(db, [run_id]) == {run_id: 2}
 
 
-def test_a_score_replaces_the_one_before_and_tells_it(db: Session) -> None:
+def test_rating_returns_previous_score(db: Session) -> None:
     run_id = make_answered(db)
 
     assert [rate(db, run_id, 0, score) for score in (2, 5, None)] == [None, 2, 5]
 
 
-def test_without_ratings_there_is_no_metric(db: Session) -> None:
+def test_run_without_ratings_has_no_rating_metric(db: Session) -> None:
     run_id = make_answered(db)
     rate(db, run_id, 0, 3)
     rate(db, run_id, 0, None)
@@ -62,14 +62,14 @@ def test_ratings_of_two_runs_are_compared(db: Session) -> None:
 
 
 @pytest.mark.parametrize("score", [0, 6])
-def test_a_score_outside_the_scale_is_refused(db: Session, score: int) -> None:
+def test_score_outside_scale_is_rejected(db: Session, score: int) -> None:
     run_id = make_answered(db)
 
     with pytest.raises(InvalidError):
         rate(db, run_id, 0, score)
 
 
-def test_what_a_run_said_on_the_way_is_not_rated(db: Session) -> None:
+def test_only_final_samples_can_be_rated(db: Session) -> None:
     run = make_running(db)
     attempts.apply_events(db, run, [answered(0, "before", 0), answered(0, "during", 5)], 1)
 
@@ -79,7 +79,7 @@ def test_what_a_run_said_on_the_way_is_not_rated(db: Session) -> None:
         sample_ratings.get_final_sample(db, run.id or 0, 1)
 
 
-def test_a_rating_goes_with_its_answer(db: Session) -> None:
+def test_restarting_run_deletes_its_ratings(db: Session) -> None:
     run_id = make_answered(db)
     rate(db, run_id, 0, 3)
     run = make_running(db)

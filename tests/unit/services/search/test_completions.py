@@ -37,22 +37,22 @@ def told(db: Session) -> Session:
         ("alpha precision:bf", "bf16"),
     ],
 )
-def test_what_fits_best_is_offered_first(told: Session, query: str, offered: str) -> None:
+def test_best_match_is_offered_first(told: Session, query: str, offered: str) -> None:
     assert palette_search.complete(told, query, len(query)).offers[0].text == offered
 
 
 @pytest.mark.parametrize("query", ["", "alpha ", '"stat', "nothing:sta", "status:failed", "loss:"])
-def test_where_nothing_fits_nothing_is_offered(told: Session, query: str) -> None:
+def test_nothing_is_offered_without_match(told: Session, query: str) -> None:
     assert palette_search.complete(told, query, len(query)).offers == []
 
 
-def test_a_field_is_found_by_what_it_is_called(told: Session) -> None:
+def test_field_is_completed_by_its_label(told: Session) -> None:
     offers = palette_search.complete(told, "lora rank", 9).offers
 
     assert (offers[0].text, offers[0].about) == ("adapter.r<", "LoRA rank")
 
 
-def test_a_number_is_offered_its_signs(told: Session) -> None:
+def test_numeric_field_completion_offers_operators(told: Session) -> None:
     offers = palette_search.complete(told, "eval_loss", 9).offers
 
     assert [(one.text, one.about) for one in offers[:4]] == [
@@ -63,7 +63,7 @@ def test_a_number_is_offered_its_signs(told: Session) -> None:
     ]
 
 
-def test_what_stands_around_the_place_stays(told: Session) -> None:
+def test_completion_keeps_surrounding_text(told: Session) -> None:
     query = "alpha sta:failed beta"
     found = palette_search.complete(told, query, 9)
 

@@ -82,7 +82,7 @@ def found(db: Session, query: str) -> str:
         ("id:1,3", "ag"),
     ],
 )
-def test_a_query_finds_what_it_says(db: Session, four: list[Run], query: str, letters: str) -> None:
+def test_query_finds_matching_runs(db: Session, four: list[Run], query: str, letters: str) -> None:
     assert len(four) == 4
     assert found(db, query) == letters
 
@@ -101,7 +101,7 @@ def test_a_query_finds_what_it_says(db: Session, four: list[Run], query: str, le
         ("tag:,", "tag: needs a value.", (0, 5)),
     ],
 )
-def test_what_cannot_be_asked_is_pointed_at(
+def test_invalid_query_error_gives_position(
     db: Session, query: str, message: str, place: tuple[int, int]
 ) -> None:
     with pytest.raises(QueryError) as refused:
@@ -110,14 +110,16 @@ def test_what_cannot_be_asked_is_pointed_at(
     assert (refused.value.message, (refused.value.start, refused.value.end)) == (message, place)
 
 
-def test_an_unknown_field_is_answered_with_a_known_one(db: Session) -> None:
+def test_unknown_field_error_suggests_nearest_field(db: Session) -> None:
     with pytest.raises(QueryError) as refused:
         found(db, "stauts:failed")
 
     assert refused.value.hint.startswith("Did you mean status? ")
 
 
-def test_archive_and_trash_are_searched_when_named(db: Session, four: list[Run]) -> None:
+def test_archived_and_trashed_runs_are_found_only_when_requested(
+    db: Session, four: list[Run]
+) -> None:
     bulk_actions.archive(db, [1])
     bulk_actions.move_to_trash(db, [2])
 

@@ -21,7 +21,9 @@ from studio.services.search.query_filters import QueryError, parse, quote, remov
         ("  ", []),
     ],
 )
-def test_a_query_is_parted(query: str, read: list[tuple[str, str, tuple[str, ...], bool]]) -> None:
+def test_query_is_parsed_into_terms(
+    query: str, read: list[tuple[str, str, tuple[str, ...], bool]]
+) -> None:
     assert [(one.field, one.sign, one.values, one.negated) for one in parse(query)] == read
 
 
@@ -33,7 +35,7 @@ def test_a_query_is_parted(query: str, read: list[tuple[str, str, tuple[str, ...
         ("a " * 31, "A query can have at most 30 terms.", (60, 62)),
     ],
 )
-def test_what_cannot_be_read_is_pointed_at(
+def test_unparsable_query_error_gives_position(
     query: str, message: str, place: tuple[int, int]
 ) -> None:
     with pytest.raises(QueryError) as refused:
@@ -42,7 +44,7 @@ def test_what_cannot_be_read_is_pointed_at(
     assert (refused.value.message, (refused.value.start, refused.value.end)) == (message, place)
 
 
-def test_a_term_can_be_taken_out() -> None:
+def test_term_can_be_removed_from_query() -> None:
     query = 'tone  status:failed "two words"'
 
     assert [remove_term(query, term) for term in parse(query)] == [
@@ -53,5 +55,5 @@ def test_a_term_can_be_taken_out() -> None:
 
 
 @pytest.mark.parametrize("value", ["plain", "two words", "-dash", "a:b", "1e-4", "models/a"])
-def test_a_quoted_value_is_read_back(value: str) -> None:
+def test_quoted_value_round_trips(value: str) -> None:
     assert parse(f"model:{quote(value)}")[0].values == (value,)

@@ -32,7 +32,7 @@ def losses(db: Session) -> list[float | None]:
         ("-precision", [5, 3, 1, 6, 4, 2]),
     ],
 )
-def test_pages_follow_each_other_in_any_order(
+def test_pages_cover_all_runs_in_any_sort_order(
     db: Session, losses: list[float | None], sort: str, ids: list[int]
 ) -> None:
     assert len(losses) == 6
@@ -46,7 +46,7 @@ def test_pages_follow_each_other_in_any_order(
     assert (found, page.total) == (ids, 6)
 
 
-def test_a_new_run_does_not_shift_the_pages(db: Session, losses: list[float | None]) -> None:
+def test_new_run_does_not_shift_pages(db: Session, losses: list[float | None]) -> None:
     assert len(losses) == 6
     run_table.load_page(db, TableView(), limit=2)
     make_run(db, "newest")
@@ -55,7 +55,7 @@ def test_a_new_run_does_not_shift_the_pages(db: Session, losses: list[float | No
     assert [line.run.id for line in second.lines] == [4, 3]
 
 
-def test_columns_are_those_chosen_with_the_name_first(db: Session) -> None:
+def test_table_shows_name_and_valid_chosen_columns(db: Session) -> None:
     attempts.apply_events(db, make_running(db, "one"), [metrics_event(1, luck=4.0)], 1)
     view = TableView(columns=("luck.max", "adapter.r", "name", "unheard.of", "luck.best"))
     page = run_table.load_page(db, view, limit=9)
@@ -64,9 +64,7 @@ def test_columns_are_those_chosen_with_the_name_first(db: Session) -> None:
     assert [page.lines[0].value(one) for one in page.columns] == ["one", 4.0, 16]
 
 
-def test_groups_tell_how_many_their_mean_and_their_spread(
-    db: Session, losses: list[float | None]
-) -> None:
+def test_groups_report_count_mean_and_deviation(db: Session, losses: list[float | None]) -> None:
     assert len(losses) == 6
     grouped = run_table.group_runs(db, TableView(group="precision", columns=("eval_loss",)))
 
@@ -80,9 +78,7 @@ def test_groups_tell_how_many_their_mean_and_their_spread(
 
 
 @pytest.mark.parametrize("group", ["precision", "learning_rate", "adapter.r", "name", "eval_loss"])
-def test_the_term_of_a_group_finds_its_runs(
-    db: Session, losses: list[float | None], group: str
-) -> None:
+def test_group_term_finds_its_runs(db: Session, losses: list[float | None], group: str) -> None:
     assert len(losses) == 6
     make_run(db, 'an "odd" name', adapter={"kind": "full"})
     grouped = run_table.group_runs(db, TableView(group=group))
@@ -97,9 +93,7 @@ def test_the_term_of_a_group_finds_its_runs(
     assert counts == [one.count for one in grouped.groups if '"odd"' not in str(one.value)]
 
 
-def test_groups_are_sorted_by_the_mean_of_the_column(
-    db: Session, losses: list[float | None]
-) -> None:
+def test_groups_are_sorted_by_mean_of_column(db: Session, losses: list[float | None]) -> None:
     assert len(losses) == 6
     orders = []
     for sort in ("eval_loss", "-eval_loss"):

@@ -11,7 +11,7 @@ from studio.errors import DiskFullError
 from studio.services.storage import atomic_dirs
 
 
-def test_a_full_disk_is_told_in_words() -> None:
+def test_full_disk_raises_error_with_hint() -> None:
     with (
         pytest.raises(DiskFullError) as refused,
         atomic_dirs.explain_disk_full(),
@@ -22,7 +22,7 @@ def test_a_full_disk_is_told_in_words() -> None:
     assert refused.value.hint == "Free some space, then try again."
 
 
-def test_a_staged_folder_goes_when_filling_it_fails(tmp_path: Path) -> None:
+def test_staging_folder_is_removed_when_filling_fails(tmp_path: Path) -> None:
     with suppress(ZeroDivisionError), atomic_dirs.staging_dir(tmp_path) as stage:
         (stage / "half").touch()
         _ = 1 / 0
@@ -30,7 +30,7 @@ def test_a_staged_folder_goes_when_filling_it_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_staged_folder_replaces_what_a_crash_left_in_its_place(tmp_path: Path) -> None:
+def test_staged_folder_replaces_leftovers_of_crash(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "old").touch()
 
@@ -41,9 +41,7 @@ def test_a_staged_folder_replaces_what_a_crash_left_in_its_place(tmp_path: Path)
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["7", "7/new"]
 
 
-def test_files_come_back_when_the_deletion_of_their_row_fails(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_files_are_restored_when_deletion_is_rolled_back(engine: Engine, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "7").mkdir(parents=True)
 
@@ -55,7 +53,7 @@ def test_files_come_back_when_the_deletion_of_their_row_fails(
     assert [path.name for path in data.iterdir()] == ["7"]
 
 
-def test_sweeping_takes_leftovers_and_restores_what_has_a_row(tmp_path: Path) -> None:
+def test_orphan_cleanup_removes_leftovers_and_restores_referenced_folders(tmp_path: Path) -> None:
     for name in ("1", "2", ".new-abc", ".gone-3-abc", ".gone-4-abc", "notes"):
         (tmp_path / name).mkdir()
 

@@ -9,7 +9,7 @@ from studio.errors import ConflictError
 from studio.services.storage import locks
 
 
-def test_a_second_studio_on_one_folder_is_refused(tmp_path: Path) -> None:
+def test_second_studio_on_same_folder_is_rejected(tmp_path: Path) -> None:
     with (
         locks.single_process(tmp_path, "web", "http://127.0.0.1:8000/"),
         pytest.raises(ConflictError) as refused,
@@ -25,20 +25,20 @@ def test_a_second_studio_on_one_folder_is_refused(tmp_path: Path) -> None:
     assert "STUDIO_HOME" in refused.value.hint
 
 
-def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
+def test_lock_is_released_when_holder_exits(tmp_path: Path) -> None:
     with locks.single_process(tmp_path, "web", "first"):
         pass
     with locks.single_process(tmp_path, "web", "second"):
         assert (tmp_path / "web.lock").read_text().endswith(", second")
 
 
-def test_web_and_worker_share_a_folder(tmp_path: Path) -> None:
+def test_web_and_worker_can_share_folder(tmp_path: Path) -> None:
     with locks.single_process(tmp_path, "web", "a"), locks.single_process(tmp_path, "worker", "b"):
         assert (tmp_path / "worker.lock").exists()
 
 
 @pytest.mark.slow
-def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
+def test_shared_home_cannot_be_locked_exclusively(tmp_path: Path) -> None:
     first, second = locks.HomeLock(tmp_path), locks.HomeLock(tmp_path)
     with pytest.raises(ConflictError), first.exclusive():
         pytest.fail("Another uses the home.")
@@ -49,7 +49,7 @@ def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_uses_a_home_is_named_to_one_who_needs_it_alone(tmp_path: Path) -> None:
+def test_exclusive_lock_error_names_holding_process(tmp_path: Path) -> None:
     user, changer = locks.HomeLock(tmp_path), locks.HomeLock(tmp_path)
     with (
         locks.single_process(tmp_path, "worker", "the queue"),

@@ -25,27 +25,27 @@ def incidents_of(db: Session, run: Run) -> list[tuple[str, int, int, int]]:
     return [(one.kind, one.first, one.last, one.count) for one in found]
 
 
-def test_a_run_whose_numbers_hold_has_no_incidents(db: Session) -> None:
+def test_run_without_problems_has_no_incidents(db: Session) -> None:
     run = told(db, metrics_event(1, loss=1.0), metrics_event(2, loss=0.5))
 
     assert (incidents_of(db, run), study_reports.build_timeline(db, [run]).steps) == ([], 10)
 
 
-def test_an_alarm_stands_where_it_was_raised(db: Session) -> None:
+def test_alarm_incident_is_placed_at_its_step(db: Session) -> None:
     run = told(db, metrics_event(4, loss=1.0), AlarmRaised(code="x", message="It broke.", step=4))
 
     found = study_reports.build_timeline(db, [run]).incidents
     assert [(one.kind, one.first, one.text) for one in found] == [("alarm", 4, "It broke.")]
 
 
-def test_skipped_steps_stand_where_their_count_rose(db: Session) -> None:
+def test_skipped_step_incident_is_placed_at_counter_increase(db: Session) -> None:
     counts = {1: 1.0, 2: 1.0, 3: 1.0, 5: 3.0, 6: 3.0}
     run = told(db, *(metrics_event(step, skipped_steps=count) for step, count in counts.items()))
 
     assert incidents_of(db, run) == [("skipped", 1, 1, 1), ("skipped", 5, 5, 2)]
 
 
-def test_broken_losses_in_a_row_are_one_spell(db: Session) -> None:
+def test_consecutive_broken_losses_form_one_incident(db: Session) -> None:
     broken = {1: 2.0, 2: math.nan, 3: math.inf, 4: math.nan, 5: 1.0, 8: math.nan}
     run = told(db, *(metrics_event(step, loss=loss) for step, loss in broken.items()))
 

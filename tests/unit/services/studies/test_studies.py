@@ -65,7 +65,7 @@ def answered(text: str, position: int = 0) -> Sampled:
     )
 
 
-def test_every_mode_is_queued_with_every_seed(db: Session) -> None:
+def test_study_queues_every_precision_with_every_seed(db: Session) -> None:
     made = make_study(db, seeds=2)
 
     assert [(run.name, run.recipe.precision, run.recipe.optimisation.seed) for run in made] == [
@@ -76,19 +76,19 @@ def test_every_mode_is_queued_with_every_seed(db: Session) -> None:
     ]
 
 
-def test_the_length_is_the_studys_own_if_it_has_one(db: Session) -> None:
+def test_study_max_steps_override_recipe(db: Session) -> None:
     made = make_study(db)
 
     assert {run.recipe.optimisation.max_steps for run in made} == {10}
 
 
-def test_nothing_ends_a_run_whose_numbers_break(db: Session) -> None:
+def test_study_runs_only_warn_about_broken_numerics(db: Session) -> None:
     made = make_study(db)
 
     assert {run.recipe.numerics.guard for run in made} == {"warn"}
 
 
-def test_without_a_length_the_recipes_holds(db: Session) -> None:
+def test_study_without_max_steps_uses_recipe_value(db: Session) -> None:
     experiment = experiments.create(db, "tone", make_recipe(optimisation={"max_steps": 7}))
     study = studies.create(db, experiment, StudyPlan(modes=("fp32", "bf16"), seeds=1))
 
@@ -96,7 +96,7 @@ def test_without_a_length_the_recipes_holds(db: Session) -> None:
     assert {run.recipe.optimisation.max_steps for run in made} == {7}
 
 
-def test_a_long_name_leaves_room_for_the_mode(db: Session) -> None:
+def test_long_run_name_leaves_space_for_precision(db: Session) -> None:
     experiment = experiments.create(db, "n" * 200, make_recipe())
     study = studies.create(db, experiment, StudyPlan(modes=("fp32", "bf16"), seeds=1))
 
@@ -117,7 +117,7 @@ def test_a_long_name_leaves_room_for_the_mode(db: Session) -> None:
         ),
     ],
 )
-def test_what_is_no_study_is_refused(
+def test_invalid_study_plan_is_rejected(
     db: Session, modes: tuple[str, ...], seeds: int, said: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
@@ -126,7 +126,7 @@ def test_what_is_no_study_is_refused(
     assert refused.value.message == said
 
 
-def test_a_refused_study_leaves_nothing_behind(db: Session) -> None:
+def test_rejected_study_leaves_no_records(db: Session) -> None:
     experiment = make_experiment(db)
     with pytest.raises(InvalidError):
         studies.create(db, experiment, StudyPlan(modes=("fp32", "bf16"), max_steps=-1))
@@ -134,13 +134,13 @@ def test_a_refused_study_leaves_nothing_behind(db: Session) -> None:
     assert (list(studies.newest(db, limit=9)), runs.count(db, runs.RunFilter())) == ([], 0)
 
 
-def test_a_recipe_that_cannot_run_says_why(db: Session) -> None:
+def test_recipe_that_cannot_run_gives_reason(db: Session) -> None:
     recipe = make_recipe(base_model="moon")
 
     assert studies.explain_refusal(db, recipe, "fp32").startswith("There is no model named moon.")
 
 
-def test_finished_runs_are_compared_at_their_ends(db: Session) -> None:
+def test_finished_runs_are_compared_by_final_loss(db: Session) -> None:
     for run, last in zip(make_study(db, seeds=2), (2.0, 2.25, 3.0, 3.25), strict=True):
         finish(db, run, 5.0, last)
 
@@ -148,7 +148,7 @@ def test_finished_runs_are_compared_at_their_ends(db: Session) -> None:
     assert (one.step, one.gap, one.versus) == (None, SampleStats(0.25, 0.0, 2), "within")
 
 
-def test_runs_that_go_on_are_compared_where_both_have_been(db: Session) -> None:
+def test_running_runs_are_compared_at_last_common_step(db: Session) -> None:
     reference, mode = make_study(db)
     train(db, reference, *validated(5.0, 4.0, 3.0))
     train(db, mode, *validated(5.0, 4.5))
@@ -161,14 +161,14 @@ def test_runs_that_go_on_are_compared_where_both_have_been(db: Session) -> None:
     )
 
 
-def test_a_fresh_study_has_a_report(db: Session) -> None:
+def test_new_study_has_report(db: Session) -> None:
     make_study(db)
 
     one, report = finding(db, "bf16"), study_reports.build_report(db, 1)
     assert (one.versus, one.loss, report.answers, report.devices) == ("nothing", None, None, [])
 
 
-def test_a_study_whose_runs_are_gone_has_a_report(db: Session, tmp_path: Path) -> None:
+def test_study_with_deleted_runs_has_report(db: Session, tmp_path: Path) -> None:
     empty(db, tmp_path)
 
     assert study_reports.build_report(db, 1).findings == []
@@ -183,7 +183,7 @@ def test_failed_runs_are_counted(db: Session) -> None:
     assert (one.failed, one.runs, one.gap) == (1, 1, None)
 
 
-def test_numbers_that_are_none_are_counted_and_break_nothing(db: Session) -> None:
+def test_non_finite_values_are_counted_in_report(db: Session) -> None:
     reference, mode = make_study(db)
     finish(db, reference, 5.0, 2.0)
     alarm = AlarmRaised(code="nan", message="The loss is no number.", step=1)
@@ -201,7 +201,7 @@ def test_numbers_that_are_none_are_counted_and_break_nothing(db: Session) -> Non
     )
 
 
-def test_gaps_are_told_along_the_steps(db: Session) -> None:
+def test_gaps_are_reported_for_each_step(db: Session) -> None:
     reference, mode = make_study(db)
     finish(db, reference, 5.0, 2.0)
     finish(db, mode, 5.5, 2.25)
@@ -214,7 +214,7 @@ def test_gaps_are_told_along_the_steps(db: Session) -> None:
     )
 
 
-def test_answers_are_laid_beside_the_references(db: Session) -> None:
+def test_answers_are_compared_with_reference_answers(db: Session) -> None:
     made = make_study(db, seeds=2)
     for run, said in zip(made, ("yes sir", "no sir", "yes", "yes"), strict=True):
         train(db, run, answered(said), answered("same", 1))
@@ -227,7 +227,7 @@ def test_answers_are_laid_beside_the_references(db: Session) -> None:
     ]
 
 
-def test_a_deleted_study_leaves_its_runs(db: Session) -> None:
+def test_deleting_study_keeps_its_runs(db: Session) -> None:
     make_study(db)
     studies.delete(db, 1)
     db.flush()
@@ -238,7 +238,7 @@ def test_a_deleted_study_leaves_its_runs(db: Session) -> None:
         studies.get(db, 1)
 
 
-def test_an_experiment_takes_its_empty_studies_with_it(db: Session, tmp_path: Path) -> None:
+def test_deleting_experiment_deletes_its_empty_studies(db: Session, tmp_path: Path) -> None:
     empty(db, tmp_path)
     experiments.delete(db, 1)
     db.flush()
@@ -247,7 +247,7 @@ def test_an_experiment_takes_its_empty_studies_with_it(db: Session, tmp_path: Pa
     assert db.get(Study, 1) is None
 
 
-def test_a_migration_back_keeps_the_runs_and_their_numbers(engine: Engine) -> None:
+def test_downgrade_keeps_study_runs_and_metrics(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         finish(db, make_study(db)[0], 5.0, 2.0)
     migrate.downgrade(engine, "0001")

@@ -37,17 +37,17 @@ def line(*values: float | None) -> Series:
     return Series(mean=list(values), min=list(values), max=list(values))
 
 
-def test_an_estimate_is_of_the_finite_numbers_only() -> None:
+def test_summary_uses_only_finite_values() -> None:
     assert study_statistics.summarise([1.0, 3.0, None, NAN, math.inf]) == SampleStats(
         2.0, math.sqrt(2), 2
     )
 
 
-def test_one_number_has_no_spread() -> None:
+def test_single_value_has_no_spread() -> None:
     assert study_statistics.summarise([1.0]) == SampleStats(1.0, None, 1)
 
 
-def test_nothing_has_no_estimate() -> None:
+def test_summary_of_no_finite_values_is_none() -> None:
     assert study_statistics.summarise([NAN, None]) is None
 
 
@@ -64,7 +64,7 @@ def test_nothing_has_no_estimate() -> None:
         (None, SampleStats(2.0, 0.1, 2), "nothing"),
     ],
 )
-def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
+def test_gap_is_judged_only_with_two_seeds_each(
     gap: SampleStats | None, noise: SampleStats | None, told: GapVerdict
 ) -> None:
     assert study_statistics.judge_gap(gap, noise) == told
@@ -74,17 +74,17 @@ def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
     ("mode_ends", "noise", "share"),
     [(2.0, 0.0, 0.0), (2.75, 0.0, 0.75), (3.5, 0.0, 1.5), (1.5, 0.0, -0.5), (2.75, 1.0, None)],
 )
-def test_the_improvement_lost_is_a_share_of_the_references(
+def test_lost_improvement_is_share_of_reference_improvement(
     mode_ends: float, noise: float, share: float | None
 ) -> None:
     assert study_statistics.improvement_lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
 
 
-def test_nothing_can_be_lost_where_the_reference_did_not_improve() -> None:
+def test_lost_improvement_is_undefined_without_reference_improvement() -> None:
     assert study_statistics.improvement_lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
 
 
-def test_a_gap_is_between_runs_of_one_seed() -> None:
+def test_gap_is_computed_between_runs_with_same_seed() -> None:
     one = found([*three("fp32", 1.0, 2.0, 3.0), *three("bf16", 1.5, 2.5, 3.5)])
 
     assert (one.gap, one.noise, one.versus) == (
@@ -94,13 +94,13 @@ def test_a_gap_is_between_runs_of_one_seed() -> None:
     )
 
 
-def test_a_stalled_mode_is_told_by_what_it_lost() -> None:
+def test_stalled_precision_reports_lost_improvement() -> None:
     one = found([*three("fp32", 2.0, 2.0), *three("bf16", 2.75, 2.75)])
 
     assert (one.versus, one.lost, one.lost_since) == ("above", 0.75, 1)
 
 
-def test_the_reference_stands_first_whatever_the_order() -> None:
+def test_reference_precision_comes_first() -> None:
     modes = [
         one.precision
         for one in study_statistics.compare_precisions([*three("bf16", 1), *three("fp32", 1)])
@@ -121,14 +121,14 @@ def test_failed_runs_are_counted_but_not_measured() -> None:
     )
 
 
-def test_a_seed_whose_reference_failed_is_not_compared() -> None:
+def test_seed_with_failed_reference_is_not_compared() -> None:
     broken = StudyRun(precision="fp32", seed=0, state="failed", validations={1: 3.0})
     one = found([broken, *three("bf16", 1.0)])
 
     assert (one.loss, one.gap, one.versus) == (SampleStats(1.0, None, 1), None, "nothing")
 
 
-def test_runs_that_go_on_are_compared_at_the_last_step_both_reached() -> None:
+def test_running_runs_are_compared_at_last_common_step() -> None:
     going = [
         StudyRun(precision="fp32", seed=0, state="going", validations={1: 3.0, 2: 2.5, 3: 2.0}),
         StudyRun(precision="bf16", seed=0, state="going", validations={1: 3.0, 2: 2.75}),
@@ -138,7 +138,7 @@ def test_runs_that_go_on_are_compared_at_the_last_step_both_reached() -> None:
     assert (one.step, one.gap, one.lost) == (2, SampleStats(0.25, None, 1), 0.5)
 
 
-def test_finished_pairs_are_compared_before_those_that_go_on() -> None:
+def test_finished_pairs_are_preferred_over_running_pairs() -> None:
     going = [
         StudyRun(precision=mode, seed=1, state="going", validations={1: 9.0})
         for mode in ("fp32", "bf16")
@@ -148,7 +148,7 @@ def test_finished_pairs_are_compared_before_those_that_go_on() -> None:
     assert (one.step, one.gap) == (None, SampleStats(0.5, None, 1))
 
 
-def test_a_loss_that_is_no_number_is_counted_apart() -> None:
+def test_non_finite_losses_are_counted_separately() -> None:
     one = found([*three("fp32", 2.0, 2.0), *three("bf16", NAN, 2.5)])
 
     assert (one.not_finite, one.gap, one.loss) == (
@@ -158,7 +158,7 @@ def test_a_loss_that_is_no_number_is_counted_apart() -> None:
     )
 
 
-def test_a_run_that_broke_is_in_neither_start_nor_end() -> None:
+def test_broken_run_is_excluded_from_lost_improvement() -> None:
     whole, broken = done("bf16", 0, 3.0, 2.5), done("bf16", 1, 9.0, NAN)
     one = found([done("fp32", 0, 3.0, 2.0), done("fp32", 1, 9.0, 2.0), whole, broken])
 
@@ -177,13 +177,13 @@ def cost(precision: str, seed: int, speed: float, size: float, state: State = "d
     )
 
 
-def test_speed_and_memory_are_ratios_to_the_reference() -> None:
+def test_speed_and_memory_are_ratios_to_reference() -> None:
     one = found([cost("fp32", 0, 100, 8), cost("bf16", 0, 150, 6)])
 
     assert (one.speed_ratio, one.memory_ratio) == (SampleStats(1.5, None, 1), 0.75)
 
 
-def test_speeds_are_compared_seed_by_seed() -> None:
+def test_speeds_are_compared_per_seed() -> None:
     one = found(
         [
             *(cost("fp32", seed, speed, 8) for seed, speed in enumerate((100, 200))),
@@ -194,7 +194,7 @@ def test_speeds_are_compared_seed_by_seed() -> None:
     assert one.speed_ratio == SampleStats(1.5, 0.0, 2)
 
 
-def test_costs_are_those_of_finished_runs_as_soon_as_there_is_one() -> None:
+def test_costs_use_only_finished_runs_when_available() -> None:
     one = found(
         [
             cost("fp32", 0, 100, 8),
@@ -207,11 +207,11 @@ def test_costs_are_those_of_finished_runs_as_soon_as_there_is_one() -> None:
     assert (one.speed, one.memory) == (SampleStats(150, None, 1), 6)
 
 
-def test_an_empty_study_finds_nothing() -> None:
+def test_empty_study_has_no_findings() -> None:
     assert study_statistics.compare_precisions([]) == []
 
 
-def test_gaps_follow_the_steps_seed_by_seed() -> None:
+def test_gaps_are_computed_per_step_and_seed() -> None:
     lines = {
         ("fp32", 0): line(3.0, 2.0),
         ("fp32", 1): line(4.0, 2.0),
@@ -227,7 +227,7 @@ def test_gaps_follow_the_steps_seed_by_seed() -> None:
     )
 
 
-def test_the_band_of_the_reference_is_its_own_spread() -> None:
+def test_reference_band_is_its_own_spread() -> None:
     series = compute_gaps({("fp32", 0): line(1.0, 2.0), ("fp32", 1): line(3.0, None)})["fp32"]
 
     assert (series.mean, series.min, series.max) == (
@@ -237,5 +237,5 @@ def test_the_band_of_the_reference_is_its_own_spread() -> None:
     )
 
 
-def test_without_the_reference_there_are_no_gaps() -> None:
+def test_gaps_are_empty_without_reference() -> None:
     assert compute_gaps({("bf16", 0): line(1.0)}) == {}

@@ -64,7 +64,9 @@ GRID: SearchSpace = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
         ),
     ],
 )
-def test_what_is_no_sweep_is_refused(db: Session, plan: SweepPlan, param: str, said: str) -> None:
+def test_invalid_sweep_plan_is_rejected(
+    db: Session, plan: SweepPlan, param: str, said: str
+) -> None:
     with pytest.raises(InvalidError) as refused:
         sweep_preview.preview(db, make_recipe(), plan)
 
@@ -72,7 +74,7 @@ def test_what_is_no_sweep_is_refused(db: Session, plan: SweepPlan, param: str, s
     assert refused.value.message.startswith(said)
 
 
-def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
+def test_adapter_settings_vary_only_with_their_adapter_kind(db: Session) -> None:
     space: SearchSpace = {"adapter.kind": several("lora", "full"), RANK: several("4", "8")}
     found = sweep_preview.preview(db, make_recipe(), SweepPlan(space=space))
 
@@ -83,7 +85,7 @@ def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
     ]
 
 
-def test_a_setting_that_no_run_would_have_is_refused(db: Session) -> None:
+def test_setting_unused_by_all_runs_is_rejected(db: Session) -> None:
     plan = SweepPlan(space={RANK: several("4", "8")})
     with pytest.raises(InvalidError) as refused:
         sweep_preview.preview(db, make_recipe(adapter={"kind": "full"}), plan)
@@ -91,7 +93,7 @@ def test_a_setting_that_no_run_would_have_is_refused(db: Session) -> None:
     assert (refused.value.param, refused.value.hint) == (RANK, "Vary adapter.kind, too.")
 
 
-def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
+def test_large_grid_preview_needs_no_extra_queries(db: Session) -> None:
     asked: list[str] = []
     event.listen(db.get_bind(), "before_cursor_execute", lambda *about: asked.append(str(about[2])))
     counts = []
@@ -103,7 +105,7 @@ def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
     assert counts[1] <= counts[0]
 
 
-def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
+def test_invalid_combinations_are_reported_and_skipped(db: Session) -> None:
     space: SearchSpace = {"dataset": several("starter", "moon"), RANK: several(4, 8)}
     found = sweep_preview.preview(db, make_recipe(), SweepPlan(space=space))
 
@@ -113,11 +115,11 @@ def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
     ]
 
 
-def test_without_an_earlier_run_nobody_knows_how_long_it_takes(db: Session) -> None:
+def test_duration_is_unknown_without_earlier_run(db: Session) -> None:
     assert sweep_preview.preview(db, make_recipe(), SweepPlan(space=GRID)).seconds is None
 
 
-def test_a_knob_that_may_be_empty_can_be_none() -> None:
+def test_optional_field_can_be_swept_as_none() -> None:
     space = sweep_preview.convert_space(
         make_recipe(), {"optimisation.max_steps": several("none", "9")}
     )
@@ -125,7 +127,7 @@ def test_a_knob_that_may_be_empty_can_be_none() -> None:
     assert space == {"optimisation.max_steps": several(None, 9)}
 
 
-def test_numbers_of_a_range_are_of_the_knobs_kind() -> None:
+def test_range_bounds_are_converted_to_field_type() -> None:
     space = sweep_preview.convert_space(make_recipe(), {RATE: Range(low=0.5, high=1)})
 
     assert space == {RATE: Range(low=0.5, high=1.0)}

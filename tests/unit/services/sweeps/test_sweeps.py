@@ -70,7 +70,7 @@ def carry_out(engine: Engine, sweeper: SweepScheduler) -> None:
     raise AssertionError("It never ended.")
 
 
-def test_a_grid_tries_every_combination_in_order(engine: Engine, tmp_path: Path) -> None:
+def test_grid_tries_every_combination_in_order(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID))
     carry_out(engine, SweepScheduler(engine, tmp_path))
@@ -87,7 +87,7 @@ def test_a_grid_tries_every_combination_in_order(engine: Engine, tmp_path: Path)
     assert names[0] == "tone learning_rate=0.0001 r=4 #1"
 
 
-def test_no_more_runs_wait_than_may_go_on_at_once(engine: Engine, tmp_path: Path) -> None:
+def test_queued_runs_never_exceed_parallel_limit(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
@@ -103,7 +103,7 @@ def test_no_more_runs_wait_than_may_go_on_at_once(engine: Engine, tmp_path: Path
 
 
 @pytest.mark.parametrize("strategy", ["grid", "random", "tpe"])
-def test_many_runs_at_once_are_queued_a_few_at_a_time(
+def test_many_parallel_runs_are_queued_in_batches(
     engine: Engine, tmp_path: Path, strategy: sweep_preview.Strategy
 ) -> None:
     with unit_of_work(engine) as db:
@@ -121,7 +121,7 @@ def test_many_runs_at_once_are_queued_a_few_at_a_time(
 
 
 @pytest.mark.parametrize("strategy", ["random", "tpe"])
-def test_another_worker_goes_on_with_the_very_same_settings(
+def test_new_scheduler_continues_with_same_settings(
     engine: Engine, tmp_path: Path, strategy: sweep_preview.Strategy
 ) -> None:
     with unit_of_work(engine) as db:
@@ -145,7 +145,7 @@ def test_another_worker_goes_on_with_the_very_same_settings(
     assert first == second
 
 
-def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
+def test_tpe_converges_towards_best_settings(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG, RANK: several(4, 8)}, strategy="tpe", count=24))
     carry_out(engine, SweepScheduler(engine, tmp_path))
@@ -161,7 +161,7 @@ def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
     assert sum(sweep.importance.values()) == pytest.approx(1)
 
 
-def test_tpe_tries_kinds_each_with_its_own_settings(engine: Engine, tmp_path: Path) -> None:
+def test_tpe_samples_settings_of_each_adapter_kind(engine: Engine, tmp_path: Path) -> None:
     space: SearchSpace = {"adapter.kind": several("lora", "full"), RANK: several(4, 8), RATE: LOG}
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=space, strategy="tpe", count=12))
@@ -174,9 +174,7 @@ def test_tpe_tries_kinds_each_with_its_own_settings(engine: Engine, tmp_path: Pa
     assert sum(sweep.importance.values()) == pytest.approx(1)
 
 
-def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_unpromising_run_is_stopped_and_marked_pruned(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         plan = SweepPlan(space={RATE: LOG}, strategy="tpe", count=9, is_pruning=True)
         begin(db, plan)
@@ -204,7 +202,7 @@ def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
         assert (made[-1].state, sweeps.best(sweeps.get(db, 1), made)) == ("pruned", made[0])
 
 
-def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: Path) -> None:
+def test_failed_run_becomes_trial_without_value(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2))
     sweeper = SweepScheduler(engine, tmp_path)
@@ -224,7 +222,7 @@ def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: P
 
 
 @pytest.mark.parametrize("damage", [b"", b"{half", b'{"op_code":99}\n{"op_code":99}\n'])
-def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: bytes) -> None:
+def test_damaged_journal_is_rebuilt(engine: Engine, tmp_path: Path, damage: bytes) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=4))
     SweepScheduler(engine, tmp_path).tick()
@@ -237,7 +235,7 @@ def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: 
         assert [one.state for one in sweeps.list_trials(db, sweeps.get(db, 1))] == ["done", "going"]
 
 
-def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
+def test_restarted_run_updates_its_trial(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
@@ -254,7 +252,7 @@ def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
         assert [one.state for one in sweeps.list_trials(db, sweeps.get(db, 1))] == ["done", "done"]
 
 
-def test_a_deleted_run_is_not_made_again(engine: Engine, tmp_path: Path) -> None:
+def test_deleted_run_is_not_recreated(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID))
     SweepScheduler(engine, tmp_path).tick()
@@ -267,7 +265,7 @@ def test_a_deleted_run_is_not_made_again(engine: Engine, tmp_path: Path) -> None
         assert [run.trial for run in sweeps.list_runs(db, 1)] == [1, 2, 3]
 
 
-def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: Path) -> None:
+def test_missing_dataset_fails_sweep_with_message(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=3))
         db.delete(db.get_one(Dataset, 1))
@@ -281,7 +279,7 @@ def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: 
         assert sweep.error.startswith("There is no dataset named starter.")
 
 
-def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path: Path) -> None:
+def test_paused_sweep_starts_no_runs_until_resumed(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
@@ -305,7 +303,9 @@ def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path
         assert claimed is not None
 
 
-def test_a_stopped_sweep_keeps_what_was_learnt(engine: Engine, tmp_path: Path) -> None:
+def test_stopping_sweep_keeps_results_and_cancels_queued_runs(
+    engine: Engine, tmp_path: Path
+) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = SweepScheduler(engine, tmp_path)
@@ -325,7 +325,7 @@ def test_a_stopped_sweep_keeps_what_was_learnt(engine: Engine, tmp_path: Path) -
         ]
 
 
-def test_a_deleted_sweep_leaves_its_runs(db: Session) -> None:
+def test_deleting_sweep_keeps_its_runs(db: Session) -> None:
     begin(db, SweepPlan(space=GRID))
     sweeps.advance(db, 1)
     with pytest.raises(ConflictError):
@@ -340,7 +340,7 @@ def test_a_deleted_sweep_leaves_its_runs(db: Session) -> None:
         sweeps.get(db, 1)
 
 
-def test_the_best_is_the_greatest_where_more_is_better(db: Session) -> None:
+def test_best_trial_is_highest_when_maximising(db: Session) -> None:
     made: dict[str, Distribution] = {RANK: several(4, 8)}
     sweep = begin(
         db, SweepPlan(space=made, metric="tokens_per_second", direction="maximise", parallel=2)
@@ -354,7 +354,7 @@ def test_the_best_is_the_greatest_where_more_is_better(db: Session) -> None:
     assert (found.number, found.value) == (1, 20.0)
 
 
-def test_a_migration_back_keeps_the_runs(engine: Engine) -> None:
+def test_downgrade_keeps_sweep_runs(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         begin(db, SweepPlan(space=GRID))
         sweeps.advance(db, 1)
