@@ -425,7 +425,8 @@ def _build_recipe(db: Session, request: JobRequest, training: Dataset) -> AnyRec
         "checkpoints": {"keep_after_success": True},
     }
     try:
-        recipe = runs.build_recipe(merge(values, request.changes))
+        method = {key: request.changes[key] for key in ("method",) if key in request.changes}
+        recipe = runs.with_overrides(runs.build_recipe(values | method), request.changes)
     except InvalidError as error:
         error.param = f"x_studio.{error.param}"
         raise

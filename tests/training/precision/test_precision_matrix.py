@@ -87,7 +87,7 @@ TABLE = """
   lora      any        fp8               rounds    rounds    rounds    rounds    rounds
 """
 REFUSED = {
-    "no-gpu": "float32 with TF32 products needs an NVIDIA GPU, Ampere or newer",
+    "no-gpu": "TF32 products cannot be used here: it needs an NVIDIA GPU, Ampere or newer",
     "overflow": "models do not train in float16: its activations reach about 800,000",
     "clash": "rwkv models cannot compute in",
     "uncast": "A frozen model in",

@@ -93,6 +93,21 @@ def test_recipe_can_set_learning_rate_directly(client: TestClient) -> None:
     assert (optimisation["learning_rate"], optimisation["max_steps"]) == (1e-4, 3)
 
 
+def test_x_studio_may_set_only_part_of_a_section(client: TestClient) -> None:
+    job = ask(client, x_studio={"adapter": {"r": 4}}).json()
+
+    adapter = job["x_studio"]["recipe"]["adapter"]
+    assert (adapter["kind"], adapter["r"]) == ("lora", 4)
+
+
+@pytest.mark.parametrize("name", ["nothing", 7, None])
+def test_unknown_method_is_rejected(client: TestClient, name: object) -> None:
+    answer = ask(client, x_studio={"method": name})
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith("x_studio")
+
+
 def test_the_recipe_may_name_a_method(client: TestClient) -> None:
     texts = "".join(json.dumps({"text": f"Text {number}."}) + "\n" for number in range(30))
     file = bring(client, texts.encode())
