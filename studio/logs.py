@@ -37,7 +37,7 @@ def log_context(**facts: object) -> Iterator[None]:
         _context.reset(token)
 
 
-_context: ContextVar[dict[str, object]] = ContextVar("told", default={})  # noqa: B039 -- never changed in place
+_context: ContextVar[dict[str, object]] = ContextVar("log_context", default={})  # noqa: B039 -- never changed in place
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, object]:

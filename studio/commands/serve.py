@@ -50,7 +50,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         home.cleanup(engine, settings)
         home.install_starter(engine, settings, typer.echo, output.print_in_place)
         _print_warnings(settings)
-        with _supervised_worker(engine, settings, wanted=worker) as ending:
+        with _supervised_worker(engine, settings, enabled=worker) as ending:
             # The slowest import runs while the worker imports its own packages.
             from studio.web.app import create_app, freeze_gc_heap  # noqa: PLC0415 -- heavy import
             from studio.web.rendering import render  # noqa: PLC0415 -- heavy import
@@ -88,12 +88,12 @@ def _print_warnings(settings: Settings) -> None:
 
 
 @contextmanager
-def _supervised_worker(engine: Engine, settings: Settings, *, wanted: bool) -> Iterator[Shutdown]:
+def _supervised_worker(engine: Engine, settings: Settings, *, enabled: bool) -> Iterator[Shutdown]:
     """Run a worker while the web process lives; runs continue after both have ended.
 
     Yields the `Shutdown` to begin when a signal arrives.
     """
-    supervisor = Supervisor(engine, settings) if wanted else None
+    supervisor = Supervisor(engine, settings) if enabled else None
     ending = Shutdown(supervisor, settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ending.exit_early)

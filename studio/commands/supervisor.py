@@ -139,7 +139,7 @@ class Shutdown:
 
     supervisor: Supervisor | None
     settings: Settings
-    _begun: threading.Event = field(default_factory=threading.Event)
+    _started: threading.Event = field(default_factory=threading.Event)
 
     @property
     def seconds(self) -> float:
@@ -153,15 +153,15 @@ class Shutdown:
 
     def begin(self) -> None:
         """Ask the worker to stop now; force everything to end if that takes too long."""
-        if not self._begun.is_set():
-            self._begun.set()
+        if not self._started.is_set():
+            self._started.set()
 
     def exit_early(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal that arrives before or after the server handles signals."""
         raise SystemExit(0)
 
     def _end(self) -> None:
-        self._begun.wait()
+        self._started.wait()
         if self.supervisor is not None:
             self.supervisor.request_stop()
         # A request that computes in a thread would keep the process alive.

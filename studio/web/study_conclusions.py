@@ -104,8 +104,8 @@ def _comparison_phrase(result: PrecisionResult, gap: SampleStats) -> str:
     details.append(format_count(gap.n, "seed"))
     if result.versus == "unknown":
         details.append(gettext("too few to judge"))
-    return gettext("%(said)s (%(details)s)") % {
-        "said": f"{phrase}{step_text}",
+    return gettext("%(phrase)s (%(details)s)") % {
+        "phrase": f"{phrase}{step_text}",
         "details": gettext(", ").join(details),
     }
 

@@ -216,7 +216,7 @@ class WorkerLoop:
         self.inference.tick(self._free_slots, self._free_gpu, self._slot_obstacle)
         if self.inference.slots:
             with read_session(self.engine) as db:
-                slots_needed = max(queue.next_run_slots(db), self.scheduler.wanted(db))
+                slots_needed = max(queue.next_run_slots(db), self.scheduler.slots_needed(db))
                 if (
                     slots_needed
                     and queue.count_used_slots(db, self.name) + slots_needed > self._slots

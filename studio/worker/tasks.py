@@ -410,7 +410,7 @@ class TaskScheduler:
         """How many slots are occupied that a run could use."""
         return self.exports.slots + self.tasks.slots
 
-    def wanted(self, db: Session) -> int:
+    def slots_needed(self, db: Session) -> int:
         """Return how many slots the next waiting export or task needs that a run could use."""
         return int(
             any(

@@ -1,7 +1,7 @@
 """Messages that pages show, found in the source of modules: sentences, titles, and knobs.
 
-Pages translate them with the filter `said`, so modules need not mark them. A value in a message
-becomes a hole with a name: `{name} is not a number.`
+Pages translate them with the filter `translated`, so modules need not mark them. A value in a
+message becomes a hole with a name: `{name} is not a number.`
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""One tiny model for all tests of the torch tower, and a disk that is soon full."""
+"""One tiny model for all tests of training, and a disk that is soon full."""
 
 import os
 import subprocess

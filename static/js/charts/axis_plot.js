@@ -63,10 +63,10 @@ export class Relation {
 
   apply() {
     const out = new Set(this.runs.filter((_, place) => !this.isInside(place)));
-    const said = [...this.brushes].map(([key, range]) => {
-      return `${key}:${this.axes.find((axis) => axis.key === key).said(range)}`;
+    const text = [...this.brushes].map(([key, range]) => {
+      return `${key}:${this.axes.find((axis) => axis.key === key).describeRange(range)}`;
     });
-    this.section.dataset.brush = said.join(";");
+    this.section.dataset.brush = text.join(";");
     this.host.querySelectorAll("[data-mark]").forEach((mark) => {
       mark.classList.toggle("faint", out.has(mark.dataset.mark));
     });
@@ -94,8 +94,8 @@ export class Relation {
     return this.lines.get(String(this.page.owners[run] ?? run)) ?? { hue: 6, dash: 0, label: run };
   }
 
-  #recall(said) {
-    for (const part of said.split(";").filter((one) => one.includes(":"))) {
+  #recall(text) {
+    for (const part of text.split(";").filter((one) => one.includes(":"))) {
       const key = part.slice(0, part.indexOf(":"));
       const axis = this.axes.find((one) => one.key === key);
       const range = axis?.read(part.slice(key.length + 1));
@@ -144,17 +144,17 @@ class Axis {
     return this.key.endsWith("_bytes") ? `${Number((value / 1e9).toPrecision(3))} GB` : short(value);
   }
 
-  said([low, high]) {
+  describeRange([low, high]) {
     if (this.isNumber) return `${this.value(low).toPrecision(6)}..${this.value(high).toPrecision(6)}`;
     return this.names.filter((_, i) => this.share(i) >= low && this.share(i) <= high).join("|");
   }
 
-  read(said) {
+  read(text) {
     if (this.isNumber) {
-      const [low, high] = said.split("..").map(Number);
+      const [low, high] = text.split("..").map(Number);
       return Number.isFinite(low) && Number.isFinite(high) ? [this.share(low), this.share(high)] : null;
     }
-    const places = said.split("|").map((name) => this.names.indexOf(name)).filter((i) => i >= 0);
+    const places = text.split("|").map((name) => this.names.indexOf(name)).filter((i) => i >= 0);
     return places.length ? [this.share(Math.min(...places)), this.share(Math.max(...places))] : null;
   }
 }

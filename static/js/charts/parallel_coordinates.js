@@ -78,7 +78,7 @@ export default class Parallel extends Relation {
     group.setAttribute("aria-valuemin", "0");
     group.setAttribute("aria-valuemax", "1");
     group.setAttribute("aria-valuenow", ((low + high) / 2).toFixed(2));
-    group.setAttribute("aria-valuetext", range ? axis.said(range).replace("..", " – ") : phrase("all"));
+    group.setAttribute("aria-valuetext", range ? axis.describeRange(range).replace("..", " – ") : phrase("all"));
     group.setAttribute("aria-label", phrase("Brush on {label}: Up and Down move it, plus and minus resize it, Delete clears it", axis));
   }
 

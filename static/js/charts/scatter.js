@@ -143,10 +143,10 @@ export default class Scatter extends Relation {
   #tellEnds() {
     for (const [axis, ends] of this.ends) {
       const range = this.brushes.get(axis.key) ?? [0, 1];
-      const said = this.brushes.has(axis.key) ? axis.said(range).split("..") : [phrase("all")];
+      const names = this.brushes.has(axis.key) ? axis.describeRange(range).split("..") : [phrase("all")];
       ends.forEach((end, i) => {
         end.value = range[i];
-        end.setAttribute("aria-valuetext", said[i] ?? said[0]);
+        end.setAttribute("aria-valuetext", names[i] ?? names[0]);
       });
     }
   }

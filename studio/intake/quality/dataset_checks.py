@@ -200,7 +200,7 @@ class _PartScan:
 
 
 def _scan_part(path: Path, on_progress: Callable[[int], None]) -> _PartScan:
-    """Scan every row; `told` is called with the number of bytes scanned."""
+    """Scan every row; `report` is called with the number of bytes scanned."""
     scan, done = _PartScan(), 0
     with path.open("rb") as lines:
         for line in lines:

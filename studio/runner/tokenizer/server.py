@@ -179,14 +179,14 @@ _HANDLERS: dict[
     RequestKind,
     Callable[[TokenizerRequest, PreTrainedTokenizerBase, RowLengths | None], TokenizerResponse],
 ] = {
-    "tokens": lambda asked, it, sizes: TokenizerResponse(
-        tokens=token_preview.preview_tokens(asked, it, sizes)
+    "tokens": lambda request, it, sizes: TokenizerResponse(
+        tokens=token_preview.preview_tokens(request, it, sizes)
     ),
-    "templates": lambda asked, it, _sizes: TokenizerResponse(
-        templates=token_preview.preview_templates(asked, it)
+    "templates": lambda request, it, _sizes: TokenizerResponse(
+        templates=token_preview.preview_templates(request, it)
     ),
-    "prompt": lambda asked, it, _sizes: TokenizerResponse(
-        prompt=token_preview.tokenise_prompt(asked, it)
+    "prompt": lambda request, it, _sizes: TokenizerResponse(
+        prompt=token_preview.tokenise_prompt(request, it)
     ),
 }
 

@@ -72,14 +72,14 @@ class PendingSignIns:
     """Pending sign-ins by state; each state can be used once."""
 
     clock: Callable[[], float] = time.monotonic
-    _begun: dict[str, PendingSignIn] = field(default_factory=dict)
+    _pending: dict[str, PendingSignIn] = field(default_factory=dict)
 
     def add(self, return_to: str) -> tuple[str, str, PendingSignIn]:
         """Add a sign-in. Return its state and the secret for the browser's cookie."""
         now = self.clock()
-        for state, old in list(self._begun.items()):
-            if now - old.at > PENDING_SECONDS or len(self._begun) >= MAX_PENDING:
-                self._begun.pop(state, None)
+        for state, old in list(self._pending.items()):
+            if now - old.at > PENDING_SECONDS or len(self._pending) >= MAX_PENDING:
+                self._pending.pop(state, None)
         state, browser = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         sign_in = PendingSignIn(
             browser=hash_secret(browser),
@@ -88,7 +88,7 @@ class PendingSignIns:
             return_to=return_to,
             at=now,
         )
-        self._begun[state] = sign_in
+        self._pending[state] = sign_in
         return state, browser, sign_in
 
     def take(self, state: str, browser: str) -> PendingSignIn:
@@ -98,7 +98,7 @@ class PendingSignIns:
             UnauthorizedError: There is none, or it belongs to another browser.
 
         """
-        sign_in = self._begun.pop(state, None)
+        sign_in = self._pending.pop(state, None)
         if (
             sign_in is None
             or self.clock() - sign_in.at > PENDING_SECONDS

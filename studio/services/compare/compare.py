@@ -247,13 +247,13 @@ def _metric_cell(
     delta = reading.value - reading.baseline
     noise = seed_scatter.judge(run.id or 0, base.id or 0, name, delta)
     spec = METRICS.get(name)
-    is_told = noise == "beyond" or bool(spec and spec.is_noiseless)
+    is_certain = noise == "beyond" or bool(spec and spec.is_noiseless)
     is_per_step = bool(spec and spec.is_per_step)
     has_sense = not is_per_step or _batch_settings(run) == _batch_settings(base)
     return MetricCell(
         value=value,
         delta=delta,
-        verdict=_verdict(name, delta) if is_told and has_sense else "",
+        verdict=_verdict(name, delta) if is_certain and has_sense else "",
         noise=noise,
         repeats=repeats,
         reading=None if reading.is_final else reading,

@@ -33,7 +33,7 @@ class OfAttempt(_EventDetails):
     attempt: int | None = None
 
 
-class Asked(_EventDetails):
+class CommandRequested(_EventDetails):
     asked: str = ""
     """`cancel`, `keep`, `pause` or `drain`."""
 
@@ -135,7 +135,9 @@ _EVENT_KINDS = {
         OfAttempt, lambda it: f"Claimed by a worker, attempt {it.attempt or 1}."
     ),
     "running": _EventKind(Nothing, lambda _: "Started training."),
-    "stopping": _EventKind(Asked, lambda it: _REQUEST_SENTENCES.get(it.asked, "Asked to stop.")),
+    "stopping": _EventKind(
+        CommandRequested, lambda it: _REQUEST_SENTENCES.get(it.asked, "Asked to stop.")
+    ),
     "paused": _EventKind(AtStep, lambda it: f"Paused{_at_step(it.step)}."),
     "succeeded": _EventKind(
         Result,

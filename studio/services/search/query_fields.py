@@ -61,7 +61,7 @@ class Field:
 
 
 def find(name: str, metric_keys: Collection[str]) -> Field | None:
-    """Return the field with a name; `told` are the metrics that runs have reported."""
+    """Return the field with a name; `metrics` are the metrics that runs have reported."""
     plain = _ALIASES.get(name, name)
     return (
         _RUN_FIELDS.get(plain)

@@ -222,7 +222,7 @@ _MOMENT = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 def build_conditions(query: str, metric_keys: Collection[str]) -> list[Condition]:
     """Return the conditions of a query. Archived and trashed runs are found only if named.
 
-    `told` are the metrics that runs have reported.
+    `metrics` are the metrics that runs have reported.
 
     Raises:
         QueryError: The query is not valid; the error has the position.

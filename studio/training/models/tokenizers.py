@@ -11,7 +11,7 @@ from transformers import (
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from studio.errors import InvalidError, TrainingError
-from studio.weights import model_files as brought
+from studio.weights import model_files
 
 _AUTO_CLASS = "AutoModelForCausalLM"
 
@@ -27,7 +27,7 @@ def is_allowed(name: str, code: str) -> bool:
     if not code or not folder.is_absolute():
         return False
     try:
-        model_code = brought.read(folder)
+        model_code = model_files.read(folder)
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
     if not model_code.requested:

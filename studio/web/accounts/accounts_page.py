@@ -56,7 +56,7 @@ def sign_in(
 ) -> Response:
     """Sign in with name and password. No database session is held while hashing."""
     state, address = request.app.state, identity.client_address(request.scope)
-    request.state.deed = name.strip().lower()[:80] or "unknown"
+    request.state.actor_name = name.strip().lower()[:80] or "unknown"
     try:
         state.tries.check_and_count(name, address)
         with read_session(state.engine) as db:
@@ -86,7 +86,7 @@ def choose_password(
         with unit_of_work(engine) as db:
             account = _account_for_link(db, t, name)
             accounts.set_password(db, account, hashed)
-            request.state.deed = account.name
+            request.state.actor_name = account.name
             return start_session(request, db, account.id, "/")
     except UnauthorizedError as error:
         return page(request, "accounts/link.html", status=401, problem=error)
@@ -134,7 +134,7 @@ def _open_link(request: Request, visitor: OptionalIdentity, secret: str) -> Resp
             if link.purpose is not LinkPurpose.ENTER:
                 return _password_page(request, db, secret)
             login_sessions.redeem_link(db, secret)
-            request.state.deed = identity.LOCAL_IDENTITY.name
+            request.state.actor_name = identity.LOCAL_IDENTITY.name
             return start_session(request, db, None, "/")
     except UnauthorizedError as error:
         if visitor is not None:
@@ -220,7 +220,7 @@ def callback(
 ) -> Response:
     """Sign in a user authenticated by the provider. No database session is held meanwhile."""
     _require_oidc(config)
-    request.state.deed = "unknown"
+    request.state.actor_name = "unknown"
     app = request.app.state
     try:
         pending_sign_in = app.pending.take(
@@ -232,7 +232,7 @@ def callback(
                 hint="Try again, or sign in with a password.",
             )
         user = oidc.fetch_user(config, _callback_url(request, config), code, pending_sign_in)
-        request.state.deed = user.name[:80]
+        request.state.actor_name = user.name[:80]
         with unit_of_work(app.engine) as db:
             account = oidc.sign_in_account(db, config, user)
             account_id = account.id if account else None

@@ -60,13 +60,13 @@ LOCAL_IDENTITY = Identity(name=Actor().name, max_scope=Scope.ADMIN)
 """The user of a studio without accounts, who may do everything."""
 
 
-def identify(engine: Engine, settings: Settings, asked: AsgiScope) -> Identity | None:
+def identify(engine: Engine, settings: Settings, scope: AsgiScope) -> Identity | None:
     """Return the caller, or None. If a token is sent, a cookie is ignored."""
     if settings.sign_in == "none":
         return LOCAL_IDENTITY
-    authorization = Headers(scope=asked).get("authorization", "")
-    cookie = cookies(asked).get(cookie_name(asked), "")
-    proxy_user = asked.get("state", {}).get("named_by_proxy", "")
+    authorization = Headers(scope=scope).get("authorization", "")
+    cookie = cookies(scope).get(cookie_name(scope), "")
+    proxy_user = scope.get("state", {}).get("named_by_proxy", "")
     if proxy_user and not authorization and settings.sign_in == "accounts":
         return _by_proxy(engine, settings, proxy_user)
     if not (authorization or cookie):
@@ -138,22 +138,22 @@ def identity_of_account(account: Account) -> Identity:
     return Identity(name=account.name, max_scope=level, role=account.role, account_id=account.id)
 
 
-def cookie_name(asked: AsgiScope) -> str:
+def cookie_name(scope: AsgiScope) -> str:
     """Return the name of the session cookie, with the port: a machine may run two studios."""
-    _host, port = asked.get("server") or ("", 0)
-    return f"{'__Host-' if is_secure(asked) else ''}studio_{port}"
+    _host, port = scope.get("server") or ("", 0)
+    return f"{'__Host-' if is_secure(scope) else ''}studio_{port}"
 
 
-def is_secure(asked: AsgiScope) -> bool:
-    return bool(asked.get("scheme") == "https")
+def is_secure(scope: AsgiScope) -> bool:
+    return bool(scope.get("scheme") == "https")
 
 
-def cookies(asked: AsgiScope) -> dict[str, str]:
-    return cookie_parser(Headers(scope=asked).get("cookie", ""))
+def cookies(scope: AsgiScope) -> dict[str, str]:
+    return cookie_parser(Headers(scope=scope).get("cookie", ""))
 
 
-def client_address(asked: AsgiScope) -> str:
-    return (asked.get("client") or ("",))[0]
+def client_address(scope: AsgiScope) -> str:
+    return (scope.get("client") or ("",))[0]
 
 
 def _optional_identity(request: Request) -> Identity | None:

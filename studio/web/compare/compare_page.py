@@ -131,7 +131,7 @@ def _chart_context(db: Session, comparison: Comparison, view: ComparisonQuery) -
         "keys": [
             (key, is_noisy(key)) for key in comparison_export.metric_keys(db, view, comparison)
         ],
-        "told": sorted(metrics.list_keys(db, ids), key=_metric_order),
+        "metrics": sorted(metrics.list_keys(db, ids), key=_metric_order),
         "axes": _axis_options(db, ids, view.x),
         "ids": _join_ids(ids),
         "shut": {*view.hide},
@@ -204,7 +204,7 @@ def _samples_context(db: Session, comparison: Comparison, view: ComparisonQuery)
     )
     samples, scores = compare.list_samples(db, ids), sample_ratings.load_scores(db, ids)
     return {
-        "said": sample_table.table_across_runs(ordered, samples, scores, criteria),
+        "sample_table": sample_table.table_across_runs(ordered, samples, scores, criteria),
         "ordered": ordered,
         "rated": sample_ratings.count_rated(db, ids),
         "can_rate": any(sample.stage == sample_ratings.FINAL_STAGE for sample in samples),

@@ -71,24 +71,29 @@ class SampleFilter:
 
 
 def table_across_runs(
-    runs: Sequence[Run], samples: Sequence[Sample], scores: Mapping[int, int], wanted: SampleFilter
+    runs: Sequence[Run],
+    samples: Sequence[Sample],
+    scores: Mapping[int, int],
+    sample_filter: SampleFilter,
 ) -> Table:
     """Return the last answer of each run to each prompt; the first run is the baseline."""
     last: dict[Prompt, dict[int, Sample]] = {}
     for sample in samples:
         last.setdefault((sample.prompt, sample.reference), {})[sample.run_id] = sample
     matches = [
-        (prompt, answers) for prompt, answers in last.items() if _matches(prompt, answers, wanted)
+        (prompt, answers)
+        for prompt, answers in last.items()
+        if _matches(prompt, answers, sample_filter)
     ]
-    max_rows = len(matches) if wanted.all_prompts else max(MIN_ROWS, MAX_CELLS // len(runs))
+    max_rows = len(matches) if sample_filter.all_prompts else max(MIN_ROWS, MAX_CELLS // len(runs))
     rows = [_run_row(prompt, runs, answers, scores) for prompt, answers in matches[:max_rows]]
     heads = [run.name for run in runs]
     tallies = [
         _count_correct(answers.get(run.id or 0) for answers in last.values()) for run in runs
     ]
-    if wanted.blind is not None:
+    if sample_filter.blind is not None:
         heads = [f"Answer {_column_letter(index)}" for index in range(len(runs))]
-        rows = [_shuffled(row, wanted.blind) for row in rows]
+        rows = [_shuffled(row, sample_filter.blind) for row in rows]
         tallies = []
     return Table(headings=heads, rows=rows, matching=len(matches), total=len(last), tallies=tallies)
 

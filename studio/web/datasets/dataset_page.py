@@ -201,14 +201,14 @@ class VersionEntry:
 
 
 def build_context(
-    db: Session, config: Settings, dataset: Dataset, asked: DatasetQuery
+    db: Session, config: Settings, dataset: Dataset, query: DatasetQuery
 ) -> dict[str, Any]:
     """Return the template context of a dataset's page."""
-    number = asked.version or dataset.version
+    number = query.version or dataset.version
     version = versions.get(db, dataset.id or 0, number) if number else None
     all_versions = versions.list_versions(db, dataset.id or 0)
     mapping = Mapping.model_validate(version.mapping) if version else None
-    row_query, folder = asked.row_selection(), config.datasets
+    row_query, folder = query.row_selection(), config.datasets
     rows = versions.load_rows(folder, version, row_query, limit=PAGE_ROWS) if version else None
     rows = rows or Page(rows=[], has_more=False)
     return {
@@ -220,12 +220,12 @@ def build_context(
         "uses": mapping_view.method_uses(mapping) if mapping else [],
         "reasons": EXCLUSION_REASONS,
         "place": ROW_UNITS.get(dataset.format, "row"),
-        "asked": asked,
+        "query": query,
         "rows": rows,
         "page_size": PAGE_ROWS,
         "folded": {entry.number for entry in rows.rows if is_long(entry.row)},
         "spots": data_quality.locate_spans(folder, version, row_query, rows) if version else {},
-        "original": _original_rows(config, dataset, asked, mapping),
+        "original": _original_rows(config, dataset, query, mapping),
         "chore": dataset_builds.latest_task(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
         "findings": _quality_findings(version, mapping) if version and mapping else None,
@@ -357,13 +357,13 @@ def show(
     dataset_id: DatasetId,
     db: DB,
     config: Config,
-    asked: Annotated[DatasetQuery, Query()],
+    query: Annotated[DatasetQuery, Query()],
 ) -> Response:
     """Show a dataset, or its mapping form if it has no version yet."""
     dataset = datasets.get(db, dataset_id)
     if dataset.version is None and dataset.status is not DatasetStatus.BUILDING:
         return redirect(request, f"/datasets/{dataset_id}/mapping")
-    return page(request, "datasets/show.html", **build_context(db, config, dataset, asked))
+    return page(request, "datasets/show.html", **build_context(db, config, dataset, query))
 
 
 @router.get("/{dataset_id}/built")

@@ -144,10 +144,10 @@ class TokenPanel:
         ]
 
 
-def load_preview(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> TokenPanel:
+def load_preview(engine: Engine, settings: Settings, params: Mapping[str, Any]) -> TokenPanel:
     """Tokenize a row. No database lock is held while the tokenizer service works."""
     try:
-        query = PreviewQuery.model_validate(wanted)
+        query = PreviewQuery.model_validate(params)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0]).replace("_", " ")
         return TokenPanel(
@@ -241,7 +241,7 @@ def preview_form_row(request: Request, posted: PostedForm, config: Config) -> Re
     """Show a row of the form's dataset as its model will see it; nothing is saved."""
     params = _preview_query(posted)
     panel = load_preview(request.app.state.engine, config, params)
-    return block(request, "experiments/new.html", "sight", sight=panel, wanted=params)
+    return block(request, "experiments/new.html", "sight", sight=panel, stats_query=params)
 
 
 @router.get("/datasets/{dataset_id}/sight")

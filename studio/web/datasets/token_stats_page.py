@@ -60,44 +60,46 @@ class RowView:
     """Direction to continue a search that ran out of time; empty if it did not."""
 
 
-def parse_step(asked: Mapping[str, Any]) -> RowStep:
+def parse_step(params: Mapping[str, Any]) -> RowStep:
     """Parse a query string; an invalid one means the first row."""
     try:
-        return RowStep.model_validate({name: value for name, value in asked.items() if value != ""})
+        return RowStep.model_validate(
+            {name: value for name, value in params.items() if value != ""}
+        )
     except ValidationError:
         return RowStep()
 
 
-def find_row(folder: Path, version: DatasetVersion, asked: RowStep) -> RowView:
+def find_row(folder: Path, version: DatasetVersion, params: RowStep) -> RowView:
     """Find the row that a step leads to."""
-    total = version.train_rows if asked.split == "train" else version.validation_rows
-    row_number = min(asked.row, max(1, total))
+    total = version.train_rows if params.split == "train" else version.validation_rows
+    row_number = min(params.row, max(1, total))
     view = RowView(
         version=version,
-        part=asked.split,
-        search_text=asked.q.strip(),
+        part=params.split,
+        search_text=params.q.strip(),
         total=total,
         row_number=row_number,
     )
     if not view.search_text:
         row_number = min(
-            max(1, row_number + {"back": -1, "on": 1}.get(asked.step, 0)), max(1, total)
+            max(1, row_number + {"back": -1, "on": 1}.get(params.step, 0)), max(1, total)
         )
         return replace(view, row_number=row_number, row=_read_row(folder, view, row_number))
-    page = _search_rows(folder, view, asked.step)
+    page = _search_rows(folder, view, params.step)
     if page.rows:
         return replace(view, row_number=page.rows[0].number, row=page.rows[0])
     if page.searched_to is not None:
-        return _unfinished_search(view, page.searched_to, asked.step)
-    if asked.step in {"back", "on"}:
+        return _unfinished_search(view, page.searched_to, params.step)
+    if params.step in {"back", "on"}:
         notice = (
             f"No row before row {row_number:,} has “{view.search_text}”."
-            if asked.step == "back"
+            if params.step == "back"
             else f"No row after row {row_number:,} has “{view.search_text}”."
         )
         return replace(view, row=_read_row(folder, view, row_number), notice=notice)
     notice = f"No row from row {row_number:,} onward has “{view.search_text}”."
-    if asked.step == "first" or row_number == 1:
+    if params.step == "first" or row_number == 1:
         notice = f"No row has “{view.search_text}”."
     return replace(view, notice=notice)
 
@@ -196,10 +198,10 @@ class StatsView:
     problem: StudioError | None = None
 
 
-def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> StatsView:
+def load_stats(db: Session, dataset: Dataset, params: Mapping[str, Any]) -> StatsView:
     """Return the stored statistics, or the task that counts them; nothing is counted here."""
     try:
-        query = parse_query(asked)
+        query = parse_query(params)
         task = token_stats.latest_task(db, stats_selection(db, dataset, query))
     except StudioError as error:
         return StatsView(problem=error)
@@ -208,7 +210,7 @@ def load_stats(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> Stats
     return StatsView(query=query, task=None if stats else task, figures=figures)
 
 
-def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
+def parse_query(params: Mapping[str, Any]) -> StatsQuery:
     """Parse a query string or a form.
 
     Raises:
@@ -217,7 +219,7 @@ def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
     """
     try:
         return StatsQuery.model_validate(
-            {name: value for name, value in asked.items() if value != ""}
+            {name: value for name, value in params.items() if value != ""}
         )
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
@@ -229,7 +231,7 @@ def parse_query(asked: Mapping[str, Any]) -> StatsQuery:
         ) from error
 
 
-def stats_selection(db: Session, dataset: Dataset, wanted: StatsQuery) -> StatsRequest:
+def stats_selection(db: Session, dataset: Dataset, query: StatsQuery) -> StatsRequest:
     """Return what to count.
 
     Raises:
@@ -238,8 +240,8 @@ def stats_selection(db: Session, dataset: Dataset, wanted: StatsQuery) -> StatsR
         NotFoundError: the version does not exist.
 
     """
-    version = find_version(db, dataset, wanted.version)
-    return token_stats.build_request(db, version, wanted.model, wanted.chat_template)
+    version = find_version(db, dataset, query.version)
+    return token_stats.build_request(db, version, query.model, query.chat_template)
 
 
 def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:

@@ -178,13 +178,13 @@ def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
 
 
 def apply_action(
-    db: Session, draft: ExperimentDraft, wish: str
+    db: Session, draft: ExperimentDraft, action: str
 ) -> tuple[ExperimentDraft, dict[str, str]]:
     """Apply a form action: switch the method or the preset, reset a setting, paste a recipe.
 
     Returns the new draft, and its problems by field name.
     """
-    verb, _colon, name = wish.partition(":")
+    verb, _colon, name = action.partition(":")
     if verb == "method":
         return _switch_method(db, draft, name), {}
     if verb == "preset":

@@ -71,8 +71,8 @@ def _parse_section(
                 _chosen_variant(subsections, value), value, f"{dotted}.", problems
             )
         elif subsections or isinstance(value, Mapping | list | tuple | set):
-            wanted = "a group of settings" if subsections else "a single value"
-            problems.append(f"{dotted} expects {wanted}.")
+            expected = "a group of settings" if subsections else "a single value"
+            problems.append(f"{dotted} expects {expected}.")
         else:
             values[name] = format_value(value)
     return values

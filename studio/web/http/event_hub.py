@@ -50,12 +50,12 @@ class EventHub:
         """The number of commits noticed so far."""
         return self._version
 
-    async def read_shared(self, asked: Hashable, read: Callable[[], T]) -> T:
+    async def read_shared(self, key: Hashable, read: Callable[[], T]) -> T:
         """Read in a thread, once for all callers with the same key between two commits."""
-        if asked not in self._read:
-            self._read[asked] = asyncio.ensure_future(run_in_threadpool(read))
+        if key not in self._read:
+            self._read[key] = asyncio.ensure_future(run_in_threadpool(read))
         # A caller that is cancelled must not cancel the read that others await.
-        result: T = await asyncio.shield(self._read[asked])
+        result: T = await asyncio.shield(self._read[key])
         return result
 
     async def wait(self, seen: int, seconds: float = HEARTBEAT_SECONDS) -> int:

@@ -32,7 +32,7 @@ PHRASE_CALL = re.compile(r'\bphrase\(\s*"([^"]+)"')
 
 _LOCALE = Path(__file__).resolve().parents[2] / "locale"
 _CHINESE = re.compile(r"zh(-(hans|cn|sg|my)(-.*)?)?", re.IGNORECASE)
-_language: ContextVar[str] = ContextVar("spoken", default=ENGLISH)
+_language: ContextVar[str] = ContextVar("language", default=ENGLISH)
 
 
 class LocaleMiddleware:

@@ -196,10 +196,10 @@ class _AuthenticatedRequest:
     def _audit_entry(self) -> AuditEntry | None:
         """Return the audit entry of a change or a sign-in attempt; None for other requests."""
         required, method = self._route.permission, self._scope["method"]
-        actor_name = self._scope.get("state", {}).get("deed") or (
+        actor_name = self._scope.get("state", {}).get("actor_name") or (
             self._identity and self._identity.name
         )
-        if method in SAFE_METHODS and "deed" not in self._scope.get("state", {}):
+        if method in SAFE_METHODS and "actor_name" not in self._scope.get("state", {}):
             return None
         if self._settings.sign_in == "none" or not actor_name or not self._route.template:
             return None

@@ -71,9 +71,11 @@ def download(
     except StudioError as error:
         form_state = {"repo": repo, "revision": revision, "refusal": error}
         with read_session(engine) as db:
-            context = _list_context(db, wish=form_state) | _search_context(db, config, "", None)
+            context = _list_context(db, download_form=form_state) | _search_context(
+                db, config, "", None
+            )
         if wants_fragment(request):
-            return block(request, "models/list.html", "wish", status=422, **context)
+            return block(request, "models/list.html", "download_form", status=422, **context)
         return page(request, "models/list.html", status=422, **context)
     return redirect(request, "/models")
 
@@ -134,7 +136,7 @@ def _list_context(
     folder: str = "",
     name: str = "",
     problem: StudioError | None = None,
-    wish: dict[str, Any] | None = None,
+    download_form: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     return {
         "models": models.newest(db),
@@ -142,7 +144,7 @@ def _list_context(
         "folder": folder,
         "name": name,
         "problem": problem,
-        "wish": wish or {"repo": "", "revision": "", "refusal": None},
+        "download_form": download_form or {"repo": "", "revision": "", "refusal": None},
         **_estimate_errors(db),
     }
 

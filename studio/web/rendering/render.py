@@ -129,7 +129,7 @@ def _environment() -> Environment:
     jinja.policies["ext.i18n.trimmed"] = True
     # The extension adds this method without a type.
     jinja.install_gettext_callables(locale.gettext, locale.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
-    jinja.filters.update(formatting.FILTERS, dotted=flatten, said=translation.translate_value)
+    jinja.filters.update(formatting.FILTERS, dotted=flatten, translated=translation.translate_value)
     jinja.globals.update(
         static=static_url,
         now=lambda: datetime.now(UTC),
@@ -139,9 +139,9 @@ def _environment() -> Environment:
         tiles=live_figures.tiles,
         objectives=OBJECTIVES,
         worker_status=worker_status,
-        spoken=locale.current_language,
+        current_language=locale.current_language,
         phrases=locale.script_translations,
-        tongues=locale.LANGUAGES,
+        languages=locale.LANGUAGES,
     )
     return jinja
 

@@ -279,7 +279,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         **_failure_context(db, run, folder),
         **_health_context(db, run),
         plots=_plots(run, metrics.list_keys(db, [run_id])),
-        said=sample_table.table_across_steps(
+        sample_table=sample_table.table_across_steps(
             compare.list_samples(db, [run_id]), sample_ratings.load_scores(db, [run_id])
         ),
         rated=sample_ratings.count_rated(db, [run_id]),

@@ -303,7 +303,7 @@ def test_saved_comparison_keeps_view(laid_out: Page) -> None:
     laid_out.get_by_role("dialog").get_by_role("button", name="Save").click()
 
     expect(laid_out.get_by_role("heading", level=1)).to_have_text("Two of three")
-    expect(laid_out.locator(".said-text")).to_have_text("The third is left out.")
+    expect(laid_out.locator(".note-text")).to_have_text("The third is left out.")
     expect(laid_out.get_by_label("Show run 3, try 3")).not_to_be_checked()
     expect(laid_out.get_by_label("Log y")).to_be_checked()
 

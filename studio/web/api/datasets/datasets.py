@@ -168,16 +168,18 @@ class ChangedDataset(api.Body):
     responses={202: {"model": TaskOut, "description": "A task fetches the file."}},
     openapi_extra=REQUEST_BODY,
 )
-def add(brought: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two schemas, one per status
+def add(new_dataset: NewDataset, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two schemas, one per status
     """Upload JSON, CSV, Parquet, Arrow or text, compressed or not; columns are detected.
 
     A task reads a file that is large or slow to read: until then, the dataset is `building`.
     A draft waits for a mapping. If you send JSON, a task fetches the file from its source (202);
     when it succeeds, its result names the dataset.
     """
-    if isinstance(brought, Upload):
-        return _dataset_out(db, dataset_builds.import_file(db, config.datasets, brought))
-    task = system.task_out(import_sources.enqueue_import(db, config, brought.source, brought.name))
+    if isinstance(new_dataset, Upload):
+        return _dataset_out(db, dataset_builds.import_file(db, config.datasets, new_dataset))
+    task = system.task_out(
+        import_sources.enqueue_import(db, config, new_dataset.source, new_dataset.name)
+    )
     return Response(task.model_dump_json(), 202, media_type="application/json")
 
 

@@ -14,8 +14,7 @@ from studio.services.datasets import datasets, token_preview, token_stats
 from studio.services.datasets.versions import Part
 from studio.services.models import service_clients
 from studio.web.api.conventions import ApiRoute, Body, Id, Out
-from studio.web.api.system.system import TaskOut
-from studio.web.api.system.system import task_out as chore_out
+from studio.web.api.system.system import TaskOut, task_out
 from studio.web.datasets import token_stats_page as shown
 from studio.web.http.deps import DB, Config
 
@@ -67,17 +66,17 @@ class PreviewRequest(PreviewSettings):
 
 @preview_router.get("")
 def preview(
-    request: Request, config: Config, dataset_id: Id, wanted: Annotated[PreviewQuery, Query()]
+    request: Request, config: Config, dataset_id: Id, query: Annotated[PreviewQuery, Query()]
 ) -> TokenPreview:
     """Show a row as training sees it: its tokens, which are trained on, which are truncated."""
     with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
-        exact_row = token_preview.exact_row(db, dataset, wanted.split, wanted.row, wanted.version)
+        exact_row = token_preview.exact_row(db, dataset, query.split, query.row, query.version)
         tokenizer_request = _preview_request(
-            db, wanted, token_preview.read_row(config.datasets, exact_row)
+            db, query, token_preview.read_row(config.datasets, exact_row)
         )
-    if wanted.packing:
-        split_options = wanted.validation_share, wanted.seed
+    if query.packing:
+        split_options = query.validation_share, query.seed
         tokenizer_request = token_preview.with_packing_window(
             tokenizer_request, config.datasets, exact_row, *split_options
         )
@@ -86,12 +85,12 @@ def preview(
 
 @preview_router.post("")
 def preview_unsaved(
-    request: Request, config: Config, dataset_id: Id, wanted: PreviewRequest
+    request: Request, config: Config, dataset_id: Id, query: PreviewRequest
 ) -> TokenPreview:
     """Show an unsaved row as training would see it."""
     with read_session(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
-        tokenizer_request = _preview_request(db, wanted, wanted.row)
+        tokenizer_request = _preview_request(db, query, query.row)
     return service_clients.tokenize_row(config, tokenizer_request)
 
 
@@ -194,35 +193,35 @@ class TokenStatsAnswer(Out):
 
 @router.get("", responses={202: {"model": TokenStatsAnswer, "description": "Still counting."}})
 def show(
-    response: Response, dataset_id: Id, db: DB, wanted: Annotated[TokenStatsRequest, Query()]
+    response: Response, dataset_id: Id, db: DB, query: Annotated[TokenStatsRequest, Query()]
 ) -> TokenStatsAnswer:
     """Return the token statistics: 202 while counting; 404 if counting was never requested."""
     task = token_stats.latest_task(
-        db, shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
+        db, shown.stats_selection(db, datasets.get(db, dataset_id), query)
     )
     if task is None:
         raise NotFoundError(
             "The tokens of this dataset have not been counted for this model and chat template.",
             hint="POST the same fields to this URL to count them.",
         )
-    return _stats_response(response, task, wanted.max_length)
+    return _stats_response(response, task, query.max_length)
 
 
 @router.post("", status_code=202)
 def count(
-    response: Response, dataset_id: Id, db: DB, config: Config, wanted: TokenStatsRequest
+    response: Response, dataset_id: Id, db: DB, config: Config, query: TokenStatsRequest
 ) -> TokenStatsAnswer:
     """Start a task that counts tokens; returns 200 with the statistics if already counted."""
-    selection = shown.stats_selection(db, datasets.get(db, dataset_id), wanted)
+    selection = shown.stats_selection(db, datasets.get(db, dataset_id), query)
     task = token_stats.enqueue(db, config, selection)
-    return _stats_response(response, task, wanted.max_length)
+    return _stats_response(response, task, query.max_length)
 
 
 def _stats_response(response: Response, task: Task, max_length: int) -> TokenStatsAnswer:
     stats = token_stats.parse_result(task)
     response.status_code = 200 if stats else 202
     if stats is None:
-        return TokenStatsAnswer(chore=chore_out(task))
+        return TokenStatsAnswer(chore=task_out(task))
     return TokenStatsAnswer(stats=_stats_out(shown.build_figures(stats, max_length)))
 
 

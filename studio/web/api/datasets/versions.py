@@ -30,8 +30,7 @@ from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part, RowQuery
 from studio.web.api.conventions import ApiRoute, Body, Id, Listing, Out
 from studio.web.api.datasets.datasets import ProblemOut, findings_out
-from studio.web.api.system.system import TaskOut
-from studio.web.api.system.system import task_out as chore_out
+from studio.web.api.system.system import TaskOut, task_out
 from studio.web.http.deps import DB, Config, ReadDB
 from studio.web.http.multipart_upload import read_limits
 
@@ -191,20 +190,20 @@ def detection(
 
 @router.post("/mapping/preview")
 def preview(
-    dataset_id: Id, wanted: MappingPreviewRequest, db: ReadDB, config: Config
+    dataset_id: Id, body: MappingPreviewRequest, db: ReadDB, config: Config
 ) -> Listing[MappedRowOut]:
     """Preview the first rows under a mapping. Nothing is saved."""
     dataset = datasets.get(db, dataset_id)
-    mapping, limits = wanted.mapping, read_limits(config)
+    mapping, limits = body.mapping, read_limits(config)
     if mapping is None and dataset.version is not None:
         mapping = versions.current_mapping(db, dataset_id)
     if mapping is None:
         mapping = pending_datasets.load_detection(config.datasets, dataset, limits).mapping
     mapped_rows = previewed(
-        pending_datasets.original_source(config.datasets, dataset), mapping, limits, wanted.rows
+        pending_datasets.original_source(config.datasets, dataset), mapping, limits, body.rows
     )
     page_rows = [MappedRowOut.model_validate(row) for row in mapped_rows]
-    return Listing(data=page_rows, has_more=len(mapped_rows) == wanted.rows, next_after=None)
+    return Listing(data=page_rows, has_more=len(mapped_rows) == body.rows, next_after=None)
 
 
 @router.get("/versions")
@@ -222,7 +221,7 @@ def build(
     request: Request,
     response: Response,
     dataset_id: Id,
-    wanted: NewVersion,
+    body: NewVersion,
     db: ReadDB,
     config: Config,
 ) -> BuiltOut:
@@ -235,7 +234,7 @@ def build(
         request.app.state.engine,
         config.datasets,
         dataset_id,
-        wanted.mapping,
+        body.mapping,
         read_limits(config),
     )
     return built_out(result, response, versions.count_runs(db, dataset_id))
@@ -256,23 +255,23 @@ def delete(dataset_id: Id, number: VersionNumber, db: DB, config: Config) -> Non
 
 @router.get("/rows", response_model_exclude_unset=True)
 def rows(
-    dataset_id: Id, db: DB, config: Config, asked: Annotated[RowPageQuery, Query()]
+    dataset_id: Id, db: DB, config: Config, query: Annotated[RowPageQuery, Query()]
 ) -> Listing[RowOut]:
     """Return rows as they are trained on, in order. A page of long rows may be shorter.
 
     A slow search may also return a shorter page: continue from `next_after`.
     """
     dataset = datasets.get(db, dataset_id)
-    number = asked.version or dataset.version
+    number = query.version or dataset.version
     if number is None:
         return Listing.complete([])
     version = versions.get(db, dataset_id, number)
     row_query = RowQuery(
-        part=asked.split, after=asked.after, words=asked.q.strip(), finding=asked.finding
+        part=query.split, after=query.after, words=query.q.strip(), finding=query.finding
     )
-    if asked.finding:
-        data_quality.get(version, asked.finding, asked.split)
-    page = versions.load_rows(config.datasets, version, row_query, limit=asked.limit)
+    if query.finding:
+        data_quality.get(version, query.finding, query.split)
+    page = versions.load_rows(config.datasets, version, row_query, limit=query.limit)
     spans = data_quality.locate_spans(config.datasets, version, row_query, page)
     page_rows = [_row_out(row, spans.get(row.number)) for row in page.rows]
     return Listing(data=page_rows, has_more=page.has_more, next_after=page.next_after)
@@ -347,7 +346,7 @@ def look(dataset_id: Id, db: DB, config: Config) -> TaskOut:
     version = versions.current(db, datasets.get(db, dataset_id))
     if version is None:
         raise ConflictError(f"Dataset {dataset_id} has no rows yet.")
-    return chore_out(data_quality.enqueue_scan(db, config.datasets, version))
+    return task_out(data_quality.enqueue_scan(db, config.datasets, version))
 
 
 @router.post("/exclude", status_code=201)
@@ -355,7 +354,7 @@ def exclude(
     request: Request,
     response: Response,
     dataset_id: Id,
-    wanted: RowExclusion,
+    body: RowExclusion,
     db: ReadDB,
     config: Config,
 ) -> BuiltOut:
@@ -365,9 +364,9 @@ def exclude(
     existing version that has the same rows, or 202 with the task that reads a large file.
     """
     target = (request.app.state.engine, config.datasets, dataset_id)
-    if wanted.finding is None:
-        result = data_quality.exclude_rows(*target, wanted.rows, read_limits(config))
+    if body.finding is None:
+        result = data_quality.exclude_rows(*target, body.rows, read_limits(config))
     else:
-        finding = FindingRef(code=wanted.finding, part=wanted.split)
+        finding = FindingRef(code=body.finding, part=body.split)
         result = data_quality.exclude_finding(*target, finding, read_limits(config))
     return built_out(result, response, versions.count_runs(db, dataset_id))

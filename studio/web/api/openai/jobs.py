@@ -225,14 +225,14 @@ def job_out(db: Session, run: Run) -> JobOut:
     )
 
 
-def event_out(befell: JobEvent) -> EventOut:
+def event_out(event: JobEvent) -> EventOut:
     return EventOut(
-        id=befell.id,
-        created_at=unix_seconds(befell.at),
-        level=befell.level,
-        message=befell.message,
-        type=befell.type,
-        data=befell.data,
+        id=event.id,
+        created_at=unix_seconds(event.at),
+        level=event.level,
+        message=event.message,
+        type=event.type,
+        data=event.data,
     )
 
 

@@ -16,8 +16,7 @@ from studio.services.estimates.memory import HostMemory
 from studio.services.precision import number_formats, recommendation
 from studio.services.runs import runs, start_checks
 from studio.web.api.conventions import ApiRoute, Body, Out
-from studio.web.api.system.system import TaskOut
-from studio.web.api.system.system import task_out as chore_out
+from studio.web.api.system.system import TaskOut, task_out
 from studio.web.http.deps import DB, Config
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["runs"])
@@ -193,12 +192,12 @@ class PlanAnswer(Estimate):
 
 
 @router.post("/plan", name="show")
-def plan(asked: PlanRequest, request: Request) -> PlanAnswer:
+def plan(body: PlanRequest, request: Request) -> PlanAnswer:
     """Plan a recipe. Starts nothing and saves nothing."""
     with read_session(request.app.state.engine) as db:
-        facts = recommendation.load_model_facts(db, asked.recipe.base_model)
-        recommended = recommendation.recommend_for_machine(db, asked.recipe, facts)
-        recipe = recommendation.resolve_precision(db, asked.recipe).recipe
+        facts = recommendation.load_model_facts(db, body.recipe.base_model)
+        recommended = recommendation.recommend_for_machine(db, body.recipe, facts)
+        recipe = recommendation.resolve_precision(db, body.recipe).recipe
         refusals = start_checks.check(db, recipe, facts)
         notice = data_quality.build_notice(db, recipe)
         token_warnings = list(token_stats.list_warnings(db, recipe))
@@ -217,30 +216,30 @@ def plan(asked: PlanRequest, request: Request) -> PlanAnswer:
 
 
 @router.post("/estimate", name="show")
-def estimate(asked: EstimateRequest, request: Request) -> Estimate:
+def estimate(body: EstimateRequest, request: Request) -> Estimate:
     """Estimate the memory and time of a recipe. Starts nothing and saves nothing."""
     with read_session(request.app.state.engine) as db:
-        return estimate_for(db, recommendation.resolve_precision(db, asked.recipe).recipe)
+        return estimate_for(db, recommendation.resolve_precision(db, body.recipe).recipe)
 
 
 @router.post("/estimate/calibration", status_code=202)
-def calibrate(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
+def calibrate(body: EstimateRequest, db: DB, config: Config) -> TaskOut:
     """Train a few steps of a recipe to calibrate its estimates; the model is discarded."""
-    recipe = recommendation.resolve_precision(db, asked.recipe).recipe
+    recipe = recommendation.resolve_precision(db, body.recipe).recipe
     runs.check(db, recipe)
-    return chore_out(measurements.enqueue_calibration(db, recipe, config))
+    return task_out(measurements.enqueue_calibration(db, recipe, config))
 
 
 @router.post("/estimate/measurement", status_code=202)
-def measure(asked: EstimateRequest, db: DB, config: Config) -> TaskOut:
+def measure(body: EstimateRequest, db: DB, config: Config) -> TaskOut:
     """Simulate a step of a recipe with fake tensors, without the memory it would use.
 
     Afterwards, estimates of such steps count every tensor; requesting it again returns the same
     task.
     """
-    recipe = recommendation.resolve_precision(db, asked.recipe).recipe
+    recipe = recommendation.resolve_precision(db, body.recipe).recipe
     runs.check(db, recipe)
-    return chore_out(measurements.enqueue_dry_run(db, recipe, config))
+    return task_out(measurements.enqueue_dry_run(db, recipe, config))
 
 
 def estimate_for(db: Session, recipe: AnyRecipe) -> Estimate:

@@ -205,11 +205,11 @@ def submit(new: NewRun, db: DB) -> api.RunOut:
 
 
 @router.get("")
-def newest(db: DB, asked: Annotated[RunQuery, Query()]) -> api.Listing[api.RunOut]:
+def newest(db: DB, query: Annotated[RunQuery, Query()]) -> api.Listing[api.RunOut]:
     """List the runs that match a query; archived and trashed runs only if it asks for them."""
-    view = TableView(query=asked.query, sort=asked.sort)
-    rows = run_table.find_runs(db, view, limit=asked.limit + 1, after=asked.after)
-    return api.make_page(rows, asked.limit, [api.run_out(db, row) for row in rows])
+    view = TableView(query=query.query, sort=query.sort)
+    rows = run_table.find_runs(db, view, limit=query.limit + 1, after=query.after)
+    return api.make_page(rows, query.limit, [api.run_out(db, row) for row in rows])
 
 
 @router.get("/{run_id}")
@@ -354,9 +354,9 @@ def list_fields(db: DB) -> api.Listing[FieldOut]:
 
 
 @table_router.post("/bulk")
-def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
+def act(body: Bulk, db: DB, config: Config) -> BulkOut:
     return BulkOut(
-        changed=bulk_actions.apply_action(db, asked.act, asked.runs, asked.tag, config.runs)
+        changed=bulk_actions.apply_action(db, body.act, body.runs, body.tag, config.runs)
     )
 
 
