@@ -26,7 +26,7 @@ from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
-from studio.web.experiments import experiment_page, new_experiment_page
+from studio.web.experiments import experiment_page, new_experiment_page, quick_start_page
 from studio.web.help import help_page, style_page
 from studio.web.http import errors
 from studio.web.http.deps import SessionSlots
@@ -51,6 +51,7 @@ PAGES = tuple(
         palette_page,
         token_preview_page,
         new_experiment_page,
+        quick_start_page,
         experiment_page,
         run_page,
         export_page,

@@ -46,6 +46,7 @@ ACTIONS = {
     "/views": "POST /views",
     "/views/{view_id}/delete": "DELETE /views/{view_id}",
     "/new": "POST /runs",
+    "/quick-start": "POST /runs",
     "/new/sweep": "POST /experiments",
     "/new/sight": "POST /datasets/{dataset_id}/preview",
     "/new/advice": "POST /plan",

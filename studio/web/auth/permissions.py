@@ -95,6 +95,7 @@ ROUTE_PERMISSIONS = {
     "/queue/{run_id}/hold": "POST manage",
     "/queue/{run_id}/move": "POST manage",
     "/queue/{run_id}/priority": "POST manage",
+    "/quick-start": "POST submit",
     "/reports/precision": "GET read",
     "/reports/precision/new": "GET submit, POST submit",
     "/reports/precision/{study_id}": "GET read",

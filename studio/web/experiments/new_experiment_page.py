@@ -53,7 +53,7 @@ def new(
 
 @router.post("")
 def create(request: Request, posted: PostedForm, db: DB) -> Response:
-    return _create(request, db, draft_form.parse_draft(db, posted), _submit_run)
+    return submit(request, db, draft_form.parse_draft(db, posted))
 
 
 @router.post("/sweep")
@@ -127,6 +127,11 @@ def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -
 def after_measurement(request: Request) -> Response:
     """Make the form refresh its memory estimate after a dry run."""
     return block(request, "experiments/new.html", "measured")
+
+
+def submit(request: Request, db: Session, draft: ExperimentDraft) -> Response:
+    """Queue a run of a draft and show it, or show the form with the draft's problems."""
+    return _create(request, db, draft, _submit_run)
 
 
 def _create(

@@ -18,10 +18,11 @@ def names(page: Node) -> list[str]:
 def test_empty_list_shows_first_steps(client: TestClient) -> None:
     page = parse_page(client.get("/").text).one(class_="empty")
 
-    links = [link.attributes["href"] for link in page.all("a")]
-    assert (page.one("h2").text, links, len(page.all("li"))) == (
+    targets = [form.attributes["action"] for form in page.all("form")]
+    targets += [link.attributes["href"] for link in page.all("a")]
+    assert (page.one("h2").text, targets, len(page.all("li"))) == (
         "Fine-tune your first model",
-        ["/new?preset=quick", "/datasets"],
+        ["/quick-start", "/datasets"],
         3,
     )
 
