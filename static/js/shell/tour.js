@@ -46,7 +46,8 @@ function end() {
 
 function point(href) {
   document.querySelector(".toured")?.classList.remove("toured");
-  const place = href ? document.querySelector(`nav a[href="${href}"]`) : null;
+  const links = href ? [...document.querySelectorAll(`nav a[href="${href}"]`)] : [];
+  const place = links.find((link) => link.checkVisibility());
   place?.classList.add("toured");
   place?.scrollIntoView?.({ block: "nearest", inline: "center" });
 }

@@ -240,6 +240,22 @@ def list_live(db: Session) -> Sequence[Run]:
     return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedRuns:
+    running: int
+    waiting: int
+
+
+def count_unfinished(db: Session) -> UnfinishedRuns:
+    """Count the runs that have a training process, and those in the queue."""
+    statuses = (*LIVE, RunStatus.QUEUED)
+    query = select(Run.status, func.count()).where(col(Run.status).in_(statuses))
+    numbers = dict(db.exec(query.group_by(col(Run.status))).all())
+    return UnfinishedRuns(
+        sum(numbers.get(status, 0) for status in LIVE), numbers.get(RunStatus.QUEUED, 0)
+    )
+
+
 def list_with_live(db: Session, run_ids: Collection[int]) -> Sequence[Run]:
     """Return the live runs and the given ones, newest first; deleted ids are ignored."""
     query = select(Run).where(col(Run.status).in_(LIVE) | col(Run.id).in_(run_ids))

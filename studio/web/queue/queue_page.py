@@ -81,8 +81,8 @@ def cancel(request: Request, run_id: int, db: DB) -> Response:
 
 @router.get("/worker")
 def worker_banner(request: Request) -> Response:
-    """Return the banner with the worker's status, which open pages refresh."""
-    return block(request, "base.html", "worker")
+    """Return the worker's status and the counts of the menu, which open pages refresh."""
+    return page(request, "queue/worker_status.html")
 
 
 @router.get("/chores/{chore_id}")

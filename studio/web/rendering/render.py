@@ -1,8 +1,9 @@
 """Render a page or one of its blocks, or redirect."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from studio.db.session import read_session
 from studio.errors import StudioError
 from studio.methods import OBJECTIVES
 from studio.recipe.dotted_keys import flatten
+from studio.services.runs import runs
 from studio.services.workers import workers
 from studio.services.workers.workers import WorkerExit
 from studio.web.auth import template_permissions
@@ -27,25 +29,44 @@ from studio.web.i18n import formatting, locale, translation
 from studio.web.rendering import live_figures, navigation, static_files
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    exit: WorkerExit | None
+    exit: WorkerExit | None = None
     """How the worker exited, if none is running."""
-    problems: list[str]
+    problems: Sequence[str] = ()
     """What the worker cannot do at present, in sentences."""
+    counts: Mapping[navigation.CountName, int] = field(default_factory=dict)
+    """The numbers of runs that the menu shows."""
 
     @property
     def is_healthy(self) -> bool:
         return self.exit is None and not self.problems
 
+    def count(self, name: navigation.CountName) -> int:
+        return self.counts.get(name, 0)
 
-def worker_status(request: Request) -> WorkerStatus:
+
+def worker_status(request: Request, is_error_page: bool = False) -> WorkerStatus:  # noqa: FBT001, FBT002 -- called by templates
     """Return the status of the worker; a busy database must not prevent a page from rendering."""
+    if is_error_page:
+        return WorkerStatus()
+    if not hasattr(request.state, "worker_status"):
+        request.state.worker_status = _read_worker_status(request)
+    status: WorkerStatus = request.state.worker_status
+    return status
+
+
+def _read_worker_status(request: Request) -> WorkerStatus:
     try:
         with read_session(request.app.state.engine) as db:
-            return WorkerStatus(workers.last_exit(db), workers.list_failures(db))
+            numbers = runs.count_unfinished(db)
+            return WorkerStatus(
+                exit=workers.last_exit(db),
+                problems=workers.list_failures(db),
+                counts={"running": numbers.running, "waiting": numbers.waiting},
+            )
     except StudioError:
-        return WorkerStatus(None, [])
+        return WorkerStatus()
 
 
 VARY_HEADERS = {"Vary": "HX-Request, Accept-Language, Cookie"}
@@ -133,7 +154,8 @@ def _environment() -> Environment:
     jinja.globals.update(
         static=static_url,
         now=lambda: datetime.now(UTC),
-        menu=navigation.NAV_ITEMS,
+        menu=navigation.NAV_GROUPS,
+        dock=navigation.DOCK_ITEMS,
         may=template_permissions.may,
         figure=live_figures.figure,
         tiles=live_figures.tiles,

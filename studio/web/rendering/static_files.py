@@ -31,6 +31,7 @@ STYLESHEETS = (
     "css/tokens.css",
     "css/base.css",
     "css/layout.css",
+    "css/navigation.css",
     "css/components.css",
     "css/forms.css",
     "css/data.css",

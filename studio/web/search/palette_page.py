@@ -78,7 +78,7 @@ def find_items(db: Session, query: str) -> list[PaletteGroup]:
         item = PaletteItem(label=result.name, description=details, href=f"{url_prefix}{result.id}")
         by_title.setdefault(title, []).append(item)
     pages = [
-        PaletteItem(label=nav_item.label, href=nav_item.href, description=f"g {nav_item.key}")
+        PaletteItem(label=nav_item.page_title, href=nav_item.href, description=f"g {nav_item.key}")
         for nav_item in NAV_ITEMS
     ]
     groups = (
