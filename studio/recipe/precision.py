@@ -22,21 +22,88 @@ MatmulDType = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatFormat:
+    title: str
+    purpose: str
+    """Where it is used in training, in one sentence."""
     sign: int = 1
     exponent: int
     mantissa: int
     max: float
     eps: float
     """Distance from 1 to the next number: the smallest relative change it can hold."""
+    has_infinity: bool = True
+    """Otherwise its codes are ordinary numbers, and what is too large becomes the largest one."""
+
+    @property
+    def bits(self) -> int:
+        return self.sign + self.exponent + self.mantissa
+
+    @property
+    def min_exponent(self) -> int:
+        """The power of two of the smallest number with all mantissa bits."""
+        return 2 - (1 << self.exponent - 1)
+
+    @property
+    def min_normal(self) -> float:
+        """The smallest positive number with all mantissa bits."""
+        return 2.0**self.min_exponent
+
+    @property
+    def min_subnormal(self) -> float:
+        """The smallest positive number."""
+        return 2.0 ** (self.min_exponent - self.mantissa)
 
 
 FLOAT_FORMATS: dict[MatmulDType, FloatFormat] = {
-    "float32": FloatFormat(exponent=8, mantissa=23, max=3.4028235e38, eps=2**-23),
-    "tf32": FloatFormat(exponent=8, mantissa=10, max=3.4011621e38, eps=2**-10),
-    "bfloat16": FloatFormat(exponent=8, mantissa=7, max=3.3895314e38, eps=2**-7),
-    "float16": FloatFormat(exponent=5, mantissa=10, max=65504.0, eps=2**-10),
-    "float8_e4m3fn": FloatFormat(exponent=4, mantissa=3, max=448.0, eps=2**-3),
-    "float8_e5m2": FloatFormat(exponent=5, mantissa=2, max=57344.0, eps=2**-2),
+    "float32": FloatFormat(
+        title="float32",
+        purpose="The reference: weights and optimizer states of mixed precision.",
+        exponent=8,
+        mantissa=23,
+        max=3.4028235e38,
+        eps=2**-23,
+    ),
+    "tf32": FloatFormat(
+        title="TF32",
+        purpose="What NVIDIA GPUs may read of float32 inside a matrix product; never stored.",
+        exponent=8,
+        mantissa=10,
+        max=3.4011621e38,
+        eps=2**-10,
+    ),
+    "bfloat16": FloatFormat(
+        title="bfloat16",
+        purpose="The range of float32 with two to three digits: most training today.",
+        exponent=8,
+        mantissa=7,
+        max=3.3895314e38,
+        eps=2**-7,
+    ),
+    "float16": FloatFormat(
+        title="float16",
+        purpose="Three digits, but a narrow range: needs loss scaling.",
+        exponent=5,
+        mantissa=10,
+        max=65504.0,
+        eps=2**-10,
+    ),
+    "float8_e4m3fn": FloatFormat(
+        title="float8 e4m3",
+        purpose="Inputs of 8-bit matrix products, scaled to fit; it has no infinity.",
+        exponent=4,
+        mantissa=3,
+        max=448.0,
+        eps=2**-3,
+        has_infinity=False,
+    ),
+    "float8_e5m2": FloatFormat(
+        title="float8 e5m2",
+        purpose="Gradients in 8-bit matrix products: more range, fewer digits.",
+        exponent=5,
+        mantissa=2,
+        max=57344.0,
+        eps=2**-2,
+    ),
 }
 
 

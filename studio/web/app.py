@@ -36,6 +36,7 @@ from studio.web.middleware.auth_middleware import RECHECK_SECONDS, AuthMiddlewar
 from studio.web.middleware.request_guard import ProxyHeadersMiddleware, RequestGuard
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from studio.web.models import export_page, model_page
+from studio.web.numbers import numbers_page
 from studio.web.queue import queue_page
 from studio.web.rendering import static_files
 from studio.web.runs import run_page, run_table_page
@@ -65,6 +66,7 @@ PAGES = tuple(
         queue_page,
         settings_page,
         help_page,
+        numbers_page,
         style_page,
         accounts_page,
     )

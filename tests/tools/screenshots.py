@@ -46,6 +46,7 @@ PAGES = (
     "/settings/access",
     "/settings/people",
     "/failures",
+    "/numbers",
     "/help",
     "/docs",
     "/help/knobs/optimisation.learning_rate",

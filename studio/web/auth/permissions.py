@@ -86,6 +86,7 @@ ROUTE_PERMISSIONS = {
     "/new/measured": "GET read",
     "/new/sight": "POST read",
     "/new/sweep": "POST submit",
+    "/numbers": "GET read",
     "/openapi.json": "GET read, HEAD read",
     "/palette": "GET read",
     "/queue": "GET read",

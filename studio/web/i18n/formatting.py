@@ -130,6 +130,11 @@ def percent(value: float) -> str:
     return number_i18n.format_percent(f"{100 * value:.3g}")
 
 
+def percent_of_any_size(value: float) -> str:
+    """Format a share that may be far below one percent."""
+    return number_i18n.format_percent(magnitude(float(f"{100 * value:.2g}")))
+
+
 def estimate_error(value: float | None) -> str:
     """Format the relative error of an estimate, with its sign."""
     if value is None:
@@ -169,7 +174,16 @@ def magnitude(value: float) -> str:
     if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 -- plain digits read well between these
         return number(float(f"{value:.3g}") if abs(value) < 1 else value)
     digits, _e, power = f"{value:.1e}".partition("e")
-    return f"{digits} \N{MULTIPLICATION SIGN} 10{str(int(power)).translate(_SUPERSCRIPTS)}"
+    return scientific(digits, int(power))
+
+
+def scientific(digits: str, power: int) -> str:
+    """Return digits times a power of ten."""
+    return f"{digits} \N{MULTIPLICATION SIGN} 10{superscript(power)}"
+
+
+def superscript(number: int) -> str:
+    return str(number).translate(_SUPERSCRIPTS)
 
 
 def size(value: float) -> str:
@@ -268,10 +282,12 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": relative_time,
     "moment": time_element,
     "percent": percent,
+    "percent_of_any_size": percent_of_any_size,
     "off": estimate_error,
     "precise": precise,
     "change": change,
     "magnitude": magnitude,
+    "superscript": superscript,
     "setting": setting,
     "inside": number_i18n.within_sentence,
     "sparkline_points": sparkline_points,

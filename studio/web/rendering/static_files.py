@@ -36,6 +36,7 @@ STYLESHEETS = (
     "css/forms.css",
     "css/data.css",
     "css/charts.css",
+    "css/numbers.css",
     "css/compare.css",
     "css/answers.css",
     "css/token_preview.css",

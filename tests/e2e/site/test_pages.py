@@ -77,6 +77,8 @@ PAGES = (
     "/settings/secrets",
     "/settings/log",
     "/failures",
+    "/numbers",
+    "/numbers?x=1e-7&update=2",
     "/help",
     "/docs",
     "/help/knobs/precision",

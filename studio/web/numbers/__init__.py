@@ -1,0 +1,1 @@
+"""The page that shows what each number format stores of a number."""
