@@ -1,0 +1,217 @@
+"""Well-known small models on the Hugging Face Hub, to choose from before anything is downloaded.
+
+Their dimensions are those of their configs. Parameters and bytes follow by arithmetic.
+"""
+
+from dataclasses import dataclass
+
+from studio.weights.architectures import ModelKind
+from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
+from studio.weights.model_config import ModelShape
+from studio.weights.model_facts import ModelFacts
+from studio.weights.safetensors_headers import DType
+
+_CAUSAL: ModelKind = "causal"
+_DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel:
+    repo: str
+    family: str
+    shape: ModelShape
+    dtype: DType = "bfloat16"
+    """The dtype its weights are stored in."""
+    is_gated: bool = False
+    """Whether its terms must be accepted before it can be downloaded."""
+    is_chat: bool = True
+    """Whether it has a chat template."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        return facts_from_shape(self.shape, self.family, self.dtype)
+
+    @property
+    def bytes(self) -> int:
+        return self.facts.parameters * _DTYPE_BYTES[self.dtype]
+
+
+def facts_from_shape(
+    shape: ModelShape, family: str, dtype: DType, parameters: int = 0
+) -> ModelFacts:
+    """Return what the dimensions of a decoder tell about its weights, without reading them.
+
+    `parameters` replaces the computed number where the real one is known.
+    """
+    matrices = _layer_matrices(shape, FAMILY_LAYERS.get(family, DecoderLayers()))
+    linear = shape.layers * sum(rows * columns for rows, columns in matrices)
+    embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
+    norms = (2 * shape.layers + 1) * shape.hidden_size
+    count = parameters or linear + embeddings + norms
+    return ModelFacts(
+        family=family,
+        kind=_CAUSAL,
+        declared_dtype=dtype,
+        parameters=count,
+        stored={dtype: 1.0},
+        load_dtypes={dtype: count},
+        linear_load_dtypes={dtype: linear},
+        embedding_dtype=dtype,
+        linear_features=shape.layers * sum(rows + columns for rows, columns in matrices),
+        linear_parameters=linear,
+        linear_rows=shape.layers * sum(rows for rows, _columns in matrices),
+        shape=shape,
+    )
+
+
+def _layer_matrices(shape: ModelShape, layers: DecoderLayers) -> list[tuple[int, int]]:
+    """Return outputs and inputs of each linear layer of one decoder layer."""
+    hidden, inner = shape.hidden_size, shape.intermediate
+    heads = [shape.query_width, shape.key_width, shape.key_width]
+    gates = [inner, inner] if layers.gated_mlp else [inner]
+    inputs = [sum(heads)] if layers.fused_qkv else heads
+    ups = [sum(gates)] if layers.fused_gate_up else gates
+    return [
+        *((rows, hidden) for rows in inputs),
+        (hidden, shape.query_width),
+        *((rows, hidden) for rows in ups),
+        (hidden, inner),
+    ]
+
+
+def _shape(  # noqa: PLR0913 -- the numbers of a config
+    layers: int,
+    hidden_size: int,
+    intermediate: int,
+    heads: int,
+    kv_heads: int,
+    vocab_size: int,
+    *,
+    head_size: int = 0,
+    tied: bool = True,
+    activation: str = "silu",
+) -> ModelShape:
+    return ModelShape(
+        layers=layers,
+        hidden_size=hidden_size,
+        intermediate=intermediate,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size or hidden_size // heads,
+        vocab_size=vocab_size,
+        tied_embeddings=tied,
+        activation=activation,
+    )
+
+
+_GEMMA = "gelu_pytorch_tanh"
+KNOWN_MODELS = (
+    KnownModel(
+        repo="openai-community/gpt2",
+        family="gpt2",
+        shape=_shape(12, 768, 3072, 12, 12, 50257, activation="gelu_new"),
+        dtype="float32",
+        is_chat=False,
+    ),
+    KnownModel(
+        repo="HuggingFaceTB/SmolLM2-135M-Instruct",
+        family="llama",
+        shape=_shape(30, 576, 1536, 9, 3, 49152),
+    ),
+    KnownModel(
+        repo="google/gemma-3-270m-it",
+        family="gemma3_text",
+        shape=_shape(18, 640, 2048, 4, 1, 262144, head_size=256, activation=_GEMMA),
+        is_gated=True,
+    ),
+    KnownModel(
+        repo="HuggingFaceTB/SmolLM2-360M-Instruct",
+        family="llama",
+        shape=_shape(32, 960, 2560, 15, 5, 49152),
+    ),
+    KnownModel(
+        repo="Qwen/Qwen2.5-0.5B-Instruct",
+        family="qwen2",
+        shape=_shape(24, 896, 4864, 14, 2, 151936),
+    ),
+    KnownModel(
+        repo="Qwen/Qwen3-0.6B",
+        family="qwen3",
+        shape=_shape(28, 1024, 3072, 16, 8, 151936, head_size=128),
+    ),
+    KnownModel(
+        repo="google/gemma-3-1b-it",
+        family="gemma3_text",
+        shape=_shape(26, 1152, 6912, 4, 1, 262144, head_size=256, activation=_GEMMA),
+        is_gated=True,
+    ),
+    KnownModel(
+        repo="TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+        family="llama",
+        shape=_shape(22, 2048, 5632, 32, 4, 32000, tied=False),
+    ),
+    KnownModel(
+        repo="meta-llama/Llama-3.2-1B-Instruct",
+        family="llama",
+        shape=_shape(16, 2048, 8192, 32, 8, 128256),
+        is_gated=True,
+    ),
+    KnownModel(
+        repo="allenai/OLMo-2-0425-1B-Instruct",
+        family="olmo2",
+        shape=_shape(16, 2048, 8192, 16, 16, 100352, tied=False),
+    ),
+    KnownModel(
+        repo="Qwen/Qwen2.5-1.5B-Instruct",
+        family="qwen2",
+        shape=_shape(28, 1536, 8960, 12, 2, 151936),
+    ),
+    KnownModel(
+        repo="HuggingFaceTB/SmolLM2-1.7B-Instruct",
+        family="llama",
+        shape=_shape(24, 2048, 8192, 32, 32, 49152),
+    ),
+    KnownModel(
+        repo="Qwen/Qwen3-1.7B",
+        family="qwen3",
+        shape=_shape(28, 2048, 6144, 16, 8, 151936, head_size=128),
+    ),
+    KnownModel(
+        repo="HuggingFaceTB/SmolLM3-3B",
+        family="smollm3",
+        shape=_shape(36, 2048, 11008, 16, 4, 128256),
+    ),
+    KnownModel(
+        repo="meta-llama/Llama-3.2-3B-Instruct",
+        family="llama",
+        shape=_shape(28, 3072, 8192, 24, 8, 128256),
+        is_gated=True,
+    ),
+    KnownModel(
+        repo="microsoft/Phi-3.5-mini-instruct",
+        family="phi3",
+        shape=_shape(32, 3072, 8192, 32, 32, 32064, tied=False),
+    ),
+    KnownModel(
+        repo="Qwen/Qwen3-4B",
+        family="qwen3",
+        shape=_shape(36, 2560, 9728, 32, 8, 151936, head_size=128),
+    ),
+    KnownModel(
+        repo="mistralai/Mistral-7B-Instruct-v0.3",
+        family="mistral",
+        shape=_shape(32, 4096, 14336, 32, 8, 32768, tied=False),
+    ),
+    KnownModel(
+        repo="meta-llama/Llama-3.1-8B-Instruct",
+        family="llama",
+        shape=_shape(32, 4096, 14336, 32, 8, 128256, tied=False),
+        is_gated=True,
+    ),
+    KnownModel(
+        repo="Qwen/Qwen3-8B",
+        family="qwen3",
+        shape=_shape(36, 4096, 12288, 32, 8, 151936, head_size=128, tied=False),
+    ),
+)
+"""From the smallest to the largest."""
