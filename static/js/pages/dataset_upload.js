@@ -1,12 +1,10 @@
 // Dataset upload: drop or choose a file, follow the progress, and keep the form if it is rejected.
 // The form also works without this module, but then the browser forgets the rejected file.
 
+import { post, UNREACHED } from "./file_upload.js";
 import * as parts from "./resumable_upload.js";
 import { phrase } from "../i18n/translations.js";
 
-const UNREACHED = {
-  error: { message: phrase("The studio could not be reached."), hint: phrase("Check that it is running, then try again.") },
-};
 const LARGE = 16 * 2 ** 20; // bytes; larger files are sent in parts and can resume
 
 /** @param {HTMLFormElement} form */
@@ -17,8 +15,6 @@ export default function start(form) {
   const told = form.querySelector("[data-told]");
   const stop = form.querySelector("[data-stop]");
   const submit = form.querySelector("button:not([type])");
-  /** @type {XMLHttpRequest | null} */
-  let request = null;
   /** @type {AbortController | null} */
   let stopping = null;
 
@@ -42,26 +38,23 @@ export default function start(form) {
       sendInParts(form.file.files[0]);
       return;
     }
-    // fetch does not report upload progress.
-    request = new XMLHttpRequest();
-    request.upload.addEventListener("progress", ({ loaded, total }) => {
-      show(phrase("Uploading: {share} %", { share: Math.floor((100 * loaded) / total) }), loaded / total);
-    });
-    request.upload.addEventListener("load", () => {
-      show(phrase("Reading the rows…"), null);
-      // Everything is sent; the studio keeps processing even if this page closes.
-      stop.hidden = true;
-    });
-    request.addEventListener("load", ({ target: { status, response } }) => {
-      if (status === 201) location.assign(`/datasets/${response.id}`);
-      else tell(form, (response ?? UNREACHED).error);
-    });
-    request.addEventListener("error", () => tell(form, UNREACHED.error));
-    request.addEventListener("loadend", () => show(""));
-    request.open("POST", form.dataset.api);
-    request.responseType = "json";
-    request.send(new FormData(form));
-    show(phrase("Uploading…"));
+    sendWhole();
+  }
+
+  async function sendWhole() {
+    const sending = new AbortController();
+    stopping = sending;
+    // Once everything is sent, the studio keeps processing even if this page closes.
+    const sent = () => (stop.hidden = true);
+    try {
+      const dataset = await post(form.dataset.api, new FormData(form), { signal: sending.signal, show, sent });
+      location.assign(`/datasets/${dataset.id}`);
+    } catch (error) {
+      if (!sending.signal.aborted) tell(form, error.told);
+    } finally {
+      show("");
+      stopping = null;
+    }
   }
 
   async function sendInParts(file) {
@@ -79,7 +72,7 @@ export default function start(form) {
       if (answer.ok) location.assign(`/chores/${chore.id}?then=/datasets/imports/${chore.id}/done`);
       else tell(form, chore.error);
     } catch (error) {
-      if (!sending.signal.aborted) tell(form, error.told ?? UNREACHED.error);
+      if (!sending.signal.aborted) tell(form, error.told ?? UNREACHED);
     } finally {
       show("");
       stopping = null;
@@ -88,7 +81,6 @@ export default function start(form) {
 
   /** The user cancelled the upload; leaving the page does not, so that it can resume. */
   function halt() {
-    request?.abort();
     if (stopping === null) return;
     stopping.abort();
     parts.drop(form.file.files[0]);
@@ -108,7 +100,6 @@ export default function start(form) {
 
   return () => {
     ending.abort();
-    request?.abort();
     stopping?.abort();
   };
 }

@@ -1,6 +1,7 @@
 """The mapping page: the detected format, each column's role, and a preview of the rows."""
 
 from typing import Annotated
+from urllib.parse import urlencode, urlsplit
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
@@ -35,6 +36,19 @@ def _file_options(
 FileOptionParams = Annotated[FileOptions, Depends(_file_options)]
 
 TEMPLATE = "datasets/mapping.html"
+_EXPERIMENT_FORM = "/new"
+_MAX_RETURN_URL = 8000
+
+
+def _return_url(text: object) -> str:
+    """Return the URL of the experiment form to go back to; empty for any other URL."""
+    url = str(text or "")
+    is_form = urlsplit(url).path == _EXPERIMENT_FORM and url.startswith(_EXPERIMENT_FORM)
+    return url if is_form and len(url) <= _MAX_RETURN_URL else ""
+
+
+def _url_with_dataset(url: str, name: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({'dataset': name})}"
 
 
 @router.get("")
@@ -48,7 +62,8 @@ def show(
 ) -> Response:
     """Show the requested mapping, else the one in use, else the detected one."""
     view = MappingView(db, config, datasets.get(db, dataset_id))
-    return page(request, TEMPLATE, **view.initial_context(chosen, options))
+    context = view.initial_context(chosen, options)
+    return page(request, TEMPLATE, then=_return_url(request.query_params.get("then")), **context)
 
 
 @router.post("/form")
@@ -58,6 +73,7 @@ def update_form(
     """Redraw the form after a change of its fields: a shape, a split, a filter."""
     view = MappingView(db, config, datasets.get(db, dataset_id))
     context = view.form_context(mapping_form.apply_action(mapping_form.parse_form(posted), posted))
+    context["then"] = _return_url(posted.get("then"))
     if wants_fragment(request):
         return block(request, TEMPLATE, "form", **context)
     return page(request, TEMPLATE, **context)
@@ -90,6 +106,11 @@ def save_mapping(
         )
     except (ValidationError, InvalidError) as error:
         view = MappingView(db, config, datasets.get(db, dataset_id))
-        return refused_form(request, TEMPLATE, **view.form_context(form, error))
+        context = view.form_context(form, error)
+        return refused_form(request, TEMPLATE, then=_return_url(posted.get("then")), **context)
+    url = _return_url(posted.get("then"))
+    if url and result.version:
+        name = datasets.get(db, dataset_id).name
+        return redirect(request, _url_with_dataset(url, name))
     notice = "" if result.is_new else "?told=same"
     return redirect(request, f"/datasets/{dataset_id}{notice}")
