@@ -73,9 +73,10 @@ function submitAtOnce(event) {
 /** Set the fields that a `data-repair` button names, and scroll to the last one. */
 function repair(event) {
   const button = event.target.closest("[data-repair]");
-  const form = button?.closest("form");
+  const form = button?.form;
   if (!form) return;
   event.preventDefault();
+  button.closest("dialog")?.close();
   let last = null;
   for (const [name, value] of Object.entries(JSON.parse(button.dataset.repair))) {
     for (const field of form.querySelectorAll(`[name="${CSS.escape(name)}"]:not([type=hidden])`)) {

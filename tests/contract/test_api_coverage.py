@@ -50,6 +50,7 @@ ACTIONS = {
     "/new/sweep": "POST /experiments",
     "/new/sight": "POST /datasets/{dataset_id}/preview",
     "/new/advice": "POST /plan",
+    "/new/models": "POST /plan",
     "/new/calibrate": "POST /estimate/calibration",
     "/new/lengths": "POST /datasets/{dataset_id}/stats",
     "/new/measure": "POST /estimate/measurement",

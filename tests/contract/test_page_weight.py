@@ -9,7 +9,7 @@ from studio import resources
 from studio.web.rendering import static_files
 
 KB = 1000
-SCRIPT, STYLE = 60 * KB, 15 * KB
+SCRIPT, STYLE = 60 * KB, 20 * KB
 
 _SOURCE = re.compile(r"""static\(["'](\S+?\.js)["']\)""")
 _AT_ONCE = re.compile(r"""(?:from|new URL\()\s*["'`](\.\S+?\.js)["'`]""")

@@ -1,22 +1,35 @@
-// The recipe form: marks changed settings, and searches settings.
+// The recipe form: marks changed settings, opens and searches the settings, filters models.
 
+import { start as startDrop } from "./data_drop.js";
 import { phrase } from "../i18n/translations.js";
+
+/** Whether the settings were open when the form was last redrawn. */
+let wasOpen = false;
 
 /** @param {HTMLElement} page The element around the form: a form's own properties are shadowed by its fields. */
 export default function start(page) {
   const form = page.querySelector("#form");
   const find = form.querySelector("#find");
   const found = form.querySelector("#found");
+  const settings = form.querySelector("#all-settings");
   const end = new AbortController();
   const on = (target, type, act) => target.addEventListener(type, act, { signal: end.signal });
   on(form, "input", () => mark(form));
   on(form, "change", () => mark(form));
-  on(form, "click", (event) => lead(form, event));
+  on(page, "click", (event) => lead(form, event));
   // The search box is not a setting: it sends no request, and Enter submits nothing.
   on(find, "input", () => (found.textContent = seek(form, find.value)));
   on(find, "change", (event) => event.stopPropagation());
   on(find, "keydown", (event) => event.key === "Enter" && event.preventDefault());
+  // While the settings are closed, the tokens of a row are not visible.
+  on(form, "htmx:before:request", (event) => event.target.id === "sight" && !settings.open && event.preventDefault());
+  on(settings, "toggle", () => (wasOpen = settings.open));
   find.hidden = false;
+  on(page, "input", (event) => event.target.id === "filter-models" && filter(page, event.target.value));
+  on(page, "htmx:after:swap", () => filter(page, page.querySelector("#filter-models").value));
+  startDrop(form, end.signal);
+  settings.open ||= wasOpen && location.hash === "";
+  if (location.hash) show(form, document.getElementById(location.hash.slice(1)));
   return () => end.abort();
 }
 
@@ -42,6 +55,7 @@ function same(one = "", other = "") {
 function seek(form, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const has = (...texts) => words.every((word) => texts.join(" ").toLowerCase().includes(word));
+  if (words.length) form.querySelector("#all-settings").open = true;
   form.classList.toggle("finding", words.length > 0);
   for (const part of form.querySelectorAll(".recipe > :is(section, fieldset)")) {
     const title = part.querySelector(":scope > legend")?.textContent ?? "";
@@ -60,15 +74,28 @@ function seek(form, text) {
   return shown > 1 ? phrase("{shown} settings", { shown }) : phrase("1 setting");
 }
 
+/** Show the models whose name or family contains all words. */
+function filter(page, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const row of page.querySelectorAll("#model-offers li")) {
+    row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  }
+}
+
 /** Follow a link to a setting, showing it if it is hidden. */
 function lead(form, event) {
   const id = event.target.closest('a[href^="#"]')?.getAttribute("href").slice(1);
   const target = id && document.getElementById(id);
   if (!target) return;
   event.preventDefault();
-  form.querySelector("#view-all").checked ||= !target.offsetParent;
-  target.closest("details")?.setAttribute("open", "");
-  const spot = target.matches("input, select, textarea") ? target : target.querySelector(":checked") ?? target;
-  spot.focus();
-  spot.scrollIntoView({ block: "center" });
+  show(form, target);
+}
+
+function show(form, target) {
+  if (!target) return;
+  for (let outer = target.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
+  if (target.id !== "settings") form.querySelector("#view-all").checked ||= !target.offsetParent;
+  const spot = target.matches("input, select, textarea, #settings") ? target : target.querySelector(":checked") ?? target;
+  spot.focus({ preventScroll: true });
+  spot.scrollIntoView({ block: target.id === "settings" ? "start" : "center" });
 }

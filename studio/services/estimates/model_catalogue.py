@@ -62,6 +62,13 @@ def list_entries(db: Session, recipe: AnyRecipe | None) -> list[CatalogueEntry]:
     ]
 
 
+def find_known(db: Session, recipe: AnyRecipe | None, name: str) -> CatalogueEntry | None:
+    """Return a known model on the Hub by its name."""
+    known = next((known for known in known_models.KNOWN_MODELS if known.repo == name), None)
+    fit = _make_fit_estimate(db, recipe) if recipe else _unknown_fit
+    return _known_entry(known, fit) if known else None
+
+
 def _other_known(listed: Sequence[Model]) -> list[KnownModel]:
     names = {model.repo for model in listed} | {model.name for model in listed}
     return [known for known in known_models.KNOWN_MODELS if known.repo not in names]
@@ -115,10 +122,13 @@ def _unknown_fit(_facts: ModelFacts) -> None:
 def _make_fit_estimate(db: Session, recipe: AnyRecipe) -> FitEstimate:
     """Return a function that estimates the recipe's memory with another base model.
 
-    It assumes the example lengths that are known for the recipe's own model.
+    It assumes the example lengths that are known for the recipe's own model, or for another one:
+    tokenizers differ less than the data does from the longest allowed.
     """
     inputs, hardware = estimates.load_inputs(db), workers.training_hardware(db)
-    lengths = inputs.lengths(recipe)
+    names = [recipe.base_model, *(model.name for model in models.newest(db, limit=_MAX_LISTED))]
+    same_data = (recipe.model_copy(update={"base_model": name}) for name in dict.fromkeys(names))
+    lengths = next(filter(None, map(inputs.lengths, same_data)), None)
     same_lengths = EstimateInputs((), inputs.facts_for, (), lambda _recipe: lengths)
 
     def fit(facts: ModelFacts) -> MemoryEstimate | None:

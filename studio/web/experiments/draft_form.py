@@ -3,7 +3,6 @@
 The summary beside the form says what a draft changes, what will run, and what is still missing.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,11 +27,13 @@ from studio.recipe.dotted_keys import merge, nest
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services import experiments
 from studio.services.datasets import datasets, token_preview, versions
+from studio.services.models import models
 from studio.services.precision import recommendation
 from studio.services.runs import recipe_parents, runs
 from studio.services.runs.recipe_parents import RecipeParent
 from studio.settings import Settings
 from studio.web.experiments.code_snippets import Submission
+from studio.web.experiments.recipe_changes import Change, form_changes, revert_values
 from studio.web.experiments.yaml_paste import parse_recipe
 from studio.web.forms import choices
 from studio.web.forms.recipe_form import (
@@ -180,7 +181,7 @@ def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
 def apply_action(
     db: Session, draft: ExperimentDraft, action: str
 ) -> tuple[ExperimentDraft, dict[str, str]]:
-    """Apply a form action: switch the method or the preset, reset a setting, paste a recipe.
+    """Apply a form action: switch method or preset, choose or reset a setting, paste a recipe.
 
     Returns the new draft, and its problems by field name.
     """
@@ -191,6 +192,9 @@ def apply_action(
         return _switch_preset(db, draft, name), {}
     if verb == "reset":
         return _reset_values(draft, name), {}
+    if verb == "choose":
+        field, _equals, value = name.partition("=")
+        return apply_values(draft, {field: value}), {}
     return _paste_recipe(draft) if verb == "paste" else (draft, {})
 
 
@@ -283,65 +287,6 @@ def _copy_name(name: str) -> str:
     return f"{stem} {int(number or 1) + 1}"[: experiments.NAME_LIMIT]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One changed setting."""
-
-    name: str
-    """Dotted name of the setting."""
-    id: str
-    label: str
-    old_text: str
-    new_text: str
-    values: str
-    """The fields that revert it, by their dotted names, as JSON."""
-
-
-def form_changes(form: Fieldset) -> list[Change]:
-    """Return the changed settings in form order, without those of variants that are not chosen."""
-    return list(_iter_changes(form))
-
-
-def recipe_changes(recipe: AnyRecipe, parent: AnyRecipe) -> list[Change]:
-    """Return the settings in which a recipe differs from its parent."""
-    return form_changes(fieldset(type(recipe), recipe.model_dump(), base=parent.model_dump()))
-
-
-def revert_values(found: list[Change]) -> str:
-    """Return the fields that revert all changes, as JSON."""
-    return json.dumps(
-        {name: old for change in found for name, old in json.loads(change.values).items()}
-    )
-
-
-def _iter_changes(form: Fieldset) -> Iterator[Change]:
-    for item in form.inputs:
-        if item.is_changed:
-            yield Change(
-                name=item.name,
-                id=item.id,
-                label=item.knob.label,
-                old_text=item.display_text(item.initial),
-                new_text=item.display_text(item.value),
-                values=json.dumps({item.name: item.initial}),
-            )
-    if form.variant != form.initial_variant:
-        titles = {item.variant: item.title for item in form.variants}
-        yield Change(
-            name=f"{form.name}.kind",
-            id=f"{form.name}-kind".replace(".", "-"),
-            label=form.title,
-            old_text=titles[form.initial_variant],
-            new_text=titles[form.variant],
-            values=json.dumps({f"{form.name}.kind": form.initial_variant}),
-        )
-    for section in (
-        *form.sections,
-        *(item for item in form.variants if item.variant == form.variant),
-    ):
-        yield from _iter_changes(section)
-
-
 class FormProblem(NamedTuple):
     """A problem that keeps the form from being submitted."""
 
@@ -398,9 +343,9 @@ def summarize(
 
 def find_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
     """Return everything that keeps a draft from being submitted, by field name."""
-    problems = draft.problems
+    problems = _decision_problems(db, draft) | draft.problems
     try:
-        if draft.recipe:
+        if draft.recipe and not problems:
             runs.check(db, draft.recipe)
     except InvalidError as error:
         problems[error.param] = f"{error.message} {error.hint}".strip()
@@ -408,6 +353,18 @@ def find_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
         experiments.clean_name(draft.name)
     except InvalidError as error:
         problems["name"] = f"{error.message} {error.hint}".strip()
+    return problems
+
+
+def _decision_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
+    """Return what is wrong with the chosen dataset and model, whatever else is wrong."""
+    problems: dict[str, str] = {}
+    for name, require in (("dataset", versions.require), ("base_model", models.require)):
+        try:
+            if value := str(draft.values.get(name, "")):
+                require(db, value)
+        except InvalidError as error:
+            problems[name] = f"{error.message} {error.hint}".strip()
     return problems
 
 

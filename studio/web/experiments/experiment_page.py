@@ -10,7 +10,7 @@ from studio.services import experiments
 from studio.services.estimates import run_progress
 from studio.services.runs import recipe_parents, runs
 from studio.services.workers import workers
-from studio.web.experiments import draft_form
+from studio.web.experiments import recipe_changes
 from studio.web.forms import choices
 from studio.web.http.deps import DB
 from studio.web.rendering.render import page, redirect
@@ -30,7 +30,7 @@ def show(request: Request, experiment_id: int, db: DB) -> Response:
         precisions=choices.precision_options(workers.training_hardware(db)),
         recipe=yaml.dump(experiment.recipe),
         parent=parent,
-        changes=draft_form.recipe_changes(experiment.recipe, parent.recipe) if parent else [],
+        changes=recipe_changes.recipe_changes(experiment.recipe, parent.recipe) if parent else [],
         progress_of=run_progress.measure,
     )
 

@@ -10,24 +10,31 @@ from sqlmodel import Session
 
 from studio.db.session import read_session
 from studio.db.tables import Experiment
+from studio.intake.files.formats import ACCEPTED_EXTENSIONS, SUPPORTED_FORMATS
 from studio.methods import DEFAULT_METHOD, METHODS, AnyRecipe, get_method
 from studio.services import experiments
 from studio.services.datasets import token_stats
-from studio.services.estimates import measurements, reference_runs
+from studio.services.estimates import measurements, model_catalogue, reference_runs
+from studio.services.models import downloads
 from studio.services.precision import recommendation
 from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.workers import workers
-from studio.web.experiments import draft_form, recipe_preview
+from studio.web.experiments import decisions, draft_form, recipe_preview
 from studio.web.experiments.draft_form import ExperimentDraft
 from studio.web.forms import choices
 from studio.web.forms.recipe_form import Problems, fieldset
-from studio.web.http.deps import DB, Config, PostedForm, ReadDB
+from studio.web.http.deps import DB, Config, ConfigWithSecrets, PostedForm, ReadDB
+from studio.web.models import model_page
 from studio.web.rendering.render import block, page, redirect
 
 router = APIRouter(prefix="/new", include_in_schema=False)
 
-_OWN_PARAMS = {"method", "preset", "model", "from"}
+_OWN_PARAMS = {"method", "preset", "model", "from", "name", "notes"}
+_DECISIONS = {"name", "dataset", "base_model"}
+"""Fields that are always visible; all others are among the settings, which may be closed."""
+_SWITCHES = ("method:", "preset:", "choose:")
+"""Actions of the decisions; all others are pressed among the settings."""
 
 
 @router.get("")
@@ -43,9 +50,9 @@ def new(
     chosen = get_method(method or DEFAULT_METHOD)
     fresh = draft_form.draft_from_preset(db, chosen, preset)
     draft = draft_form.draft_from_source(db, source, method) if source else fresh
-    values = {
-        name: value for name, value in request.query_params.items() if name not in _OWN_PARAMS
-    }
+    params = request.query_params
+    draft = replace(draft, name=params.get("name", draft.name), notes=params.get("notes", ""))
+    values = {key: value for key, value in params.items() if key not in _OWN_PARAMS}
     if model:
         values["base_model"] = model
     return _form_page(request, db, draft_form.apply_values(draft, values), {})
@@ -73,7 +80,8 @@ def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
     """Redraw the form after an action: switch the preset, reset a setting, paste a recipe."""
     action = str(posted.get("do", ""))
     draft, problems = draft_form.apply_action(db, draft_form.parse_draft(db, posted), action)
-    response = _form_page(request, db, draft, problems)
+    is_open = not action.startswith(_SWITCHES)
+    response = _form_page(request, db, draft, problems, is_open=is_open)
     start = f"from={draft.source}" if draft.source else f"preset={draft.preset}"
     is_default = draft.source or draft.method.name == DEFAULT_METHOD
     url = f"/new?{start}" if is_default else f"/new?method={draft.method.name}&{start}"
@@ -89,7 +97,49 @@ def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Resp
         preview = recipe_preview.build_preview(db, draft.recipe)
         form = fieldset(draft.method.recipe, draft.values, base=draft.initial_values)
         summary = draft_form.summarize(db, config, draft, form, str(request.base_url))
-    return page(request, "experiments/preview.html", preview=preview, outline=summary)
+        decided = decisions.describe(db, draft, preview)
+    return page(
+        request,
+        "experiments/preview.html",
+        preview=preview,
+        outline=summary,
+        decisions=decided,
+        form=form,
+    )
+
+
+@router.post("/models")
+def list_models(request: Request, posted: PostedForm, db: ReadDB) -> Response:
+    """List the base models to choose from, with the memory that the form's recipe needs."""
+    draft = draft_form.parse_draft(db, posted)
+    return block(
+        request,
+        "experiments/new.html",
+        "models",
+        models=model_catalogue.list_entries(db, draft.recipe),
+        chosen=str(draft.values.get("base_model", "")),
+    )
+
+
+@router.get("/hub")
+def search_hub(
+    request: Request, config: ConfigWithSecrets, q: Annotated[str, Query(max_length=200)] = ""
+) -> Response:
+    """Search the Hub for base models. It may be slow, so the database is opened afterwards."""
+    search = model_page.search_hub(config, q)
+    with read_session(request.app.state.engine) as db:
+        context = model_page.search_context(db, config, q, search)
+        room = workers.training_hardware(db).usable_memory_bytes
+    return block(
+        request,
+        "experiments/new.html",
+        "hub",
+        found=context["offers"],
+        trouble=context["trouble"],
+        asked=context["asked"],
+        words=q,
+        room=room,
+    )
 
 
 @router.post("/calibrate")
@@ -174,12 +224,19 @@ def _startable_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
 
 
 def _form_page(
-    request: Request, db: Session, draft: ExperimentDraft, problems: Problems
+    request: Request,
+    db: Session,
+    draft: ExperimentDraft,
+    problems: Problems,
+    *,
+    is_open: bool = False,
 ) -> Response:
+    """Show the form; its settings are open if one of them is wrong."""
     if problems and draft.view not in ("simple", "all"):
         draft = replace(draft, view="all")
     form = fieldset(draft.method.recipe, draft.values, problems, draft.initial_values)
     settings, address = request.app.state.settings, str(request.base_url)
+    preview = recipe_preview.build_preview(db, draft.recipe)
     return page(
         request,
         "experiments/new.html",
@@ -190,13 +247,19 @@ def _form_page(
         name={"value": draft.name, "problem": problems.get("name", "")},
         paste={"value": draft.paste, "problem": problems.get("paste", "")},
         problems=draft_form.list_problems(form, problems),
-        preview=recipe_preview.build_preview(db, draft.recipe),
+        preview=preview,
+        decisions=decisions.describe(db, draft, preview),
+        is_open=is_open or draft.view != "simple" or bool(problems.keys() - _DECISIONS),
         outline=draft_form.summarize(db, settings, draft, form, address),
         sight=None,
         precisions=choices.precision_options(workers.training_hardware(db)),
         choices={"dataset": choices.dataset_options(db, form.input("dataset").value, draft.method)},
         suggestions={"base_model": choices.model_names(db)},
-        more={"base_model": ("/models", "Find a model")},
+        models=model_catalogue.list_entries(db, draft.recipe),
+        host=downloads.hub_client(settings).host,
+        accepted=ACCEPTED_EXTENSIONS,
+        formats=SUPPORTED_FORMATS,
+        limit=settings.upload_limit_bytes,
         ahead=len(queue.list_waiting(db))
         + max(0, len(runs.list_live(db)) - workers.count_slots(db) + 1),
         machine=workers.training_hardware(db).title,

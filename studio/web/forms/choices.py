@@ -68,7 +68,7 @@ def dataset_options(db: Session, chosen: str, method: Method) -> list[tuple[str,
 
     Datasets that the method cannot train on come last, and their labels say so.
     """
-    ready = sorted(_ready_datasets(db), key=lambda pair: not _fits(pair[1], method))
+    ready = sorted(ready_datasets(db), key=lambda pair: not _fits(pair[1], method))
     labels = {item.name: _dataset_label(item, version, method) for item, version in ready}
     if chosen in labels:
         return list(labels.items())
@@ -78,10 +78,11 @@ def dataset_options(db: Session, chosen: str, method: Method) -> list[tuple[str,
 
 def fitting_datasets(db: Session, method: Method) -> list[str]:
     """Return the names of the datasets that a method can train on, newest first."""
-    return [item.name for item, version in _ready_datasets(db) if _fits(version, method)]
+    return [item.name for item, version in ready_datasets(db) if _fits(version, method)]
 
 
-def _ready_datasets(db: Session) -> list[tuple[Dataset, DatasetVersion]]:
+def ready_datasets(db: Session) -> list[tuple[Dataset, DatasetVersion]]:
+    """Return the datasets that runs can train on, newest first, each with its current version."""
     newest = datasets.newest(db)
     current = versions.current_by_dataset(db, newest)
     return [(item, current[item.id or 0]) for item in newest if item.id in current]

@@ -26,9 +26,9 @@ FormText = Annotated[str, Form(max_length=4096)]
 
 @router.get("")
 def listing(request: Request, config: ConfigWithSecrets, q: SearchText = "") -> Response:
-    search = _search_hub(config, q)
+    search = search_hub(config, q)
     with read_session(request.app.state.engine) as db:
-        context = _search_context(db, config, q, search)
+        context = search_context(db, config, q, search)
         if wants_fragment(request):
             return block(request, "models/list.html", "hits", **context)
         return page(request, "models/list.html", **_list_context(db), **context)
@@ -47,7 +47,7 @@ def add_folder(
     try:
         model = models.add_folder(db, folder.strip(), name.strip())
     except StudioError as error:
-        context = _list_context(db, folder=folder, name=name, problem=error) | _search_context(
+        context = _list_context(db, folder=folder, name=name, problem=error) | search_context(
             db, config, "", None
         )
         return refused_form(request, "models/list.html", **context)
@@ -71,7 +71,7 @@ def download(
     except StudioError as error:
         form_state = {"repo": repo, "revision": revision, "refusal": error}
         with read_session(engine) as db:
-            context = _list_context(db, download_form=form_state) | _search_context(
+            context = _list_context(db, download_form=form_state) | search_context(
                 db, config, "", None
             )
         if wants_fragment(request):
@@ -112,15 +112,17 @@ def remove(request: Request, model_id: ModelId, db: DB, config: Config) -> Respo
     return redirect(request, "/models")
 
 
-def _search_hub(config: Settings, words: str) -> downloads.HubSearch | None:
+def search_hub(config: Settings, words: str) -> downloads.HubSearch | None:
+    """Search the Hub; return None for too few letters."""
     if len(words.strip()) < downloads.MIN_QUERY_LETTERS:
         return None
     return downloads.try_search_hub(config, words.strip())
 
 
-def _search_context(
+def search_context(
     db: Session, config: Settings, words: str, search: downloads.HubSearch | None
 ) -> dict[str, Any]:
+    """Return the template context of a search."""
     return {
         "q": words,
         "offers": downloads.describe_models(db, search.found) if search else [],

@@ -15,7 +15,7 @@ WEIGHTS = "model.safetensors"
 
 
 def test_token_preview_follows_form(page: Page) -> None:
-    page.goto("/new?preset=full")
+    page.goto("/new?preset=full#settings")
     expect(page.locator("#sight mark").first).to_be_visible()
     page.get_by_role("button", name="Next").click()
     expect(page.locator("#look-row")).to_have_value("2")
@@ -28,7 +28,7 @@ def test_token_preview_follows_form(page: Page) -> None:
 
 
 def test_token_preview_shows_rows_packed_together(page: Page) -> None:
-    page.goto("/new?preset=full")
+    page.goto("/new?preset=full#settings")
     expect(page.locator("#sight mark").first).to_be_visible()
     page.get_by_label("Sequence packing").check()
 
@@ -40,7 +40,7 @@ def test_token_preview_shows_rows_packed_together(page: Page) -> None:
 def test_base_model_gets_chosen_chat_template(page: Page, tmp_path: Path) -> None:
     base = tokenizer_services.write_model(tmp_path / "base", template="")
     save_file({"model.embed_tokens.weight": np.zeros((258, 64), np.float32)}, base / WEIGHTS)
-    page.goto("/new?preset=full")
+    page.goto("/new?preset=full#settings")
     page.get_by_label("Base model").fill(str(base))
     page.get_by_label("Base model").blur()
     expect(page.locator("#sight")).to_contain_text("This model has no chat template")

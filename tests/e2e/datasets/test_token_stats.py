@@ -47,7 +47,7 @@ def test_statistics_page_counts_truncates_and_searches_rows(page: Page) -> None:
 def test_truncation_is_shown_before_start(page: Page, studio: Studio) -> None:
     counts = partial(studio.api.post, "/datasets/1/stats", json={"model": "starter"})
     wait_until(lambda: counts().is_success)
-    page.goto("/new?preset=full")
+    page.goto("/new?preset=full#settings")
     page.get_by_label("Max sequence length").fill("40")
     page.get_by_label("Max sequence length").blur()
     expect(page.locator("#advice")).to_contain_text("rows will be truncated to 40 tokens")

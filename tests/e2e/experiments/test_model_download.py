@@ -43,6 +43,7 @@ def test_model_is_searched_downloaded_and_trained(
 
     page.get_by_role("link", name="New experiment with this model").click()
     expect(page.get_by_label("Base model")).to_have_value(NAME)
+    page.get_by_role("link", name="Edit all settings").click()
     page.get_by_label("Max steps").fill("3")
     page.locator("#start").click()
     page.wait_for_url("**/runs/1")

@@ -37,8 +37,10 @@ def newest(studio: Studio, count: int) -> list[Any]:
 @pytest.mark.smoke
 def test_preset_is_changed_and_run_started(page: Page, studio: Studio) -> None:
     page.goto("/new")
+    page.get_by_role("button", name="Change goal").click()
     page.get_by_role("button", name="Balanced LoRA").click()
     page.wait_for_url("**/new?preset=lora")
+    page.get_by_role("link", name="Edit all settings").click()
     rate(page).fill("1e-3")
     rate(page).blur()
     expect(changes(page)).to_have_text(["Learning rate"])
@@ -66,7 +68,7 @@ def test_preset_is_changed_and_run_started(page: Page, studio: Studio) -> None:
 def test_yaml_curl_and_python_start_same_run_as_form(
     page: Page, studio: Studio, tmp_path: Path
 ) -> None:
-    page.goto("/new?preset=lora&optimisation.max_steps=1")
+    page.goto("/new?preset=lora&optimisation.max_steps=1#settings")
     page.get_by_label("Name", exact=True).fill("it's mine")
     page.get_by_label("Rank-stabilised scaling").evaluate("box => box.click()")
     page.get_by_role("radio", name="Python").check(force=True)
@@ -94,18 +96,19 @@ def test_setting_search_finds_hidden_settings(page: Page) -> None:
     expect(labels).to_have_text(["Weight decay", "LoRA dropout"])
     expect(page.get_by_role("status").filter(has_text="setting")).to_have_text("2 settings")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("searchbox")).to_be_focused()
-    page.get_by_role("searchbox").fill("")
+    expect(page.get_by_role("searchbox", name="Find a setting")).to_be_focused()
+    page.get_by_role("searchbox", name="Find a setting").fill("")
     expect(rate(page)).to_be_visible()
     expect(page.get_by_label("Weight decay")).to_be_hidden()
 
 
 def test_missing_field_link_focuses_field(page: Page) -> None:
-    page.goto("/new")
-    page.get_by_role("radio", name="All settings").check(force=True)
+    page.goto("/new#settings")
+    page.get_by_role("radio", name="Every setting").check(force=True)
     page.get_by_label("Weight decay").fill("2")
     page.keyboard.press("Tab")
-    page.get_by_role("radio", name="Simple").check(force=True)
+    page.get_by_role("radio", name="Common").check(force=True)
+    page.locator("#all-settings > summary").click()
     button = page.locator("#start")
     expect(button).to_have_text("Fix Weight decay to start")
     page.locator("#lacking").get_by_role("link", name="Weight decay").click()
@@ -114,7 +117,7 @@ def test_missing_field_link_focuses_field(page: Page) -> None:
 
 
 def test_rejected_form_keeps_values_and_view(page: Page) -> None:
-    page.goto("/new?preset=lora")
+    page.goto("/new?preset=lora#settings")
     page.get_by_label("Name", exact=True).fill("")
     page.get_by_label("LoRA rank").fill("0")
     page.get_by_role("radio", name="curl").check(force=True)
@@ -122,12 +125,12 @@ def test_rejected_form_keeps_values_and_view(page: Page) -> None:
 
     expect(page.get_by_role("alert")).to_contain_text("2 problems to fix")
     expect(page.get_by_label("LoRA rank")).to_have_value("0")
-    expect(page.get_by_role("radio", name="All settings")).to_be_checked()
+    expect(page.get_by_role("radio", name="Every setting")).to_be_checked()
 
 
 def test_run_can_be_started_by_keyboard_alone(page: Page) -> None:
-    page.goto("/new?preset=lora")
-    page.get_by_role("radio", name="Simple").focus()
+    page.goto("/new?preset=lora#settings")
+    page.get_by_role("radio", name="Common").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_label("Weight decay")).to_be_visible()
     page.get_by_label("Max steps").focus()
@@ -141,11 +144,12 @@ def test_form_works_without_javascript(browser: Browser, studio: Studio) -> None
     context = browser.new_context(base_url=studio.url, java_script_enabled=False)
     page = context.new_page()
     page.goto("/new?preset=lora")
+    page.locator("#all-settings > summary").click()
     rate(page).fill("0.5")
     page.locator("label", has=page.get_by_role("radio", name="YAML")).click()
     page.get_by_role("button", name="Refresh").click()
     expect(page.locator("#as-yaml")).to_contain_text("learning_rate: 0.5")
-    page.locator("label", has=page.get_by_role("radio", name="Simple")).click()
+    page.locator("label", has=page.get_by_role("radio", name="Common")).click()
     page.get_by_role("button", name="Reset Learning rate").first.click()
 
     expect(rate(page)).to_have_value("0.0002")
@@ -153,7 +157,7 @@ def test_form_works_without_javascript(browser: Browser, studio: Studio) -> None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["All settings", "YAML"])
+@pytest.mark.parametrize("view", ["Every setting", "YAML"])
 def test_every_form_view_is_accessible(
     browser: Browser, studio: Studio, scheme: str, view: str
 ) -> None:
@@ -163,7 +167,7 @@ def test_every_form_view_is_accessible(
         color_scheme="dark" if scheme == "dark" else "light",
     )
     page = context.new_page()
-    page.goto("/new?preset=lora&optimisation.learning_rate=2&precision=fp32")
+    page.goto("/new?preset=lora&optimisation.learning_rate=2&precision=fp32#settings")
     page.locator("label", has=page.get_by_role("radio", name=re.compile(view))).click()
     page.get_by_text("Paste YAML").click()
     found = Axe().run(page).response["violations"]
@@ -181,14 +185,136 @@ def test_the_method_is_chosen_first_even_by_keyboard_on_a_phone(
     context = browser.new_context(base_url=studio.url, viewport={"width": 390, "height": 844})
     page = context.new_page()
     page.goto("/new")
+    page.get_by_role("button", name="Change goal").press("Enter")
     methods = page.get_by_role("group", name="What the model learns from").get_by_role("button")
     methods.first.focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_url("**/new?method=cpt&preset=lora")
 
-    expect(methods.nth(1)).to_have_attribute("aria-current", "true")
+    expect(page.locator(".decision .chosen")).to_have_text("Learn from text")
     options = page.get_by_role("combobox", name="Dataset").locator("option")
     expect(options.first).to_contain_text("notes (")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     context.close()
+
+
+MAX_TAB_STOPS, MAX_PIXELS, MAX_PRESSES = 10, 800, 6
+
+
+def test_start_is_near_the_top_for_eye_and_keyboard(browser: Browser, studio: Studio) -> None:
+    context = browser.new_context(base_url=studio.url, viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.goto("/new")
+    page.locator("#drop").wait_for()
+    start = page.locator("#start").bounding_box()
+    page.locator("h1").evaluate("title => { title.tabIndex = -1; title.focus(); }")
+    stops = 0
+    while not page.locator("#start").evaluate("one => one === document.activeElement"):
+        page.keyboard.press("Tab")
+        stops += 1
+        assert stops <= MAX_TAB_STOPS
+    context.close()
+
+    assert start is not None
+    assert start["y"] + start["height"] <= MAX_PIXELS
+
+
+class Presser:
+    """Presses what a person presses, and counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def press(self, target: Locator) -> None:
+        target.click()
+        self.count += 1
+
+    def choose_file(self, page: Page, file: Path) -> None:
+        with page.expect_file_chooser() as chooser:
+            self.press(page.locator(".drop-zone"))
+        chooser.value.set_files(file)
+        self.count += 1
+
+
+def write_csv(file: Path, header: str) -> Path:
+    rows = "".join(f"Say number {i} please,It is {i}.\n" for i in range(40))
+    file.write_text(f"{header}\n{rows}")
+    return file
+
+
+def test_own_csv_is_trained_on_in_few_presses(page: Page, studio: Studio, tmp_path: Path) -> None:
+    hand = Presser()
+    page.goto("/settings")
+    hand.press(page.get_by_role("navigation", name="Main").locator("[href='/new']"))
+    hand.choose_file(page, write_csv(tmp_path / "mine.csv", "instruction,output"))
+    expect(page.locator("#dataset")).to_have_value("mine")
+    expect(page.locator("#dataset-facts")).to_contain_text("40 rows")
+    hand.press(page.locator("#start"))
+    page.wait_for_url(RUN)
+
+    assert newest(studio, 1)[0]["dataset"] == "mine"
+    assert hand.count <= MAX_PRESSES
+
+
+def test_csv_of_unknown_columns_is_mapped_in_between(
+    page: Page, studio: Studio, tmp_path: Path
+) -> None:
+    hand = Presser()
+    page.goto("/settings")
+    hand.press(page.get_by_role("navigation", name="Main").locator("[href='/new']"))
+    page.get_by_label("Name", exact=True).fill("odd columns")
+    hand.choose_file(page, write_csv(tmp_path / "odd.csv", "foo,bar"))
+    hand.press(page.get_by_role("button", name="Save dataset"))
+    page.wait_for_url("**/new?**dataset=odd")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("odd columns")
+    hand.press(page.locator("#start"))
+    page.wait_for_url(RUN)
+
+    assert newest(studio, 1)[0]["dataset"] == "odd"
+    assert hand.count <= MAX_PRESSES
+
+
+def test_unreadable_file_is_refused_in_the_data_card(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    page.goto("/new")
+    page.locator("#upload").set_input_files(tmp_path / "picture.png")
+
+    expect(page.locator(".decision #upload-problem")).not_to_be_empty()
+    expect(page.locator("#dataset")).to_have_value("starter")
+
+
+def test_model_is_chosen_from_the_catalogue_by_keyboard(page: Page) -> None:
+    page.goto("/new?preset=lora")
+    page.get_by_role("button", name="All models").press("Enter")
+    dialog = page.get_by_role("dialog", name="Choose a model")
+    page.get_by_role("searchbox", name="Filter models").fill("smollm2-135m")
+    rows = dialog.get_by_role("listitem")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Fits")
+    rows.get_by_role("button").press("Enter")
+
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_label("Base model")).to_have_value("HuggingFaceTB/SmolLM2-135M-Instruct")
+    expect(page.locator("#base_model-facts")).to_contain_text("269 MB to download")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("button", ["All datasets", "All models", "Change goal"])
+def test_every_chooser_is_accessible_on_a_phone(
+    browser: Browser, studio: Studio, scheme: str, button: str
+) -> None:
+    context = browser.new_context(
+        base_url=studio.url,
+        viewport={"width": 390, "height": 844},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = context.new_page()
+    page.goto("/new")
+    page.get_by_role("button", name=button).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    found = Axe().run(page).response["violations"]
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+
+    assert ([(one["id"], one["nodes"][0]["html"][:200]) for one in found], wide) == ([], 390)

@@ -47,6 +47,7 @@ def loss_chart(page: Page) -> Locator:
 
 
 def shorten(page: Page, steps: int) -> None:
+    page.get_by_role("link", name="Edit all settings").click()
     page.get_by_label("Max steps").fill(str(steps))
 
 
@@ -148,7 +149,7 @@ def test_ctrl_c_stops_studio_with_open_pages(page: Page, studio: Studio) -> None
 
 
 def test_rejected_form_keeps_input(page: Page) -> None:
-    page.goto("/new")
+    page.goto("/new#settings")
     page.get_by_role("textbox", name="Learning rate").fill("-1")
     page.get_by_label("Base model").fill("startr")
     page.locator("#start").click()
@@ -182,6 +183,8 @@ def test_run_and_comparison_work_by_keyboard_alone(page: Page, studio: Studio) -
     page.get_by_role("heading", name="Runs", exact=True).wait_for()
     press(page, "g", "n")
     page.wait_for_url("**/new")
+    tab_to(page, page.get_by_role("link", name="Edit all settings"))
+    press(page, "Enter")
     tab_to(page, page.get_by_label("Max steps"))
     page.keyboard.type("2")
     press(page, "Enter")

@@ -40,6 +40,7 @@ PAGES = (
     "/?q=stauts:failed",
     "/new",
     "/new?from=run:1&optimisation.seed=7",
+    "/new?preset=lora#settings",
     "/runs/1",
     "/runs/2",
     "/runs/3",
@@ -257,7 +258,7 @@ def test_overlays_are_accessible(plain: Page) -> None:
 
 
 def test_all_experiment_settings_are_accessible(plain: Page) -> None:
-    plain.goto("/new")
+    plain.goto("/new#settings")
     plain.locator("label:has(#view-all)").click()
     expect(plain.locator("[name='optimisation.weight_decay']")).to_be_visible()
 

@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt
 from pydantic import Field, ValidationError
 
 from studio.recipe.fields import FieldSpec, Section
-from studio.web.experiments.draft_form import form_changes
+from studio.web.experiments.recipe_changes import form_changes
 from studio.web.forms.recipe_form import Fieldset, field_problems, fieldset, parse_posted
 
 

@@ -53,7 +53,7 @@ def test_form_shows_every_setting(client: TestClient) -> None:
 
 
 def test_every_setting_has_help_text(client: TestClient) -> None:
-    page = form(client)
+    page = parse_page(client.get("/new").text)
 
     helps = {
         one.id: page.one(id=f"{one.id}-help").text for one in fieldset(RECIPE, {}).all_inputs()

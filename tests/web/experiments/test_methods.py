@@ -25,6 +25,11 @@ def form_of(client: TestClient, query: str = "") -> Node:
     return parse_page(client.get(f"/new{query}").text).one(id="form")
 
 
+def goals(client: TestClient, query: str = "") -> Node:
+    """Return the dialog that lists the methods and their presets."""
+    return parse_page(client.get(f"/new{query}").text).one(id="choose-goal")
+
+
 def chosen(form: Node) -> list[str]:
     """Return the titles of the pressed buttons: the method and the preset."""
     pressed = [one for one in form.all("button") if "aria-current" in one.attributes]
@@ -32,14 +37,12 @@ def chosen(form: Node) -> list[str]:
 
 
 def test_method_is_chosen_by_purpose(client: TestClient) -> None:
-    form = form_of(client)
+    groups = goals(client).all("div", class_="choices")
 
-    purposes = [
-        one.one("strong").text for one in form.all("div", class_="choices")[0].all("button")
-    ]
+    purposes = [one.one("strong").text for one in groups[0].all("button")]
     assert purposes == [method.purpose for method in METHODS.values()]
-    assert chosen(form) == ["Learn from answers", "Quick start"]
-    assert chosen(form_of(client, "?method=cpt")) == ["Learn from text", "Balanced LoRA"]
+    assert chosen(goals(client)) == ["Learn from answers", "Quick start"]
+    assert chosen(goals(client, "?method=cpt")) == ["Learn from text", "Balanced LoRA"]
 
 
 def test_changing_method_keeps_model_and_notes(client: TestClient) -> None:

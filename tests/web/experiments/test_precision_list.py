@@ -19,7 +19,9 @@ def form(page: str) -> Node:
 
 
 def others(page: Node) -> Node:
-    (found,) = [part for part in page.all("details") if part.all("input", name="precision")]
+    (found,) = [
+        part for part in page.all("details", class_="more") if part.all("input", name="precision")
+    ]
     return found
 
 
