@@ -75,7 +75,7 @@ class Sampled(_Event):
     `float32`, `bfloat16 (nf4)`; empty in events of earlier versions."""
 
 
-PHASES = ("loading", "tokenising", "training", "answering", "saving")
+PHASES = ("loading", "tokenising", "timing", "training", "answering", "saving")
 """The phases of a run."""
 
 

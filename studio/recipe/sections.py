@@ -133,6 +133,21 @@ class Optimisation(Section):
     ] = None
     """Stop after this many updates, regardless of epochs. Leave empty to use epochs."""
 
+    max_minutes: Annotated[
+        float | None,
+        Gt(0),
+        FieldSpec(
+            "Time limit",
+            "minutes",
+            advanced=True,
+            is_studio_own=True,
+            usable_range=(0.05, 100_000),
+            related=("evaluation.eval_steps", "samples.between"),
+        ),
+    ] = None
+    """Train only as many steps as fit into this time, including loading, validations, sample
+    answers and saving. A few batches are timed first, and the learning rate schedule follows."""
+
     per_device_train_batch_size: Annotated[
         int,
         Ge(1),

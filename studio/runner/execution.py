@@ -113,13 +113,13 @@ def execute_run(root: Path, stop: StopHandler) -> int:
 
     If the disk has no room for the last event, the exit code reports that instead.
     """
-    run = RunDir(root)
+    run, began = RunDir(root), time.monotonic()
     discarded: list[Path] = []
 
     def train(emit: EmitEvent) -> Event:
         with stop.stopping_allowed():
             from studio.runner import training_run  # noqa: PLC0415 -- heavy import
-        outcome = training_run.train(run, emit, stop)
+        outcome = training_run.train(run, emit, stop, began)
         if not outcome.keeps_checkpoints:
             discarded.append(run.checkpoints)
         return outcome.event

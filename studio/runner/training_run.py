@@ -1,6 +1,7 @@
 """The stages of a run, in order: prepare, generate answers, train, generate again, save."""
 
 import gc
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from studio.protocols.events import (
 from studio.protocols.run_dir import MANIFEST, JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
-from studio.training import artifacts, model_card
+from studio.training import artifacts, model_card, time_limit
+from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.resume import CheckpointSaver
 from studio.training.checkpoints.store import CheckpointStore
 from studio.training.checkpoints.trainer_state import Stateful
@@ -61,11 +63,16 @@ class Outcome:
     keeps_checkpoints: bool
 
 
-def train(run: RunDir, emit: EmitEvent, stop: StopHandler) -> Outcome:
-    """Train a run from its recipe or its newest checkpoint, and write its artifacts."""
+def train(run: RunDir, emit: EmitEvent, stop: StopHandler, began: float) -> Outcome:
+    """Train a run from its recipe or its newest checkpoint, and write its artifacts.
+
+    `began` is the `time.monotonic()` from which the run's time limit counts.
+    """
     upstream_logging.disable_progress_bar()
     stages = prepare(run, emit, stop)
+    sampling_since = time.monotonic()
     samples = stages.sample_before()
+    stages.limit_time(began, time.monotonic() - sampling_since)
     stages.set_phase("training")
     stages.train()
     with stop.cancelling_allowed():
@@ -160,6 +167,25 @@ class TrainingRun:
             if self.recipe.numerics.guard == "rollback":
                 self._save_last_good(error)
             raise
+
+    def limit_time(self, began: float, answer_seconds: float) -> None:
+        """Set the number of steps that fit into the time limit, if the recipe has one.
+
+        A run that resumes keeps the number it began with.
+        """
+        minutes, trainer = self.recipe.optimisation.max_minutes, self.trainer
+        if minutes is None:
+            return
+        if self.start is not None:
+            trainer.args.max_steps = trainer_state.read_max_steps(self.start)
+            return
+        self.set_phase("timing")
+        with self.stop.stopping_allowed():
+            pace = time_limit.measure_pace(trainer, answer_seconds)
+        left = began + minutes * 60 - time.monotonic()
+        fitting = time_limit.count_steps(self.recipe, pace, left)
+        trainer.args.max_steps = min(fitting, time_limit.count_without_limit(trainer))
+        print(fitting, pace, flush=True)  # noqa: T201 -- the run's own log
 
     def sample_before(self) -> list[Sampled]:
         """Generate answers before training. A resumed run reuses the stored ones."""
@@ -327,6 +353,7 @@ def _collect_resolved(
         "train_tokens": job.train.tokens,
         "longest_example": job.train.longest,
         "longest_answer": job.train.longest_answer,
+        **({"steps_in_time": trainer.state.max_steps} if recipe.optimisation.max_minutes else {}),
         **job.memory_probe.to_dict(),
         "versions": {"mantissa-studio": __version__, "python": python_version()}
         | hardware.package_versions(),

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from studio.methods import RECIPE_ADAPTER
+from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.events import Event, MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
@@ -110,13 +110,17 @@ def write_model(folder: Path, config: PreTrainedConfig) -> Path:
     return folder
 
 
+def recipe(**changes: object) -> AnyRecipe:
+    """Return the recipe with some changes: knobs, `__` for the dot."""
+    turned = nest((name.replace("__", "."), value) for name, value in changes.items())
+    return RECIPE_ADAPTER.validate_python(merge(RECIPE, turned), strict=False)
+
+
 def write_run(root: Path, model: str | Path, **changes: object) -> RunDir:
     """Lay out a run on the sums; `changes` are knobs, `__` for the dot."""
     root.mkdir(parents=True)
     run = RunDir(root)
-    turned = nest((name.replace("__", "."), value) for name, value in changes.items())
-    recipe = RECIPE_ADAPTER.validate_python(merge(RECIPE, turned), strict=False)
-    run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
+    run.recipe.write_text(yaml.dump(recipe(**changes)), encoding="utf-8")
     train = write_rows(root / "train.jsonl", rows())
     spec = JobSpec(run_id=1, name="Sums", model=str(model), train=train, validation=None)
     run.job.write_text(spec.model_dump_json(), encoding="utf-8")

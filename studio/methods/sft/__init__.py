@@ -45,18 +45,20 @@ METHOD = Method(
         Preset(
             name="quick",
             title="Quick start",
-            summary="The starter model on the starter dataset: tries every step in about a minute.",
+            summary="The starter model on the starter dataset, as many steps as fit into a minute.",
             values={
                 "base_model": "starter",
                 "dataset": "starter",
                 "optimisation": {
                     "learning_rate": 3e-3,
-                    "num_train_epochs": 2.0,
-                    "per_device_train_batch_size": 32,
+                    "num_train_epochs": 4.0,
+                    "max_minutes": 1.0,
+                    "per_device_train_batch_size": 16,
                 },
                 "adapter": {"kind": "full"},
                 "data": {"max_length": 256},
-                "samples": {"prompts": 6, "max_new_tokens": 48},
+                "evaluation": {"eval_steps": 0.25, "per_device_eval_batch_size": 64},
+                "samples": {"prompts": 6, "between": 3, "max_new_tokens": 24},
             },
         ),
         Preset(

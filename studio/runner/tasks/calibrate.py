@@ -49,6 +49,7 @@ def calibrate(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -
 _RECIPE_OVERRIDES: dict[str, Any] = {
     "optimisation": {
         "max_steps": WARM_UP_STEPS + MEASURED_STEPS,
+        "max_minutes": None,
         # Puts the longest examples first, so that the step with the highest memory use is measured.
         "train_sampling_strategy": "group_by_length",
     },

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from studio.db.tables import DatasetVersion
 from studio.methods import AnyRecipe
@@ -25,7 +25,8 @@ class TimeEstimate:
     tokens: int | None
     """Tokens of all steps; None until a run has read the data with this model."""
     is_most: bool = False
-    """Whether steps are an upper bound: how many rows are packed into an example is unknown."""
+    """Whether steps are an upper bound: how many rows are packed into an example is unknown, or the
+    time limit may end the run before."""
     seconds: float | None = None
     """From the start of the process to its end."""
     least_seconds: float | None = None
@@ -34,6 +35,9 @@ class TimeEstimate:
     """Number of reference runs it is based on."""
     is_calibrated: bool = False
     """Whether one of them is a calibration."""
+    is_time_limit: bool = False
+    """Whether the seconds are the recipe's time limit: the run is expected to take longer without
+    it, or its speed is unknown."""
 
 
 def estimate_time(
@@ -42,7 +46,18 @@ def estimate_time(
     lengths: TokenLengths | None,
     similar_runs: Sequence[ReferenceRun],
 ) -> TimeEstimate:
-    """Estimate a run's duration from similar runs, if there are any."""
+    """Estimate a run's duration from similar runs, if there are any, and from its time limit."""
+    estimate = _estimate_steps(recipe, data, lengths, similar_runs)
+    minutes = recipe.optimisation.max_minutes
+    return _limit_time(estimate, minutes * 60) if minutes is not None else estimate
+
+
+def _estimate_steps(
+    recipe: AnyRecipe,
+    data: DatasetVersion,
+    lengths: TokenLengths | None,
+    similar_runs: Sequence[ReferenceRun],
+) -> TimeEstimate:
     batch = _effective_batch(recipe)
     steps = count_steps(recipe, lengths.examples if lengths else _training_rows(recipe, data))
     step_tokens = lengths.example_tokens * batch if lengths else None
@@ -62,6 +77,28 @@ def estimate_time(
         most_seconds=steps * slowest + overhead * (1 + _SEVERAL_RUNS_DOUBT),
         runs=len(similar_runs),
         is_calibrated=any(run.is_calibration for run in similar_runs),
+    )
+
+
+def _limit_time(estimate: TimeEstimate, limit: float) -> TimeEstimate:
+    """Return the estimate of a run that makes only as many of the steps as fit."""
+    if estimate.seconds is not None and estimate.seconds <= limit:
+        return estimate
+    if estimate.seconds is None:
+        steps, tokens = estimate.steps, estimate.tokens
+    else:
+        share = limit / estimate.seconds
+        steps = max(1, round(estimate.steps * share))
+        tokens = round(estimate.tokens * share) if estimate.tokens else None
+    return replace(
+        estimate,
+        steps=steps,
+        tokens=tokens,
+        is_most=True,
+        seconds=limit,
+        least_seconds=min(estimate.least_seconds or limit, limit),
+        most_seconds=limit,
+        is_time_limit=True,
     )
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 
 from studio.errors import TrainingError
 
@@ -65,6 +65,12 @@ def state_bytes(trainer: Trainer) -> int:
 def read_counters(folder: Path, device: torch.device) -> dict[str, Any]:
     counters: dict[str, Any] = torch.load(folder / COUNTERS, weights_only=True, map_location=device)
     return counters
+
+
+def read_max_steps(folder: Path) -> int:
+    """Return the number of steps of the run that wrote the checkpoint."""
+    steps: int = TrainerState.load_from_json(str(folder / STATE)).max_steps
+    return steps
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -412,7 +412,11 @@ def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
         rank = {"rank": adapter.r}
         yield gettext("LoRA adapter (rank %(rank)s) for %(model)s") % (names | rank)
     yield gettext("on %(dataset)s") % names
-    if optimisation.max_steps:
+    if optimisation.max_minutes:
+        yield gettext("at most %(duration)s") % {
+            "duration": formatting.duration(optimisation.max_minutes * 60)
+        }
+    elif optimisation.max_steps:
         yield gettext("at most %(steps)s steps") % {
             "steps": formatting.number(optimisation.max_steps)
         }

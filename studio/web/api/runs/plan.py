@@ -76,7 +76,8 @@ class MemoryOut(Out):
 class TimeOut(Out):
     steps: int
     is_most: bool
-    """Whether `steps` is an upper bound: how many rows are packed per example is not known yet."""
+    """Whether `steps` is an upper bound: how many rows are packed per example is not known yet, or
+    the time limit may end the run before."""
     tokens: int | None
     """Null until a run has read this data with this model."""
     seconds: float | None
@@ -86,6 +87,8 @@ class TimeOut(Out):
     runs: int
     """The number of runs and calibrations it is based on."""
     is_calibrated: bool
+    is_time_limit: bool
+    """Whether the run is expected to make as many steps as fit into its time limit."""
 
 
 class SuggestedChangeOut(Out):

@@ -141,3 +141,34 @@ def test_packed_step_count_uses_packed_examples() -> None:
     # Of eight examples each, with 200 tokens of five rows.
     assert (told.steps, told.tokens, told.is_most) == (3, 3 * 8 * 200, False)
     assert (unread.steps, unread.is_most) == (14, True)
+
+
+def limited(minutes: float) -> AnyRecipe:
+    return make_recipe(optimisation={"max_steps": 100, "max_minutes": minutes})
+
+
+def test_time_limit_cuts_estimated_steps_and_tokens() -> None:
+    told = run_duration.estimate_time(
+        limited(1.0), DATA, LENGTHS, [seen(2.3)]
+    )  # 240 s of 100 steps
+
+    assert (told.is_time_limit, told.is_most, told.seconds, told.most_seconds) == (
+        True,
+        True,
+        60,
+        60,
+    )
+    assert (told.steps, told.tokens) == (25, 8000)
+
+
+def test_run_that_ends_within_its_time_limit_keeps_its_estimate() -> None:
+    told = run_duration.estimate_time(limited(5.0), DATA, LENGTHS, [seen(2.3)])
+
+    assert (told.is_time_limit, told.steps) == (False, 100)
+    assert told.seconds == pytest.approx(240)
+
+
+def test_time_limit_is_estimate_while_speed_is_unknown() -> None:
+    told = run_duration.estimate_time(limited(1.0), DATA, LENGTHS, [])
+
+    assert (told.is_time_limit, told.is_most, told.steps, told.seconds) == (True, True, 100, 60)
