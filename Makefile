@@ -23,7 +23,7 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
   print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix e2e slow faults gpu bench audit sbom shots docs words db hooks clean
+.PHONY: help run test test-all check fix e2e slow faults gpu bench audit sbom shots docs words starter db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
@@ -81,6 +81,9 @@ docs: $(DEV) ## regenerate docs/knobs.md, failures.md and openapi.json
 
 words: $(DEV) ## update the message catalogues for translation
 	$(BIN)/python -m tests.tools.message_catalogue
+
+starter: $(DEV) ## rebuild the starter's rows and base model (minutes)
+	$(BIN)/python -m tests.tools.starter.build
 
 db: $(DEV) ## create a migration: make db NAME="add tags to runs"
 	@test -n "$(NAME)" || { echo 'Describe the change: make db NAME="add tags to runs"'; exit 1; }

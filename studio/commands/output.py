@@ -1,6 +1,5 @@
 """Output of commands: tables for users, plain JSON for scripts."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,14 +19,6 @@ def print_json(value: "Schema | Iterable[Schema]") -> None:
 
     payload: Any = value if hasattr(value, "model_dump") else list(value)
     typer.echo(to_json(payload, indent=2, inf_nan_mode="strings").decode())
-
-
-def print_in_place(line: str) -> None:
-    """Replace the previous line on a terminal; elsewhere, print a new line."""
-    if sys.stdout.isatty():
-        typer.echo(f"\x1b[A\x1b[2K{line}")
-    else:
-        typer.echo(line)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -16,10 +16,11 @@ import uvicorn
 from sqlalchemy import Engine
 
 from studio import logs, resources
-from studio.commands import login_link, output
+from studio.commands import login_link
 from studio.commands.login_link import Address
 from studio.commands.supervisor import Shutdown, Supervisor
 from studio.errors import ConflictError, UnavailableError
+from studio.hardware import detect
 from studio.services.accounts import secrets
 from studio.services.operations import health_checks, home
 from studio.services.storage import locks
@@ -48,7 +49,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         engine = home.open_home(settings)
         secrets.register_for_redaction(engine, settings)
         home.cleanup(engine, settings)
-        home.install_starter(engine, settings, typer.echo, output.print_in_place)
+        home.install_starter(engine, settings)
         _print_warnings(settings)
         with _supervised_worker(engine, settings, enabled=worker) as ending:
             # The slowest import runs while the worker imports its own packages.
@@ -81,7 +82,9 @@ def _require_vendored_scripts() -> None:
 
 
 def _print_warnings(settings: Settings) -> None:
-    """Print warnings about risks for the data; none prevents the studio from starting."""
+    """Print what is missing or puts data at risk; none of it prevents the studio from starting."""
+    if not detect().torch:
+        typer.echo("The training packages are not installed: pip install 'mantissa-studio[train]'")
     for finding in health_checks.check_home(settings):
         if finding.good is False:
             typer.secho(f"  ! {finding.text}", fg="yellow", err=True)

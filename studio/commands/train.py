@@ -8,7 +8,7 @@ import typer
 from sqlalchemy import Engine
 
 from studio import logs
-from studio.commands import output, recipes
+from studio.commands import recipes
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
@@ -35,7 +35,7 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
     """
     recipe = recipes.load_recipe(file, changes)
     engine = home.open_home(settings)
-    home.install_starter(engine, settings, typer.echo, output.print_in_place)
+    home.install_starter(engine, settings)
     with unit_of_work(engine) as db:
         run = runs.submit(db, experiments.create(db, name, recipe))
     typer.echo(f"Run {run.id} is queued.")

@@ -1,20 +1,17 @@
-"""The included sample data: instruction rows, and the text the base model is pretrained on.
+"""The included sample data and base model, so that a first run needs no network.
 
-`python -m tests.tools.starter.build` writes the files beside this module.
+The base model writes sentences but does not answer questions; the instruction rows teach it that.
+`make starter` writes the files beside this module, from `tests.tools.starter`.
 """
 
 import json
 import lzma
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-PAD, START, END = "<|pad|>", "<|start|>", "<|end|>"
-ROLES = ["<|system|>", "<|user|>", "<|assistant|>"]
-"""Special tokens of the pretraining text."""
-
 SPLITS = ("train.jsonl", "validation.jsonl")
-PRETRAINING_TEXT = "pretraining.jsonl"
+MODEL = Path(__file__).with_name("model")
+WEIGHTS = "model.safetensors"
 
 
 def write_rows(folder: Path) -> None:
@@ -24,11 +21,27 @@ def write_rows(folder: Path) -> None:
             shutil.copyfileobj(packed, file)
 
 
-def pretraining_documents() -> Iterator[str]:
-    """Yield the documents of the base model, with the special tokens that delimit them."""
-    with lzma.open(data_path(PRETRAINING_TEXT), "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+def write_model(folder: Path) -> None:
+    """Write the base model and its tokenizer, with float32 weights."""
+    for path in MODEL.iterdir():
+        content = path.read_bytes()
+        (folder / path.name).write_bytes(widen(content) if path.name == WEIGHTS else content)
+
+
+def widen(packed: bytes) -> bytes:
+    """Convert a safetensors file from bfloat16 to float32, which represents each value exactly."""
+    start = 8 + int.from_bytes(packed[:8], "little")
+    header = json.loads(packed[8:start])
+    for name in header.keys() - {"__metadata__"}:
+        offsets = [2 * offset for offset in header[name]["data_offsets"]]
+        header[name] |= {"dtype": "F32", "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    narrow = packed[start:]
+    wide = bytearray(2 * len(narrow))
+    # A bfloat16 is the upper half of a float32; both are stored with the low byte first.
+    wide[2::4], wide[3::4] = narrow[::2], narrow[1::2]
+    return len(text).to_bytes(8, "little") + text + wide
 
 
 def data_path(name: str) -> Path:

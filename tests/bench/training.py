@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as upstream_logging
 
 from studio import starter
@@ -26,7 +25,6 @@ from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
-from studio.training import starter_model
 from tests.bench.measurement import Measurement
 
 Mode = Literal["fp32", "bf16", "fp16"]
@@ -66,27 +64,11 @@ def main() -> None:
 
 
 def _write_material(place: Path) -> None:
-    """Write the starter's rows, and a model of its shape: its weights do not matter to speed."""
+    """Write the starter's rows and model."""
     upstream_logging.disable_progress_bar()
     starter.write_rows(place)
-    tokenizer = starter_model.train_tokenizer()
-    tokenizer.save_pretrained(place / "model")
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=192,
-            intermediate_size=512,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            num_key_value_heads=3,
-            max_position_embeddings=512,
-            tie_word_embeddings=True,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    ).save_pretrained(place / "model")
+    (place / "model").mkdir()
+    starter.write_model(place / "model")
 
 
 def _compare(place: Path, mode: Mode) -> list[Measurement]:

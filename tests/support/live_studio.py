@@ -1,7 +1,5 @@
 """A studio that lives: web, worker and training in processes of their own, on a real folder."""
 
-import fcntl
-import hashlib
 import os
 import shutil
 import signal
@@ -13,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
@@ -21,6 +18,7 @@ import psutil
 import pytest
 from sqlmodel import select
 
+from studio import starter
 from studio.db.session import unit_of_work
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
@@ -144,10 +142,9 @@ def starter_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare(settings: Settings) -> None:
-    """Furnish a home as `studio serve` does, with a starter model made earlier."""
+    """Furnish a home as `studio serve` does."""
     engine = home.open_home(settings)
-    shutil.copytree(starter_model(), settings.models / home.STARTER)
-    home.install_starter(engine, settings, say=print, report=print)
+    home.install_starter(engine, settings)
     with unit_of_work(engine) as db:
         # Measured once a machine: not by each studio that a test starts.
         (probe,) = db.exec(select(Task).where(Task.kind == workers.SPEED_TASK_KIND))
@@ -156,33 +153,12 @@ def prepare(settings: Settings) -> None:
     engine.dispose()
 
 
-def starter_model() -> Path:
-    """Return the starter model, which is built only when its sources have changed.
-
-    Beside it, in a file that ends in .txt, is what was reported while it was made.
-    """
-    made = [*ROOT.glob("studio/starter/*.*"), ROOT / "studio/training/starter_model.py"]
-    content = b"".join(path.read_bytes() for path in [*sorted(made), Path(home.__file__)])
-    folder = ROOT / ".cache" / f"starter-{hashlib.sha256(content).hexdigest()[:16]}"
-    folder.parent.mkdir(exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            make_starter(folder)
+@pytest.fixture(scope="session")
+def starter_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the included base model."""
+    folder = tmp_path_factory.mktemp("starter-model")
+    starter.write_model(folder)
     return folder
-
-
-def make_starter(folder: Path) -> None:
-    """Let a new home make the starter model, and keep it in a folder."""
-    with TemporaryDirectory(dir=folder.parent) as temporary:
-        settings = Settings(home=Path(temporary))
-        engine = home.open_home(settings)
-        reports: list[str] = []
-        home.install_starter(engine, settings, say=print, report=reports.append)
-        engine.dispose()
-        (made,) = settings.models.iterdir()  # and nothing else is left beside it
-        folder.with_suffix(".txt").write_text("\n".join(reports), encoding="utf-8")
-        made.rename(folder)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from studio.services.queue.overview import Blocker
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.socket_services import InferenceService, SocketService
-from tests.support import live_studio
 from tests.support.waiting import wait_until
 
 TAKEN = Blocker("waiting for run 7 to end", 130)
@@ -92,8 +91,8 @@ def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[InferenceSe
 
 
 @pytest.fixture(scope="module")
-def model() -> Path:
-    return live_studio.starter_model()
+def model(starter_model: Path) -> Path:
+    return starter_model
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ _EXCLUDED_PREFIXES = (
     *_KEYS,
     *locks.LOCK_FILES,
 )
-_TEMPORARY_PREFIXES = (".new-", ".gone-", ".starter-", ".restor")
+_TEMPORARY_PREFIXES = (".new-", ".gone-", ".restor")
 _LOG = "events.jsonl"
 
 

@@ -4,13 +4,6 @@ Older homes have no folders of dataset versions: `<id>/1/train.jsonl` was `<id>/
 step of moving them is a rename or idempotent, so the next start resumes an interrupted migration.
 """
 
-import os
-import re
-import subprocess
-import sys
-import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,27 +13,17 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from studio.db import migrate
 from studio.db.session import open_engine, read_session, unit_of_work
-from studio.db.tables import DatasetVersion, Model
-from studio.errors import UnavailableError
-from studio.hardware import OPENMP_ENVIRONMENT, detect
+from studio.db.tables import DatasetVersion
+from studio.hardware import detect
 from studio.intake.conversion.converter import hash_rows
 from studio.services.datasets import datasets, pending_datasets, starter_dataset
 from studio.services.metrics import metric_summaries
-from studio.services.models import models
+from studio.services.models import models, starter_model
 from studio.services.operations import restores
 from studio.services.runs import bulk_actions
 from studio.services.storage.locks import HomeLock, explain_os_errors
 from studio.services.workers import workers
-from studio.settings import Settings, without_secrets
-
-STARTER = "starter"
-STARTER_COMMAND = (sys.executable, "-m", "studio.training.starter_model")
-
-MAKING_STARTER = "Creating the starter model (first start only)."
-_STEP = re.compile(r"Step (\d+) of (\d+)\b")
-"""What `studio.training.starter_model` logs while it trains."""
-
-ReportProgress = Callable[[str], None]
+from studio.settings import Settings
 
 
 def open_home(settings: Settings) -> Engine:
@@ -94,67 +77,12 @@ def cleanup(engine: Engine, settings: Settings) -> None:
         bulk_actions.empty(db, settings.runs)
 
 
-def install_starter(
-    engine: Engine, settings: Settings, say: ReportProgress, report: ReportProgress
-) -> None:
-    """Add the starter dataset and model if they are missing, and queue the speed measurement.
-
-    The model is trained here: 20 s on an idle CPU, minutes on a busy one. `report` gets
-    the progress; each text replaces the previous one.
-
-    Raises:
-        UnavailableError: The model could not be created.
-
-    """
+def install_starter(engine: Engine, settings: Settings) -> None:
+    """Add the starter dataset and model if they are missing, and queue the speed measurement."""
     with unit_of_work(engine) as db:
         starter_dataset.get_or_create(db, settings.datasets)
+        starter_model.ensure(db, settings.models)
         workers.enqueue_speed_measurement(db, detect())
-        existing = db.exec(select(Model).where(Model.name == STARTER)).first()
-    folder = settings.models / STARTER
-    if existing and (folder / "config.json").exists():
-        return
-    if not detect().torch:
-        say("The training packages are not installed: pip install 'mantissa-studio[train]'")
-        return
-    if not (folder / "config.json").exists():
-        say(MAKING_STARTER)
-        _build_starter(folder, report)
-    if existing:
-        return
-    with unit_of_work(engine) as db:
-        models.add(db, STARTER, str(folder), kind=STARTER)
-
-
-def _build_starter(folder: Path, report: ReportProgress) -> None:
-    last_lines: deque[str] = deque(["no reason given"], maxlen=1)
-    with subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
-        [*STARTER_COMMAND, str(folder)],
-        env=OPENMP_ENVIRONMENT | without_secrets(os.environ),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as builder:
-        assert builder.stderr is not None  # noqa: S101 -- it is a pipe
-        first: tuple[int, float] | None = None
-        for line in builder.stderr:
-            last_lines.extend([line.strip()] if line.strip() else [])
-            if match := _STEP.match(line):
-                step, steps = int(match[1]), int(match[2])
-                first = first or (step, time.monotonic())
-                report(_progress_text(step, steps, first))
-    if builder.returncode:
-        raise UnavailableError(
-            f"The starter model could not be created: {last_lines[0]}", hint="Run `studio doctor`."
-        )
-
-
-def _progress_text(step: int, steps: int, first: tuple[int, float]) -> str:
-    """Return the progress; extrapolate the time left from the steps since the `first` report."""
-    first_step, started_at = first
-    if step == first_step:
-        return f"{MAKING_STARTER} Step {step} of {steps}"
-    seconds_left = (time.monotonic() - started_at) / (step - first_step) * (steps - step)
-    return f"{MAKING_STARTER} Step {step} of {steps}, about {seconds_left:.0f} s left"
 
 
 _PARTS = ("train.jsonl", "validation.jsonl")

@@ -1,12 +1,13 @@
 """A base model as a person gets one: looked for, downloaded while one watches, trained on."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.fakes.hub_server import HubServer, Repo
-from tests.support.live_studio import Studio, get_run, starter_model
+from tests.support.live_studio import Studio, get_run
 
 pytestmark = pytest.mark.e2e
 
@@ -14,10 +15,10 @@ NAME = "mantissa/small"
 
 
 @pytest.fixture
-def repo(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> Repo:
+def repo(hub: HubServer, starter_model: Path, monkeypatch: pytest.MonkeyPatch) -> Repo:
     """Put the starter model on a hub, which the studio that starts later is told of."""
     monkeypatch.setenv("STUDIO_HUB_ENDPOINT", hub.url)
-    files = {path.name: path.read_bytes() for path in starter_model().iterdir() if path.is_file()}
+    files = {path.name: path.read_bytes() for path in starter_model.iterdir()}
     return hub.model(NAME, files | {"pytorch_model.bin": b"never"}, tags=["license:mit"])
 
 

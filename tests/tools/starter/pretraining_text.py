@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from random import Random
 
-from studio.starter import END, START
 from tests.tools.starter import vocabulary
 from tests.tools.starter.chat import Row, conversation
 from tests.tools.starter.questions import with_article
 from tests.tools.starter.text_tasks import random_person
 
+PAD, START, END = "<|pad|>", "<|start|>", "<|end|>"
+ROLES = ["<|system|>", "<|user|>", "<|assistant|>"]
+"""Special tokens of the text."""
+
 SEED = 7
-DOCUMENTS = 6000
 
 _NOTES = (
     "A summary says the same thing in fewer words and makes a long text shorter.",

@@ -16,15 +16,14 @@ from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
 from studio.runner.inference.server import TextStream, generate
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import CheckpointStore
-from tests.support import live_studio
 from tests.training.tiny import RECIPE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
 @pytest.fixture(scope="module")
-def base() -> Path:
-    return live_studio.starter_model()
+def base(starter_model: Path) -> Path:
+    return starter_model
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,5 @@
 """The real starter, looked at from all sides."""
 
-import fcntl
-import os
-import re
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -18,11 +12,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from studio.services.operations import home
-from studio.training import starter_model
-from tests.support import live_studio
-from tests.support.waiting import wait_until
-from tests.tools.starter import instruction_rows
+from tests.tools.starter import base_model, build, instruction_rows
 from tests.tools.starter.chat import Message
 
 pytestmark = pytest.mark.slow
@@ -37,28 +27,13 @@ CHAT = [
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
-    return live_studio.starter_model()
-
-
-def test_build_progress_is_reported_to_last_step(folder: Path) -> None:
-    reports = folder.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-    steps = range(starter_model.LOG_EVERY, starter_model.STEPS + 1, starter_model.LOG_EVERY)
-    shown = [f"{home.MAKING_STARTER} Step {step} of {starter_model.STEPS}" for step in steps]
-
-    assert [report.partition(", about")[0] for report in reports] == shown
-    assert all(re.fullmatch(r".*, about \d+ s left", report) for report in reports[1:])
-    assert reports[-1].endswith(", about 0 s left")
+def tokenizer(starter_model: Path) -> PreTrainedTokenizerFast:
+    return AutoTokenizer.from_pretrained(starter_model)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    return AutoTokenizer.from_pretrained(folder)
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> LlamaForCausalLM:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+def model(starter_model: Path) -> LlamaForCausalLM:
+    return AutoModelForCausalLM.from_pretrained(starter_model, dtype=torch.float32)
 
 
 def test_starter_is_small_llama_model(
@@ -70,47 +45,19 @@ def test_starter_is_small_llama_model(
     assert model.config.max_position_embeddings >= 512
 
 
-def test_existing_starter_is_not_rebuilt(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("keep me")
+def test_shipped_model_is_what_its_builder_makes(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    built = base_model.train_tokenizer()
+    shipped, described = model.config.to_dict(), base_model.config(built).to_dict()
+    loading = {"_name_or_path", "architectures", "transformers_version"}
 
-    starter_model.build(tmp_path)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_help_option_prints_usage_without_building(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "studio.training.starter_model", "--help"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-        check=True,
+    assert tokenizer.backend_tokenizer.to_str() == built.backend_tokenizer.to_str()
+    assert tokenizer.chat_template == base_model.CHAT_TEMPLATE
+    assert {name for name in described if described[name] != shipped[name]} <= loading
+    assert build.FINGERPRINT.read_text() == build.fingerprints(base_model.fingerprint()), (
+        "Its builder has changed: run `make starter`."
     )
-
-    assert done.stdout.startswith("usage: python -m studio.training.starter_model")
-    assert list(tmp_path.iterdir()) == []
-
-
-def locks() -> list[str]:
-    """Return the locks of this machine, as its kernel tells of them."""
-    return Path("/proc/locks").read_text().splitlines()
-
-
-def test_second_build_waits_for_first(tmp_path: Path) -> None:
-    handle = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    second = threading.Thread(target=starter_model.build, args=(tmp_path / "starter",))
-    second.start()
-    waits = f":{tmp_path.stat().st_ino} "
-    try:
-        wait_until(lambda: any("->" in one and waits in one for one in locks()))
-        (tmp_path / "starter").mkdir()
-    finally:
-        os.close(handle)
-        second.join()
-
-    assert list((tmp_path / "starter").iterdir()) == []
 
 
 def test_special_token_ids_match_model_config(

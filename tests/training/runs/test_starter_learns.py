@@ -16,7 +16,6 @@ from studio.training.data import tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import read_rows
 from studio.training.stop_handler import StopHandler
-from tests.support import live_studio
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -38,8 +37,8 @@ RECIPE = {
 
 
 @pytest.fixture(scope="module")
-def model() -> Path:
-    return live_studio.starter_model()
+def model(starter_model: Path) -> Path:
+    return starter_model
 
 
 @pytest.fixture(scope="module")
