@@ -100,6 +100,33 @@ class AlarmRaised(_Event):
     """The name of the module where it occurred first."""
 
 
+Quantity = Literal["weights", "gradients", "updates", "activations"]
+"""What magnitudes are measured of; updates are relative to their weights."""
+
+
+class MagnitudeHistogram(BaseModel):
+    """How the magnitudes of sampled numbers are distributed over powers of two."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    zero: float
+    """The share that is exactly zero."""
+    nonfinite: float
+    """The share that is NaN or infinite."""
+    lowest: int
+    """The power of two of the first entry of `shares`."""
+    shares: list[float]
+    """The share from each power of two up to the next, ascending."""
+
+
+class MagnitudesMeasured(_Event):
+    """Where the magnitudes of the run's numbers are, from samples of one training step."""
+
+    kind: Literal["magnitudes"] = "magnitudes"
+    step: int
+    histograms: dict[Quantity, MagnitudeHistogram]
+
+
 class Checkpointed(_Event):
     """A complete checkpoint is on disk, so the run can resume from here."""
 
@@ -162,6 +189,7 @@ Event = Annotated[
     | Sampled
     | PhaseChanged
     | AlarmRaised
+    | MagnitudesMeasured
     | Checkpointed
     | Paused
     | Finished
@@ -211,6 +239,20 @@ class EventLog:
         with self.path.open("rb") as file:
             return [
                 event for line in islice(file, lines) if (event := _parse_line(line)) is not None
+            ]
+
+    def find(self, *kinds: str) -> list[Event]:
+        """Return the events of some kinds, without parsing the others."""
+        if not self.path.exists():
+            return []
+        marks = [f'"kind":"{kind}"'.encode() for kind in kinds]
+        with self.path.open("rb") as file:
+            return [
+                event
+                for line in file
+                if any(mark in line for mark in marks)
+                and (event := _parse_line(line)) is not None
+                and event.kind in kinds
             ]
 
     def _end_partial_line(self) -> None:

@@ -17,8 +17,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 
+from studio.protocols.events import MagnitudeHistogram, Quantity
+from studio.training.monitoring.magnitudes import MagnitudeSampler
+
 HEALTH_CHECK_EVERY = 10
 """Steps between two checks: what changes faster shows in the loss itself."""
+
+MAGNITUDE_CHECKS = 20
+"""How often magnitudes are measured in a run, at most: always within a health check."""
 
 _SAMPLED_WEIGHTS = 1024
 """Weights sampled in each tensor."""
@@ -38,6 +44,8 @@ class HealthReading:
     """The first weight whose gradient was not finite; or ""."""
     largest_float16: tuple[str, float]
     """The module with the largest float16 output, and that value; float16 overflows at 65,504."""
+    magnitudes: dict[Quantity, MagnitudeHistogram]
+    """Empty unless they were due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +67,7 @@ class _BeforeStep:
 
     weights: list[_SampledWeight]
     values: Tensor
-    nonzero: Tensor
-    """Where the gradient is not zero."""
+    gradients: Tensor
     norms: Tensor
 
 
@@ -68,7 +75,7 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
     """Runs a health check when one is due, with hooks on the model only during that step."""
 
     SAVED_AS = "Health"
-    STATE_ATTRIBUTES = ("_last_look", "_is_wanted")
+    STATE_ATTRIBUTES = ("_last_look", "_is_wanted", "_last_magnitudes")
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -76,7 +83,8 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         self._modules: list[tuple[str, nn.Module]] = []
         self._head: Any = None
         self._head_name = ""
-        self._last_look = -math.inf
+        self._last_look = self._last_magnitudes = -math.inf
+        self._magnitudes: MagnitudeSampler | None = None
         self._is_wanted = False
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._peaks: dict[str, Tensor] = {}
@@ -109,6 +117,9 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         if not (is_turn or self._is_wanted):
             return
         self._last_look, self._is_wanted = step, False
+        self._magnitudes = None
+        if step - self._last_magnitudes >= state.max_steps / MAGNITUDE_CHECKS:
+            self._last_magnitudes, self._magnitudes = step, MagnitudeSampler()
         self._peaks.clear()
         self._float16_modules.clear()
         for name, module in self._modules:
@@ -132,11 +143,10 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
             _sampled_values(weights),
             torch.cat(
                 [
-                    grad.take(sampled.positions)
+                    grad.take(sampled.positions).float()
                     for sampled, grad in zip(weights, gradients, strict=True)
                 ]
-            )
-            != 0,
+            ),
             torch.stack(norms),
         )
 
@@ -146,13 +156,34 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
     ) -> None:
         if self._before is None:
             return
-        sums, norms = _sum_parts(self._before), self._before.norms
+        new = _sampled_values(self._before.weights)
+        sums, norms = _sum_parts(self._before, new), self._before.norms
         peaks = torch.stack(list(self._peaks.values()))
         numbers = torch.cat([sums, norms, peaks]).tolist()
         self._reading = self._build_reading(
-            numbers[: len(sums)], numbers[len(sums) : -len(peaks)], numbers[-len(peaks) :]
+            numbers[: len(sums)],
+            numbers[len(sums) : -len(peaks)],
+            numbers[-len(peaks) :],
+            self._measure_magnitudes(self._before, new),
         )
         self._before = None
+
+    def _measure_magnitudes(
+        self, before: _BeforeStep, new: Tensor
+    ) -> dict[Quantity, MagnitudeHistogram]:
+        if self._magnitudes is None:
+            return {}
+        shares = torch.cat([weight.shares for weight in before.weights])
+        zeros = torch.cat([weight.zeros for weight in before.weights])
+        weighted = torch.where(before.gradients == 0, zeros, shares)
+        old = before.values
+        samples: dict[Quantity, tuple[Tensor, Tensor]] = {
+            "weights": (new, shares),
+            "gradients": (before.gradients, weighted),
+        }
+        if self._learning_rate() > 0:
+            samples["updates"] = ((new - old) / old, shares * (old != 0))
+        return self._magnitudes.measure(samples)
 
     def _record_output(
         self, name: str, _module: nn.Module, _inputs: object, output: object
@@ -160,6 +191,8 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
         first = output[0] if isinstance(output, tuple) else output
         if not (isinstance(first, Tensor) and first.is_floating_point() and first.numel()):
             return
+        if self._magnitudes is not None:
+            self._magnitudes.add_output(name, first.detach())
         low, high = first.detach().aminmax()
         peak = torch.maximum(-low, high).float()
         # A module runs once per micro-batch. NaN takes precedence over any number.
@@ -180,7 +213,11 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
             self._head(states[:: -(-len(states) // _SAMPLED_TOKENS)].to(self._head.weight.dtype))
 
     def _build_reading(
-        self, sums: list[float], norms: list[float], peaks: list[float]
+        self,
+        sums: list[float],
+        norms: list[float],
+        peaks: list[float],
+        magnitudes: dict[Quantity, MagnitudeHistogram],
     ) -> HealthReading:
         assert self._before is not None  # noqa: S101 -- its caller has just read it
         broken = [
@@ -205,15 +242,16 @@ class NumericHealth(TrainerCallback):  # type: ignore[misc] # upstream is untype
             module=lost[0] if lost else "",
             tensor=broken[0] if broken else "",
             largest_float16=max(float16_peaks, key=lambda one: one[1], default=("", 0.0)),
+            magnitudes=magnitudes,
         )
 
     def _learning_rate(self) -> float:
         return max(float(group["lr"]) for group in self._trainer.optimizer.param_groups)
 
 
-def _sum_parts(before: _BeforeStep) -> Tensor:
+def _sum_parts(before: _BeforeStep, new: Tensor) -> Tensor:
     """Sum what a check has recorded. `_metric_shares` relies on the order."""
-    old, alive, new = before.values, before.nonzero, _sampled_values(before.weights)
+    old, alive = before.values, before.gradients != 0
     shares = torch.cat([weight.shares for weight in before.weights])
     zeros = torch.cat([weight.zeros for weight in before.weights])
     parts = (

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from studio.metrics import MethodMetrics
-from studio.protocols.events import Event, MetricsLogged, Started
+from studio.protocols.events import Event, MagnitudesMeasured, MetricsLogged, Started
 from studio.training.memory.process_memory import MemoryProbe
 from studio.training.monitoring.divergence_guard import DivergenceGuard, LoggedStep
 from studio.training.stop_handler import StopHandler
@@ -101,6 +101,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         if findings is not None:
             metrics |= findings.metrics | {"nonfinite_losses": logs["nonfinite_losses"]}
         self._report(state, metrics)
+        if findings is not None and findings.magnitudes:
+            self._emit(MagnitudesMeasured(step=state.global_step, histograms=findings.magnitudes))
         self._check_divergence(
             LoggedStep(
                 step=state.global_step,

@@ -21,6 +21,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.compare import compare
 from studio.services.estimates import memory, run_progress
 from studio.services.metrics import metrics
+from studio.services.precision import magnitudes
 from studio.services.queue import overview, queue
 from studio.services.runs import (
     artifacts,
@@ -277,7 +278,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         precisions=precisions,
         shrunk=attempts.list_shrinks(db, run_id),
         **_failure_context(db, run, folder),
-        **_health_context(db, run),
+        **_health_context(db, run, folder),
         plots=_plots(run, metrics.list_keys(db, [run_id])),
         sample_table=sample_table.table_across_steps(
             compare.list_samples(db, [run_id]), sample_ratings.load_scores(db, [run_id])
@@ -312,9 +313,10 @@ def row_block(request: Request, run_id: int, db: DB) -> Response:
 
 
 @router.get("/runs/{run_id}/numerics")
-def health_block(request: Request, run_id: int, db: DB) -> Response:
+def health_block(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
-    return block(request, "runs/show.html", "numerics", run=run, **_health_context(db, run))
+    folder = RunDir(config.runs / str(run_id))
+    return block(request, "runs/show.html", "numerics", run=run, **_health_context(db, run, folder))
 
 
 @router.post("/runs/{run_id}/again")
@@ -378,7 +380,7 @@ def _failure_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     }
 
 
-def _health_context(db: DB, run: Run) -> dict[str, Any]:
+def _health_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     """Return the context of the numerics section. A failed run shows its fixes with the failure."""
     alarms = runs.list_alarms(db, run.id or 0)
     fix_lists = (fixes.list_fixes(db, item.data["code"], run.recipe) for item in alarms)
@@ -389,6 +391,9 @@ def _health_context(db: DB, run: Run) -> dict[str, Any]:
         "signals": list_signals(run),
         "alarms": alarms,
         "fixes": list(all_fixes.values()),
+        "measured": magnitudes.read_magnitudes(folder.events),
+        "ranges": magnitudes.format_ranges(),
+        "update_ranges": magnitudes.update_ranges(),
     }
 
 
