@@ -20,11 +20,14 @@ OTHER_HUE = 6
 class MetricSpec:
     """What a metric means, how it compares and how it is drawn.
 
-    Its key implies the unit of its values: `…_bytes`, `…_share` (a part of 1), `train_seconds`.
+    Its key implies how its values are written: `…_bytes`, `…_share` (a part of 1),
+    `train_seconds`.
     """
 
     key: str
     title: str
+    unit: str = ""
+    """The unit on the axis of its chart, unless its values are written with one."""
     source: Source = "studio"
     """What reports it: the trainer's logs, its evaluations, or the studio itself."""
     better: Direction = ""
@@ -56,6 +59,7 @@ class MetricSpec:
 
 LOSS = MetricSpec(
     key="loss",
+    unit="nats/token",
     tile="always",
     title="Training loss",
     source="train",
@@ -68,6 +72,7 @@ LOSS = MetricSpec(
 )
 EVAL_LOSS = MetricSpec(
     key="eval_loss",
+    unit="nats/token",
     tile="always",
     title="Validation loss",
     source="eval",
@@ -122,6 +127,7 @@ _TRAINING = (
 _SPEED = (
     MetricSpec(
         key="tokens_per_second",
+        unit="tokens/s",
         tile="always",
         title="Tokens per second",
         better="higher",
@@ -130,7 +136,13 @@ _SPEED = (
         is_always_drawn=True,
     ),
     MetricSpec(key="tokens", title="Tokens", chart="-"),
-    MetricSpec(key="step_seconds", title="Seconds per step", better="lower", is_per_step=True),
+    MetricSpec(
+        key="step_seconds",
+        title="Seconds per step",
+        unit="s",
+        better="lower",
+        is_per_step=True,
+    ),
     MetricSpec(
         key="train_seconds", title="Training time", better="lower", chart="-", tile="result"
     ),

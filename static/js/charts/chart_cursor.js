@@ -17,21 +17,16 @@ const NAMED = { seconds: phrase("after"), wall: phrase("at"), step: phrase("step
 const MOST_SAID = 3;
 
 export class Reading {
-  /** @param {import("./line_chart.js").Chart} chart @param {AbortSignal} signal ends it */
-  constructor(chart, signal) {
+  /** @param {import("./line_chart.js").Chart} chart */
+  constructor(chart) {
     Object.assign(this, { chart, chosen: null });
-    const { host, series, title } = chart;
-    this.words = host.parentElement.querySelector(".read");
-    const choice = series.length > 1 ? phrase(", up and down choose a line") : "";
-    host.tabIndex = 0;
-    host.setAttribute("role", "application");
-    host.setAttribute("aria-roledescription", phrase("line chart"));
-    host.setAttribute("aria-label", phrase("{title}. Left and right arrow keys read its values{choice}.", { title, choice }));
-    host.addEventListener("keydown", (event) => this.#onKey(event), { signal });
+    const { host, card, ended } = chart;
+    this.words = card.querySelector(".read");
     // Cursors are synchronised: only the chart read by keyboard announces values.
     const speak = (how) => () => this.words?.setAttribute("aria-live", how);
-    host.addEventListener("focus", speak("polite"), { signal });
-    host.addEventListener("blur", speak("off"), { signal });
+    if (document.activeElement === host) speak("polite")();
+    host.addEventListener("focus", speak("polite"), { signal: ended.signal });
+    host.addEventListener("blur", speak("off"), { signal: ended.signal });
   }
 
   /** The index being read by keyboard, if any. */
@@ -45,12 +40,10 @@ export class Reading {
     plot.setCursor({ left: plot.valToPos(place, "x"), top: plot.height / 4 });
   }
 
-  /** Show the values under the cursor as text, and emit them as an event. */
+  /** Show the values under the cursor as text. */
   point({ cursor, data }) {
     const place = data[0][cursor.idx];
     if (place !== undefined) this.#say(place);
-    const detail = place === undefined ? null : { place, top: cursor.top, left: cursor.left };
-    this.chart.host.dispatchEvent(new CustomEvent("chart-point", { bubbles: true, detail }));
   }
 
   #say(place) {
@@ -71,13 +64,11 @@ export class Reading {
     return phrase("{most} down to {least}", { most: say(values[0]), least: say(values.at(-1)) });
   }
 
-  #onKey(event) {
+  onKey(event) {
     const { plot, series } = this.chart;
-    if (event.key === "Escape") return this.chart.zoomAll(null);
     const by = KEYS[event.key];
     const turn = series.length > 1 ? TURNS[event.key] : undefined;
-    if (!plot || (by === undefined && turn === undefined)) return;
-    event.preventDefault();
+    if (by === undefined && turn === undefined) return;
     const [x] = plot.data;
     const from = plot.cursor.idx ?? x.length - 1;
     if (turn) this.#choose(x[from], turn);

@@ -1,51 +1,158 @@
-// Chart export: as a table, as a picture.
+// Chart export: as a table, as CSV, and as a picture of what is shown, in light colours.
+import { colour } from "./chart_style.js";
+import { phrase } from "../i18n/translations.js";
 import { place as written, short } from "../i18n/formatting.js";
 
 const ROWS = 50;
 const SCALE = 2;
+/** Space around the plot in a picture: for the title, the axes and a legend row. */
+const LEFT = 76;
+const RIGHT = 16;
+const TOP = 44;
+const BELOW = 48;
+const ROW = 18;
 
 /** Switch between chart and table. */
-export function toggleTable(card, chart, button) {
-  const spot = card.querySelector(".as-table");
+export function table(chart, button) {
+  const spot = chart.card.querySelector(".as-table");
   const isShown = spot.hidden;
   button.setAttribute("aria-pressed", String(isShown));
   spot.hidden = !isShown;
-  spot.replaceChildren(...(isShown ? [table(chart)] : []));
+  spot.replaceChildren(...(isShown ? [grid(chart)] : []));
 }
 
-/** Let the server draw the current view as SVG, and save it as PNG. */
-export async function savePicture(card) {
-  const link = card.querySelector("a[download]");
+/** Save all values of the lines shown. */
+export function csv(chart) {
+  const shown = chart.series.map((one, k) => ({ ...one, k })).filter(({ key }) => !chart.hidden.has(key));
+  const cells = (i) => shown.map(({ k }) => chart.curves.series[k].mean[i] ?? "");
+  const lines = [
+    [chart.unit, ...shown.map(({ label }) => label)],
+    ...chart.curves.x.map((place, i) => [place, ...cells(i)]),
+  ];
+  save(chart, "csv", `data:text/csv;charset=utf-8,${encodeURIComponent(lines.map((line) => `${line.map(quoted).join(",")}\r\n`).join(""))}`);
+}
+
+export function svg(chart) {
+  save(chart, "svg", source(picture(chart)));
+}
+
+export async function png(chart) {
   const image = new Image();
-  image.src = link.href;
+  image.src = source(picture(chart));
   await image.decode();
   const canvas = document.createElement("canvas");
   canvas.width = image.naturalWidth * SCALE;
   canvas.height = image.naturalHeight * SCALE;
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  const blob = await new Promise((done) => canvas.toBlob(done, "image/png"));
-  const saved = document.createElement("a");
-  saved.href = URL.createObjectURL(blob);
-  saved.download = link.download.replace(/svg$/, "png");
-  saved.click();
-  setTimeout(() => URL.revokeObjectURL(saved.href), 10_000);
+  save(chart, "png", canvas.toDataURL("image/png"));
 }
 
-function table(chart) {
+/** A cell of CSV; text that a spreadsheet would run as a formula is made plain. */
+function quoted(value) {
+  if (typeof value === "number") return value;
+  const plain = /^[=+\-@]/.test(value) ? `'${value}` : value;
+  return /[",\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+}
+
+function save(chart, kind, href) {
+  const name = (chart.host.dataset.key ?? chart.host.dataset.keys ?? "chart").split(",")[0].replaceAll("/", "-");
+  Object.assign(document.createElement("a"), { href, download: `${name}.${kind}` }).click();
+}
+
+function source(text) {
+  return `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+}
+
+/** Draw the chart as SVG, as it is on screen. */
+function picture(chart) {
+  const { plot } = chart;
+  const [width, height] = [plot.over.clientWidth, plot.over.clientHeight];
+  const shown = chart.series.filter(({ key }) => !chart.hidden.has(key));
+  const whole = [LEFT + width + RIGHT, TOP + height + BELOW + ROW * shown.length];
+  const body = [
+    `<title>${escaped(chart.title)}</title><rect width="100%" height="100%" fill="#fff"/>`,
+    text(LEFT, 24, chart.title, "start", 'font-size="15" font-weight="600"'),
+    `<clipPath id="plot"><rect width="${width}" height="${height}"/></clipPath><g transform="translate(${LEFT} ${TOP})">`,
+    ...axisLines(plot, width, height),
+    `<g clip-path="url(#plot)" fill="none">${lines(chart).join("")}</g></g>`,
+    ...titles(chart, width, height),
+    ...shown.map((one, i) => legendRow(one, TOP + height + BELOW + ROW * i)),
+  ];
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${whole[0]}" height="${whole[1]}" viewBox="0 0 ${whole.join(" ")}" font-family="sans-serif" font-size="11" fill="${ink("--ink")}">${body.join("")}</svg>`;
+}
+
+function axisLines(plot, width, height) {
+  const drawn = (axis, at) => (axis._splits ?? []).map((split, i) => at(split, axis._values[i] ?? "")).join("");
+  const grid = `stroke="${ink("--line")}"`;
+  const [x, y] = plot.axes;
+  return [
+    drawn(x, (split, words) => `<path d="M${plot.valToPos(split, "x").toFixed(1)} 0V${height}" ${grid}/>${text(plot.valToPos(split, "x"), height + 16, String(words).replaceAll("\n", " "), "middle")}`),
+    drawn(y, (split, words) => `<path d="M0 ${plot.valToPos(split, "y").toFixed(1)}H${width}" ${grid}/>${text(-8, plot.valToPos(split, "y") + 4, words, "end")}`),
+  ];
+}
+
+function titles(chart, width, height) {
+  const [x, y] = chart.plot.axes;
+  const middle = TOP + height / 2;
+  return [
+    text(LEFT + width / 2, TOP + height + 34, x.label ?? "", "middle"),
+    text(14, middle, y.label ?? "", "middle", `transform="rotate(-90 14 ${middle})"`),
+  ];
+}
+
+/** The lines of the plot: of each series its bounds, which have no colour, its raw and smoothed line. */
+function lines(chart) {
+  const { plot, width: each } = chart;
+  return plot.series.slice(1).flatMap((line, k) => {
+    const { hue } = chart.series[Math.floor(k / each)];
+    if (!line.show || !line.width) return [];
+    const points = plot.data[0].flatMap((place, i) => {
+      const value = plot.data[k + 1][i];
+      return value === null || value === undefined ? [] : [`${plot.valToPos(place, "x").toFixed(1)} ${plot.valToPos(value, "y").toFixed(1)}`];
+    });
+    if (!points.length) return [];
+    const isBehind = line.width < 1.5;
+    return [`<path d="M${points.join("L")}" stroke="${ink(`--series-${hue}`)}" stroke-width="${isBehind ? 1 : 1.75}"${isBehind ? ' stroke-opacity=".3"' : ""}${dashes(line.dash)}/>`];
+  });
+}
+
+function legendRow({ hue, dash, label, n }, y) {
+  const words = n > 1 ? phrase("{label} (mean of {n} runs)", { label, n }) : label;
+  const pattern = [[], [6, 3], [2, 2], [8, 3, 2, 3]][dash];
+  return `<path d="M${LEFT} ${y + 6}h20" stroke="${ink(`--series-${hue}`)}" stroke-width="2.5"${dashes(pattern)}/>${text(LEFT + 26, y + 10, words, "start")}`;
+}
+
+function dashes(pattern) {
+  return pattern?.length ? ` stroke-dasharray="${pattern.join(" ")}"` : "";
+}
+
+function text(x, y, words, anchor, more = "") {
+  return `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" ${more}>${escaped(String(words))}</text>`;
+}
+
+function escaped(words) {
+  return words.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
+function ink(name) {
+  return colour(name, "light");
+}
+
+function grid(chart) {
   const { x } = chart.curves;
   const shown = chart.series.filter(({ key }) => !chart.hidden.has(key));
   const scroller = element("div", "", { className: "scroller", tabIndex: 0 });
   scroller.setAttribute("role", "region");
-  scroller.setAttribute("aria-label", `${chart.title} as a table`);
-  const grid = element("table", "", { className: "grid" });
+  scroller.setAttribute("aria-label", phrase("{title} as a table", { title: chart.title }));
+  const rows = element("table", "", { className: "grid" });
   const every = Math.max(1, Math.ceil(x.length / ROWS));
   const note = every > 1 ? `, every ${every}th of ${x.length} places` : "";
-  grid.append(element("caption", `${chart.title}${note}`, { className: "vh" }));
+  rows.append(element("caption", `${chart.title}${note}`, { className: "vh" }));
   const head = element("tr");
-  head.append(cell("th", chart.unit.replaceAll("_", " "), "col"));
+  head.append(cell("th", chart.host.dataset.x ?? phrase("Step"), "col"));
   shown.forEach(({ label }) => head.append(cell("th", label, "col", "num")));
-  grid.createTHead().append(head);
-  const body = grid.createTBody();
+  rows.createTHead().append(head);
+  const body = rows.createTBody();
   x.forEach((place, i) => {
     if (i % every && i !== x.length - 1) return;
     const row = element("tr");
@@ -53,7 +160,7 @@ function table(chart) {
     shown.forEach(({ key }) => row.append(cell("td", told(chart, key, i), "", "num")));
     body.append(row);
   });
-  scroller.append(grid);
+  scroller.append(rows);
   return scroller;
 }
 

@@ -91,10 +91,20 @@ export class Curves {
     return this.series.every((one) => !one.non_finite.length && one.mean.every((v) => v === null));
   }
 
-  /** Return the value of a series at an index, or the nearest one before it. */
-  at(k, i) {
-    const { mean } = this.series[k];
-    for (let j = i; j >= 0; j -= 1) if (mean[j] !== null) return mean[j];
-    return null;
+  /** Return the best finite value of a series and its x; `better` is lower or higher. */
+  best(k, better) {
+    const sign = better === "lower" ? 1 : -1;
+    const values = this.series[k][better === "lower" ? "min" : "max"];
+    let found = -1;
+    values.forEach((value, i) => {
+      if (value !== null && (found < 0 || sign * value < sign * values[found])) found = i;
+    });
+    return found < 0 ? null : { place: this.x[found], value: values[found] };
   }
+}
+
+/** Return the value at an index, or the nearest one before it. */
+export function valueAt(values, i) {
+  for (let j = i; j >= 0; j -= 1) if (values[j] !== null) return values[j] ?? null;
+  return null;
 }

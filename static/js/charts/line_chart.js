@@ -1,13 +1,12 @@
 // A line chart on uPlot: a smoothed over a raw line, a band between extremes, marks for NaN or
-// infinite values, zoom and cursor shared by a group, and keyboard access.
-import { Curves } from "./curve_data.js";
+// infinite values and for the best value, axis titles, and a zoom and cursor shared by a group.
+// What needs a pointer or a key (reading values, pinning, menus) is loaded with the first of them.
+import { Curves, valueAt } from "./curve_data.js";
 import * as ink from "./chart_style.js";
 import { inner, short, smooth, thin } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
-import { Reading } from "./chart_cursor.js";
 import uPlot from "./uplot.js";
 
-const HEIGHT = 220;
 const REDRAW_MS = 1000;
 /** Above this number of lines, draw no bands: they would hide each other. */
 const MOST_BANDS = 4;
@@ -15,28 +14,34 @@ const MOST_BANDS = 4;
 const LEAST_THINNED = 2000;
 /** Link the first NaN or infinite value of at most this many lines. */
 const MOST_LINKS = 3;
+/** Keys that read a chart, zoom it and pin its values. */
+const KEYS = /^(Arrow.*|Page.*|Home|End|Enter|Escape|[-+=0])$/;
 /** Charts that share a zoom, by group. */
 const groups = new Map();
 
 export class Chart {
   /**
-   * @param {HTMLElement} host a `.plot` beside a `.read` line
+   * @param {HTMLElement} host a `.plot` beside a `.read` line, in a `.chart`; its `data-y` is the
+   *   title of the y axis, `data-x` of the x axis, and its minimum height that of the chart
    * @param {{title: string, group: string, unit: string,
    *          series: {key: string, label: string, hue: number, dash: number, n?: number,
-   *                    isNoisy?: boolean}[],
+   *                    isNoisy?: boolean, isMarked?: boolean, better?: string}[],
    *          zoom?: {min: number, max: number} | null,
    *          look?: {isLog?: boolean, isXLog?: boolean, isClipped?: boolean},
-   *          brokenAt?: (key: string, step: number) => string}} options noisy series are smoothed;
-   *   `brokenAt` returns the URL that explains a step with a NaN or infinite value
+   *          brokenAt?: (key: string, step: number) => string}} options noisy series are smoothed,
+   *   marked ones have a ring at each point, and the best value of those that are better `lower`
+   *   or `higher` has a star; `brokenAt` returns the URL that explains a step with a NaN or
+   *   infinite value
    */
   constructor(host, { title, group, unit = "step", series, zoom = null, look = {}, brokenAt }) {
     Object.assign(this, { host, title, group, unit, series, zoom, look, brokenAt });
-    Object.assign(this, { weight: 0, drawnAt: -Infinity, hidden: new Set() });
+    Object.assign(this, { weight: 0, drawnAt: -Infinity, hidden: new Set(), shape: null });
+    this.card = host.closest(".chart") ?? host.parentElement;
     this.hasBands = series.length <= MOST_BANDS || series.some(({ n }) => n > 1);
     /** Lines of the plot for one series. */
     this.width = this.hasBands ? 4 : 2;
     this.curves = new Curves(series.map((one) => one.key));
-    this.count = host.parentElement.querySelector(".broken");
+    this.count = this.card.querySelector(".broken");
     if (!groups.has(group)) groups.set(group, new Set());
     groups.get(group).add(this);
     this.#watch();
@@ -79,9 +84,16 @@ export class Chart {
     this.remake();
   }
 
+  /** Draw the curves in another shape, such as differences; null draws their values. */
+  shapeAs(shape) {
+    this.shape = shape;
+    this.remake();
+  }
+
   /** Hide some series. */
   hide(keys) {
     this.hidden = keys;
+    for (const box of this.card.querySelectorAll("[data-toggle]")) box.checked = !keys.has(box.dataset.toggle);
     this.remake();
   }
 
@@ -111,6 +123,7 @@ export class Chart {
 
   zoomTo(range) {
     this.zoom = range;
+    this.#offerReset();
     this.drawnAt = -Infinity;
     this.refresh();
   }
@@ -145,9 +158,46 @@ export class Chart {
     document.addEventListener("themechange", remake, { signal });
     // In print, draw all charts, in print colours.
     matchMedia("print").addEventListener("change", ({ matches }) => this.#print(matches), { signal });
-    this.reading = new Reading(this, signal);
+    this.#name();
+    this.#offerReset();
+    for (const name of ["pointerover", "focusin"]) this.card.addEventListener(name, () => this.#equip(), { signal, once: true });
+    this.card.addEventListener("click", async (event) => (await this.#equip())?.onClick(event), { signal });
+    this.card.addEventListener("change", async ({ target }) => (await this.#equip())?.onChange(target), { signal });
     this.host.addEventListener("dblclick", () => this.zoomAll(null), { signal });
-    this.host.addEventListener("click", (event) => this.#onClick(event), { signal });
+    this.host.addEventListener("keydown", (event) => this.#onKey(event), { signal });
+  }
+
+  #name() {
+    const choice = this.series.length > 1 ? phrase(", up and down choose a line") : "";
+    this.host.tabIndex = 0;
+    this.host.setAttribute("role", "application");
+    this.host.setAttribute("aria-roledescription", phrase("line chart"));
+    const keys = phrase("{title}. Left and right arrow keys read its values{choice}. Plus and minus zoom, Enter pins the values.", { title: this.title, choice });
+    this.host.setAttribute("aria-label", keys);
+  }
+
+  async #onKey(event) {
+    if (!KEYS.test(event.key) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key !== "Escape") event.preventDefault();
+    (await this.#equip())?.onKey(event);
+  }
+
+  /** Load what pointer and keys need, for all charts of the group: their cursors move together. */
+  #equip() {
+    for (const chart of groups.get(this.group)) chart.#load();
+    return this.loading;
+  }
+
+  #load() {
+    this.loading ??= import("./chart_tools.js").then(({ Tools }) => {
+      if (!this.ended.signal.aborted) this.tools = new Tools(this);
+      return this.tools;
+    });
+  }
+
+  #offerReset() {
+    const button = this.card.querySelector("[data-unzoom]");
+    if (button) button.hidden = !this.zoom;
   }
 
   #print(isBeginning) {
@@ -161,12 +211,12 @@ export class Chart {
     if (!this.isSeen || this.curves.isEmpty) return;
     this.host.removeAttribute("data-empty");
     if (!this.plot) return this.#make();
-    const read = this.reading.place;
+    const read = this.tools?.place;
     this.plot.setData(this.#data(), !this.zoom);
     if (this.zoom) this.plot.setScale("x", this.zoom);
     this.#tellDrawn();
     // Keep the position of the keyboard cursor.
-    if (read !== undefined) this.reading.goTo(read);
+    if (read !== undefined) this.tools.goTo(read);
   }
 
   #make() {
@@ -178,17 +228,17 @@ export class Chart {
         ...this.#size(),
         legend: { show: false },
         padding: [10, 10, 0, 0],
-        cursor: { sync: { key: this.group }, drag: { x: true, y: false, setScale: false } },
+        cursor: { sync: { key: this.group }, drag: { x: true, y: false, setScale: false, click: () => {} } },
         focus: { alpha: 0.2 },
         scales: {
           x: { time: this.unit === "wall", distr: isXLog ? 3 : 1 },
           y: { distr: isLog ? 3 : 1, ...(this.look.isClipped && { range: () => this.#inner() }) },
         },
-        axes: ink.axes(this.unit, /(^|,)\w+_bytes/.test(this.host.dataset.keys ?? this.host.dataset.key) ? "bytes" : ""),
+        axes: ink.axes(this.unit, this.#titles(), /(^|,)\w+_bytes/.test(this.host.dataset.keys ?? this.host.dataset.key) ? "bytes" : ""),
         series: [{}, ...this.series.flatMap((one) => this.#lines(one))],
         bands: this.hasBands ? ink.bands(this.series) : [],
         hooks: {
-          setCursor: [(plot) => this.reading.point(plot)],
+          setCursor: [(plot) => this.tools?.point(plot)],
           setSelect: [(plot) => this.#onSelect(plot)],
           draw: [(plot) => this.#drawn(plot)],
         },
@@ -201,6 +251,11 @@ export class Chart {
     this.#tellDrawn();
   }
 
+  #titles() {
+    const { x, y } = this.host.dataset;
+    return { x: x ?? phrase("Step"), y: this.shape?.title(y) ?? y };
+  }
+
   #lines(series) {
     const { weight, hasBands, hidden } = this;
     const isBehind = Boolean(series.isNoisy && weight);
@@ -209,7 +264,8 @@ export class Chart {
 
   #data() {
     const { x, series } = this.curves;
-    const columns = series.flatMap(({ mean, min, max }, k) => {
+    this.shown = this.shape ? this.shape.draw(this) : series;
+    const columns = this.shown.flatMap(({ mean, min, max }, k) => {
       const weight = this.series[k].isNoisy ? this.weight : 0;
       const lines = [mean, weight ? smooth(mean, weight) : mean.map(() => null)];
       return this.hasBands ? [min, max, ...lines] : lines;
@@ -222,13 +278,14 @@ export class Chart {
     const { min, max } = this.zoom ?? { min: -Infinity, max: Infinity };
     const inside = (place) => place >= min && place <= max;
     const values = this.series
-      .flatMap(({ key }, k) => (this.hidden.has(key) ? [] : this.curves.series[k].mean))
+      .flatMap(({ key }, k) => (this.hidden.has(key) ? [] : this.shown[k].mean))
       .filter((value, i) => value !== null && inside(this.curves.x[i % this.curves.x.length]));
     return inner(this.look.isLog ? values.filter((value) => value > 0) : values, this.look.isLog);
   }
 
   #size() {
-    return { width: Math.max(200, this.host.clientWidth), height: HEIGHT };
+    const { minHeight } = getComputedStyle(this.host);
+    return { width: Math.max(200, this.host.clientWidth), height: parseFloat(minHeight) || 240 };
   }
 
   #onSelect(plot) {
@@ -244,21 +301,22 @@ export class Chart {
     this.host.dispatchEvent(new CustomEvent("chart-zoom", { bubbles: true, detail: range }));
   }
 
-  /** Open the explanation of a mark on a click near it. */
-  #onClick(event) {
-    const bad = event.offsetY < 20 && this.plot && this.brokenAt;
-    if (!bad) return;
-    const near = (place) => Math.abs(this.plot.valToPos(place, "x") - this.plot.cursor.left) < 8;
-    const k = this.curves.series.findIndex((one) => one.non_finite.some(near));
-    if (k < 0) return;
-    const { first_broken: step, broken_run: run } = this.curves.series[k];
-    location.assign(this.brokenAt(run ?? this.series[k].key, step));
-  }
-
   #drawn(plot) {
     const { min, max } = plot.scales.x;
     this.host.dataset.seen = `${min}..${max}`;
     ink.mark(plot, this.curves.broken, this.broken);
+    if (!this.shape) ink.stars(plot, this.#bests());
+    this.tools?.drawPin(plot);
+  }
+
+  /** Return the best value of each shown series that has one, the best of all first. */
+  #bests() {
+    const found = this.series.flatMap(({ key, hue, better }, k) => {
+      if (!better || this.hidden.has(key)) return [];
+      const one = this.curves.best(k, better);
+      return one ? [{ ...one, hue, rank: better === "lower" ? one.value : -one.value }] : [];
+    });
+    return found.sort((a, b) => a.rank - b.rank);
   }
 
   #tellDrawn() {
@@ -279,11 +337,12 @@ export class Chart {
     }
   }
 
-  /** Return the values of all shown series at a position, largest first. */
+  /** Return the values of all shown series at a position, largest first, and where they are drawn. */
   valuesAt(place) {
     const known = this.curves.x.findLastIndex((one) => one <= place);
+    const told = this.shape?.isMoved ? this.curves.series : (this.shown ?? this.curves.series);
     return this.series
-      .map((one, k) => ({ ...one, value: this.curves.at(k, known) }))
+      .map((one, k) => ({ ...one, value: valueAt(told[k].mean, known), drawn: valueAt(this.shown?.[k].mean ?? [], known) }))
       .filter(({ key, value }) => value !== null && !this.hidden.has(key))
       .sort((a, b) => b.value - a.value);
   }

@@ -1,40 +1,51 @@
 // The table next to the pointer: the value of every line there, largest first.
 import { place as written, short } from "../i18n/formatting.js";
+import { phrase } from "../i18n/translations.js";
 
-/** Show the values at a position of a chart; without values, hide the table. */
-export function show(chart, at) {
-  const box = chart.host.parentElement.querySelector(".values");
-  if (!at || at.top < 0) return box?.remove();
-  const table = box ?? made(chart);
+/** Show the values at a position of a chart; pinned, they stay and can be closed. */
+export function show(chart, at, isPinned = false) {
+  const table = box(chart) ?? made(chart);
   const values = chart.valuesAt(at.place);
   const nearest = near(chart, values, at.top);
-  table.replaceChildren(
-    head(`${chart.unit.replaceAll("_", " ")} ${written(at.place, chart.unit)}`),
-    ...values.map((one) => row(one, one === nearest)),
-  );
+  const words = `${chart.host.dataset.x ?? phrase("Step")} ${written(at.place, chart.unit)}`;
+  table.replaceChildren(head(words, isPinned), ...values.map((one) => row(one, one === nearest)));
   table.classList.toggle("wide", values.length > 14);
-  const isLeft = at.left > chart.host.clientWidth / 2;
-  table.classList.toggle("left", isLeft);
+  table.classList.toggle("pinned", isPinned);
+  table.classList.toggle("left", at.left > chart.host.clientWidth / 2);
+  // Screen readers use the line above the chart or its table; pinned values have a button.
+  if (isPinned) table.removeAttribute("aria-hidden");
+  else table.setAttribute("aria-hidden", "true");
+}
+
+export function remove(chart) {
+  box(chart)?.remove();
+}
+
+function box(chart) {
+  return chart.host.parentElement.querySelector(".values");
 }
 
 function made(chart) {
-  const box = document.createElement("div");
-  box.className = "values";
-  // Screen readers use the line above the chart or its table instead.
-  box.setAttribute("aria-hidden", "true");
-  chart.host.parentElement.append(box);
-  chart.host.addEventListener("pointerleave", () => box.remove(), { once: true });
-  return box;
+  const table = document.createElement("div");
+  table.className = "values";
+  chart.host.after(table);
+  return table;
 }
 
 function near({ plot }, values, top) {
-  const away = ({ value }) => Math.abs(plot.valToPos(value, "y") - top);
+  const away = ({ drawn }) => Math.abs(plot.valToPos(drawn, "y") - top);
   return values.reduce((best, one) => (!best || away(one) < away(best) ? one : best), null);
 }
 
-function head(words) {
+function head(words, isPinned) {
   const line = document.createElement("strong");
   line.textContent = words;
+  if (!isPinned) return line;
+  const button = document.createElement("button");
+  Object.assign(button, { type: "button", className: "btn quiet small", textContent: "×" });
+  button.setAttribute("aria-label", phrase("Unpin these values"));
+  button.title = phrase("Unpin these values");
+  line.append(button);
   return line;
 }
 

@@ -104,7 +104,8 @@ class Page {
   #draw(card) {
     const host = card.querySelector(".plot");
     const isNoisy = host.hasAttribute("data-noisy");
-    const series = this.lines.map(({ id, ...line }) => ({ key: String(id), isNoisy, ...line }));
+    const { better } = host.dataset;
+    const series = this.lines.map(({ id, ...line }) => ({ key: String(id), isNoisy, isMarked: Boolean(better), better, ...line }));
     const chart = new Chart(host, {
       title: host.dataset.title,
       group: "compare",
@@ -123,7 +124,7 @@ class Page {
     on("change", (event) => this.#onChange(event.target));
     on("click", (event) => this.#onClick(event));
     on("chart-zoom", ({ detail }) => this.#zoomed(detail));
-    on("chart-point", (event) => this.#point(event));
+    on("chart-toggle", (event) => this.#toggle(event));
     const stand = (chip) => this.charts.forEach((one) => one.focusOn(chip?.dataset.show ?? null));
     const chip = (event) => event.target.closest?.(".run-chip")?.querySelector("[data-show]");
     for (const name of ["pointerover", "focusin"]) on(name, (event) => chip(event) && stand(chip(event)));
@@ -137,30 +138,22 @@ class Page {
     if (field.name === "x") put(this.root, "zoom", "");
   }
 
-  async #onClick({ target }) {
-    const card = target.closest("[data-chart]");
-    const chart = this.charts.find(({ host }) => host.closest("[data-chart]") === card);
-    if (target.closest("[data-unzoom]")) this.charts[0]?.zoomAll(null);
+  #onClick({ target }) {
     if (target.closest("[data-plot-as]")) this.#plotAs(target.closest("[data-plot-as]").dataset.plotAs);
     if (target.closest("[data-unbrush]")) this.relation?.clear();
-    const button = target.closest("[data-as-table], [data-png]");
-    if (!button || !chart) return;
-    const { savePicture, toggleTable } = await import("../charts/chart_export.js");
-    if (button.matches("[data-png]")) savePicture(card);
-    else toggleTable(card, chart, button);
+  }
+
+  /** A line hidden in the legend of one chart is hidden in all. */
+  #toggle(event) {
+    const { key, isShown } = event.detail;
+    event.preventDefault();
+    this.root.querySelector(`[data-show="${key}"]`).checked = isShown;
+    this.#hide(true);
   }
 
   #zoomed(range) {
     put(this.root, "zoom", range ? `${range.min.toPrecision(8)}..${range.max.toPrecision(8)}` : "");
-    this.root.querySelector("[data-unzoom]").hidden = !range;
     this.finer.zoomed(range);
-  }
-
-  async #point({ target, detail }) {
-    const chart = this.charts.find(({ host }) => host === target);
-    const { show } = await import("../charts/value_table.js");
-    // Cursors move together: only the chart under the pointer shows its table.
-    if (chart && !this.ended.signal.aborted) show(chart, chart.host.matches(":hover") ? detail : null);
   }
 
   #smooth(isNews = false) {

@@ -40,12 +40,15 @@ function draw(host) {
   const keys = host.dataset.keys.split(",");
   const labels = host.dataset.labels.split(",");
   const noisy = host.dataset.noisy;
+  const better = host.dataset.better.split(",");
   const series = keys.map((key, k) => ({
     key,
     label: labels[k],
     hue: (Number(host.dataset.hue) + k) % 8,
     dash: 0,
     isNoisy: key === noisy,
+    isMarked: key.startsWith("eval_"),
+    better: better[k],
   }));
   const brokenAt = (_key, step) => `${location.pathname}/broken?step=${step}`;
   return new Chart(host, { title: host.dataset.title, group: "run", series, brokenAt });

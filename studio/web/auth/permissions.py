@@ -26,7 +26,6 @@ ROUTE_PERMISSIONS = {
     "/chores/{chore_id}/cancel": "POST manage",
     "/compare": "GET read",
     "/compare/export": "GET read",
-    "/compare/picture.svg": "GET read",
     "/comparisons": "POST submit",
     "/comparisons/{number}": "GET read, POST manage",
     "/comparisons/{number}/delete": "POST manage",

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.errors import InvalidError
 from studio.methods import METRICS, direction
 from studio.services.compare import compare, comparisons, seed_noise
 from studio.services.compare.comparable_metrics import is_noisy
@@ -91,16 +90,6 @@ def show(request: Request, db: DB, view: QueryParams) -> Response:
         **_settings_context(comparison, view),
         **_samples_context(db, comparison, view),
     )
-
-
-@router.get("/compare/picture.svg")
-def chart_svg(db: DB, view: QueryParams, key: Annotated[str, Query(max_length=100)]) -> Response:
-    """Draw one metric as the view shows it."""
-    comparison = compare.compare(db, view.runs, view.base)
-    charts = comparison_export.draw_charts(db, view.model_copy(update={"m": [key]}), comparison)
-    if key not in charts:
-        raise InvalidError(f"These runs reported no {key}.", param="key")
-    return Response(charts[key], media_type="image/svg+xml")
 
 
 @router.get("/compare/export")

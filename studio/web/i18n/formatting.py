@@ -76,6 +76,22 @@ def metric_title(name: str) -> str:
     return gettext(spec.title) if spec else name.replace("_", " ").capitalize()
 
 
+def axis_label(name: str, title: str = "") -> str:
+    """Return the label of a y axis: the metric or the chart's own title, and the unit."""
+    spec = METRICS.get(name)
+    label = gettext(title) if title else metric_title(name)
+    return f"{label} ({spec.unit})" if spec and spec.unit else label
+
+
+def starred_direction(name: str) -> str:
+    """Return the better direction of a metric whose best value a chart marks, or nothing.
+
+    Only validations are marked: other values vary from batch to batch, so the best means nothing.
+    """
+    spec = METRICS.get(name)
+    return spec.better if spec and spec.source == "eval" else ""
+
+
 def axis_title(name: str) -> str:
     """Return the title of an x axis, which may be any metric."""
     return gettext(AXIS_TITLES[name]) if name in AXIS_TITLES else metric_title(name)
@@ -274,6 +290,8 @@ def sparkline_points(curve: Sequence[float]) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "metric": metric_title,
     "axis": axis_title,
+    "axis_label": axis_label,
+    "star": starred_direction,
     "measure": metric_value,
     "number": number,
     "size": size,

@@ -126,6 +126,11 @@ def spoken(page: Page) -> Locator:
     return loss(page).locator("xpath=..").locator(".read")
 
 
+def values_of(page: Page) -> Locator:
+    """Return the table of values at the pointer, on the chart of the loss."""
+    return loss(page).locator("xpath=..").locator(".values")
+
+
 def tell(engine: Engine, number: int, first: int, count: int) -> None:
     with unit_of_work(engine) as db:
         run = runs.get(db, number)
@@ -178,13 +183,13 @@ def test_hidden_tabs_pause_and_catch_up_when_shown(
 def test_pointer_shows_values_of_all_lines(laid_out: Page) -> None:
     room = loss(laid_out).locator(".u-over").bounding_box()
     assert room is not None
-    values = loss(laid_out).locator("xpath=..").locator(".values")
+    values = values_of(laid_out)
     other = laid_out.locator("[data-chart=eval_loss]")
     # A chart that is drawn later shows the next place.
     expect(other.locator(".u-over")).to_have_count(1)
     laid_out.mouse.move(room["x"] + room["width"] - 1, room["y"] + room["height"] / 2)
 
-    expect(values.locator("strong")).to_have_text(f"step {STEPS}")
+    expect(values.locator("strong")).to_have_text(f"Step {STEPS}")
     expect(values.locator("span")).to_have_text(["try 3 #33.017", "try 2 #22.017", "try 1 #11.017"])
     # The other charts stand at the same place.
     expect(other.locator(".read")).to_have_text(f"step {STEPS}: try 3 3, try 2 2, try 1 1")
@@ -194,10 +199,9 @@ def test_pointer_shows_values_of_all_lines(laid_out: Page) -> None:
 
 def test_smoothed_line_overlays_raw_line_and_outliers_are_clipped(laid_out: Page) -> None:
     def highest() -> float:
-        return max(float(one.replace("\N{NARROW NO-BREAK SPACE}", "")) for one in texts())
-
-    def texts() -> list[str]:
-        return [one for one in drawn(laid_out, "fillText") if one]
+        texts = drawn(laid_out, "fillText")
+        ticks = [one.replace("\N{NARROW NO-BREAK SPACE}", "") for one in texts]
+        return max(float(one) for one in ticks if one.replace(".", "").isdecimal())
 
     wait_until(lambda: SMOOTH in drawn(laid_out, "stroke"))
     before = highest()
@@ -244,7 +248,7 @@ def test_zoom_stays_while_metrics_stream(compared: Page, watched: tuple[Studio, 
     compared.mouse.down()
     compared.mouse.move(box["x"] + 250, box["y"] + 100, steps=5)
     compared.mouse.up()
-    expect(compared.get_by_role("button", name="Reset zoom")).to_be_visible()
+    expect(compared.get_by_role("button", name="Reset zoom").first).to_be_visible()
     zoomed = compared.url
     tell(watched[1], 1, STEPS + 1, 5)
     expect(loss(compared)).to_have_attribute("data-points", str(STEPS + 5))
@@ -308,13 +312,78 @@ def test_saved_comparison_keeps_view(laid_out: Page) -> None:
     expect(laid_out.get_by_label("Log y")).to_be_checked()
 
 
+def test_values_stay_pinned_until_escape(laid_out: Page) -> None:
+    loss(laid_out).locator(".u-over").click(position={"x": 1, "y": 60})
+    laid_out.mouse.move(0, 0)
+    expect(values_of(laid_out).locator("strong")).to_contain_text("Step 1")
+    loss(laid_out).press("Escape")
+    expect(values_of(laid_out)).to_have_count(0)
+
+    loss(laid_out).press("End")
+    loss(laid_out).press("Enter")
+    expect(values_of(laid_out).locator("strong")).to_contain_text(f"Step {STEPS}")
+    values_of(laid_out).get_by_role("button", name="Unpin these values").click()
+    expect(values_of(laid_out)).to_have_count(0)
+
+
+def test_chart_zooms_by_keyboard_and_by_its_menu(laid_out: Page) -> None:
+    reset = laid_out.locator("[data-chart=loss]").get_by_role("button", name="Reset zoom")
+    expect(reset).to_be_hidden()
+    loss(laid_out).press("+")
+    expect(loss(laid_out)).to_have_attribute("data-seen", "15.75..45.25")
+    options(laid_out).click()
+    laid_out.locator("[data-chart=loss]").get_by_role("button", name="Zoom in").click()
+    expect(loss(laid_out)).to_have_attribute("data-seen", "23.125..37.875")
+
+    reset.click()
+    expect(loss(laid_out)).to_have_attribute("data-seen", f"1..{STEPS}")
+    expect(reset).to_be_hidden()
+
+
+def test_legend_hides_line_in_all_charts(laid_out: Page) -> None:
+    entry = laid_out.locator("[data-chart=loss] [data-toggle='3']")
+    entry.uncheck()
+    expect(laid_out.locator("[data-toggle='3']:not(:checked)")).to_have_count(2)
+    expect(laid_out.locator("[data-show='3']")).not_to_be_checked()
+    assert "hide=3" in laid_out.url
+
+    entry.check()
+    expect(laid_out.locator("[data-show='3']")).to_be_checked()
+
+
+def test_best_validation_is_marked_with_its_value(laid_out: Page) -> None:
+    def texts() -> list[str]:
+        noted: list[tuple[str, str, str]] = laid_out.evaluate("drawn")
+        return [what for chart, by, what in noted if (chart, by) == ("eval_loss", "fillText")]
+
+    wait_until(lambda: "Validation loss (nats/token)" in texts())
+    # The best of all is on the edge of an axis from 1 to 3, where only 1.5 and so on have lines.
+    assert "1" in texts()
+
+
+def options(page: Page) -> Locator:
+    return page.locator("[data-chart=loss] .chart-menu > summary")
+
+
 def test_chart_can_be_shown_as_table_and_saved(laid_out: Page) -> None:
     card = laid_out.locator("[data-chart=loss]")
+    options(laid_out).click()
     card.get_by_role("button", name="Table").click()
     table = card.get_by_role("region", name="Training loss as a table")
-    expect(table.get_by_role("row").first).to_have_text(re.compile("step.*try 1.*try 2.*try 3"))
-    with laid_out.expect_download() as kept:
-        card.get_by_role("button", name=re.compile("PNG")).click()
+    expect(table.get_by_role("row").first).to_have_text(re.compile("Step.*try 1.*try 2.*try 3"))
+    kept = {kind: saved(laid_out, kind) for kind in ("PNG", "SVG", "CSV")}
 
-    assert kept.value.suggested_filename == "loss.png"
-    assert Path(kept.value.path()).read_bytes()[:4] == b"\x89PNG"
+    assert kept["PNG"][:4] == b"\x89PNG"
+    assert b"Training loss (nats/token)" in kept["SVG"]
+    assert kept["CSV"].decode().splitlines()[:2] == ["step,try 1,try 2,try 3", "1,2,3,4"]
+
+
+def saved(page: Page, kind: str) -> bytes:
+    """Save the chart of the loss by its menu."""
+    menu = page.locator("[data-chart=loss] .chart-menu")
+    if menu.get_attribute("open") is None:
+        options(page).click()
+    with page.expect_download() as kept:
+        menu.get_by_role("button", name=f"Save as {kind}").click()
+    assert kept.value.suggested_filename == f"loss.{kind.lower()}"
+    return Path(kept.value.path()).read_bytes()

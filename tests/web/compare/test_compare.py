@@ -174,19 +174,15 @@ def test_brush_in_url_hides_runs(client: TestClient, engine: Engine) -> None:
     assert hidden == {"1"}
 
 
-def test_metric_is_drawn_as_svg(client: TestClient, engine: Engine) -> None:
+def test_charts_name_axes_units_and_better_direction(client: TestClient, engine: Engine) -> None:
     two(engine)
 
-    answer = client.get("/compare/picture.svg?runs=1,2&key=eval_loss&x=tokens")
-    assert answer.headers["content-type"] == "image/svg+xml"
-    assert "Validation loss" in answer.text
-    assert "bf16 #1" in answer.text
-
-
-def test_svg_of_unrecorded_metric_is_rejected(client: TestClient, engine: Engine) -> None:
-    two(engine)
-
-    assert client.get("/compare/picture.svg?runs=1,2&key=none").status_code == 422
+    plot = shown(client, "?runs=1,2&x=tokens").one("div", **{"data-key": "eval_loss"})
+    assert {key: plot.attributes[f"data-{key}"] for key in ("x", "y", "better")} == {
+        "x": "Tokens",
+        "y": "Validation loss (nats/token)",
+        "better": "lower",
+    }
 
 
 def test_any_metric_can_be_x_axis(client: TestClient, engine: Engine) -> None:
