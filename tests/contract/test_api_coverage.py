@@ -58,6 +58,7 @@ ACTIONS = {
     "/experiments/{experiment_id}": "PATCH /experiments/{experiment_id}",
     "/experiments/{experiment_id}/runs": "POST /experiments/{experiment_id}/runs",
     "/experiments/{experiment_id}/delete": "DELETE /experiments/{experiment_id}",
+    "/compare/seeds": "POST /runs/{run_id}/again",
     "/comparisons": "POST /comparisons",
     "/comparisons/{number}": "PATCH /comparisons/{number}",
     "/comparisons/{number}/delete": "DELETE /comparisons/{number}",

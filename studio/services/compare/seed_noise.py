@@ -24,10 +24,8 @@ from sqlmodel import Session, col, select
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.recipe.dotted_keys import flatten
+from studio.services.compare.run_labels import SEEDS, label_recipes
 from studio.services.metrics.metrics import Curves, Series
-
-SEEDS = frozenset({"optimisation.seed"})
-"""Recipe keys that only affect randomness."""
 
 MIN_REPEATS = 2
 """Fewest runs of a recipe for a standard deviation."""
@@ -143,7 +141,7 @@ def group_runs(runs: Sequence[Run], key: str) -> list[CurveGroup]:
     for run in runs:
         groups[recipe_key(run) if key == BY_SEED else _setting_value(run, key)].append(run)
     if key == BY_SEED:
-        names = _distinct_labels([members[0] for members in groups.values()])
+        names = label_recipes([members[0] for members in groups.values()])
     else:
         names = [f"{key.rpartition('.')[2]} = {value}" for value in groups]
     return [
@@ -170,21 +168,6 @@ def merge_curves(
 def _setting_value(run: Run, key: str) -> str:
     value = flatten(run.recipe.model_dump()).get(key)
     return "none" if value is None else str(value)
-
-
-def _distinct_labels(first: Sequence[Run]) -> list[str]:
-    """Label recipes by the settings in which they differ; if none do, by the runs' names."""
-    flat = [flatten(run.recipe.model_dump()) for run in first]
-    keys = [
-        key
-        for key in dict.fromkeys(name for recipe in flat for name in recipe)
-        if key not in SEEDS and len({repr(recipe.get(key)) for recipe in flat}) > 1
-    ]
-    shown_keys = keys[:3]
-    return [
-        ", ".join(f"{key.rpartition('.')[2]} = {recipe.get(key)}" for key in shown_keys) or run.name
-        for run, recipe in zip(first, flat, strict=True)
-    ]
 
 
 def _mean_line(members: Sequence[Series], x: Sequence[float]) -> Series:

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.methods import METRICS, direction
-from studio.services.compare import compare, comparisons, seed_noise
+from studio.services.compare import compare, comparisons, seed_noise, verdict
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import IGNORED_KEYS, Comparison, SettingDifference
 from studio.services.estimates import run_progress
@@ -61,6 +61,7 @@ def _finite(value: float | None) -> float | None:
 
 RECENT_RUNS = 50
 QueryParams = Annotated[ComparisonQuery, Query()]
+FormText = Annotated[str, Form()]
 
 
 @router.get("/compare")
@@ -86,10 +87,22 @@ def show(request: Request, db: DB, view: QueryParams) -> Response:
         },
         directed={name for name in comparison.metrics if direction(name)},
         related=json.dumps(build_axes(comparison)),
+        verdict=verdict.judge(db, comparison),
         **_chart_context(db, comparison, view),
         **_settings_context(comparison, view),
         **_samples_context(db, comparison, view),
     )
+
+
+@router.post("/compare/seeds")
+def add_seeds(
+    request: Request, db: DB, run: Annotated[list[int], Form()], query: FormText = ""
+) -> Response:
+    """Queue more seeds of these runs' recipes, and compare them with the runs in view."""
+    added = [repeat.id or 0 for repeat in verdict.add_seeds(db, run)]
+    view = parse_query(query)
+    wanted = view.model_copy(update={"runs": [*view.runs, *added], "group": "seed"})
+    return redirect(request, wanted.url)
 
 
 @router.get("/compare/export")
@@ -200,9 +213,6 @@ def _samples_context(db: Session, comparison: Comparison, view: ComparisonQuery)
         # Changes with each rating, so that an order that was revealed is not used again.
         "seed": crc32(repr((ids, scores)).encode()),
     }
-
-
-FormText = Annotated[str, Form()]
 
 
 @router.get("/comparisons/{number}")

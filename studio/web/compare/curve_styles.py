@@ -8,7 +8,7 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.services.compare import seed_noise
-from studio.services.compare.compare import label_runs
+from studio.services.compare.run_labels import label_runs
 from studio.services.compare.seed_noise import CurveGroup
 from studio.services.metrics import metrics
 from studio.services.metrics.metrics import Curves, Series

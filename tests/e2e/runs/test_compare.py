@@ -145,7 +145,7 @@ def test_curves_grow_while_runs_train(compared: Page, watched: tuple[Studio, Eng
 
     loss(compared).focus()
     loss(compared).press("End")
-    expect(spoken(compared)).to_contain_text(re.compile(rf"step {STEPS + 5}: .*try 2 9"))
+    expect(spoken(compared)).to_contain_text(re.compile(rf"step {STEPS + 5}: .*float32 9"))
 
 
 def look(tab: Page, *, away: bool) -> None:
@@ -190,9 +190,11 @@ def test_pointer_shows_values_of_all_lines(laid_out: Page) -> None:
     laid_out.mouse.move(room["x"] + room["width"] - 1, room["y"] + room["height"] / 2)
 
     expect(values.locator("strong")).to_have_text(f"Step {STEPS}")
-    expect(values.locator("span")).to_have_text(["try 3 #33.017", "try 2 #22.017", "try 1 #11.017"])
+    expect(values.locator("span")).to_have_text(
+        ["float16 #33.017", "float32 #22.017", "bfloat16 #11.017"]
+    )
     # The other charts stand at the same place.
-    expect(other.locator(".read")).to_have_text(f"step {STEPS}: try 3 3, try 2 2, try 1 1")
+    expect(other.locator(".read")).to_have_text(f"step {STEPS}: float16 3, float32 2, bfloat16 1")
     laid_out.mouse.move(0, 0)
     expect(values).to_have_count(0)
 
@@ -233,12 +235,12 @@ def test_chart_can_be_read_by_keyboard(laid_out: Page) -> None:
     chart = loss(laid_out)
     chart.focus()
     chart.press("Home")
-    expect(spoken(laid_out)).to_have_text("step 1: try 3 4, try 2 3, try 1 2")
+    expect(spoken(laid_out)).to_have_text("step 1: float16 4, float32 3, bfloat16 2")
     chart.press("ArrowDown")
-    expect(spoken(laid_out)).to_have_text("step 1: try 3 4, 1 of 3")
+    expect(spoken(laid_out)).to_have_text("step 1: float16 4, 1 of 3")
     chart.press("ArrowDown")
     chart.press("ArrowRight")
-    expect(spoken(laid_out)).to_have_text("step 2: try 2 2.5, 2 of 3")
+    expect(spoken(laid_out)).to_have_text("step 2: float32 2.5, 2 of 3")
 
 
 def test_zoom_stays_while_metrics_stream(compared: Page, watched: tuple[Studio, Engine]) -> None:
@@ -370,12 +372,14 @@ def test_chart_can_be_shown_as_table_and_saved(laid_out: Page) -> None:
     options(laid_out).click()
     card.get_by_role("button", name="Table").click()
     table = card.get_by_role("region", name="Training loss as a table")
-    expect(table.get_by_role("row").first).to_have_text(re.compile("Step.*try 1.*try 2.*try 3"))
+    expect(table.get_by_role("row").first).to_have_text(
+        re.compile("Step.*bfloat16.*float32.*float16")
+    )
     kept = {kind: saved(laid_out, kind) for kind in ("PNG", "SVG", "CSV")}
 
     assert kept["PNG"][:4] == b"\x89PNG"
     assert b"Training loss (nats/token)" in kept["SVG"]
-    assert kept["CSV"].decode().splitlines()[:2] == ["step,try 1,try 2,try 3", "1,2,3,4"]
+    assert kept["CSV"].decode().splitlines()[:2] == ["step,bfloat16,float32,float16", "1,2,3,4"]
 
 
 def saved(page: Page, kind: str) -> bytes:

@@ -210,3 +210,25 @@ def test_broken_step_is_explained(client: TestClient, engine: Engine) -> None:
         attempts.apply_events(db, make_running(db), [metrics_event(3, loss=float("nan"))], 1)
 
     assert "Training loss: nan" in parse_page(client.get("/runs/1/broken?step=3").text).text
+
+
+def test_comparison_opens_with_verdict_and_offers_seeds(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for precision in ("bf16", "fp32"):
+            run = make_finished_run(db, precision=precision)
+            run.metrics = {**run.metrics, "eval_loss": 1.5, "train_seconds": 60.0}
+            run.claimed_at = None
+    page = shown(client, "?runs=1,2&x=tokens")
+
+    assert page.one("h2", id="verdict-title").text == "No visible difference."
+    form = page.one("form", action="/compare/seeds")
+    assert form.one("button").text == "Add two seeds to be sure (about 4 min)"
+    posted = {
+        "run": [one.attributes["value"] for one in form.all("input", name="run")],
+        "query": form.one("input", name="query").attributes["value"],
+    }
+    answer = client.post("/compare/seeds", data=posted, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/compare?runs=1,2,3,4,5,6&x=tokens&group=seed",
+    )

@@ -12,7 +12,8 @@ from studio.errors import InvalidError
 from studio.protocols.events import Event
 from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import MetricPair
-from studio.services.compare.compare import MetricCell, label_runs
+from studio.services.compare.compare import MetricCell
+from studio.services.compare.run_labels import label_runs
 from studio.services.runs import attempts, states
 from tests.support.factories import make_finished_run, make_running, metrics_event
 
@@ -125,16 +126,25 @@ def test_step_seconds_are_not_judged_across_batch_sizes(db: Session) -> None:
     assert cell(db, "step_seconds", base[0], slower).verdict == "worse"
 
 
-def test_same_named_runs_are_labelled_by_differences(db: Session) -> None:
+def test_runs_are_labelled_by_what_differs(db: Session) -> None:
+    rates = [1e-4, 2e-4]
     runs = [
-        make_finished_run(db, "quick-1"),
-        make_finished_run(db, "quick-1", precision="fp32", optimisation={"seed": 7}),
-        make_finished_run(db, "other"),
+        make_finished_run(db, precision=precision, optimisation={"learning_rate": rate})
+        for precision, rate in zip(("bf16", "fp32"), rates, strict=True)
     ]
-    labels = list(compare.compare(db, [run.id or 0 for run in runs]).labels.values())
 
-    assert labels[1:] == ["quick-1 (fp32, seed 7)", "other"]
-    assert labels[0] not in labels[1:]
+    assert list(label_runs(runs).values()) == [
+        "bfloat16 \N{MIDDLE DOT} lr 1e-4",
+        "float32 \N{MIDDLE DOT} lr 2e-4",
+    ]
+
+
+def test_seed_is_named_only_if_labels_would_repeat(db: Session) -> None:
+    runs = [make_finished_run(db, optimisation={"seed": seed}) for seed in (1, 2)]
+    other = make_finished_run(db, precision="fp32", optimisation={"seed": 3})
+
+    assert list(label_runs(runs).values()) == ["seed 1", "seed 2"]
+    assert list(label_runs([runs[0], other]).values()) == ["bfloat16", "float32"]
 
 
 def test_runs_with_same_name_and_recipe_keep_their_name(db: Session) -> None:

@@ -22,8 +22,8 @@ def test_runs_differing_only_in_seed_form_one_group(db: Session) -> None:
     runs = [told(db, 1, {1: 1.0}), told(db, 2, {1: 2.0}), told(db, 1, {1: 3.0}, "fp32")]
 
     assert seed_noise.group_runs(runs, "seed") == [
-        CurveGroup(label="precision = bf16", runs=[1, 2]),
-        CurveGroup(label="precision = fp32", runs=[3]),
+        CurveGroup(label="bfloat16", runs=[1, 2]),
+        CurveGroup(label="float32", runs=[3]),
     ]
 
 
