@@ -14,6 +14,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
+from studio.intake.rows.validation_rows import validation_indices
 from studio.protocols.tokenizer_service import (
     PackingWindow,
     RowLengths,
@@ -23,7 +24,7 @@ from studio.protocols.tokenizer_service import (
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, label_rows
-from studio.training.data.rows import TrainingRow, to_training_row, validation_indices
+from studio.training.data.rows import TrainingRow, to_training_row
 
 
 def pack_rows(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:

@@ -1,7 +1,6 @@
 """Read the rows of a dataset for training: conversations, or plain text."""
 
 import json
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from studio.errors import TrainingError
 from studio.intake.row_formats.schema import to_sft_example
+from studio.intake.rows.validation_rows import validation_indices
 
 Message = Mapping[str, Any]
 """A turn: `role` and `content`, maybe `tool_calls`, `tool_call_id`, `name` and `weight`."""
@@ -112,12 +112,6 @@ def split_rows(
         )
     training = [row for i, row in enumerate(rows) if i not in held_out]
     return training, [rows[i] for i in sorted(held_out)]
-
-
-def validation_indices(count: int, share: float, seed: int) -> set[int]:
-    """Return the indices of the validation rows among `count` rows."""
-    held_out = min(count, max(1, round(count * share)))
-    return set(random.Random(seed).sample(range(count), held_out))  # noqa: S311 -- no secret
 
 
 def _read_line(content: bytes, number: int, part: str, line_number: int) -> TrainingRow | None:

@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
+from studio.intake.rows.validation_rows import split_text
 from studio.protocols.events import Sampled, SampleStage
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
@@ -24,9 +25,6 @@ from studio.training.models.eval_context import evaluation_mode
 from studio.training.monitoring.reporter import Throughput
 
 _BATCH_SIZE = 8
-
-_MAX_PROMPT_CHARS = 200
-"""Limit for a text's prompt, in characters: half of the text, but no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +131,12 @@ def _build_prompt(
 
 
 def _split_text(text: str, tokenizer: PreTrainedTokenizerBase) -> _SamplePrompt:
-    """Use the first part of a text as the prompt, up to a space if it has one."""
-    middle = min(len(text) // 2, _MAX_PROMPT_CHARS) or len(text)
-    split_at = max(text.rfind(" ", 1, middle), text.rfind("\n", 1, middle))
-    split_at = split_at if split_at > 0 else middle
-    ids = tokenizer(text[:split_at])["input_ids"]
+    """Use the first part of a text as the prompt."""
+    prompt, rest = split_text(text)
+    ids = tokenizer(prompt)["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids.pop()  # Some tokenizers end every text.
-    return _SamplePrompt(ids, text[:split_at], text[split_at:].strip())
+    return _SamplePrompt(ids, prompt, rest)
 
 
 def _format_messages(messages: Sequence[Message]) -> str:
