@@ -4,13 +4,15 @@ The service is a process of the worker (`python -m studio.runner.inference.main`
 and generates answers. A client sends one request per connection, and the answer is streamed:
 
     request   {"model": "/…/starter", "ids": [1, 52, …], …}
-    response  {"started": true}   {"text": "Go"}   {"text": "od."}   {"end": {"reason": "stop", …}}
+    response  {"loading": true}   {"started": true}   {"text": "Go"}
+              {"text": "od."}   {"end": {"reason": "stop", …}}
 
-or ends with `{"failure": …}`. Closing the connection stops the generation.
+without `loading` if the model is in memory; or ends with `{"failure": …}`. Closing the connection
+stops the generation.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -42,10 +44,14 @@ class GenerationRequest(Message):
     """The precision an adapter was trained in."""
     base_dtype: str = ""
     """The format of an adapter's frozen base model, as named in recipes. A rounded or quantised
-    base is loaded the same way again, because the adapter compensates for its errors."""
+    base is loaded the same way again, because the adapter compensates for its errors. Without an
+    adapter, the base alone answers in that format."""
     weights: str = ""
     """The folder of a checkpoint whose weights replace those of the model or adapter."""
+    lora: dict[str, Any] = Field(default_factory=dict)
+    """The recipe's adapter section, for a checkpoint whose run has not saved its adapter."""
     ids: list[int]
+    """The prompt; an empty one only loads the model."""
     stops: list[int]
     """The token IDs that end an answer."""
     stop: list[str] = Field(default_factory=list)
@@ -72,6 +78,8 @@ class GenerationEnd(Message):
 class GenerationChunk(Message):
     """One line of a response; exactly one field is set."""
 
+    loading: bool = False
+    """The model is being loaded."""
     started: bool = False
     """The model is loaded, and generation starts."""
     text: str = ""

@@ -234,6 +234,25 @@ def test_unload_without_loaded_model_is_rejected(engine: Engine) -> None:
         loaded_model.request_unload(db)
 
 
+def test_empty_prompt_only_loads_model(home: Settings, question: GenerationRequest) -> None:
+    async def lines(asked: GenerationRequest) -> list[line.GenerationChunk]:
+        stream = await service_clients.send_generation_request(home, asked)
+        try:
+            chunks = [await stream.read()]
+            while chunks[-1].end is None:
+                chunks.append(await stream.read())
+        finally:
+            await stream.close()
+        return chunks
+
+    end = line.GenerationChunk(end=GenerationEnd(reason="stop", tokens=0))
+    loads = question.model_copy(update={"ids": []})
+    asyncio.run(lines(loads))
+
+    assert asyncio.run(lines(loads)) == [end]  # in memory by now
+    assert asyncio.run(lines(question))[0].started
+
+
 def test_plain_text_prompt_is_rendered_unchanged(home: Settings, model: Path) -> None:
     text = service_clients.render_prompt(
         home, Row(kind="prompt", model=str(model), row={"text": "Once upon"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
@@ -22,44 +22,65 @@ MAX_ADAPTERS = 8
 """Adapters kept on a base; the least recently used one is dropped."""
 
 
-@dataclass(slots=True)
-class LoadedBase:
+@dataclass(frozen=True, slots=True)
+class BaseKey:
+    """What distinguishes one loaded base from another."""
+
     name: str
     weights: str
     """The checkpoint its weights come from, or ""."""
     weights_mtime: int
     """When its weights were written: the folder may hold other weights by now."""
-    trained_beside: tuple[str, str]
+    formats: tuple[str, str]
     """Precision and format the adapters were trained with, if those changed the base; else ""."""
+
+
+@dataclass(slots=True)
+class LoadedBase:
+    key: BaseKey
     model: PreTrainedModel | PeftModel
     tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
     adapters: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
     """The peft name of each adapter, by folder, checkpoint and modification time."""
     _count: int = 0
 
-    def activate_adapter(self, folder: str, weights: str) -> None:
+    def activate_adapter(self, request: GenerationRequest) -> None:
         """Activate an adapter, loading it if needed."""
+        folder, weights = request.adapter, request.weights
         key = (folder, weights, _weights_mtime(weights or folder))
         if key not in self.adapters:
             self._count += 1
-            self.adapters[key] = self._load_adapter(folder, f"adapter{self._count}", weights)
+            self.adapters[key] = self._load_adapter(request, f"adapter{self._count}")
         self.adapters.move_to_end(key)
         self.model.set_adapter(self.adapters[key])
         while len(self.adapters) > MAX_ADAPTERS:
             _, old = self.adapters.popitem(last=False)
             self.model.delete_adapter(old)
 
-    def _load_adapter(self, folder: str, name: str, weights: str) -> str:
+    def _load_adapter(self, request: GenerationRequest, name: str) -> str:
+        weights = request.weights
         if weights:
             _verify_weights(Path(weights))
-        if isinstance(self.model, PeftModel):
-            self.model.load_adapter(folder, adapter_name=name)
+        if not request.adapter:
+            self._add_adapter(request, name)
+        elif isinstance(self.model, PeftModel):
+            self.model.load_adapter(request.adapter, adapter_name=name)
         else:
-            self.model = PeftModel.from_pretrained(self.model, folder, adapter_name=name)
+            self.model = PeftModel.from_pretrained(self.model, request.adapter, adapter_name=name)
         if weights:
             trainer_state.apply_weights(self.model, Path(weights), name)
         self.model.eval()
         return name
+
+    def _add_adapter(self, request: GenerationRequest, name: str) -> None:
+        """Add an untrained adapter as the recipe describes it; a checkpoint has its weights."""
+        adapter = Lora.model_validate(request.lora)
+        config = loader.adapter_config(adapter, self.model.config.model_type)
+        assert isinstance(config, LoraConfig)  # noqa: S101 -- None only for a full fine-tune
+        if isinstance(self.model, PeftModel):
+            self.model.add_adapter(name, config)
+        else:
+            self.model = get_peft_model(self.model, config, adapter_name=name)
 
 
 class ModelCache:
@@ -67,6 +88,11 @@ class ModelCache:
 
     def __init__(self) -> None:
         self._base: LoadedBase | None = None
+
+    def is_loaded(self, request: GenerationRequest) -> bool:
+        """Whether a request needs no other base than the one in memory."""
+        base = self._base
+        return base is not None and base.key == _base_key(request)
 
     @contextmanager
     def model_for(
@@ -77,8 +103,8 @@ class ModelCache:
         folder = request.adapter or request.model
         if folder not in base.tokenizers:
             base.tokenizers[folder] = tokenizers.load(folder, request.code, offline=True)
-        if request.adapter:
-            base.activate_adapter(request.adapter, request.weights)
+        if _has_adapter(request):
+            base.activate_adapter(request)
             yield base.model, base.tokenizers[folder]
         elif isinstance(base.model, PeftModel):
             with base.model.disable_adapter():
@@ -87,39 +113,46 @@ class ModelCache:
             yield base.model, base.tokenizers[folder]
 
     def _load_base(self, request: GenerationRequest) -> LoadedBase:
-        weights = "" if request.adapter else request.weights
-        key = (
-            request.model,
-            weights,
-            _weights_mtime(weights or request.model),
-            _adapter_base_formats(request),
-        )
-        base = self._base
-        if (
-            base is None
-            or (base.name, base.weights, base.weights_mtime, base.trained_beside) != key
-        ):
+        key, base = _base_key(request), self._base
+        if base is None or base.key != key:
             self._base = base = None
             gc.collect()  # There may not be enough memory for two models.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self._base = base = LoadedBase(*key, _load_model(request, weights))
+            self._base = base = LoadedBase(key, _load_model(request))
         return base
 
 
-def _load_model(request: GenerationRequest, weights: str) -> PreTrainedModel:
+def _has_adapter(request: GenerationRequest) -> bool:
+    return bool(request.adapter or request.lora)
+
+
+def _base_weights(request: GenerationRequest) -> str:
+    """Return the checkpoint that the weights of the base come from; an adapter's do not count."""
+    return "" if _has_adapter(request) else request.weights
+
+
+def _base_key(request: GenerationRequest) -> BaseKey:
+    weights = _base_weights(request)
+    return BaseKey(
+        request.model, weights, _weights_mtime(weights or request.model), _base_formats(request)
+    )
+
+
+def _load_model(request: GenerationRequest) -> PreTrainedModel:
     """Load a model in its own format; without a GPU in float32, the fastest format on a CPU.
 
     If an adapter was trained on a rounded or quantised base, load the base in the same way.
     """
     on_gpu = torch.cuda.is_available()
-    precision, base_dtype = _adapter_base_formats(request)
+    precision, base_dtype = _base_formats(request)
     if base_dtype:
         mode = next(candidate for candidate in PRECISIONS.values() if candidate.name == precision)
         adapter = Lora.model_validate({"base_dtype": base_dtype})
         model = adapter_base.load(request.model, request.code, mode, adapter, is_wide=not on_gpu)
         # Upstream has already placed a quantised model on its device and cannot move it.
         return model.eval() if adapter.quantised else _move_to_device(model)
+    weights = _base_weights(request)
     if weights:
         _verify_weights(Path(weights))
     config = loader.load_config(request.model, request.code)
@@ -134,9 +167,9 @@ def _move_to_device(model: PreTrainedModel) -> PreTrainedModel:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def _adapter_base_formats(request: GenerationRequest) -> tuple[str, str]:
+def _base_formats(request: GenerationRequest) -> tuple[str, str]:
     is_changed = request.base_dtype not in ("", "native", "float32")
-    return (request.precision, request.base_dtype) if request.adapter and is_changed else ("", "")
+    return (request.precision, request.base_dtype) if is_changed else ("", "")
 
 
 def _verify_weights(folder: Path) -> None:

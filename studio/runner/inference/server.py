@@ -244,8 +244,13 @@ class InferenceServer:
     def _answer(self, connection: socket.socket, request: GenerationRequest) -> str:
         """Answer a request. Return the format it was computed in, or "" if it failed."""
         send, computed_in = _make_sender(connection), ""
+        if not self.models.is_loaded(request):
+            send(GenerationChunk(loading=True))
         try:
             with self.models.model_for(request) as (model, tokenizer):
+                if not request.ids:
+                    send(GenerationChunk(end=GenerationEnd(reason="stop", tokens=0)))
+                    return computed_in
                 budget = token_budget(request, model.config.get_text_config())
                 send(GenerationChunk(started=True))
                 end = generate(

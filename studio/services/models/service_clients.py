@@ -150,16 +150,51 @@ class ResponseStream:
 
         """
         while True:
-            chunk = await _read_message(self.reader)
+            chunk = await self.read()
             if chunk.end is not None:
                 yield chunk.end
                 return
             yield chunk.text
 
+    async def read(self) -> GenerationChunk:
+        """Return the next line of the response.
+
+        Raises:
+            StudioError: The stream broke off, or the service reports a failure.
+
+        """
+        try:
+            chunk = GenerationChunk.model_validate_json(await self.reader.readline())
+        except (OSError, ValidationError) as error:
+            raise UnavailableError(
+                "The model stopped in the middle of its answer.",
+                hint="Try again. See speaker.log in the studio's home folder for details.",
+            ) from error
+        if chunk.failure is not None:
+            raise to_error(chunk.failure)
+        return chunk
+
     async def close(self) -> None:
         self.writer.close()
         with suppress(OSError):
             await self.writer.wait_closed()
+
+
+async def send_generation_request(settings: Settings, request: GenerationRequest) -> ResponseStream:
+    """Send a request to the inference service; the model may have to be loaded first.
+
+    Raises:
+        TooLargeError: The request is longer than the service reads.
+        UnavailableError: No worker is running.
+
+    """
+    payload = request.model_dump_json().encode()
+    if len(payload) > inference_service.MAX_REQUEST_BYTES:
+        raise TooLargeError("This request is too long for any model.", param="messages")
+    stream = await _connect(settings)
+    stream.writer.write(payload)
+    stream.writer.write_eof()
+    return stream
 
 
 async def open_stream(settings: Settings, request: GenerationRequest) -> ResponseStream:
@@ -170,15 +205,11 @@ async def open_stream(settings: Settings, request: GenerationRequest) -> Respons
         UnavailableError: No worker answers, or there is no memory or slot for the model.
 
     """
-    payload = request.model_dump_json().encode()
-    if len(payload) > inference_service.MAX_REQUEST_BYTES:
-        raise TooLargeError("This request is too long for any model.", param="messages")
-    stream = await _connect(settings)
+    stream = await send_generation_request(settings, request)
     try:
-        stream.writer.write(payload)
-        stream.writer.write_eof()
         async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
-            await _read_message(stream.reader)
+            while not (await stream.read()).started:
+                pass
     except TimeoutError as error:
         await stream.close()
         raise UnavailableError(
@@ -201,16 +232,3 @@ async def _connect(settings: Settings) -> ResponseStream:
             "No worker is running, so no model can answer.", hint="Start one: studio worker"
         ) from error
     return ResponseStream(reader, writer)
-
-
-async def _read_message(reader: asyncio.StreamReader) -> GenerationChunk:
-    try:
-        chunk = GenerationChunk.model_validate_json(await reader.readline())
-    except (OSError, ValidationError) as error:
-        raise UnavailableError(
-            "The model stopped in the middle of its answer.",
-            hint="Try again. See speaker.log in the studio's home folder for details.",
-        ) from error
-    if chunk.failure is not None:
-        raise to_error(chunk.failure)
-    return chunk

@@ -15,9 +15,10 @@ from sqlmodel import Session, col, select
 from studio.db.states import RunStatus
 from studio.db.tables import OpenAIJob, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.protocols.run_dir import JobSpec, RunDir
+from studio.protocols.run_dir import RunDir
 from studio.services.accounts import owners
-from studio.services.models import models, remote_code_trust
+from studio.services.models import models, remote_code_trust, served_models
+from studio.services.models.served_models import ServedModel
 from studio.services.runs import artifacts, bulk_actions
 
 ORGANISATION = "local"
@@ -32,25 +33,6 @@ class ModelInfo:
 
     name: str
     created_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
-    """What is needed to load a model."""
-
-    model: str
-    adapter: str = ""
-    weights: str = ""
-    """Folder of a checkpoint to load instead of the final weights."""
-    code: str = ""
-    precision: str = ""
-    base_dtype: str = ""
-    """For an adapter: the number format of its base weights."""
-
-    @property
-    def folder(self) -> str:
-        """The folder with its tokenizer."""
-        return self.adapter or self.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +99,7 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
     if not folder.artifacts.is_dir():
         raise _not_found_error(name)
     weights = "" if tuned.step is None else str(_checkpoint_dir(runs, tuned, tuned.step))
-    job_spec = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
-    if run.recipe.adapter.kind == "full":
-        return ServedModel(model=str(folder.artifacts), weights=weights, code=job_spec.code)
-    return ServedModel(
-        model=job_spec.model,
-        adapter=str(folder.artifacts),
-        weights=weights,
-        code=job_spec.code,
-        precision=run.recipe.precision,
-        base_dtype=run.recipe.adapter.base_dtype,
-    )
+    return served_models.for_result(run, folder, weights)
 
 
 def base_model_name(db: Session, name: str) -> str:

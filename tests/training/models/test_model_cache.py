@@ -1,6 +1,7 @@
 """One base with adapters that are swapped on it, and what is written of tokens as they come."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.inference_service import GenerationRequest
+from studio.recipe.sections import Lora
 from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
 from studio.runner.inference.server import TextStream, generate
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import CheckpointStore
+from studio.training.models import loader
 from tests.training.tiny import RECIPE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -62,13 +65,18 @@ def checkpoint(model: nn.Module, folder: Path) -> Path:
 
 
 def answer(
-    voices: ModelCache, base: Path, tuned: Path | None = None, weights: Path | None = None
+    voices: ModelCache,
+    base: Path,
+    tuned: Path | None = None,
+    weights: Path | None = None,
+    lora: dict[str, Any] | None = None,
 ) -> str:
     said: list[str] = []
     asked = GenerationRequest(
         model=str(base),
         adapter=str(tuned or ""),
         weights=str(weights or ""),
+        lora=lora or {},
         ids=[5, 6, 7],
         stops=[-1],
         most=12,
@@ -113,6 +121,26 @@ def test_adapter_answers_from_checkpoint_weights(
 
     assert answer(voices, base, tuned, step) == answer(voices, base, other) != ended
     assert answer(voices, base, tuned) == ended
+
+
+def test_checkpoint_answers_before_its_run_has_saved_an_adapter(
+    voices: ModelCache, base: Path, tuned: Path, tmp_path: Path
+) -> None:
+    section = Lora(r=4, lora_alpha=8)
+    config = loader.adapter_config(section, "llama")
+    assert config is not None
+    config.init_lora_weights = False
+    torch.manual_seed(6)
+    taught = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    taught.save_pretrained(tmp_path / "saved")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "saved")
+    step = checkpoint(taught, tmp_path / "checkpoints")
+    expected = answer(ModelCache(), base, tmp_path / "saved")
+    lora = section.model_dump()
+
+    assert answer(ModelCache(), base, weights=step, lora=lora) == expected != answer(voices, base)
+    assert answer(voices, base, tuned) != expected
+    assert answer(voices, base, weights=step, lora=lora) == expected
 
 
 def test_full_model_answers_from_checkpoint_weights(base: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import service_clients
+from studio.services.models.served_models import ServedModel
 from studio.services.models.service_clients import ResponseStream
 from studio.services.openai import model_names
 from studio.services.openai.model_names import ModelInfo
@@ -294,7 +295,7 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
     """Look up the model; the tokenizer service renders the prompt: templates are untrusted."""
     state, settings = request.app.state, request.app.state.settings
 
-    def found() -> model_names.ServedModel:
+    def found() -> ServedModel:
         with read_session(state.engine) as db:
             return model_names.resolve_served_model(db, settings.runs, options.model)
 
@@ -302,19 +303,7 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
         served_model = await run_in_threadpool(found)
     row = Row(kind="prompt", model=served_model.folder, row=options.row)
     prompt = await run_in_threadpool(service_clients.render_prompt, settings, row)
-    return options.options.model_copy(
-        update={
-            "model": served_model.model,
-            "name": options.model,
-            "adapter": served_model.adapter,
-            "weights": served_model.weights,
-            "code": served_model.code,
-            "precision": served_model.precision,
-            "base_dtype": served_model.base_dtype,
-            "ids": prompt.ids,
-            "stops": prompt.stops,
-        }
-    )
+    return served_model.fill_in(options.options, options.model, prompt)
 
 
 async def _collect_answer(stream: ResponseStream) -> tuple[str, GenerationEnd]:

@@ -1,0 +1,119 @@
+"""How the inference service loads a base model, the result of a run, or a checkpoint."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from studio.db.tables import Run
+from studio.errors import NotFoundError
+from studio.protocols.inference_service import GenerationRequest
+from studio.protocols.run_dir import JobSpec, RunDir
+from studio.protocols.tokenizer_service import PromptTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """What is needed to load a model."""
+
+    model: str
+    adapter: str = ""
+    weights: str = ""
+    """Folder of a checkpoint to load instead of the final weights."""
+    lora: dict[str, Any] = field(default_factory=dict)
+    """The recipe's adapter section, if the run has not saved its adapter."""
+    code: str = ""
+    precision: str = ""
+    base_dtype: str = ""
+    """For an adapter: the number format of its base weights."""
+
+    @property
+    def folder(self) -> str:
+        """The folder with its tokenizer."""
+        return self.adapter or self.model
+
+    def fill_in(
+        self, options: GenerationRequest, name: str, prompt: PromptTokens
+    ) -> GenerationRequest:
+        """Return a request with sampling options for this model and a prompt."""
+        return options.model_copy(
+            update={
+                "model": self.model,
+                "name": name,
+                "adapter": self.adapter,
+                "weights": self.weights,
+                "lora": self.lora,
+                "code": self.code,
+                "precision": self.precision,
+                "base_dtype": self.base_dtype,
+                "ids": prompt.ids,
+                "stops": prompt.stops,
+            }
+        )
+
+
+def for_result(run: Run, folder: RunDir, weights: str = "") -> ServedModel:
+    """Return the model that a run has saved, or a checkpoint of it at the folder `weights`."""
+    spec = read_job_spec(run, folder)
+    if run.recipe.adapter.kind == "full":
+        return ServedModel(model=str(folder.artifacts), weights=weights, code=spec.code)
+    return ServedModel(
+        model=spec.model,
+        adapter=str(folder.artifacts),
+        weights=weights,
+        code=spec.code,
+        precision=run.recipe.precision,
+        base_dtype=run.recipe.adapter.base_dtype,
+    )
+
+
+def for_checkpoint(run: Run, folder: RunDir, weights: str) -> ServedModel:
+    """Return the checkpoint of a run that has not saved its model."""
+    spec, adapter = read_job_spec(run, folder), run.recipe.adapter
+    if adapter.kind == "full":
+        return ServedModel(model=spec.model, weights=weights, code=spec.code)
+    return ServedModel(
+        model=spec.model,
+        weights=weights,
+        lora=adapter.model_dump(),
+        code=spec.code,
+        precision=run.recipe.precision,
+        base_dtype=adapter.base_dtype,
+    )
+
+
+def for_base(run: Run, folder: RunDir) -> ServedModel:
+    """Return the base model of a run, in the format that the run trained its adapter on.
+
+    Raises:
+        NotFoundError: Its files are gone.
+
+    """
+    spec, adapter = read_job_spec(run, folder), run.recipe.adapter
+    if Path(spec.model).is_absolute() and not Path(spec.model).is_dir():
+        raise NotFoundError(
+            f"The files of {run.recipe.base_model} have been deleted.",
+            hint="Add the model again under the same name, then try again.",
+        )
+    if adapter.kind == "full":
+        return ServedModel(model=spec.model, code=spec.code)
+    return ServedModel(
+        model=spec.model,
+        code=spec.code,
+        precision=run.recipe.precision,
+        base_dtype=adapter.base_dtype,
+    )
+
+
+def read_job_spec(run: Run, folder: RunDir) -> JobSpec:
+    """Return how a run was launched.
+
+    Raises:
+        NotFoundError: Its folder has been deleted.
+
+    """
+    try:
+        return JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"The files of run {run.id} have been deleted.", hint="Run it again."
+        ) from error
