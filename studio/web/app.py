@@ -24,6 +24,7 @@ from studio.web.api.runs import event_streams, plan, run_results, runs
 from studio.web.api.system import system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
+from studio.web.chat import answer_stream, chat_page
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
 from studio.web.experiments import experiment_page, new_experiment_page, quick_start_page
@@ -55,6 +56,8 @@ PAGES = tuple(
         quick_start_page,
         experiment_page,
         run_page,
+        chat_page,
+        answer_stream,
         export_page,
         compare_page,
         dataset_page,

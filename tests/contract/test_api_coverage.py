@@ -13,6 +13,9 @@ FORM = ""
 PERSON = ""
 """Of what is between a person and a browser: signing in and out, and the language of pages."""
 
+OPENAI = ""
+"""Of chats: a program calls /v1/chat/completions or /v1/completions, as in OpenAI's API."""
+
 ACTIONS = {
     "/language": PERSON,
     "/login": PERSON,
@@ -33,6 +36,8 @@ ACTIONS = {
     "/runs/{run_id}/restore": "PATCH /runs/{run_id}",
     "/runs/{run_id}/delete": "DELETE /runs/{run_id}",
     "/runs/{run_id}/again": "POST /runs/{run_id}/again",
+    "/runs/{run_id}/chat/answers": OPENAI,
+    "/runs/{run_id}/chat/load": OPENAI,
     "/runs/{run_id}/cancel": "POST /runs/{run_id}/cancel",
     "/runs/{run_id}/keep": "POST /runs/{run_id}/keep",
     "/runs/{run_id}/pause": "POST /runs/{run_id}/pause",

@@ -27,6 +27,7 @@ PAGES = (
     "/",
     "/new",
     "/runs/1",
+    "/runs/1/chat",
     "/runs/4",
     "/experiments/1",
     "/compare",

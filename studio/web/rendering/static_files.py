@@ -40,6 +40,7 @@ STYLESHEETS = (
     "css/numbers.css",
     "css/compare.css",
     "css/answers.css",
+    "css/chat.css",
     "css/token_preview.css",
     "css/table.css",
     "css/print.css",

@@ -44,6 +44,8 @@ PAGES = (
     "/runs/1",
     "/runs/2",
     "/runs/3",
+    "/runs/1/chat",
+    "/runs/3/chat",
     "/experiments/1",
     "/compare",
     "/compare?runs=1,2",

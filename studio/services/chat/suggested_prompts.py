@@ -1,0 +1,117 @@
+"""Prompts to try in a chat: rows that the run held out for validation, with expected answers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from studio.db.tables import DatasetVersion, Run, Sample
+from studio.intake.rows import validation_rows
+from studio.intake.rows.paging import NumberedRow
+from studio.methods import METHODS
+from studio.services.datasets import versions
+from studio.services.datasets.versions import RowQuery
+
+COUNT = 3
+_ROWS_READ = 12
+"""Some rows cannot be typed into a chat, such as calls of tools."""
+
+_MAX_CHARS = 20_000
+"""Longer rows are not suggested: they would fill the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestedPrompt:
+    """A prompt from a validation row."""
+
+    messages: Sequence[Mapping[str, str]]
+    """The conversation up to the answer; for a text, one user message with its beginning."""
+    expected: str
+
+    @property
+    def text(self) -> str:
+        """The last message, which the user sends."""
+        return self.messages[-1]["content"]
+
+
+def trains_on_text(db: Session, run: Run) -> bool:
+    """Whether a run trained on plain text, so that its model continues texts."""
+    version = versions.find_for_run(db, run)
+    if version is not None:
+        return version.kind == "text"
+    return next(iter(METHODS[run.recipe.method].trains_on)) == "text"
+
+
+def list_prompts(db: Session, run: Run, datasets: Path) -> list[SuggestedPrompt]:
+    """Return a few validation rows of a run as prompts, the same ones it sampled answers to."""
+    version = versions.find_for_run(db, run)
+    rows = _validation_rows(run, version, datasets) if version else []
+    prompts = [prompt for row in rows if (prompt := _to_prompt(row.row))]
+    return (prompts or _sampled_prompts(db, run))[:COUNT]
+
+
+def _validation_rows(run: Run, version: DatasetVersion, datasets: Path) -> Sequence[NumberedRow]:
+    try:
+        if version.validation_rows:
+            query = RowQuery(part="validation")
+        elif version.kind == "judged":
+            return []  # Only rows rated good count, so the rows held out are not known here.
+        else:
+            query = RowQuery(numbers=_held_out_numbers(run, version.train_rows))
+        return versions.load_rows(datasets, version, query, limit=_ROWS_READ).rows
+    except OSError:
+        return []  # The rows have been deleted.
+
+
+def _held_out_numbers(run: Run, count: int) -> frozenset[int]:
+    share, seed = run.recipe.data.validation_share, run.recipe.optimisation.seed
+    return frozenset(index + 1 for index in validation_rows.validation_indices(count, share, seed))
+
+
+def _to_prompt(row: Mapping[str, Any]) -> SuggestedPrompt | None:
+    """Return a row as a prompt; None if it cannot be typed into a chat."""
+    if "text" in row:
+        start, rest = validation_rows.split_text(row["text"])
+        return _short_prompt([{"role": "user", "content": start}], rest)
+    turns = [*row.get("messages", []), *row.get("chosen", [])]
+    answers = [i for i, turn in enumerate(turns) if _is_trained_answer(turn)]
+    if not answers or row.get("tools"):
+        return None
+    before = turns[: answers[-1]]
+    if not before or before[-1]["role"] != "user" or any(map(_uses_tools, turns)):
+        return None
+    messages = [{"role": turn["role"], "content": turn["content"]} for turn in before]
+    return _short_prompt(messages, turns[answers[-1]]["content"])
+
+
+def _short_prompt(messages: list[dict[str, str]], expected: str) -> SuggestedPrompt | None:
+    if not messages[-1]["content"].strip():
+        return None
+    if sum(len(message["content"]) for message in messages) + len(expected) > _MAX_CHARS:
+        return None
+    return SuggestedPrompt(messages=messages, expected=expected)
+
+
+def _is_trained_answer(turn: Mapping[str, Any]) -> bool:
+    return bool(turn["role"] == "assistant" and turn.get("weight", 1) != 0)
+
+
+def _uses_tools(turn: Mapping[str, Any]) -> bool:
+    return turn["role"] == "tool" or bool(turn.get("tool_calls"))
+
+
+def _sampled_prompts(db: Session, run: Run) -> list[SuggestedPrompt]:
+    """Return the prompts of the run's sample answers, if its rows cannot be read any more."""
+    query = select(Sample).where(Sample.run_id == run.id).order_by(col(Sample.position))
+    return list(_distinct_prompts(db.exec(query.limit(_ROWS_READ)).all()))
+
+
+def _distinct_prompts(samples: Sequence[Sample]) -> Iterator[SuggestedPrompt]:
+    seen: set[int] = set()
+    for sample in samples:
+        if sample.position not in seen and sample.prompt.strip():
+            seen.add(sample.position)
+            messages = [{"role": "user", "content": sample.prompt}]
+            yield SuggestedPrompt(messages=messages, expected=sample.reference)

@@ -1,0 +1,1 @@
+"""Chat with the model of a run beside its base model."""

@@ -1,0 +1,134 @@
+"""Chat with a run that has just finished: the real inference process, in a real browser."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.support.live_studio import Studio, get_run, submit_run
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+LONG = 20_000
+"""More steps than a test waits for."""
+
+
+@pytest.fixture(scope="module")
+def finished(studio: Studio) -> int:
+    number = submit_run(studio)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
+    return number
+
+
+@pytest.fixture
+def chat(page: Page, finished: int) -> Page:
+    page.goto(f"/runs/{finished}/chat")
+    expect(page.locator(".chat[data-booted=done]")).to_be_visible()
+    return page
+
+
+@pytest.fixture
+def training(studio: Studio, finished: int) -> Iterator[int]:  # noqa: ARG001 -- it comes first
+    """Give a run that trains until the test ends."""
+    number = submit_run(studio, "endless", max_steps=LONG)
+    wait_until(lambda: get_run(studio, number)["status"] == "running", seconds=120)
+    yield number
+    studio.api.post(f"/runs/{number}/cancel")
+    wait_until(lambda: get_run(studio, number)["status"] == "cancelled", seconds=120)
+
+
+def reply(page: Page, side: str) -> Locator:
+    return page.locator(f".chat-reply[data-side={side}]").last
+
+
+def stop(page: Page) -> Locator:
+    return page.get_by_role("button", name="Stop")
+
+
+@pytest.mark.smoke
+def test_suggested_prompt_is_answered_by_both_models_in_one_press(chat: Page) -> None:
+    chat.locator(".chat-try").first.click()
+
+    for name in ("Base model", "Your model"):
+        group = chat.get_by_role("group", name=name)
+        expect(group.get_by_text(re.compile(r"^\d+ tokens?"))).to_be_visible(timeout=90_000)
+        expect(group.locator(".judged")).to_have_text(re.compile("xpected"))
+    expect(chat.locator("[data-wanted]").last).to_contain_text("Expected")
+    expect(stop(chat)).to_be_hidden()
+    said = chat.get_by_role("status").filter(has_text="Your model:")
+    expect(said).to_have_text(re.compile("Base model: .*Your model: ", re.DOTALL))
+
+
+def test_conversation_goes_on_by_keyboard_and_is_cleared(chat: Page) -> None:
+    field = chat.get_by_role("textbox", name="Message to both models")
+    field.fill("What is two plus two?")
+    field.press("Shift+Enter")
+    expect(field).to_have_value("What is two plus two?\n")
+    field.press("Enter")
+    expect(field).to_have_value("")
+    expect(reply(chat, "run").locator("[data-figures]")).not_to_be_empty(timeout=90_000)
+    first = reply(chat, "base").locator("[data-answer]").inner_text()
+
+    field.fill("And then?")
+    with chat.expect_request("**/chat/answers") as asked:
+        field.press("Enter")
+    body = asked.value.post_data_json or {}
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
+    assert body["messages"][1]["content"] == first
+    expect(chat.locator(".chat-turn")).to_have_count(2)
+    expect(stop(chat)).to_be_hidden(timeout=90_000)
+
+    chat.get_by_role("button", name="New chat").click()
+    expect(chat.locator(".chat-turn")).to_have_count(0)
+    expect(field).to_be_focused()
+
+
+def test_escape_stops_answers_and_retry_asks_again(chat: Page) -> None:
+    chat.get_by_text("Settings", exact=True).last.click()
+    chat.get_by_label("Temperature").fill("2")
+    chat.get_by_label("Max tokens").fill("4096")
+    field = chat.get_by_role("textbox", name="Message to both models")
+    field.fill("Tell me a story.")
+    field.press("Enter")
+    expect(stop(chat)).to_be_visible()
+    field.press("Escape")
+
+    for side in ("base", "run"):
+        expect(reply(chat, side).get_by_text("Stopped.")).to_be_visible()
+    expect(stop(chat)).to_be_hidden()
+    chat.get_by_label("Temperature").fill("0")
+    chat.get_by_label("Max tokens").fill("1")
+    reply(chat, "run").get_by_role("button", name="Retry").click()
+    expect(reply(chat, "run").get_by_text("1 token", exact=True)).to_be_visible(timeout=90_000)
+    expect(reply(chat, "base").get_by_text("Stopped.")).to_be_visible()
+
+
+def test_chat_waits_for_training_run_and_can_be_stopped(chat: Page, training: int) -> None:
+    chat.reload()
+    notice = chat.locator("#chat-wait")
+    expect(notice).to_contain_text("A run is training on the only slot. Chat starts when it ends")
+    expect(notice.get_by_role("link")).to_have_attribute("href", f"/runs/{training}")
+
+    chat.locator(".chat-try").first.click()
+    state = reply(chat, "base").locator("[data-state]")
+    expect(state).to_contain_text("A run is training on the only slot.")
+    expect(state.get_by_role("link", name=f"endless #{training}")).to_be_visible()
+    stop(chat).click()
+    expect(reply(chat, "base").get_by_text("Stopped.")).to_be_visible()
+
+
+def test_draft_survives_reload_and_lost_connection_is_explained(chat: Page) -> None:
+    field = chat.get_by_role("textbox", name="Message to both models")
+    field.press_sequentially("half a thought")
+    chat.reload()
+    expect(chat.locator(".chat[data-booted=done]")).to_be_visible()
+    expect(field).to_have_value("half a thought")
+
+    chat.route("**/chat/answers", lambda route: route.abort())
+    field.press("Enter")
+    expect(reply(chat, "base")).to_contain_text("The connection to the studio was lost.")
+    chat.unroute("**/chat/answers")
+    reply(chat, "base").get_by_role("button", name="Retry").click()
+    expect(reply(chat, "base").locator("[data-figures]")).not_to_be_empty(timeout=90_000)
