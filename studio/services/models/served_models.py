@@ -91,7 +91,7 @@ def for_base(run: Run, folder: RunDir) -> ServedModel:
     spec, adapter = read_job_spec(run, folder), run.recipe.adapter
     if Path(spec.model).is_absolute() and not Path(spec.model).is_dir():
         raise NotFoundError(
-            f"The files of {run.recipe.base_model} have been deleted.",
+            f"The base model's files are missing: {run.recipe.base_model}.",
             hint="Add the model again under the same name, then try again.",
         )
     if adapter.kind == "full":

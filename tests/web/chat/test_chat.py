@@ -285,7 +285,7 @@ def test_deleted_base_model_is_named(client: TestClient, settings: Settings) -> 
     job.write_text(json.dumps(json.loads(job.read_text()) | {"model": "/nowhere/at/all"}))
     (event,) = ask(client, "base")
 
-    assert event["error"]["message"] == "The files of starter have been deleted."
+    assert event["error"]["message"] == "The base model's files are missing: starter."
 
 
 def test_run_without_model_says_why(client: TestClient, engine: Engine) -> None:
