@@ -126,8 +126,11 @@ async def _answer_events(
     """Wait for a slot if there is none, then yield the events of an answer."""
     settings, hub = request.app.state.settings, request.app.state.hub
     generation = await run_in_threadpool(_build_request, request, run_id, asked)
+    state: dict[str, Any] = {}
     while not hub.is_closing:
-        yield await run_in_threadpool(_first_state, request)
+        previous, state = state, await run_in_threadpool(_read_state, request)
+        if state != previous:
+            yield state
         stream = await service_clients.send_generation_request(settings, generation)
         try:
             async for event in _stream_events(stream, asked):
@@ -135,7 +138,6 @@ async def _answer_events(
         except UnavailableError as error:
             if error.code != NO_SLOT:
                 raise
-            yield await run_in_threadpool(_waiting_event, request)
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
@@ -161,20 +163,20 @@ def _build_request(request: Request, run_id: int, asked: AnswerRequest) -> Gener
     return model.served.fill_in(asked.options, model.name, prompt)
 
 
-def _first_state(request: Request) -> dict[str, Any]:
+def _read_state(request: Request) -> dict[str, Any]:
     """Return what happens until the service accepts the request."""
     with read_session(request.app.state.engine) as db:
+        if wait := slot_wait.find_wait(db):
+            return _waiting_event(wait)
         row = loaded_model.current(db)
     if row is None:
         return {"state": "starting"}
     return {"state": "queued" if row.leaves_at is None else "accepted"}
 
 
-def _waiting_event(request: Request) -> dict[str, Any]:
-    with read_session(request.app.state.engine) as db:
-        wait = slot_wait.find_wait(db) or SlotWait(message="Waiting for a free slot.")
-        run = wait.run
-        link = {"href": f"/runs/{run.id}", "title": f"{run.name} #{run.id}"} if run else None
+def _waiting_event(wait: SlotWait) -> dict[str, Any]:
+    run = wait.run
+    link = {"href": f"/runs/{run.id}", "title": f"{run.name} #{run.id}"} if run else None
     return {"state": "waiting", "message": translation.translate(wait.message), "link": link}
 
 

@@ -184,14 +184,14 @@ def test_quantised_base_answers_in_format_of_training(
 def test_chat_waits_for_training_run_and_then_answers(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
-    replies = iter([[NO_SLOT], words("Now.")])
+    replies = iter([[NO_SLOT], [NO_SLOT], words("Now.")])
     with unit_of_work(engine) as db:
         trains = factories.make_running(db, "night run")
         assert trains.id == 2
     with inference_services.run_inference_service(settings, lambda _request: next(replies)):
         events = ask(client)
 
-    waiting = next(event for event in events if event.get("state") == "waiting")
+    (waiting,) = [event for event in events if event.get("state") == "waiting"]
     message = "A run is training on the only slot. Chat starts when it ends"
     assert waiting["message"].startswith(message)
     assert waiting["link"] == {"href": "/runs/2", "title": "night run #2"}
