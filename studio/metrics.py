@@ -108,7 +108,6 @@ BEST_EVAL_LOSS = MetricSpec(
     title="Best validation loss",
     better="lower",
     chart="-",
-    tile="result",
 )
 _TRAINING = (
     MetricSpec(

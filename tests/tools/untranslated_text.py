@@ -23,7 +23,7 @@ NAMES = frozenset(
             "Ctrl K",
             "After training",
         ),
-        *("small danger", "support tone"),
+        *("small danger", "quiet danger", "support tone"),
     }
 )
 """What is called so in every language, or is no word: classes of style, an example of a search."""

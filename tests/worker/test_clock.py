@@ -87,7 +87,7 @@ def test_run_completes_once_when_clock_is_changed(
     took = (told.queued_seconds, told.launch_seconds, told.first_step_seconds, told.total_seconds)
     assert min(second for second in took if second is not None) >= 0
     assert counted.duration_seconds >= 0
-    page = TestClient(create_app(engine, settings)).get("/runs/1")
+    page = TestClient(create_app(engine, settings)).get("/runs/1/details")
     assert "-1 h" not in page.text
 
 

@@ -15,6 +15,11 @@ const WORDS = {
   default: phrase("Allow notifications, or watch the tab title. Keep this page open."),
 };
 
+/** Say how a run ended; empty while it has not. */
+export function sentenceOf(run) {
+  return ENDS[run.status]?.(run.name) ?? "";
+}
+
 export class Bell {
   /** @param {HTMLElement} root the run page */
   constructor(root) {
@@ -48,11 +53,12 @@ export class Bell {
     this.say(this.isOn ? WORDS[permission()] : "");
   }
 
-  /** Notify once when the run has changed its status. */
+  /** Notify once when the run has ended: if requested, or if allowed and the page is hidden. */
   ring(run) {
-    if (!this.isOn || !(run.status in ENDS)) return;
+    const sentence = sentenceOf(run);
+    const isAway = document.hidden && permission() === "granted";
+    if (!sentence || !(this.isOn || isAway)) return;
     sessionStorage.removeItem(this.key);
-    const sentence = ENDS[run.status](run.name);
     this.say(sentence);
     entitle(sentence, this.watch.signal);
     show(sentence, run.error?.message ?? "", this.key);

@@ -1,42 +1,68 @@
-// The run page: its charts, its log, and the parts that the server redraws when they change.
-import { Bell } from "../live/run_notification.js";
-import { Chart } from "../charts/line_chart.js";
-import { fill } from "../live/live_figures.js";
-import { Log } from "../live/log_tail.js";
-import { follow } from "../live/event_stream.js";
+// A tab of a run's page: its figures, charts and log, and the parts that the server redraws.
+import { Bell, sentenceOf } from "../live/run_notification.js";
 import { Finer } from "./comparison_url.js";
+import { Log } from "../live/log_tail.js";
+import { closeMenus } from "../shell/menus.js";
+import { fill } from "../live/live_figures.js";
+import { follow } from "../live/event_stream.js";
+import { TabProgress } from "../live/tab_progress.js";
+import { Tiles } from "../live/tiles.js";
+
+/** Where to start in a log that this tab does not show: after its end. */
+const NO_LOG = Number.MAX_SAFE_INTEGER;
 
 export default function start(root) {
-  const charts = [...root.querySelectorAll("[data-keys]")].map(draw);
-  const log = new Log(root.querySelector("[data-log]"));
-  const bell = new Bell(root);
-  const slider = root.querySelector("[data-smooth]");
-  const smoothing = () => smoothBy(charts, slider);
-  slider.addEventListener("input", smoothing);
-  smoothing();
-
   const ended = new AbortController();
-  const finer = new Finer(ended.signal, { part: (range) => refine(root, charts, finer, range) });
-  root.addEventListener("chart-zoom", ({ detail }) => finer.zoomed(detail), { signal: ended.signal });
-  /** The last message from the stream, to update a header that the server rendered before it. */
-  const newest = {};
-  const again = () => newest.run && fill(root.querySelector("#head"), newest.run);
-  document.addEventListener("htmx:after:swap", again, { signal: ended.signal });
+  const { signal } = ended;
+  const panel = root.querySelector("[data-log]");
+  const tab = { charts: [], log: panel && new Log(panel), bell: new Bell(root), tiles: new Tiles(root), run: null };
+  tab.progress = new TabProgress(`/api/v1/runs/${root.dataset.run}`, root.querySelector("h1").firstChild.textContent.trim(), (run) => tell(root, tab, run));
+  document.addEventListener("htmx:after:swap", () => again(root, tab), { signal });
+  root.querySelector("[data-toast] button").addEventListener("click", ({ target }) => (target.parentElement.hidden = true));
+  closeMenus(root, signal);
   let stop = () => {};
-  let isOver = false;
-  load(root, charts).then((last) => {
-    if (!isOver) stop = listen(root, { charts, log, bell, newest }, last);
+  open(root, tab, signal).then((last) => {
+    if (!signal.aborted) stop = listen(root, tab, last);
   });
   return () => {
-    isOver = true;
     ended.abort();
     stop();
-    bell.dispose();
-    charts.forEach((chart) => chart.dispose());
+    tab.bell.dispose();
+    tab.progress.dispose();
+    tab.charts.forEach((chart) => chart.dispose());
   };
 }
 
-function draw(host) {
+/** Update parts that the server rendered before the last message from the stream. */
+function again(root, tab) {
+  if (tab.run) fill(root, tab.run);
+  tab.tiles.draw();
+  // A morph keeps where a slider was moved to; one at its end follows to newer answers.
+  const slider = root.querySelector("#answers-at[data-newest]");
+  if (slider) slider.value = slider.max;
+}
+
+/** Draw the charts of this tab, if it has any. Return the metric id to continue from. */
+async function open(root, tab, signal) {
+  const hosts = [...root.querySelectorAll("[data-keys]")];
+  if (!hosts.length) return root.dataset.lastMetric;
+  const { Chart } = await import("../charts/line_chart.js");
+  if (signal.aborted) return "";
+  tab.charts = hosts.map((host) => draw(Chart, host, root.dataset.run));
+  listenToSmoothing(root, tab.charts);
+  const finer = new Finer(signal, { part: (range) => refine(root, tab.charts, finer, range) });
+  root.addEventListener("chart-zoom", ({ detail }) => finer.zoomed(detail), { signal });
+  return load(root, tab.charts);
+}
+
+function listenToSmoothing(root, charts) {
+  const slider = root.querySelector("[data-smooth]");
+  const smoothing = () => smoothBy(charts, slider);
+  slider?.addEventListener("input", smoothing);
+  if (slider) smoothing();
+}
+
+function draw(Chart, host, run) {
   const keys = host.dataset.keys.split(",");
   const labels = host.dataset.labels.split(",");
   const noisy = host.dataset.noisy;
@@ -50,7 +76,7 @@ function draw(host) {
     isMarked: key.startsWith("eval_"),
     better: better[k],
   }));
-  const brokenAt = (_key, step) => `${location.pathname}/broken?step=${step}`;
+  const brokenAt = (_key, step) => `/runs/${run}/broken?step=${step}`;
   return new Chart(host, { title: host.dataset.title, group: "run", series, brokenAt });
 }
 
@@ -71,24 +97,23 @@ async function refine(root, charts, finer, range) {
   if (told) charts.forEach((chart) => chart.refine(range, told.x, told.series));
 }
 
-function listen(root, { charts, log, bell, newest }, last) {
+function listen(root, tab, last) {
+  const { charts, log, bell, tiles } = tab;
   return follow(
     root.dataset.stream,
     {
       metrics(rows) {
         for (const row of rows) charts.forEach((chart) => chart.push(row.step, row.values));
         reveal(charts);
+        tiles.push(rows);
         if (rows.some((row) => "grad_norm" in row.values)) announce("run-numerics");
       },
-      log: ({ lines }) => log.add(lines),
-      status(run) {
-        newest.run = run;
-        tell(root, bell, run);
-      },
+      log: ({ lines }) => log?.add(lines),
+      status: (run) => tell(root, tab, run),
       sample: () => announce("run-samples"),
       event: () => announce("run-history"),
     },
-    `${last}..${root.dataset.happened}`,
+    `${last}.${log ? "" : NO_LOG}.${root.dataset.lastEvent}`,
     () => bell.isOn,
   );
 }
@@ -101,12 +126,25 @@ function reveal(charts) {
 }
 
 /** Update the run's progress; if its status changed, let the server redraw what depends on it. */
-function tell(root, bell, run) {
-  fill(root.querySelector("#head"), run);
-  if (root.dataset.status === run.status) return;
+function tell(root, tab, run) {
+  tab.run = run;
+  fill(root, run);
+  const isNews = root.dataset.status !== run.status;
+  if (isNews || !sentenceOf(run)) tab.progress.show(run);
+  if (!isNews) return;
   root.dataset.status = run.status;
-  bell.ring(run);
+  tab.bell.ring(run);
+  toast(root, run);
   announce("run-status");
+}
+
+/** Say that the run has ended. */
+function toast(root, run) {
+  const sentence = sentenceOf(run);
+  if (!sentence) return;
+  const place = root.querySelector("[data-toast]");
+  place.hidden = false;
+  place.querySelector("[role=status]").textContent = sentence;
 }
 
 function smoothBy(charts, slider) {

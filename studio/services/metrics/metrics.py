@@ -117,7 +117,7 @@ def load_curves(
     for pair, step in curve_query.first_non_finite(db, broken).items():
         series = curves.series[pair]
         series.first_broken, series.broken_run = step, pair[0]
-    return replace(curves, last_id=_newest_id(db, run_ids), offsets=offsets)
+    return replace(curves, last_id=newest_id(db, run_ids), offsets=offsets)
 
 
 def load_rows_by_run(
@@ -159,7 +159,8 @@ def _first_moment(
     return first_step or started or created
 
 
-def _newest_id(db: Session, run_ids: Sequence[int]) -> int:
+def newest_id(db: Session, run_ids: Sequence[int]) -> int:
+    """Return the newest metric id of runs, or 0."""
     newest = (
         db.exec(select(func.max(Metric.id)).where(Metric.run_id == run_id)).one()
         for run_id in run_ids

@@ -50,7 +50,7 @@ class ExportRow:
 def listing(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
     rows = list_exports(db, run, config.runs)
-    return block(request, "runs/show.html", "exports", run=run, exports=rows)
+    return block(request, "runs/files.html", "exports", run=run, exports=rows)
 
 
 @router.post("")
@@ -60,13 +60,13 @@ def request_export(
     """Queue an export; `model` is its kind and its format, separated by a space."""
     kind, dtype = _parse_choice(model)
     exports.create(db, run_id, dtype, kind, config.runs)
-    return redirect(request, f"/runs/{run_id}#exports")
+    return redirect(request, f"/runs/{run_id}/files#exports")
 
 
 @router.post("/{export_id}/delete")
 def delete(request: Request, run_id: int, export_id: int, db: DB, config: Config) -> Response:
     exports.delete(db, run_id, export_id, config.runs)
-    return redirect(request, f"/runs/{run_id}#exports")
+    return redirect(request, f"/runs/{run_id}/files#exports")
 
 
 @router.post("/{export_id}/model")
@@ -74,7 +74,7 @@ def add_to_models(
     request: Request, run_id: int, export_id: int, db: DB, config: Config
 ) -> Response:
     exports.register_model(db, run_id, export_id, config.runs)
-    return redirect(request, f"/runs/{run_id}#exports")
+    return redirect(request, f"/runs/{run_id}/files#exports")
 
 
 def list_exports(db: Session, run: Run, run_folders: Path) -> list[ExportRow]:

@@ -38,6 +38,7 @@ STYLESHEETS = (
     "css/data.css",
     "css/charts.css",
     "css/numbers.css",
+    "css/run.css",
     "css/compare.css",
     "css/answers.css",
     "css/chat.css",

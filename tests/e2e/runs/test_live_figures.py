@@ -49,13 +49,13 @@ def opened(context: BrowserContext, path: str) -> Iterator[Page]:
     page.close()
 
 
-def read(page: Page, place: str = "#head") -> Figures:
+def read(page: Page, place: str = "#outcome") -> Figures:
     """Read all figures of a place in one go: no event comes between two of them."""
     shown: list[Figures] = page.locator(place).evaluate_all(READ)
     return shown[0] if shown else {}
 
 
-def step_shown(page: Page, place: str = "#head") -> int:
+def step_shown(page: Page, place: str = "#outcome") -> int:
     step = read(page, place).get("step", "0").replace("\N{NARROW NO-BREAK SPACE}", "")
     return int(step) if step.isdecimal() else 0
 
@@ -91,7 +91,7 @@ def test_tiles_update_live_on_every_page(
     context: BrowserContext, studio: Studio, number: int
 ) -> None:
     places = {
-        f"/runs/{number}": "#head",
+        f"/runs/{number}": "#outcome",
         "/?cols=step,loss,eval_loss,tokens_per_second": f"tr[data-run='{number}']",
         "/": f"#running [data-run='{number}']",
         "/queue": f".card[data-run='{number}']",
@@ -102,7 +102,7 @@ def test_tiles_update_live_on_every_page(
     first = page.locator("dl.figures").evaluate_all(READ)[0]
     assert [*first][: len(TILES)] == TILES
     wait_until(lambda: step_shown(page) >= 3)
-    tabs = [(page, "#head")]
+    tabs = [(page, "#outcome")]
     for path, place in places.items():
         tab = context.new_page()
         tab.goto(path)

@@ -119,7 +119,7 @@ def test_blind_rating_hides_runs_until_revealed(reader: Page) -> None:
 def test_sample_answers_of_running_run_appear_live(
     reader: Page, answered: tuple[Studio, Engine]
 ) -> None:
-    reader.goto("/runs/3")
+    reader.goto("/runs/3/answers")
     expect(answers(reader).get_by_role("columnheader", name="Before training")).to_be_visible()
     expect(reader.get_by_role("status").filter(has_text="Live")).to_be_visible()
     tell(answered[1], 3, sampled(0, "Da it is.", "during", 5))

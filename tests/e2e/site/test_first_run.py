@@ -60,13 +60,17 @@ def test_quick_start_trains_run_and_compares_precisions(page: Page, studio: Stud
     first = int(page.url.rpartition("/")[2])
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
     assert read_steps(loss_chart(page), 4) == list(range(5))
+    tabs = page.get_by_role("navigation", name="Run", exact=True)
+    tabs.get_by_role("link", name="Answers").click()
     expect(page.locator("#answers tbody tr")).to_have_count(6)
+    tabs.get_by_role("link", name="Files").click()
     expect(page.get_by_role("link", name="model.safetensors")).to_be_visible()
 
     # What is recommended differs from machine to machine.
     taken = get_run(studio, first)["recipe"]["precision"]
     other, compute = ("fp32", "float32") if taken != "fp32" else ("bf16", "bfloat16")
-    page.get_by_role("button", name="Run in another precision").click()
+    page.locator("#again summary").click()
+    page.get_by_role("button", name="Another precision…").click()
     page.get_by_role("dialog").locator(f'input[value="{other}"]').check(force=True)
     page.get_by_role("dialog").get_by_role("button", name="Start").click()
     second = first + 1

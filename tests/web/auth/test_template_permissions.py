@@ -45,6 +45,7 @@ Offers = dict[str, dict[Offer, str]]
 LOOKED_AT = (
     *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
     *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7))),
+    *("/runs/4/answers", "/runs/4/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
     *("/runs/4/words", "/new", "/experiments/1", "/sweeps", "/sweeps/1", "/sweeps/2"),
     "/sweeps/new?from=run:4",
     *("/reports/precision", "/reports/precision/1", "/reports/precision/new?from=run:4"),

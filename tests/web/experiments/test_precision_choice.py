@@ -153,7 +153,7 @@ def test_run_page_shows_who_chose_precision(
     with unit_of_work(engine) as db:
         make_run(db, precision=precision)
 
-    assert f"chosen {words}" in client.get("/runs/1").text
+    assert f"chosen {words}" in client.get("/runs/1/details").text
 
 
 @pytest.mark.usefixtures("plain")

@@ -76,7 +76,11 @@ def test_run_page_compares_planned_and_actual_formats(client: TestClient, engine
         attempts.apply_events(db, run, [Started(total_steps=10, resolved=told)], 10)
 
     label = "Requested vs. actual settings"
-    body = parse_page(client.get("/runs/1").text).one("div", **{"aria-label": label}).one("tbody")
+    body = (
+        parse_page(client.get("/runs/1/details").text)
+        .one("div", **{"aria-label": label})
+        .one("tbody")
+    )
     found = [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
     assert found == [
         ["Weights", "bfloat16", "bfloat16"],

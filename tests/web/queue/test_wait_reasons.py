@@ -46,9 +46,9 @@ def test_waiting_time_is_shown(client: TestClient, engine: Engine, waiting: list
     with unit_of_work(engine) as db:
         runs.get(db, waiting[1]).created_at = datetime.now(UTC) - timedelta(minutes=9)
 
-    shown = parse_page(client.get(f"/runs/{waiting[1]}/wait").text).one(id="wait").text
+    shown = parse_page(client.get(f"/runs/{waiting[1]}/parts/wait").text).one(id="wait").text
     assert shown.startswith(f"Waiting for run {waiting[0]} to end, for 9 min")
-    assert parse_page(client.get(f"/runs/{waiting[0]}/wait").text).one(id="wait").text == ""
+    assert parse_page(client.get(f"/runs/{waiting[0]}/parts/wait").text).one(id="wait").text == ""
 
 
 def test_export_waits_for_training(client: TestClient, engine: Engine, waiting: list[int]) -> None:

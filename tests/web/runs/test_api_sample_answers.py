@@ -50,7 +50,7 @@ def test_answer_shows_compute_format(client: TestClient) -> None:
     formats = [one["computed_in"] for one in samples(client)]
 
     assert formats == ["", "bfloat16 (nf4)", "bfloat16 (nf4)"]
-    page = client.get("/runs/1").text
+    page = client.get("/runs/1/answers").text
     assert page.count("computed in bfloat16 (nf4)") == 2
 
 

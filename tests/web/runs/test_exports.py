@@ -65,7 +65,7 @@ def ask(client: TestClient, **body: Any) -> dict[str, Any]:  # noqa: ANN401 -- a
 
 
 def section(client: TestClient) -> Node:
-    return parse_page(client.get("/runs/1").text).one(id="exports")
+    return parse_page(client.get("/runs/1/files").text).one(id="exports")
 
 
 def cells(client: TestClient) -> list[str]:
@@ -124,7 +124,7 @@ def test_weights_beyond_float16_range_are_rejected_before_start(
     told = ask(client, dtype="float16")
     assert (told["status"], told["param"]) == (422, "dtype")
     assert told["message"].startswith("1 of 1 sampled weights exceed 65,504")
-    choice = parse_page(client.get("/runs/1").text).one("input", value="full float16")
+    choice = parse_page(client.get("/runs/1/files").text).one("input", value="full float16")
     assert "disabled" in choice.attributes
 
 
@@ -220,12 +220,12 @@ def test_run_without_model_shows_no_exports(client: TestClient, engine: Engine) 
     with unit_of_work(engine) as db:
         make_running(db)
 
-    assert parse_page(client.get("/runs/1").text).all(id="exports") == []
+    assert parse_page(client.get("/runs/1/files").text).all(id="exports") == []
 
 
 @pytest.mark.usefixtures("lora")
 def test_each_format_shows_size_and_precision_loss(client: TestClient) -> None:
-    dialog = parse_page(client.get("/runs/1").text).one(id="export")
+    dialog = parse_page(client.get("/runs/1/files").text).one(id="export")
 
     told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
     assert told == {
@@ -255,7 +255,7 @@ def test_export_page_shows_progress_and_results(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     answer = client.post("/runs/1/exports", data={"model": "merged float16"})
-    assert str(answer.url).endswith("/runs/1#exports")
+    assert str(answer.url).endswith("/runs/1/files#exports")
     with unit_of_work(engine) as db:
         tasks.start_work(exports.get(db, 1, 1))
         exports.apply_events(exports.get(db, 1, 1), [PhaseChanged(name="converting", share=0.5)], 1)

@@ -125,7 +125,7 @@ def test_manifest_of_unknown_run_returns_404(client: TestClient) -> None:
 def test_run_page_links_to_manifest(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
-    section = parse_page(client.get("/runs/1").text).one(
+    section = parse_page(client.get("/runs/1/files").text).one(
         "section", **{"aria-labelledby": "files-title"}
     )
 

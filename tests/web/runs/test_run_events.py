@@ -154,7 +154,7 @@ def test_page_lists_events_newest_first(client: TestClient, engine: Engine) -> N
     with unit_of_work(engine) as db:
         lived_through(db)
 
-    story = parse_page(client.get("/runs/1").text).one("ol", class_="story")
+    story = parse_page(client.get("/runs/1/details").text).one("ol", class_="story")
     assert [line.all("span")[1].text for line in story.all("li")] == [
         words for _kind, words in reversed(STORY)
     ]
@@ -164,7 +164,7 @@ def test_page_lists_each_attempt(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         lived_through(db)
 
-    rows = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
+    rows = parse_page(client.get("/runs/1/parts/history").text).one("tbody").all("tr")
     told = [[cell.text for cell in row.all("td")] for row in rows]
     assert [(row[0], row[1], row[4]) for row in told] == [
         ("paused", "0", "worker-1"),
@@ -179,7 +179,7 @@ def test_attempt_killed_without_report_shows_signal(client: TestClient, engine: 
         taken(db, run)
         attempts.close_exited(db, run, ProcessExit(exit_code=-9))
 
-    [row] = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
+    [row] = parse_page(client.get("/runs/1/parts/history").text).one("tbody").all("tr")
     assert row.all("td")[0].text == "lost: killed by SIGKILL"
 
 
@@ -193,7 +193,7 @@ def test_only_last_attempt_of_live_run_is_in_progress(client: TestClient, engine
         run_commands.resume(db, run.id or 0)
         taken(db, run)
 
-    rows = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
+    rows = parse_page(client.get("/runs/1/parts/history").text).one("tbody").all("tr")
     assert [row.all("td")[0].text for row in rows] == ["end not recorded", "in progress"]
 
 
@@ -202,7 +202,7 @@ def test_consecutive_checkpoints_are_shown_as_one_line(client: TestClient, engin
         made = [Checkpointed(step=step, bytes=9, seconds=1) for step in (1, 2, 3)]
         attempts.apply_events(db, make_running(db), made, 1)
 
-    story = parse_page(client.get("/runs/1/history").text).one("ol", class_="story")
+    story = parse_page(client.get("/runs/1/parts/history").text).one("ol", class_="story")
     assert story.all("li")[0].all("span")[1].text == (
         "Wrote a checkpoint at step 3. The last of 3 in a row."
     )

@@ -1,5 +1,7 @@
 """One run's page, and what may be done on it."""
 
+import io
+import zipfile
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +13,7 @@ from studio.db.tables import Run
 from studio.protocols.events import Failed, Sampled, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS
-from studio.services.runs import attempts, runs
+from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.web.i18n import formatting
 from studio.web.rendering import live_figures
@@ -19,8 +21,8 @@ from tests.support.factories import make_finished_run, make_run, make_running, m
 from tests.support.page_reader import Node, parse_page
 
 
-def shown(client: TestClient, run_id: int = 1) -> Node:
-    return parse_page(client.get(f"/runs/{run_id}").text)
+def shown(client: TestClient, run_id: int = 1, tab: str = "") -> Node:
+    return parse_page(client.get(f"/runs/{run_id}{tab}").text)
 
 
 def stored(engine: Engine, run_id: int) -> Run:
@@ -38,15 +40,15 @@ def test_queued_run_shows_queue_position(client: TestClient, engine: Engine) -> 
         make_run(db)
         make_run(db)
 
-    assert "number 2 in the queue" in shown(client, 2).one(id="head").text
+    assert "number 2 in the queue" in shown(client, 2).one("main").text
 
 
 def test_running_run_shows_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), [metrics_event(4, loss=2.5)], 10)
 
-    head = shown(client).one(id="head")
-    assert (head.one("progress").attributes["value"], "step 4 of 10" in head.text) == (
+    page = shown(client).one("main")
+    assert (page.one("progress").attributes["value"], "step 4 of 10" in page.text) == (
         "0.4000",
         True,
     )
@@ -68,7 +70,7 @@ def test_requested_and_actual_settings_are_compared(client: TestClient, engine: 
         run = make_running(db, precision="bf16")
         attempts.apply_events(db, run, [Started(total_steps=10, resolved=found)], 10)
 
-    assert rows(shown(client), "Requested vs. actual settings") == [
+    assert rows(shown(client, tab="/details"), "Requested vs. actual settings") == [
         ["Compute", "bfloat16", "float32 (differs)"],
         ["Weights", "float32", "float32"],
         ["Seed", "42", "42"],
@@ -84,7 +86,10 @@ def test_packed_run_shows_sequence_count(client: TestClient, engine: Engine) -> 
             attempts.apply_events(db, run, [Started(total_steps=10, resolved=found)], 10)
 
     told = "training rows are packed into 384 sequences."
-    assert [told in shown(client, run).one(id="head").text for run in (1, 2)] == [True, False]
+    assert [told in shown(client, run, "/details").one("main").text for run in (1, 2)] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("make", [make_run, make_running], ids=["waits", "begins"])
@@ -94,7 +99,7 @@ def test_packed_run_without_counts_is_shown(
     with unit_of_work(engine) as db:
         make(db, data={"packing": True})
 
-    assert "training rows are packed" not in shown(client).one(id="head").text
+    assert "training rows are packed" not in shown(client, tab="/details").one("main").text
 
 
 def test_sample_answers_are_shown_side_by_side(client: TestClient, engine: Engine) -> None:
@@ -105,7 +110,11 @@ def test_sample_answers_are_shown_side_by_side(client: TestClient, engine: Engin
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), told, 10)
 
-    row = shown(client).one("div", **{"aria-label": "Table of sample answers"}).one("tbody")
+    row = (
+        shown(client, tab="/answers")
+        .one("div", **{"aria-label": "Table of sample answers"})
+        .one("tbody")
+    )
     assert [one.text for one in row.all(class_="words")] == ["Q?", "Expected R", "blah", "<b>A</b>"]
 
 
@@ -134,7 +143,11 @@ def test_files_can_be_downloaded(client: TestClient, engine: Engine, settings: S
     with unit_of_work(engine) as db:
         make_finished_run(db)
 
-    link = shown(client).one("a", download="")
+    link = (
+        shown(client, tab="/files")
+        .one("section", **{"aria-labelledby": "files-title"})
+        .one("a", download="")
+    )
     assert (link.text, client.get(link.attributes["href"]).text) == (
         "nested/model card.md",
         "hello",
@@ -147,7 +160,7 @@ def test_charts_without_data_are_hidden(client: TestClient, engine: Engine) -> N
             db, make_running(db), [metrics_event(1, loss=2.0, loss_scale=65536.0)], 10
         )
 
-    charts = shown(client).all("section", class_="chart")
+    charts = shown(client, tab="/charts").all("section", class_="chart")
     hidden = [chart.one("h3").text for chart in charts if "hidden" in chart.attributes]
     assert hidden == [
         "Token accuracy",
@@ -166,7 +179,10 @@ def test_unknown_metric_gets_chart(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.apply_events(db, make_running(db), [metrics_event(1, margin=2.0)], 10)
 
-    keys = [plot.attributes["data-keys"] for plot in shown(client).all("div", class_="plot")]
+    keys = [
+        plot.attributes["data-keys"]
+        for plot in shown(client, tab="/charts").all("div", class_="plot")
+    ]
     assert keys[-1] == "margin"
 
 
@@ -263,3 +279,99 @@ def test_tags_and_notes_can_be_edited(client: TestClient, engine: Engine) -> Non
 
     assert page.one("a", class_="chip").text == "good"
     assert page.one("textarea", id="words-notes").text == "It learns. Slowly."
+
+
+def answered(*stages: tuple[str, int, str]) -> list[Sampled]:
+    return [
+        Sampled(stage=stage, step=step, position=0, prompt="Q?", reference="A b.", answer=answer)
+        for stage, step, answer in stages
+    ]
+
+
+def test_finished_run_shows_verdict_pairs_and_improvements(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_finished_run(db)
+        told = answered(("before", 0, "x"), ("after", 10, "A b."))
+        losses = [metrics_event(step, eval_loss=4 - step / 10) for step in (0, 11, 12)]
+        attempts.apply_events(db, run, [*told, *losses], 2000)
+
+    card = shown(client).one("section", **{"aria-labelledby": "result-title"})
+    assert card.one("h2").text == "It learned it: 0 of 1 → 1 of 1 right"
+    assert [cell.text for cell in card.one("tbody").all("td")] == ["✗ wrong x", "✓ right A b."]
+    addresses = [link.attributes["href"] for link in card.one("ul", class_="improve").all("a")]
+    assert addresses[0].startswith("/new?from=run:1&optimisation.num_train_epochs=")
+    assert addresses[-1] == "/sweeps/new?from=run:1"
+    assert client.get(addresses[0]).status_code == client.get(addresses[-1]).status_code == 200
+
+
+def test_unfinished_and_failed_runs_claim_nothing(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+        attempts.fail(db, make_running(db), Failed(code="out_of_memory", message="Full.", hint=""))
+
+    assert [shown(client, run).all(id="result-title") for run in (1, 2)] == [[], []]
+
+
+def test_stopped_run_says_what_happened_to_its_model(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run_commands.cancel(db, make_run(db).id or 0)
+
+    title = shown(client).one("h2", id="stopped-title").text
+    assert title == "Cancelled before its first step"
+
+
+def test_answers_can_be_followed_and_looked_up_by_step(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        told = answered(("before", 0, "x"), ("during", 5, "A c."), ("during", 8, "A b."))
+        attempts.apply_events(db, make_running(db), told, 10)
+
+    def section(query: str) -> Node:
+        return parse_page(client.get(f"/runs/1/parts/answers{query}").text).one(id="live-answers")
+
+    newest = section("")
+    assert (newest.one(class_="answered").text, newest.one("output").text) == (
+        "✓ right A b.",
+        "Step 8",
+    )
+    assert section("?at=1&of=3").one(class_="answered").text == "✗ wrong A c."
+    # The viewer saw the newest of two answers when a third arrived.
+    assert section("?at=1&of=2").one("output").text == "Step 8"
+    assert section("?at=-3&of=9").one("output").text == "Before training"
+
+
+def test_tile_marks_best_value(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        told = [metrics_event(step, loss=loss) for step, loss in ((1, 3.0), (2, 1.5), (3, 2.0))]
+        attempts.apply_events(db, make_running(db), told, 10)
+
+    tile = shown(client).one("dd", **{"data-course": "loss"})
+    assert tile.text == "★ best 1.5 at step 2"
+    assert tile.attributes["data-values"] == "3.0,1.5,2.0"
+
+
+def test_model_is_downloaded_by_one_press(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    folder = RunDir(settings.runs / "1").artifacts
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "Tone of voice")
+
+    link = next(one for one in shown(client).one(id="head").all("a") if one.text == "Download")
+    answer = client.get(link.attributes["href"])
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.namelist() == ["tone-of-voice-1/model.safetensors"]
+
+
+def test_run_without_model_cannot_be_downloaded(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    answer = client.get("/api/v1/runs/1/zip")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        409,
+        "Run 1 has no model yet.",
+    )

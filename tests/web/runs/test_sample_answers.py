@@ -79,7 +79,7 @@ def test_run_shows_how_many_answers_became_right(client: TestClient, engine: Eng
         before = [sampled(place, "Grace.", "before", 0) for place in range(3)]
         after = [sampled(place, answer) for place, answer in enumerate(("R", "r", " R "))]
         attempts.apply_events(db, make_finished_run(db), [*before, *after], 2000)
-    section = parse_page(client.get("/runs/1").text).one(id="answers")
+    section = parse_page(client.get("/runs/1/answers").text).one(id="answers")
 
     assert section.one("strong").text == "0 of 3 right → 2 of 3 right"
 
@@ -88,7 +88,7 @@ def test_answers_without_reference_are_not_judged(client: TestClient, engine: En
     with unit_of_work(engine) as db:
         told = [sampled(0, "R").model_copy(update={"reference": ""})]
         attempts.apply_events(db, make_finished_run(db), told, 2000)
-    section = parse_page(client.get("/runs/1").text).one(id="answers")
+    section = parse_page(client.get("/runs/1/answers").text).one(id="answers")
 
     assert section.all(class_="judged") == []
     assert "right" not in section.one("thead").text
@@ -202,7 +202,7 @@ def test_rating_does_not_redirect_to_other_sites(client: TestClient, engine: Eng
         follow_redirects=False,
     )
 
-    assert answer.headers["location"] == "/runs/1"
+    assert answer.headers["location"] == "/runs/1/answers"
 
 
 def test_long_answer_is_truncated(client: TestClient, engine: Engine) -> None:
@@ -236,7 +236,7 @@ def test_answers_of_single_run_are_shown_by_step(client: TestClient, engine: Eng
             sampled(0, "a b d e"),
         ]
         attempts.apply_events(db, make_finished_run(db), told, 2000)
-    section = parse_page(client.get("/runs/1").text).one(id="answers")
+    section = parse_page(client.get("/runs/1/answers").text).one(id="answers")
 
     assert [head.text for head in section.one("thead").all("th")][1:] == [
         f"{head} 0 of 1 right" for head in ("Before training", "Step 5", "Step 9", "After training")

@@ -168,6 +168,15 @@ def artifact(run_id: api.Id, name: str, db: DB, config: Config) -> FileResponse:
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
 
+@router.get("/{run_id}/zip", response_class=StreamingResponse)
+def whole_model(run_id: api.Id, db: DB, config: Config) -> StreamingResponse:
+    """Download the trained model with all its files as a zip."""
+    folder = run_folder(db, config, run_id).artifacts
+    if not artifacts.list_files(folder):
+        raise ConflictError(f"Run {run_id} has no model yet.", hint="Wait until it has succeeded.")
+    return _zip_response(folder, f"{_plain_name(runs.get(db, run_id).name)}-{run_id}")
+
+
 def run_folder(db: DB, config: Config, run_id: int) -> RunDir:
     run = runs.get(db, run_id)
     return RunDir(config.runs / str(run.id))
@@ -318,12 +327,9 @@ def whole(run_id: api.Id, export_id: api.Id, db: DB, config: Config) -> Streamin
         raise ConflictError(
             f"Export {export_id} is {export.status}.", hint="Wait until it has succeeded."
         )
-    name = _zip_name(runs.get(db, run_id).name, export)
-    return StreamingResponse(
-        stream_zip(_export_folder(export, config).files, name),
-        media_type="application/zip",
-        headers={"Content-Disposition": f'attachment; filename="{name}.zip"'},
-    )
+    plain = _plain_name(runs.get(db, run_id).name)
+    name = f"{plain}-{export.run_id}-{export.kind}-{export.dtype}"
+    return _zip_response(_export_folder(export, config).files, name)
 
 
 def _export_out(db: DB, export: Export, config: Config) -> ExportOut:
@@ -346,10 +352,17 @@ def _export_folder(export: Export, config: Config) -> ExportDir:
     return RunDir(config.runs / str(export.run_id)).export(export.id or 0)
 
 
-def _zip_name(run: str, export: Export) -> str:
-    """Return a file name that is valid on every system."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", run).strip("-").lower()[:60] or "run"
-    return f"{plain}-{export.run_id}-{export.kind}-{export.dtype}"
+def _plain_name(run: str) -> str:
+    """Return the name of a run as a part of file names that are valid on every system."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", run).strip("-").lower()[:60] or "run"
+
+
+def _zip_response(folder: Path, name: str) -> StreamingResponse:
+    return StreamingResponse(
+        stream_zip(folder, name),
+        media_type="application/zip",
+        headers={"Content-Disposition": f'attachment; filename="{name}.zip"'},
+    )
 
 
 CHUNK_BYTES = 2**20

@@ -1,0 +1,130 @@
+"""What to try after a run, each with a reason from the run's own numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal
+
+from sqlmodel import Session
+
+from studio.db.tables import Run
+from studio.methods import AnyRecipe
+from studio.services.runs import fixes, runs
+from studio.services.runs.run_verdict import RunVerdict
+
+MAX_IMPROVEMENTS = 4
+FEW_ROWS = 1000
+"""Below this number of training rows, more data is the first thing to try."""
+
+Kind = Literal["recipe", "data", "sweep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Improvement:
+    kind: Kind
+    """Whether to change settings, to add data, or to search over settings."""
+    title: str
+    reason: str
+    change: dict[str, Any] = field(default_factory=dict)
+    """Values that override the recipe's."""
+
+
+def list_improvements(db: Session, run: Run, verdict: RunVerdict) -> list[Improvement]:
+    """Return what to try next, the most promising first."""
+    rows = run.resolved.get("train_rows")
+    alarms = runs.list_alarms(db, run.id or 0)
+    widenings = (
+        fix.change["precision"]
+        for alarm in alarms
+        for fix in fixes.list_fixes(db, alarm.data["code"], run.recipe)
+        if "precision" in fix.change
+    )
+    wider = next(widenings, "")
+    return suggest(run.recipe, verdict, rows=rows, alarms=len(alarms), wider=wider)
+
+
+def suggest(
+    recipe: AnyRecipe, verdict: RunVerdict, *, rows: int | None, alarms: int, wider: str
+) -> list[Improvement]:
+    """Return what to try next; `wider` is a precision that avoids the alarms, if there is one."""
+    found = (
+        *_by_precision(alarms, wider),
+        *_by_curve(recipe, verdict),
+        *_by_data(verdict, rows),
+        Improvement(
+            kind="sweep",
+            title="Search for better settings",
+            reason="A sweep trains several short runs and compares learning rates and batch sizes.",
+        ),
+    )
+    return list(islice(found, MAX_IMPROVEMENTS))
+
+
+def _by_precision(alarms: int, wider: str) -> Iterator[Improvement]:
+    if alarms and wider:
+        yield Improvement(
+            kind="recipe",
+            title="Use another precision",
+            reason=f"This run raised {alarms} numerical alarms.",
+            change={"precision": wider},
+        )
+
+
+def _by_curve(recipe: AnyRecipe, verdict: RunVerdict) -> Iterator[Improvement]:
+    trend = verdict.trend
+    if trend.shape == "falling":
+        yield Improvement(
+            kind="recipe",
+            title="Train longer",
+            reason=f"Validation was still improving at step {trend.last_step}.",
+            change=_scaled_length(recipe, 2),
+        )
+    if trend.shape == "overfitting" and trend.best_step:
+        yield Improvement(
+            kind="recipe",
+            title="Train shorter",
+            reason=f"Validation was best at step {trend.best_step} of {trend.last_step}.",
+            change=_scaled_length(recipe, trend.best_step / max(1, trend.last_step)),
+        )
+    if trend.shape in {"worse", "broken"}:
+        rate = float(f"{recipe.optimisation.learning_rate / fixes.LEARNING_RATE_DIVISOR:.3g}")
+        yield Improvement(
+            kind="recipe",
+            title="Lower the learning rate",
+            reason=f"Validation got worse: {recipe.optimisation.learning_rate:g} is probably too "
+            "high.",
+            change={"optimisation": {"learning_rate": rate}},
+        )
+    if trend.shape == "unchanged":
+        rate = float(f"{min(1.0, recipe.optimisation.learning_rate * 3):.3g}")
+        yield Improvement(
+            kind="recipe",
+            title="Raise the learning rate",
+            reason=f"Validation hardly moved with {recipe.optimisation.learning_rate:g}.",
+            change={"optimisation": {"learning_rate": rate}},
+        )
+
+
+def _by_data(verdict: RunVerdict, rows: int | None) -> Iterator[Improvement]:
+    if rows is None:
+        return
+    if verdict.trend.shape == "overfitting":
+        reason = f"It memorised its {rows} training rows; more rows delay that."
+    elif rows < FEW_ROWS and _is_imperfect(verdict):
+        reason = f"It trained on {rows} rows only."
+    else:
+        return
+    yield Improvement(kind="data", title="Add more data", reason=reason)
+
+
+def _is_imperfect(verdict: RunVerdict) -> bool:
+    return not verdict.after.judged or verdict.after.right < verdict.after.judged
+
+
+def _scaled_length(recipe: AnyRecipe, factor: float) -> dict[str, Any]:
+    """Return the setting that determines how long a run trains, scaled."""
+    settings = recipe.optimisation
+    if settings.max_steps is not None:
+        return {"optimisation": {"max_steps": max(1, round(settings.max_steps * factor))}}
+    epochs = float(f"{settings.num_train_epochs * factor:.2g}")
+    return {"optimisation": {"num_train_epochs": max(0.1, epochs)}}

@@ -1,0 +1,252 @@
+"""What a finished run achieved, in plain words: right answers before and after, and its curve.
+
+Nothing is claimed without a measurement: what was not measured has no verdict.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlmodel import Session, col, select
+
+from studio.db.tables import Metric, Run, Sample
+from studio.methods import METHODS
+from studio.metrics import MetricSpec
+from studio.services.compare import compare
+from studio.services.samples import sample_diff
+from studio.services.samples.sample_diff import AnswerScore
+
+Shape = Literal["falling", "level", "overfitting", "unchanged", "worse", "broken", "single", "none"]
+Point = tuple[int, float | None]
+"""A step, and the validation value there: None if it was NaN or infinite."""
+
+LEARNED_SHARE, SOME_SHARE = 2 / 3, 1 / 3
+"""From these shares of right answers on, a run has learned its task, or some of it."""
+
+CHANGE = 0.05
+"""Relative changes of the validation loss below this are no verdict."""
+
+RISE = 0.02
+"""How far above its best value a curve must end to count as overfitting."""
+
+STILL_FALLING = 0.02
+"""The relative gain of the last validation from which on longer training should help."""
+
+SHOWN_PAIRS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationTrend:
+    """The course of a run's validation metric."""
+
+    shape: Shape
+    sentence: str
+    first: float | None = None
+    last: float | None = None
+    best: float | None = None
+    best_step: int = 0
+    last_step: int = 0
+    gain: float = 0.0
+    """Relative improvement from the first value to the last; negative if it got worse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPair:
+    """An answer before and after training."""
+
+    prompt: str
+    expected: str
+    before: str
+    after: str
+    was_right: bool | None
+    is_right: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVerdict:
+    """What a run achieved."""
+
+    sentence: str
+    is_success: bool | None
+    """None if nothing can be claimed."""
+    before: AnswerScore
+    after: AnswerScore
+    pairs: list[AnswerPair]
+    metric: str
+    """The validation metric of the run's method."""
+    trend: ValidationTrend
+
+
+def load_verdict(db: Session, run: Run) -> RunVerdict:
+    """Judge a finished run by its answers and its validation metric."""
+    run_id = run.id or 0
+    spec = METHODS[run.recipe.method].objective
+    trend = describe_trend(_load_points(db, run_id, spec), spec)
+    pairs = pair_answers(compare.list_samples(db, [run_id]))
+    before = sample_diff.count_correct(pair.was_right for pair in pairs)
+    after = sample_diff.count_correct(pair.is_right for pair in pairs)
+    sentence, is_success = judge(before, after, trend)
+    return RunVerdict(
+        sentence=sentence,
+        is_success=is_success,
+        before=before,
+        after=after,
+        pairs=most_telling(pairs),
+        metric=spec.key,
+        trend=trend,
+    )
+
+
+def judge(
+    before: AnswerScore, after: AnswerScore, trend: ValidationTrend
+) -> tuple[str, bool | None]:
+    """Return the verdict, and whether it is a success.
+
+    Answers count as right only if they equal the expected text. If none does, before or after, the
+    validation metric says more.
+    """
+    if not after.judged or before.judged != after.judged:
+        return _judge_trend(trend)
+    if not (before.right or after.right) and trend.gain >= CHANGE:
+        gained = f"{100 * trend.gain:.0f}"
+        sentence = (
+            f"Validation improved by {gained} %, but no answer of {after.judged} is right yet"
+        )
+        return sentence, None
+    return _judge_answers(before, after)
+
+
+def _judge_trend(trend: ValidationTrend) -> tuple[str, bool | None]:
+    if trend.shape == "broken":
+        return "Training broke down: validation became NaN or infinite.", False
+    if trend.first is None or trend.last is None or trend.shape == "single":
+        return "Training is complete. There is too little validation data for a verdict.", None
+    if trend.gain >= CHANGE:
+        return f"It learned: validation went from {trend.first:.4g} to {trend.last:.4g}", True
+    if trend.gain <= -CHANGE:
+        return f"It got worse: validation went from {trend.first:.4g} to {trend.last:.4g}", False
+    return f"It hardly changed: validation went from {trend.first:.4g} to {trend.last:.4g}", False
+
+
+def _judge_answers(before: AnswerScore, after: AnswerScore) -> tuple[str, bool]:
+    count = after.judged
+    if after.right < before.right:
+        return f"It got worse: {before.right} of {count} → {after.right} of {count} right", False
+    if before.right == count:
+        return f"It knew it already: {before.right} of {count} right before and after", True
+    if after.right > before.right and after.right >= LEARNED_SHARE * count:
+        return f"It learned it: {before.right} of {count} → {after.right} of {count} right", True
+    if after.right > before.right and after.right >= SOME_SHARE * count:
+        return f"It learned some of it: {before.right} of {count} → {after.right} right", True
+    return (
+        f"It did not learn it yet: {before.right} of {count} → {after.right} of {count} right",
+        False,
+    )
+
+
+def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend:
+    """Describe a validation curve, whose points are in order of their steps."""
+    if not points:
+        return ValidationTrend(shape="none", sentence="Nothing was measured on validation rows.")
+    finite = [(step, value) for step, value in points if value is not None]
+    last_step = points[-1][0]
+    if points[-1][1] is None or not finite:
+        broken = next(step for step, value in points if value is None)
+        sentence = f"It became NaN or infinite at step {broken}."
+        return ValidationTrend(shape="broken", sentence=sentence, last_step=last_step)
+    first, last = finite[0][1], finite[-1][1]
+    if len(finite) == 1:
+        sentence = f"It was measured once, {last:.4g}: too little to see a direction."
+        return ValidationTrend(shape="single", sentence=sentence, first=first, last=last)
+    sign = -1 if spec.better == "higher" else 1
+    best_step, best = min(finite, key=lambda point: sign * point[1])
+    shape = _shape([sign * value for _step, value in finite])
+    return ValidationTrend(
+        shape=shape,
+        sentence=_trend_sentence(shape, (first, last), (best, best_step)),
+        first=first,
+        last=last,
+        best=best,
+        best_step=best_step,
+        last_step=last_step,
+        gain=_relative(sign * first, sign * last),
+    )
+
+
+def _shape(values: Sequence[float]) -> Shape:
+    """Classify a curve that is better the lower it is."""
+    first, last, best = values[0], values[-1], min(values)
+    gain = _relative(first, last)
+    if best < first and _relative(last, best) > RISE:
+        return "overfitting"
+    if gain <= -CHANGE:
+        return "worse"
+    if gain < CHANGE:
+        return "unchanged"
+    return "falling" if _relative(values[-2], last) >= STILL_FALLING else "level"
+
+
+def _trend_sentence(shape: Shape, ends: tuple[float, float], best: tuple[float, int]) -> str:
+    first, last = ends
+    value, step = best
+    return {
+        "falling": f"From {first:.4g} to {last:.4g}, and still improving at the end.",
+        "level": f"From {first:.4g} to {last:.4g}, then level: more steps would change little.",
+        "overfitting": f"Best at step {step} with {value:.4g}, then worse: {last:.4g} at the end. "
+        "From there on it memorised its training rows.",
+        "unchanged": f"From {first:.4g} to {last:.4g}: almost no change.",
+        "worse": f"From {first:.4g} to {last:.4g}: worse than before training.",
+    }[shape]
+
+
+def _relative(start: float, end: float) -> float:
+    """Return how much lower a value ends, relative to where it began."""
+    return (start - end) / abs(start) if start else 0.0
+
+
+def pair_answers(samples: Sequence[Sample]) -> list[AnswerPair]:
+    """Return the first and last answer to each prompt that was answered before and after."""
+    stages: dict[int, dict[str, Sample]] = {}
+    for sample in samples:
+        stages.setdefault(sample.position, {})[sample.stage] = sample
+    return [_pair(stages[at]) for at in sorted(stages) if {"before", "after"} <= set(stages[at])]
+
+
+def _pair(stages: Mapping[str, Sample]) -> AnswerPair:
+    before, after = stages["before"], stages["after"]
+    return AnswerPair(
+        prompt=after.prompt,
+        expected=after.reference,
+        before=before.answer,
+        after=after.answer,
+        was_right=sample_diff.is_correct(before.answer, after.reference),
+        is_right=sample_diff.is_correct(after.answer, after.reference),
+    )
+
+
+def most_telling(pairs: Sequence[AnswerPair]) -> list[AnswerPair]:
+    """Choose a few pairs: those that became right, and one that is still wrong if there is one."""
+    ranked = sorted(pairs, key=_rank)
+    chosen = ranked[:SHOWN_PAIRS]
+    wrong = [pair for pair in ranked if pair.is_right is False]
+    if wrong and all(pair.is_right for pair in chosen):
+        chosen[-1] = wrong[0]
+    return chosen
+
+
+def _rank(pair: AnswerPair) -> tuple[int, int]:
+    """Order pairs by what they show, then short ones first."""
+    if pair.is_right and not pair.was_right:
+        kind = 0
+    elif pair.was_right and not pair.is_right:
+        kind = 1
+    else:
+        kind = 2 if pair.before.split() != pair.after.split() else 3
+    return kind, len(pair.prompt) + len(pair.after)
+
+
+def _load_points(db: Session, run_id: int, spec: MetricSpec) -> list[Point]:
+    query = select(Metric.step, Metric.value).where(
+        col(Metric.run_id) == run_id, col(Metric.key) == spec.key
+    )
+    return list(db.exec(query.order_by(col(Metric.step), col(Metric.id))).all())

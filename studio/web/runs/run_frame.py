@@ -1,0 +1,64 @@
+"""What all tabs of a run share: heading, actions, and where a live page continues."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from studio.db.tables import Run
+from studio.services.estimates import run_progress
+from studio.services.metrics import metrics
+from studio.services.queue import queue
+from studio.services.runs import runs
+from studio.services.workers import workers
+from studio.web.forms import choices
+from studio.web.rendering.render import page
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """A part of a run's page with an address of its own."""
+
+    name: str
+    title: str
+    path: str
+    """What follows the address of the run."""
+
+
+TABS = (
+    Tab("overview", "Overview", ""),
+    Tab("charts", "Charts", "/charts"),
+    Tab("answers", "Answers", "/answers"),
+    Tab("numerics", "Numerics", "/numerics"),
+    Tab("files", "Files", "/files"),
+    Tab("details", "Details", "/details"),
+)
+
+
+def tab_page(
+    request: Request,
+    db: Session,
+    run: Run,
+    tab: str,
+    /,
+    **context: Any,  # noqa: ANN401 -- any template variable
+) -> Response:
+    """Render a tab with what all tabs show."""
+    run_id = run.id or 0
+    newest = runs.list_newest_events(db, run_id, limit=1)
+    return page(
+        request,
+        f"runs/{tab}.html",
+        run=run,
+        tab=tab,
+        tabs=TABS,
+        made=run_progress.measure(run),
+        position=queue.position(db, run),
+        precisions=choices.precision_options(workers.training_hardware(db)),
+        alarm_count=len(runs.list_alarms(db, run_id)),
+        last_metric=metrics.newest_id(db, [run_id]),
+        last_event=(newest[0].id or 0) if newest else 0,
+        **context,
+    )

@@ -1,0 +1,127 @@
+"""What a run is said to have achieved, from the shape of its curve and its answers."""
+
+import pytest
+
+from studio.db.tables import Sample
+from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
+from studio.services.runs import run_verdict
+from studio.services.samples.sample_diff import AnswerScore
+
+
+def trend_of(*values: float | None) -> run_verdict.ValidationTrend:
+    points: list[run_verdict.Point] = [(10 * at, value) for at, value in enumerate(values)]
+    return run_verdict.describe_trend(points, EVAL_LOSS)
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    [
+        ((), "none"),
+        ((2.0,), "single"),
+        ((None, 2.0), "single"),
+        ((4.0, 3.0, 2.0), "falling"),
+        ((4.0, 2.0, 1.99), "level"),
+        ((4.0, 2.0, 3.0), "overfitting"),
+        ((4.0, 3.99, 3.98), "unchanged"),
+        ((4.0, 4.5, 5.0), "worse"),
+        ((4.0, 3.0, None), "broken"),
+        ((None,), "broken"),
+        ((0.0, 0.0), "unchanged"),
+        ((4.0, None, 2.0), "falling"),
+    ],
+)
+def test_curve_has_shape(values: tuple[float | None, ...], shape: str) -> None:
+    assert trend_of(*values).shape == shape
+
+
+def test_overfitting_names_best_step() -> None:
+    trend = trend_of(4.0, 2.0, 3.0)
+
+    assert (trend.best, trend.best_step, trend.last_step) == (2.0, 10, 20)
+    assert trend.sentence.startswith("Best at step 10 with 2, then worse: 3 at the end.")
+
+
+def test_rising_accuracy_counts_as_gain() -> None:
+    trend = run_verdict.describe_trend([(0, 0.2), (10, 0.4), (20, 0.8)], EVAL_TOKEN_ACCURACY)
+
+    assert (trend.shape, trend.best, trend.gain > 0) == ("falling", 0.8, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence", "is_success"),
+    [
+        (0, 5, "It learned it: 0 of 6 → 5 of 6 right", True),
+        (1, 3, "It learned some of it: 1 of 6 → 3 right", True),
+        (0, 1, "It did not learn it yet: 0 of 6 → 1 of 6 right", False),
+        (3, 3, "It did not learn it yet: 3 of 6 → 3 of 6 right", False),
+        (6, 6, "It knew it already: 6 of 6 right before and after", True),
+        (4, 2, "It got worse: 4 of 6 → 2 of 6 right", False),
+    ],
+)
+def test_answers_decide_verdict(
+    before: int, after: int, sentence: str, *, is_success: bool
+) -> None:
+    scores = AnswerScore(before, 6), AnswerScore(after, 6)
+
+    assert run_verdict.judge(*scores, trend_of(4.0, 2.0)) == (sentence, is_success)
+
+
+NO_SCORE = AnswerScore(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "begin", "is_success"),
+    [
+        ((4.0, 2.0), "It learned: validation went from 4 to 2", True),
+        ((2.0, 4.0), "It got worse: validation went from 2 to 4", False),
+        ((2.0, 1.99), "It hardly changed", False),
+        ((2.0,), "Training is complete.", None),
+        ((), "Training is complete.", None),
+        ((None, 2.0), "Training is complete.", None),
+        ((4.0, 3.0, None), "Training broke down", False),
+    ],
+)
+def test_without_expected_answers_curve_decides(
+    values: tuple[float | None, ...], begin: str, *, is_success: bool | None
+) -> None:
+    sentence, success = run_verdict.judge(NO_SCORE, NO_SCORE, trend_of(*values))
+
+    assert (sentence.startswith(begin), success) == (True, is_success)
+
+
+def test_no_right_answer_but_better_curve_claims_no_success() -> None:
+    scores = AnswerScore(0, 6), AnswerScore(0, 6)
+    sentence, is_success = run_verdict.judge(*scores, trend_of(4.0, 2.0))
+
+    assert sentence == "Validation improved by 50 %, but no answer of 6 is right yet"
+    assert is_success is None
+
+
+def sample(position: int, stage: str, answer: str) -> Sample:
+    return Sample(
+        run_id=1,
+        stage=stage,
+        step=0,
+        position=position,
+        prompt=f"Q{position}",
+        reference="yes",
+        answer=answer,
+    )
+
+
+def test_pairs_show_what_was_learned_and_what_is_still_wrong() -> None:
+    answers = [("no", "yes"), ("no", "no"), ("no", "yes"), ("no", "yes"), ("no", "maybe")]
+    told = [
+        sample(at, stage, answer)
+        for at, pair in enumerate(answers)
+        for stage, answer in zip(("before", "after"), pair, strict=True)
+    ]
+    pairs = run_verdict.pair_answers([*told, sample(9, "before", "no")])
+    shown = run_verdict.most_telling(pairs)
+
+    assert len(pairs) == len(answers)
+    assert [(pair.prompt, pair.is_right) for pair in shown] == [
+        ("Q0", True),
+        ("Q2", True),
+        ("Q4", False),
+    ]
