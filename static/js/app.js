@@ -13,7 +13,6 @@ const running = new Map();
 async function boot() {
   const here = document.querySelector("nav [aria-current]");
   here?.scrollIntoView({ block: "nearest", inline: "center" });
-  guide();
   for (const element of document.querySelectorAll("[data-module]:not([data-booted])")) {
     element.dataset.booted = "";
     await load(element).catch(() => {
@@ -28,13 +27,6 @@ async function load(element) {
   const { default: start } = await import(element.dataset.module);
   if (element.isConnected) running.set(element, start(element));
   element.dataset.booted = "done";
-}
-
-/** Start the tour on a first visit. */
-async function guide() {
-  if (localStorage.tour || !document.querySelector("[data-first-run]")) return;
-  const { start } = await import("./shell/tour.js");
-  start();
 }
 
 /** Clean up modules whose elements have left the page. */

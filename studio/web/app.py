@@ -40,7 +40,7 @@ from studio.web.models import export_page, model_page
 from studio.web.numbers import numbers_page
 from studio.web.queue import queue_page
 from studio.web.rendering import static_files
-from studio.web.runs import run_page, run_table_page
+from studio.web.runs import run_page, run_table_page, seen_runs
 from studio.web.search import palette_page
 from studio.web.settings import settings_page
 from studio.web.studies import study_page
@@ -50,6 +50,7 @@ PAGES = tuple(
     module.router
     for module in (
         run_table_page,
+        seen_runs,
         palette_page,
         token_preview_page,
         new_experiment_page,

@@ -11,7 +11,7 @@ FORM = ""
 """Of what only lays a form out anew: a program has no form, and calls what the form would."""
 
 PERSON = ""
-"""Of what is between a person and a browser: signing in and out, and the language of pages."""
+"""Of what is between a person and a browser: signing in and out, the language, what was seen."""
 
 OPENAI = ""
 """Of chats: a program calls /v1/chat/completions or /v1/completions, as in OpenAI's API."""
@@ -31,6 +31,7 @@ ACTIONS = {
     "/settings/people/{number}/remove": "DELETE /accounts/{account_id}",
     "/settings/people/{number}/role": "PATCH /accounts/{account_id}",
     "/runs/bulk": "POST /bulk",
+    "/runs/seen": PERSON,
     "/runs/{run_id}/words": "PATCH /runs/{run_id}",
     "/runs/{run_id}/trash": "PATCH /runs/{run_id}",
     "/runs/{run_id}/restore": "PATCH /runs/{run_id}",

@@ -1,6 +1,7 @@
 // Lists of runs: events update progress and figures; a status change redraws the affected parts.
 import { fill } from "./live_figures.js";
 import { follow } from "./event_stream.js";
+import { grow } from "./sparkline.js";
 
 export default function start(root) {
   /** The last message about each run. The first message only repeats what the page shows. */
@@ -26,6 +27,7 @@ function tell(root, run, known, isFirst) {
   const before = known.get(run.id)?.status ?? shown[0]?.dataset.status ?? (isFirst ? run.status : "");
   known.set(run.id, run);
   shown.forEach((place) => fill(place, run));
+  for (const svg of shown.flatMap((place) => [...place.querySelectorAll("[data-curve]")])) grow(svg, run);
   const isNews = before !== run.status;
   shown.forEach((place) => place.dispatchEvent(new Event(isNews ? "run-changed" : "run-moved")));
   if (isNews) document.body.dispatchEvent(new Event("runs-changed"));

@@ -106,6 +106,7 @@ ROUTE_PERMISSIONS = {
     "/runs": "GET read",
     "/runs.{form}": "GET read",
     "/runs/bulk": "POST manage",
+    "/runs/seen": "POST read",
     "/runs/{run_id}": "GET read",
     "/runs/{run_id}/again": "POST submit",
     "/runs/{run_id}/answers": "GET read",

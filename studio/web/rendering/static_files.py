@@ -44,6 +44,7 @@ STYLESHEETS = (
     "css/chat.css",
     "css/token_preview.css",
     "css/table.css",
+    "css/home.css",
     "css/print.css",
 )
 """In cascade order: within a layer, later sheets override earlier ones."""

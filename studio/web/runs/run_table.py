@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, Field
 
+from studio.db.states import RunStatus
 from studio.db.summaries import MetricSummary
 from studio.services.search import query_fields
 from studio.services.search.run_table import (
@@ -36,6 +37,9 @@ AGGREGATE_SUFFIXES = {
     "curve": ", curve",
 }
 """What an aggregate of a metric adds to its title."""
+
+CANCELLED = f"status:{RunStatus.CANCELLED}"
+WITHOUT_CANCELLED = f"-{CANCELLED}"
 
 _SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -67,6 +71,11 @@ class TableQuery(BaseModel):
             group=self.group.strip(),
             base=self.base,
         )
+
+
+def effective_query(query: str) -> str:
+    """Return the query that a table applies: without one, it leaves cancelled runs out."""
+    return query or WITHOUT_CANCELLED
 
 
 def table_url(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- any query value
@@ -259,7 +268,7 @@ def group_rows(
             ],
             toggle_url=table_url(view, open=_toggle_group(expanded, item.term)),
             filter_url=table_url(
-                replace(view, group="", query=f"{view.query} {item.term}".strip())
+                replace(view, group="", query=f"{effective_query(view.query)} {item.term}")
             ),
             rows=rows.get(item.term),
         )

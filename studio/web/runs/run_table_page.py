@@ -15,7 +15,7 @@ from studio.errors import ConflictError, InvalidError, NotFoundError, StudioErro
 from studio.services.compare import compare
 from studio.services.estimates import run_progress
 from studio.services.metrics import metric_summaries
-from studio.services.runs import bulk_actions, runs, tags_notes
+from studio.services.runs import bulk_actions, recent_ends, runs, tags_notes
 from studio.services.runs.bulk_actions import BulkAction
 from studio.services.search import query_fields, query_filters, run_table
 from studio.services.search.query_filters import QueryError
@@ -31,7 +31,7 @@ from studio.web.rendering.render import (
     wants_fragment,
 )
 from studio.web.runs import run_table as shown
-from studio.web.runs import table_export
+from studio.web.runs import seen_runs, table_export
 from studio.web.runs.run_table import Row, TableQuery, table_url
 from studio.web.study_conclusions import format_count
 
@@ -45,6 +45,8 @@ PAGE_SIZE = 50
 @router.get("/")
 def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Response:
     view = asked.to_view
+    seen = seen_runs.read(request)
+    live = runs.list_live(db)
     query_error: InvalidError | None = None
     try:
         context = _table_context(db, view, asked)
@@ -63,7 +65,12 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         here=table_url(view, open=asked.open),
         address=table_url,
         chips=_query_chips(view),
-        live=runs.list_live(db),
+        live=live,
+        curves=metric_summaries.load_by_run(db, [run.id or 0 for run in live], ["loss"]),
+        ended=recent_ends.list_recent(db, seen.since, seen.keys),
+        end_key=recent_ends.end_key,
+        cancelled=0 if view.query else len(run_table.find_run_ids(db, shown.CANCELLED)),
+        cancelled_url=table_url(replace(view, query=shown.CANCELLED)),
         progress_of=run_progress.measure,
         saved=run_table.list_views(db),
         vocabulary=query_fields.list_names(metric_summaries.list_keys(db)),
@@ -83,7 +90,8 @@ def load_baseline(
     return rows[0] if rows else None
 
 
-def _table_context(db: Session, view: TableView, query: TableQuery) -> dict[str, Any]:
+def _table_context(db: Session, shown_view: TableView, query: TableQuery) -> dict[str, Any]:
+    view = replace(shown_view, query=shown.effective_query(shown_view.query))
     grouped = run_table.group_runs(db, view)
     if grouped:
         base = load_baseline(db, view, grouped.columns)
@@ -92,8 +100,8 @@ def _table_context(db: Session, view: TableView, query: TableQuery) -> dict[str,
             for term in query.open
         }
         return {
-            "heads": shown.column_heads(view, grouped.columns),
-            "bunches": shown.group_rows(view, grouped, query.open, opened),
+            "heads": shown.column_heads(shown_view, grouped.columns),
+            "bunches": shown.group_rows(shown_view, grouped, query.open, opened),
             "grouped": shown.column_title(grouped.field),
             "rows": [],
             "base": None,
@@ -105,7 +113,7 @@ def _table_context(db: Session, view: TableView, query: TableQuery) -> dict[str,
     base = load_baseline(db, view, table_page.columns)
     pinned = base and query.after is None
     return {
-        "heads": shown.column_heads(view, table_page.columns),
+        "heads": shown.column_heads(shown_view, table_page.columns),
         "bunches": None,
         "grouped": "",
         "rows": [
@@ -114,7 +122,9 @@ def _table_context(db: Session, view: TableView, query: TableQuery) -> dict[str,
             if not base or line.run.id != base.run.id
         ],
         "base": shown.table_row(base, table_page.columns, base) if base and pinned else None,
-        "next": table_url(view, after=table_page.lines[-1].run.id) if table_page.has_more else "",
+        "next": table_url(shown_view, after=table_page.lines[-1].run.id)
+        if table_page.has_more
+        else "",
         "total": table_page.total,
         "any_runs": table_page.total or _has_runs(db),
     }
@@ -182,7 +192,9 @@ def export(form: str, db: DB, asked: TableParams) -> Response:
     if form not in table_export.FORMATS:
         raise NotFoundError(f"There is no format named {form}.", hint="Use csv, json, md or tex.")
     writer, media_type = table_export.FORMATS[form]
-    content = writer(table_export.load_table(db, asked.to_view))
+    view = asked.to_view
+    view = replace(view, query=shown.effective_query(view.query))
+    content = writer(table_export.load_table(db, view))
     return attachment_response(content, f"runs.{form}", media_type)
 
 
@@ -262,7 +274,7 @@ def _selected_runs(db: Session, bulk: BulkRequest) -> list[int]:
         if not numbers:
             raise InvalidError("No runs selected.", hint="Select runs in the table first.")
         return list(dict.fromkeys(numbers))
-    matches = run_table.find_run_ids(db, bulk.q)
+    matches = run_table.find_run_ids(db, shown.effective_query(bulk.q))
     if len(matches) != bulk.matching:
         message = f"{format_count(len(matches), 'run')} match the query now, not {bulk.matching:,}."
         raise ConflictError(message, hint="Check the table again before you change them all.")

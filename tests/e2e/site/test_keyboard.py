@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from studio.db.session import open_engine, unit_of_work
 from tests.support.factories import make_finished_run
@@ -138,24 +138,32 @@ def test_single_key_shortcuts_can_be_disabled(keyed: Page) -> None:
     assert keyed.url.endswith("/settings")
 
 
-def test_tour_has_four_steps_and_is_shown_once(page: Page) -> None:
+def take_tour(page: Page) -> Locator:
     page.goto("/")
-    tour = page.get_by_role("dialog")
+    page.get_by_role("button", name="Look around first").click()
+    return page.get_by_role("dialog")
+
+
+def test_tour_ends_in_an_action_and_is_offered_once(page: Page) -> None:
+    tour = take_tour(page)
     titles = []
-    for button in ("Next", "Next", "Next", "Done"):
-        expect(tour.get_by_role("button", name=button)).to_be_focused()
+    for _ in range(3):
+        expect(tour.get_by_role("button", name="Next")).to_be_focused()
         titles.append(tour.get_by_role("heading").inner_text())
         go(page, "Enter")
+    expect(tour.get_by_role("button", name="Start the quick try")).to_be_focused()
+    titles.append(tour.get_by_role("heading").inner_text())
+    tour.get_by_role("link", name="Set up a run").click()
 
-    expect(tour).to_have_count(0)
-    page.reload()
-    expect(page.get_by_role("heading", name="Fine-tune your first model")).to_be_visible()
-    expect(tour).to_have_count(0)
+    page.wait_for_url("**/new")
+    page.goto("/")
+    expect(page.get_by_role("button", name="Try it")).to_be_visible()
+    expect(page.get_by_role("button", name="Look around first")).to_be_hidden()
     assert len(set(titles)) == 4
 
 
 def test_tour_can_be_skipped_and_repeated(page: Page) -> None:
-    page.goto("/")
+    take_tour(page)
     expect(page.get_by_role("dialog")).to_be_visible()
     assert violations(page) == []
     go(page, "Escape")
@@ -164,3 +172,13 @@ def test_tour_can_be_skipped_and_repeated(page: Page) -> None:
     page.get_by_role("button", name="Take the tour").click()
 
     expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_last_step_of_tour_starts_quick_try(page: Page) -> None:
+    tour = take_tour(page)
+    expect(tour.get_by_role("button", name="Next")).to_be_focused()
+    go(page, "Enter", "Enter", "Enter")
+    expect(tour.get_by_role("button", name="Start the quick try")).to_be_focused()
+    go(page, "Enter")
+
+    page.wait_for_url(re.compile(r"/runs/\d+$"))

@@ -15,16 +15,48 @@ def names(page: Node) -> list[str]:
     return [row.one("th", scope="row").one("a").text for row in page.one(id="rows").all("tr")]
 
 
-def test_empty_list_shows_first_steps(client: TestClient) -> None:
-    page = parse_page(client.get("/").text).one(class_="empty")
+def test_first_screen_starts_quick_try_or_takes_a_file(client: TestClient) -> None:
+    page = parse_page(client.get("/").text)
+    first = page.one(class_="hero")
 
-    targets = [form.attributes["action"] for form in page.all("form")]
-    targets += [link.attributes["href"] for link in page.all("a")]
-    assert (page.one("h2").text, targets, len(page.all("li"))) == (
-        "Fine-tune your first model",
-        ["/quick-start", "/datasets"],
-        3,
-    )
+    assert [form.attributes["action"] for form in first.all("form")] == [
+        "/quick-start",
+        "/datasets",
+    ]
+    assert [step.one("strong").text for step in first.all("li")] == ["Data", "Train", "Chat"]
+    assert [title.text for title in page.all("h1")] == [first.one("h1").text]
+
+
+def test_cancelled_runs_are_hidden_until_asked_for(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "done")
+        for name in ("mistake", "another"):
+            states.move(db, make_run(db, name), RunStatus.CANCELLED)
+
+    page = parse_page(client.get("/").text)
+    (link,) = [link for link in page.all("a") if link.text == "Show 2 cancelled"]
+    assert names(page) == ["done"]
+    assert names(parse_page(client.get(link.attributes["href"]).text)) == ["another", "mistake"]
+
+
+def test_search_finds_cancelled_runs(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        states.move(db, make_run(db, "mistake"), RunStatus.CANCELLED)
+
+    assert names(parse_page(client.get("/?q=mistake").text)) == ["mistake"]
+
+
+def test_actions_and_exports_of_whole_list_leave_cancelled_runs_out(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "done")
+        states.move(db, make_run(db, "mistake"), RunStatus.CANCELLED)
+
+    answer = client.post("/runs/bulk", data={"act": "tag", "tag": "good", "matching": "1", "q": ""})
+    tagged = client.get("/api/v1/runs", params={"q": "tag:good"}).json()["data"]
+    assert (answer.status_code, [run["name"] for run in tagged]) == (200, ["done"])
+    assert "mistake" not in client.get("/runs.csv").text
 
 
 def test_runs_are_listed_newest_first(client: TestClient, engine: Engine) -> None:

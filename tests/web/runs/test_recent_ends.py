@@ -1,0 +1,127 @@
+"""What ended since a browser last looked: the result or the reason, and what to do next."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.states import RunStatus
+from studio.protocols.events import Failed, Finished
+from studio.services.runs import attempts, run_commands, states
+from studio.services.runs.recent_ends import MAX_LISTED
+from studio.web.runs.seen_runs import COOKIE
+from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
+from tests.support.page_reader import Node, parse_page
+
+OUT_OF_MEMORY = Failed(code="out_of_memory", message="It did not fit.", hint="Use less.")
+
+
+def listed(client: TestClient) -> list[Node]:
+    return parse_page(client.get("/").text).one(id="ended").all("li")
+
+
+def names(client: TestClient) -> list[str]:
+    return [item.one("h3").one("a").text for item in listed(client)]
+
+
+def dismiss(client: TestClient, item: Node) -> None:
+    form = next(form for form in item.all("form") if form.attributes["action"] == "/runs/seen")
+    client.post("/runs/seen", data={"key": form.one("input").attributes["value"]})
+
+
+def test_finished_run_shows_result_and_comparison(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, "tone")
+        logged = [metrics_event(step, eval_loss=loss) for step, loss in ((1, 3.5), (2, 1.25))]
+        attempts.apply_events(db, run, [*logged, Finished(metrics={})], 10)
+
+    (item,) = listed(client)
+    assert item.one(class_="ended-result").text == "Validation loss 3.5 → 1.25"
+    assert "/compare?runs=1" in [link.attributes["href"] for link in item.all("a")]
+
+
+def test_failed_run_shows_reason_and_first_fix(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.fail(db, make_running(db), OUT_OF_MEMORY)
+
+    (item,) = listed(client)
+    fix = item.one("form", action="/runs/1/again")
+    assert item.one(class_="ended-result").text == "It did not fit."
+    assert fix.one("button").text.startswith("Run again with batch size")
+    assert all(field.attributes["value"] for field in fix.all("input"))
+
+
+def test_only_ends_that_are_news_are_listed(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db, "still training")
+        states.move(db, make_run(db, "mistake"), RunStatus.CANCELLED)
+        make_finished_run(db, "old").finished_at = datetime.now(UTC) - timedelta(days=2)
+        make_finished_run(db, "archived").archived_at = datetime.now(UTC)
+        make_finished_run(db, "new")
+
+    assert names(client) == ["new"]
+
+
+def test_list_stays_until_it_is_dismissed(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "done")
+
+    assert [names(client) for _ in range(2)] == [["done"], ["done"]]
+    dismiss(client, listed(client)[0])
+    assert names(client) == []
+
+
+def test_dismissing_one_run_keeps_the_others(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for name in ("first", "second"):
+            make_finished_run(db, name)
+
+    dismiss(client, listed(client)[0])
+    assert names(client) == ["first"]
+
+
+def test_dismissing_all_keeps_runs_that_ended_since_the_page_was_shown(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "shown")
+    shown = parse_page(client.get("/").text).one(id="ended")
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "ended in the meantime")
+
+    until = shown.one("input", name="until").attributes["value"]
+    client.post("/runs/seen", data={"until": until})
+    assert names(client) == ["ended in the meantime"]
+
+
+def test_restarted_run_is_news_when_it_ends_again(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.fail(db, make_running(db, "restarted"), OUT_OF_MEMORY)
+    dismiss(client, listed(client)[0])
+    with unit_of_work(engine) as db:
+        run = run_commands.restart(db, 1)
+        states.move(db, run, RunStatus.STARTING)
+        attempts.fail(db, run, OUT_OF_MEMORY)
+        run.finished_at = datetime.now(UTC) + timedelta(seconds=2)
+
+    assert names(client) == ["restarted"]
+
+
+def test_more_ends_than_fit_are_counted(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for number in range(MAX_LISTED + 2):
+            make_finished_run(db, f"run {number}")
+
+    ended = parse_page(client.get("/").text).one(id="ended")
+    assert (len(ended.all("li")), ended.all("a")[-1].text) == (MAX_LISTED, "2 more ended")
+
+
+@pytest.mark.parametrize("value", ["", "nonsense", "1:2-3..4-5", "9" * 5000, "9" * 12 + ":", "-5:"])
+def test_damaged_cookie_is_ignored(client: TestClient, engine: Engine, value: str) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "done")
+    client.cookies.set(COOKIE, value)
+
+    assert names(client) == ["done"]
