@@ -56,6 +56,18 @@ def search(db: Session, query: str, *, limit: int) -> Iterator[SearchHit]:
                 yield SearchHit(kind=kind, id=number or 0, name=label, about="")
 
 
+def list_newest(db: Session, kind: HitKind, *, limit: int) -> list[SearchHit]:
+    """Return the newest of a kind that are not in the trash, the newest first."""
+    if kind == "run":
+        return [_run_hit(run) for run in runs.newest(db, runs.RunFilter(), limit=limit)]
+    table = dict(_TABLES)[kind]
+    newest = select(table.id, table.name).order_by(col(table.id).desc()).limit(limit)
+    return [
+        SearchHit(kind=kind, id=number or 0, name=name, about=f"#{number}")
+        for number, name in db.exec(newest)
+    ]
+
+
 def _is_number(query: str) -> bool:
     digits = query.removeprefix("#")
     return digits.isdecimal() and len(digits) < 10  # noqa: PLR2004 -- more digits exceed any id

@@ -29,6 +29,7 @@ from studio.errors import (
 )
 from studio.schemas.validation_errors import FieldError, field_errors
 from studio.web.auth.security_headers import SECURITY_HEADERS
+from studio.web.http.not_found import find_offers
 from studio.web.rendering.render import block, page, wants_fragment
 
 PREFIX = "/v1"
@@ -117,6 +118,21 @@ _HTTP_MESSAGES = {
     ),
 }
 """The message and hint of errors raised by the HTTP layer."""
+
+
+_PAGE_TITLES = {
+    HTTPStatus.UNAUTHORIZED: "Sign in first",
+    HTTPStatus.FORBIDDEN: "Not allowed",
+    HTTPStatus.NOT_FOUND: "Not found",
+    HTTPStatus.METHOD_NOT_ALLOWED: "Not a page",
+    HTTPStatus.CONFLICT: "Not possible now",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Too large",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "Not understood",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too many requests",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Not available at the moment",
+    HTTPStatus.INSUFFICIENT_STORAGE: "The disk is full",
+}
+"""The headings of error pages."""
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -213,6 +229,10 @@ def _respond(
     if as_fragment:
         response = block(request, "error.html", "message", status=status, error=error)
     else:
-        response = page(request, "error.html", status=status, error=error)
+        offers = find_offers(request) if status == HTTPStatus.NOT_FOUND else None
+        title = _PAGE_TITLES.get(HTTPStatus(status), "Something went wrong")
+        response = page(
+            request, "error.html", status=status, error=error, title=title, offers=offers
+        )
     response.headers.update(headers or {})
     return response

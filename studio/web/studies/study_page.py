@@ -287,7 +287,12 @@ class MemoryChart:
 
 @router.get("")
 def newest(request: Request, db: DB) -> Response:
-    return page(request, "studies/list.html", studies=studies.newest(db, limit=MAX_LISTED))
+    return page(
+        request,
+        "studies/list.html",
+        studies=studies.newest(db, limit=MAX_LISTED),
+        newest=next(iter(experiments.newest(db, limit=1)), None),
+    )
 
 
 @router.get("/new")

@@ -276,7 +276,12 @@ Source = Annotated[str, Query(alias="from", max_length=50)]
 
 @router.get("")
 def newest(request: Request, db: DB) -> Response:
-    return page(request, "sweeps/list.html", sweeps=sweeps.newest(db, limit=MAX_LISTED))
+    return page(
+        request,
+        "sweeps/list.html",
+        sweeps=sweeps.newest(db, limit=MAX_LISTED),
+        newest=next(iter(experiments.newest(db, limit=1)), None),
+    )
 
 
 @router.get("/new")
