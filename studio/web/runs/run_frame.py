@@ -15,6 +15,7 @@ from studio.services.runs import runs
 from studio.services.workers import workers
 from studio.web.forms import choices
 from studio.web.rendering.render import page
+from studio.web.runs import seen_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def tab_page(
     """Render a tab with what all tabs show."""
     run_id = run.id or 0
     newest = runs.list_newest_events(db, run_id, limit=1)
-    return page(
+    response = page(
         request,
         f"runs/{tab}.html",
         run=run,
@@ -62,3 +63,5 @@ def tab_page(
         last_event=(newest[0].id or 0) if newest else 0,
         **context,
     )
+    seen_runs.mark_seen(request, response, run)
+    return response

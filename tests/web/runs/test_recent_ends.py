@@ -73,6 +73,15 @@ def test_list_stays_until_it_is_dismissed(client: TestClient, engine: Engine) ->
     assert names(client) == []
 
 
+def test_run_whose_page_was_opened_is_no_news(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for name in ("opened", "not opened"):
+            make_finished_run(db, name)
+
+    client.get("/runs/1")
+    assert names(client) == ["not opened"]
+
+
 def test_dismissing_one_run_keeps_the_others(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for name in ("first", "second"):
