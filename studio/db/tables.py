@@ -17,6 +17,7 @@ from studio.db.column_types import (
 )
 from studio.db.owners import owner_column
 from studio.db.states import DatasetStatus, RunCommand, RunStatus, SweepStatus, text_enum
+from studio.hardware_usage.usage import HardwareUsage
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER, SearchSpace
 
@@ -326,6 +327,8 @@ class FailingStep(BaseModel):
 
 _FAILING_STEPS = TypeAdapter(list[FailingStep])
 
+_USAGE = TypeAdapter(HardwareUsage)
+
 
 class Worker(SQLModel, table=True):
     """A worker, with its last heartbeat."""
@@ -343,6 +346,29 @@ class Worker(SQLModel, table=True):
     beat_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     hardware: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """Its `studio.hardware.Hardware`; it may run on another machine than the web process."""
+
+
+class HardwareSample(SQLModel, table=True):
+    """The load of a worker's machine; kept for an hour."""
+
+    __tablename__ = "hardware_sample"
+
+    id: int | None = Field(default=None, primary_key=True)
+    worker: str
+    usage: HardwareUsage = Field(sa_column=Column(ValidatedJSON(_USAGE), nullable=False))
+    at: datetime = Field(default_factory=now, sa_type=UTCDateTime, index=True)
+
+
+class RunHardwareSample(SQLModel, table=True):
+    """The load of its machine while a run trained; a run keeps a limited number of them."""
+
+    __tablename__ = "run_hardware_sample"
+    __table_args__ = (Index("run_hardware_sample_order", "run_id", "at"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
+    usage: HardwareUsage = Field(sa_column=Column(ValidatedJSON(_USAGE), nullable=False))
+    at: datetime = Field(sa_type=UTCDateTime)
 
 
 class OpenAIFile(SQLModel, table=True):

@@ -21,7 +21,7 @@ from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
 from studio.web.api.runs import event_streams, plan, run_results, runs
-from studio.web.api.system import system
+from studio.web.api.system import hardware, system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
 from studio.web.chat import answer_stream, chat_page
@@ -79,6 +79,7 @@ PAGES = tuple(
 
 API = (
     system.router,
+    hardware.router,
     models.methods_router,
     datasets.router,
     tokens.preview_router,

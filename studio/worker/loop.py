@@ -20,9 +20,11 @@ from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
 from studio.hardware import Hardware, detect
+from studio.hardware_usage.sampler import RunProcess
 from studio.protocols import tokenizer_service
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
+from studio.services.hardware import usage_history
 from studio.services.models import models
 from studio.services.queue import concurrent_exports, overview, queue
 from studio.services.queue.overview import Blocker
@@ -35,6 +37,7 @@ from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
 from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
+from studio.worker.hardware_sampler import HardwareSampler
 from studio.worker.notifications import NotificationSender
 from studio.worker.processes import cgroups, run_dir_setup
 from studio.worker.processes.launcher import LaunchSpec, LocalLauncher
@@ -78,6 +81,7 @@ class WorkerLoop:
     scheduler: TaskScheduler = field(init=False)
     sweeper: SweepScheduler = field(init=False)
     inference: InferenceService = field(init=False)
+    sampler: HardwareSampler = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _reported: list[FailingStep] = field(default_factory=list)
     _heartbeat_at: float = float("-inf")
@@ -88,6 +92,7 @@ class WorkerLoop:
         self.scheduler = TaskScheduler(*shared, self.commands, self.hardware)
         self.sweeper = SweepScheduler(self.engine, self.settings.cache / "sweeps", self.isolation)
         self.inference = InferenceService(self.settings)
+        self.sampler = HardwareSampler(self.settings.home)
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "WorkerLoop":
@@ -116,6 +121,7 @@ class WorkerLoop:
         tokenizer = SocketService(
             tokenizer_service.socket_path(self.settings.home), tokenizer_service.MODULE
         )
+        self.sampler.ensure_running(stop)
         with watch_commits(self.engine) as changes:
             while not stop.is_set():
                 with step("messages"):
@@ -247,12 +253,15 @@ class WorkerLoop:
 
     def _heartbeat(self) -> None:
         self._heartbeat_at = time.monotonic()
+        self.sampler.runs = self._run_processes()
         failing = self.isolation.failing_steps()
         with self.isolation.step("heartbeat"), unit_of_work(self.engine) as db:
             worker = Worker(name=self.name, pid=os.getpid(), slots=self.launcher.slots())
             worker.hardware = workers.HARDWARE_ADAPTER.dump_python(self.hardware, mode="json")
             worker.failing, worker.failures = failing, self.isolation.failures
             workers.heartbeat(db, worker)
+            if sample := self.sampler.take():
+                usage_history.record(db, self.name, sample)
             attempts.extend_leases(db, self.name)
             self._reported = failing
         if time.monotonic() - self._trash_emptied_at > TRASH_SECONDS:
@@ -260,6 +269,13 @@ class WorkerLoop:
             with self.isolation.step("trash"), unit_of_work(self.engine) as db:
                 bulk_actions.empty(db, self.settings.runs)
         self.adopt()
+
+    def _run_processes(self) -> dict[int, RunProcess]:
+        return {
+            run_id: RunProcess(pid, attempt.gpu)
+            for run_id, attempt in self.monitored.items()
+            if (pid := self.launcher.pid(attempt.handle))
+        }
 
     def _monitor(self, run_id: int, attempt: MonitoredAttempt) -> None:
         """Follow a run, or end it if following it fails permanently."""

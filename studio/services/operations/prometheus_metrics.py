@@ -10,7 +10,9 @@ from studio.db.outbox import Delivery, DeliveryStatus
 from studio.db.sql_functions import seconds_between
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Run, RunEvent, Worker
+from studio.hardware_usage.usage import HardwareUsage
 from studio.services.estimates import run_progress
+from studio.services.hardware import usage_history
 from studio.services.runs import runs
 from studio.services.workers import workers
 
@@ -42,6 +44,8 @@ class StudioMetrics:
     tokens: int
     alarms: dict[str, int]
     messages_waiting: int
+    machines: dict[str, HardwareUsage]
+    """The newest load of each machine with a worker, by its name."""
 
 
 def collect(db: Session, now: datetime | None = None) -> StudioMetrics:
@@ -66,6 +70,10 @@ def collect(db: Session, now: datetime | None = None) -> StudioMetrics:
         tokens=int(db.exec(select(func.coalesce(func.sum(Run.tokens), 0))).one()),
         alarms=_count_alarms(db),
         messages_waiting=db.exec(unsent).one(),
+        machines={
+            machine.host: machine.usage
+            for machine in usage_history.list_machines(db, usage_history.FRESH)
+        },
     )
 
 

@@ -6,7 +6,7 @@ from sqlmodel import Session, col, delete
 
 from studio.db.states import RunCommand, RunStatus
 from studio.db.summaries import MetricSummary
-from studio.db.tables import Metric, Run, Sample
+from studio.db.tables import Metric, Run, RunHardwareSample, Sample
 from studio.errors import ConflictError
 from studio.services.runs import runs, states
 
@@ -78,7 +78,7 @@ def restart(db: Session, run_id: int) -> Run:
 
     """
     run = _require_failed(db, run_id)
-    for table in (Metric, MetricSummary, Sample):
+    for table in (Metric, MetricSummary, Sample, RunHardwareSample):
         db.exec(delete(table).where(col(table.run_id) == run_id))
     run.step = run.resumed_step = run.tokens = 0
     run.epoch, run.metrics, run.resolved = 0.0, {}, {}

@@ -120,6 +120,10 @@ class LocalLauncher:
         """Make the attempt write its stacks to its log."""
         self._process(handle).dump_stacks()
 
+    def pid(self, handle: str) -> int:
+        """Return the process of an attempt; 0 if it has ended."""
+        return self._process(handle).pid
+
     def adopt(self, spec: LaunchSpec, handle: str) -> str:
         """Take over an attempt that another worker launched. Return its handle.
 

@@ -1,5 +1,7 @@
 """Server-sent events: metrics, log and status of one run, and the status of all runs.
 
+Both also send the time of the newest hardware sample, for pages to fetch what they show of it.
+
 The id of each message is `<metric id>.<log offset>.<event id>`: the position reached in each
 source.
 """
@@ -14,10 +16,12 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 from sqlalchemy import Engine
+from sqlmodel import Session
 
 from studio.db.session import read_session
 from studio.protocols.run_dir import RunDir
 from studio.services.compare import compare
+from studio.services.hardware import usage_history
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, run_events, runs
 from studio.settings import Settings
@@ -56,6 +60,7 @@ class StreamState:
     position: StreamPosition
     status: str = ""
     answers: int = 0
+    sampled_at: str = ""
     is_finished: bool = False
 
 
@@ -95,6 +100,7 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     state = request.app.state
     sent_keys: dict[int, str] = {}
     live_ids: list[int] = []
+    sampled_at = ""
     while not state.hub.is_closing:
         version = state.hub.version
         followed = frozenset(live_ids)
@@ -105,6 +111,10 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
         sent_keys = {brief.id: _news_key(brief) for brief in briefs}
         if changed:
             yield ServerSentEvent(event="runs", raw_data=_BRIEFS.dump_json(changed).decode())
+        newest = await state.hub.read_shared("hardware", partial(read_time_of_sample, state.engine))
+        if newest != sampled_at:
+            sampled_at = newest
+            yield ServerSentEvent(event="hardware", raw_data=newest or "null")
         if await state.hub.wait(version) == version:
             yield HEARTBEAT
 
@@ -127,6 +137,17 @@ def read_recent_runs(engine: Engine, followed: frozenset[int]) -> list[RunBrief]
         return [run_brief(db, run) for run in (*newest, *older)]
 
 
+def read_time_of_sample(engine: Engine) -> str:
+    with read_session(engine) as db:
+        return _time_of_sample(db)
+
+
+def _time_of_sample(db: Session) -> str:
+    """Return the time of the newest hardware sample as JSON; empty if there is none."""
+    newest = usage_history.newest_time(db)
+    return json.dumps(newest.isoformat()) if newest else ""
+
+
 def _news_key(brief: RunBrief) -> str:
     """Return the fields whose change must be sent."""
     return brief.model_dump_json(exclude=TRANSIENT_FIELDS)
@@ -139,6 +160,7 @@ def read_news(
     with read_session(engine) as db:
         run = runs.get(db, viewer.run_id)
         brief = run_brief(db, run)
+        sampled_at = _time_of_sample(db)
         answers = len(compare.list_samples(db, [viewer.run_id]))
         rows = metrics.load_rows_after(db, viewer.run_id, viewer.position.metric)
         event_rows = runs.list_events(db, viewer.run_id, after=viewer.position.event)
@@ -159,6 +181,7 @@ def read_news(
             else "",
         ),
         ("sample", after_events, f"{answers}" if answers != viewer.answers else ""),
+        ("hardware", after_events, sampled_at if sampled_at != viewer.sampled_at else ""),
         (
             "status",
             after_events,
@@ -171,6 +194,7 @@ def read_news(
             position=after_events,
             status=_news_key(brief),
             answers=answers,
+            sampled_at=sampled_at,
             is_finished=run.status.is_final and not (rows or part.lines or event_rows),
         ),
         [

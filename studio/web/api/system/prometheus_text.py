@@ -10,6 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from studio.hardware_usage.usage import HardwareUsage
 from studio.services.operations.prometheus_metrics import DURATION_BUCKETS, StudioMetrics
 from studio.web.middleware.request_metrics import LATENCY_BUCKETS, RequestMetrics
 
@@ -51,6 +52,7 @@ def _studio_metrics(collected: StudioMetrics) -> Iterator[Metric]:
         if value is not None:
             yield GaugeMetricFamily(name, about, value)
     yield _run_durations(collected)
+    yield from _hardware_gauges(collected.machines)
     yield _labelled_gauge("studio_alarms", "Alarms of existing runs.", "code", collected.alarms)
 
 
@@ -79,6 +81,28 @@ def _studio_gauges(
     )
     yield "studio_tokens", "Tokens trained on, over existing runs.", collected.tokens
     yield "studio_messages_waiting", "Notifications not yet sent.", collected.messages_waiting
+
+
+def _hardware_gauges(machines: Mapping[str, HardwareUsage]) -> Iterator[Metric]:
+    for name, about, field in (
+        ("studio_cpu_share", "Share of the CPU in use.", "cpu"),
+        ("studio_memory_used_bytes", "Memory in use.", "memory_used_bytes"),
+        ("studio_disk_free_bytes", "Free space for the home.", "disk_free_bytes"),
+    ):
+        values = {host: float(getattr(usage, field)) for host, usage in machines.items()}
+        yield _labelled_gauge(name, about, "host", values)
+    for name, about, field in (
+        ("studio_gpu_share", "Share of time in which a GPU computed.", "busy"),
+        ("studio_gpu_memory_used_bytes", "GPU memory in use.", "memory_used_bytes"),
+        ("studio_gpu_celsius", "Temperature of a GPU.", "celsius"),
+        ("studio_gpu_watts", "Power of a GPU.", "watts"),
+    ):
+        family = GaugeMetricFamily(name, about, labels=("host", "gpu"))
+        for host, usage in machines.items():
+            for gpu in usage.gpus:
+                if (value := getattr(gpu, field)) is not None:
+                    family.add_metric((host, str(gpu.index)), value)
+        yield family
 
 
 def _run_durations(collected: StudioMetrics) -> Metric:

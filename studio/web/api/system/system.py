@@ -1,4 +1,4 @@
-"""REST routes of the studio itself: health, hardware, tasks, notifications, metrics."""
+"""REST routes of the studio itself: health, tasks, notifications, metrics."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -13,8 +13,6 @@ from studio.db.outbox import DeliveryAttempt as TryRow
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import UnavailableError
-from studio.hardware import package_versions
-from studio.recipe.precision import PRECISIONS
 from studio.services.notifications import deliveries
 from studio.services.operations import prometheus_metrics
 from studio.services.queue import overview, task_results
@@ -182,29 +180,6 @@ class Health(api.Out):
     version: str
 
 
-class GpuOut(api.Out):
-    index: int
-    name: str
-    memory_bytes: int
-    capability: tuple[int, int]
-
-
-class HardwareOut(api.Out):
-    title: str
-    device: str
-    processor: str
-    cores: int
-    memory_bytes: int
-    native_bf16: bool
-    product_times: dict[str, float]
-    """By number format: the time of a matrix product relative to float32. Empty until measured,
-    once, soon after the first start."""
-    gpus: list[GpuOut]
-    packages: dict[str, str]
-    precisions: dict[str, str]
-    """Why each precision cannot be used on this machine; empty if it can."""
-
-
 @router.get("/health")
 def health(db: DB) -> Health:
     """Return the health of the studio; 503 with the reason if no worker is running."""
@@ -216,18 +191,6 @@ def health(db: DB) -> Health:
     reasons = workers.list_failures(db)
     status = "degraded" if reasons else "ok"
     return Health(status=status, reasons=reasons, version=studio.__version__)
-
-
-@router.get("/hardware")
-def hardware(db: DB) -> HardwareOut:
-    """Describe the machine that trains: the worker's, or this one if no worker is connected."""
-    machine: Any = workers.training_hardware(db)
-    fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
-    facts = {name: getattr(machine, name) for name in fields}
-    refusals = {mode.name: mode.unsupported_reason(machine) for mode in PRECISIONS.values()}
-    return HardwareOut.model_validate(
-        facts | {"packages": package_versions(), "precisions": refusals}
-    )
 
 
 metrics_router = APIRouter(include_in_schema=False)

@@ -1,0 +1,1 @@
+"""The load of the machines that train."""
