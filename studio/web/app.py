@@ -28,6 +28,7 @@ from studio.web.chat import answer_stream, chat_page
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
 from studio.web.experiments import experiment_page, new_experiment_page, quick_start_page
+from studio.web.hardware import hardware_page
 from studio.web.help import help_page, style_page
 from studio.web.http import errors
 from studio.web.http.deps import SessionSlots
@@ -68,6 +69,7 @@ PAGES = tuple(
         mapping_page,
         model_page,
         queue_page,
+        hardware_page,
         settings_page,
         help_page,
         numbers_page,

@@ -15,6 +15,7 @@ export default function start(root) {
       const isFirst = known.size === 0;
       for (const run of runs) tell(root, run, known, isFirst);
     },
+    hardware: () => document.body.dispatchEvent(new Event("hardware-changed")),
   });
   return () => {
     ended.abort();

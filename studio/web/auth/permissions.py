@@ -56,6 +56,7 @@ ROUTE_PERMISSIONS = {
     "/experiments/{experiment_id}/delete": "POST manage",
     "/experiments/{experiment_id}/runs": "POST submit",
     "/failures": "GET read",
+    "/hardware": "GET read",
     "/help": "GET read",
     "/help/knobs/{name}": "GET read",
     "/help/shortcuts": "GET read",

@@ -12,6 +12,7 @@ from studio.services.queue import overview, queue, task_results
 from studio.services.runs import run_commands, runs
 from studio.services.tasks import tasks
 from studio.services.workers import workers
+from studio.web.hardware import hardware_page
 from studio.web.http.deps import DB
 from studio.web.rendering.render import block, page, redirect, referring_page, wants_fragment
 
@@ -37,6 +38,7 @@ def show(request: Request, db: DB) -> Response:
         loaded=model,
         stays=loaded_model.time_left(model) if model else None,
         progress_of=run_progress.measure,
+        hardware=hardware_page.strip_of_machines(db),
     )
 
 

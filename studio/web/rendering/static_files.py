@@ -39,6 +39,7 @@ STYLESHEETS = (
     "css/charts.css",
     "css/numbers.css",
     "css/run.css",
+    "css/hardware.css",
     "css/compare.css",
     "css/answers.css",
     "css/chat.css",
