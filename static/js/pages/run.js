@@ -112,6 +112,7 @@ function listen(root, tab, last) {
       status: (run) => tell(root, tab, run),
       sample: () => announce("run-samples"),
       event: () => announce("run-history"),
+      hardware: () => announce("hardware-changed"),
     },
     `${last}.${log ? "" : NO_LOG}.${root.dataset.lastEvent}`,
     () => bell.isOn,

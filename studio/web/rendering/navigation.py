@@ -89,6 +89,9 @@ NAV_GROUPS = (
                 key="p",
                 child_paths=("/reports/",),
             ),
+            NavItem(
+                href="/numbers", label="Formats", title="Number formats", icon="precision", key="f"
+            ),
         ),
     ),
     NavGroup(

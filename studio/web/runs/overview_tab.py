@@ -27,6 +27,7 @@ from studio.services.runs.improvements import Improvement
 from studio.services.samples.sample_diff import AnswerScore
 from studio.web.compare import sample_table
 from studio.web.compare.sample_table import Cell
+from studio.web.hardware import hardware_page
 from studio.web.http.deps import DB, Config
 from studio.web.rendering.render import block
 from studio.web.runs import charts_tab, tiles
@@ -79,6 +80,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         plots=plots[:1],
         live_tiles=tiles.list_tiles(db, run),
         answers=_load_answers(db, run_id),
+        strip=hardware_page.strip_for_run(db, run),
         **_result_context(db, run),
         **_failure_context(db, run, folder),
     )

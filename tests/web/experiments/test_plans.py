@@ -157,7 +157,7 @@ def test_precisions_of_unknown_method_return_404(client: TestClient) -> None:
 def test_form_shows_recommendation(client: TestClient) -> None:
     page = parse_page(client.get("/new").text)
 
-    assert page.one(id="advice").one("strong").text == "Recommended"
+    assert page.one(id="advice").all("strong")[0].text == "Recommended"
 
 
 def test_form_warns_about_weights_that_would_not_change(client: TestClient, model: str) -> None:
