@@ -23,7 +23,8 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
   print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix e2e slow faults gpu bench audit sbom shots docs words starter db hooks clean
+.PHONY: help run test test-all check fix e2e slow faults gpu bench lighthouse audit sbom shots \
+  docs words starter db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
@@ -66,6 +67,9 @@ gpu: $(DEV) ## run the tests that need a GPU
 
 bench: $(DEV) ## run the benchmarks and check their budgets
 	$(BIN)/python -m tests.bench
+
+lighthouse: $(DEV) browser ## run Lighthouse on every page; needs Node 22.19 or newer
+	$(BIN)/python -m tests.bench.lighthouse
 
 audit: $(DEV) ## scan the code and the pinned packages for vulnerabilities
 	$(BIN)/python -m tests.tools.audit

@@ -2,7 +2,8 @@
 
 They come from a live studio with real runs.
 
-Each page is taken light and dark, on a wide screen and on a phone. `--readme` also writes the three
+Each page is taken light and dark, in English and Chinese, on a phone and on two wide screens.
+`sheet-PAGE.png` shows all looks of a page next to each other. `--readme` also writes the three
 pictures of the README to docs/. `--only` takes the pages whose address holds some text.
 """
 
@@ -60,12 +61,14 @@ PAGES = (
     "/style",
     "/nowhere",
 )
-SIZES = {1280: 900, 390: 844}
+SIZES = {1920: 1080, 1280: 900, 390: 844}
 SHORT = 800
 """Height of the README's pictures: each stays below 150 KB."""
 SEEDS = 2
 """Of the precision study: with one alone its report could judge nothing."""
 THEMES = ("light", "dark")
+LANGUAGES = {"en": "en-US", "zh": "zh-CN"}
+"""The languages that a browser asks for, by their short name in file names."""
 README = {
     "run.png": ("/runs/1", "light"),
     "compare.png": ("/compare?runs=1,2,3", "dark"),
@@ -105,9 +108,28 @@ def main() -> None:
 
 
 def take_screenshots(browser: Browser, url: str, folder: Path, pages: list[str]) -> None:
-    for path, theme, width in product(pages, THEMES, SIZES):
-        name = f"{_named(path)}-{theme}-{width}.png"
-        take_screenshot(browser, url + path, folder / name, (theme, width))
+    for path in pages:
+        names = []
+        for language, theme, width in product(LANGUAGES, THEMES, SIZES):
+            names.append(f"{_named(path)}-{language}-{theme}-{width}.png")
+            look = (theme, width)
+            take_screenshot(browser, url + path, folder / names[-1], look, language=language)
+        _take_sheet(browser, folder, f"sheet-{_named(path)}.png", names)
+
+
+def _take_sheet(browser: Browser, folder: Path, name: str, pictures: list[str]) -> None:
+    """Write one picture of all looks of a page, cut at the bottom."""
+    columns = "grid-template-columns: 5fr 4fr 2fr"
+    crop = "max-height: 480px; object-fit: cover; object-position: top"
+    style = f"body {{ display: grid; {columns}; gap: 8px }} img {{ width: 100%; {crop} }}"
+    images = "".join(f'<img src="{picture}" alt="{picture}">' for picture in pictures)
+    page = browser.new_page(viewport={"width": 1400, "height": 600})
+    sheet = folder / "sheet.html"
+    sheet.write_text(f"<style>{style}</style>{images}", encoding="utf-8")
+    page.goto(sheet.resolve().as_uri())
+    page.screenshot(path=folder / name, full_page=True)
+    page.close()
+    sheet.unlink()
 
 
 def illustrate(browser: Browser, url: str) -> None:
@@ -139,7 +161,13 @@ def chromium() -> Iterator[Browser]:
 
 
 def take_screenshot(
-    browser: Browser, url: str, to: Path, look: tuple[str, int], *, whole: bool = True
+    browser: Browser,
+    url: str,
+    to: Path,
+    look: tuple[str, int],
+    *,
+    whole: bool = True,
+    language: str = "en",
 ) -> None:
     """Take one page as it stands once its numbers are drawn."""
     theme, width = look
@@ -147,6 +175,7 @@ def take_screenshot(
         viewport={"width": width, "height": SIZES[width]},
         color_scheme="dark" if theme == "dark" else "light",
         reduced_motion="reduce",
+        locale=LANGUAGES[language],
     )
     page = context.new_page()
     page.goto(url)
