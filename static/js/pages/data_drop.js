@@ -11,7 +11,6 @@ const LARGE = 16 * 2 ** 20; // bytes; larger files are sent in parts and can res
 export function start(form, signal) {
   const zone = form.querySelector("#drop");
   if (!zone) return;
-  zone.hidden = false;
   const card = zone.closest(".decision");
   const on = (target, type, act) => target.addEventListener(type, act, { signal });
   const input = zone.querySelector("input");

@@ -24,7 +24,6 @@ export default function start(page) {
   // While the settings are closed, the tokens of a row are not visible.
   on(form, "htmx:before:request", (event) => event.target.id === "sight" && !settings.open && event.preventDefault());
   on(settings, "toggle", () => (wasOpen = settings.open));
-  find.hidden = false;
   on(page, "input", (event) => event.target.id === "filter-models" && filter(page, event.target.value));
   on(page, "htmx:after:swap", () => filter(page, page.querySelector("#filter-models").value));
   startDrop(form, end.signal);

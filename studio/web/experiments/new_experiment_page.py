@@ -260,7 +260,13 @@ def _form_page(
         accepted=ACCEPTED_EXTENSIONS,
         formats=SUPPORTED_FORMATS,
         limit=settings.upload_limit_bytes,
-        ahead=len(queue.list_waiting(db))
-        + max(0, len(runs.list_live(db)) - workers.count_slots(db) + 1),
+        ahead=_count_runs_ahead(db),
+        has_worker=workers.count_slots(db) > 0,
         machine=workers.training_hardware(db).title,
     )
+
+
+def _count_runs_ahead(db: Session) -> int:
+    """Return how many runs have to end before the next one starts."""
+    slots = max(1, workers.count_slots(db))
+    return len(queue.list_waiting(db)) + max(0, len(runs.list_live(db)) - slots + 1)
