@@ -59,7 +59,7 @@ export class Bell {
     const isAway = document.hidden && permission() === "granted";
     if (!sentence || !(this.isOn || isAway)) return;
     sessionStorage.removeItem(this.key);
-    this.say(sentence);
+    this.say(""); // The page shows a toast.
     entitle(sentence, this.watch.signal);
     show(sentence, run.error?.message ?? "", this.key);
   }

@@ -1,4 +1,4 @@
-"""Being told by the browser, and a run's history, in a real one while a run trains."""
+"""Notifications and the history of a run in a real browser, while the run trains."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -25,14 +25,21 @@ def end(studio: Studio, number: int) -> None:
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
 
 
+def ask_for_notification(page: Page) -> None:
+    # The heading is drawn again, with its menu closed, when the status changes.
+    expect(page.locator("#head")).to_contain_text("running", timeout=60_000)
+    page.locator("#more > summary").click()
+    page.get_by_role("button", name="Notify me").click()
+
+
 def test_ended_run_shows_notification(page: Page, studio: Studio) -> None:
     page.add_init_script(KEEP_WHAT_IS_SHOWN)
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
-    page.get_by_role("button", name="Notify me").click()
+    ask_for_notification(page)
     expect(page.get_by_text("You will get a notification.")).to_be_visible()
     page.reload()
-    bell = page.get_by_role("button", name="Notify me")
+    bell = page.locator("[data-bell]")
     expect(bell).to_have_attribute("aria-pressed", "true")
     end(studio, number)
 
@@ -44,19 +51,19 @@ def test_ended_run_shows_notification(page: Page, studio: Studio) -> None:
 def test_page_title_shows_status_when_notifications_are_denied(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
-    page.get_by_role("button", name="Notify me").click()
+    ask_for_notification(page)
     expect(page.get_by_text("the tab title will show the result")).to_be_visible()
     end(studio, number)
 
     expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
     # The head is drawn anew by then, which brings the page's own title along.
-    expect(page.get_by_role("button", name="Move to trash")).to_be_visible()
+    expect(page.locator("#more").get_by_text("Move to trash")).to_be_attached()
     expect(page).to_have_title(f"quick was cancelled. · quick #{number} · Mantissa Studio")
 
 
 def test_run_history_grows_live(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
-    page.goto(f"/runs/{number}")
+    page.goto(f"/runs/{number}/details")
     story = page.get_by_role("list", name="Events, newest first")
     expect(story.get_by_text("Started training.")).to_be_visible(timeout=60_000)
     end(studio, number)
