@@ -60,13 +60,15 @@ const DAY = 86_400;
 const UNITS = [[DAY, "day", 3600, "hour"], [3600, "hour", 60, "minute"], [60, "minute", 1, "second"]];
 const SIGNS = { day: "d", hour: "h", minute: "min", second: "s" };
 
-/** Format seconds with the two largest units, as the server does. */
+/** Format seconds with the two largest units, the smaller only if not zero, as the server does. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 10) return amount(seconds.toFixed(1), "second");
   if (seconds < 60) return amount(seconds.toFixed(0), "second");
   const [whole, unit, part, smaller] = UNITS.find(([least]) => seconds >= least);
-  return `${amount(Math.floor(seconds / whole), unit)} ${amount(Math.floor((seconds % whole) / part), smaller)}`;
+  const rest = Math.floor((seconds % whole) / part);
+  const first = amount(Math.floor(seconds / whole), unit);
+  return rest ? `${first} ${amount(rest, smaller)}` : first;
 }
 
 function amount(number, unit) {

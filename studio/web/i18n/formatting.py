@@ -237,7 +237,7 @@ def memory_measure_sentence(resolved: Mapping[str, Any]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration with its two largest units."""
+    """Format a duration with its two largest units; the smaller one only if it is not zero."""
     if seconds is None:
         return NO_VALUE
     if seconds < 10:  # noqa: PLR2004 -- tenths matter only in short durations
@@ -245,10 +245,10 @@ def duration(seconds: float | None) -> str:
     if seconds < _MINUTE:
         return number_i18n.format_duration([(f"{seconds:.0f}", "second")])
     unit_seconds, unit, smaller_seconds, smaller = next(row for row in _UNITS if seconds >= row[0])
-    remainder = f"{seconds % unit_seconds // smaller_seconds:.0f}"
-    return number_i18n.format_duration(
-        [(f"{seconds // unit_seconds:.0f}", unit), (remainder, smaller)]
-    )
+    parts = [(f"{seconds // unit_seconds:.0f}", unit)]
+    if remainder := seconds % unit_seconds // smaller_seconds:
+        parts.append((f"{remainder:.0f}", smaller))
+    return number_i18n.format_duration(parts)
 
 
 def relative_time(at: datetime | None) -> str:

@@ -247,4 +247,4 @@ def test_wait_estimate_uses_duration_of_similar_run(client: TestClient, engine: 
         for _ in range(2):
             runs.resubmit(db, done.id or 0, {})
 
-    assert [row.all("td")[2].text for row in waiting(client)] == ["now", "in 10 min 0 s"]
+    assert [row.all("td")[2].text for row in waiting(client)] == ["now", "in 10 min"]
