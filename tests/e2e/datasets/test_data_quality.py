@@ -44,6 +44,7 @@ def test_findings_are_excluded_and_run_succeeds(page: Page, studio: Studio) -> N
     expect(page.get_by_text("No issues found in the rows.")).to_be_visible()
 
     page.get_by_role("link", name="Train on this").click()
+    page.get_by_role("link", name="Edit all settings").click()
     page.get_by_label("Max steps").fill("2")
     page.locator("#start").click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))

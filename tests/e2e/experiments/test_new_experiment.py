@@ -130,7 +130,9 @@ def test_rejected_form_keeps_values_and_view(page: Page) -> None:
 
 def test_run_can_be_started_by_keyboard_alone(page: Page) -> None:
     page.goto("/new?preset=lora#settings")
-    page.get_by_role("radio", name="Common").focus()
+    common = page.get_by_role("radio", name="Common")
+    expect(common).to_be_visible()
+    common.focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_label("Weight decay")).to_be_visible()
     page.get_by_label("Max steps").focus()

@@ -43,7 +43,7 @@ def test_one_press_leads_from_fresh_home_to_trained_model(
 ) -> None:
     page.goto("/")
     first_page = time.monotonic() - began
-    page.get_by_role("button", name="Quick start").click()
+    page.get_by_role("button", name="Try it: train a model in about a minute").click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
     number = int(page.url.rpartition("/")[2])
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=LONGEST_SECONDS * 1000)

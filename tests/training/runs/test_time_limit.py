@@ -66,9 +66,9 @@ def test_resumed_run_keeps_its_number_of_steps(model: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
-        ({}, 44),  # 94 s, less 5 validations and 4 rounds of answers
-        ({"evaluation__eval_steps": 10.0}, 62),  # each step also pays a tenth of a validation
-        ({"samples__between": 0}, 56),
+        ({}, 48),  # 94 s, less 5 validations and 4 rounds of answers
+        ({"evaluation__eval_steps": 10.0}, 41),  # each step also pays a tenth of one validation
+        ({"samples__between": 0}, 60),
     ],
 )
 def test_steps_leave_time_for_everything_else(changes: dict[str, float], steps: int) -> None:

@@ -168,9 +168,10 @@ def open_page(studio: Studio, path: str) -> Node:
 
 
 def test_the_form_offers_it(studio: Studio) -> None:
-    form = open_page(studio, "/new?method=toy").one(id="form")
+    page = open_page(studio, "/new?method=toy")
+    form = page.one(id="form")
 
-    purposes = [one.one("strong").text for one in form.all("button", class_="choice")]
+    purposes = [one.one("strong").text for one in page.all("button", class_="choice")]
     assert "Learn like a toy" in purposes
     assert dict(form_fields(form))["weighting.loss_weight"] == "1"
 
@@ -230,6 +231,5 @@ def test_a_recipe_in_yaml_trains_with_it(studio: Studio, checkout: Path) -> None
     assert run["status"] == "succeeded", run["error"]
     assert run["recipe"]["weighting"] == {"loss_weight": 0.5}
     assert 0 < run["metrics"]["eval_confidence"] <= run["metrics"]["best_eval_confidence"] < 1
-    text = open_page(studio, f"/runs/{number}").text
-    assert "method: toy" in text
-    assert "Validation confidence" in text
+    assert "Validation confidence" in open_page(studio, f"/runs/{number}/charts").text
+    assert "method: toy" in open_page(studio, f"/runs/{number}/details").text

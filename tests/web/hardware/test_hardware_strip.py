@@ -88,7 +88,7 @@ def test_page_without_a_worker_has_an_empty_strip(client: TestClient) -> None:
     shown = strip(client, "/queue")
 
     assert shown.text == ""
-    assert shown.attributes["hx-trigger"] == "hardware-changed from:body"
+    assert shown.attributes["hx-trigger"] == "hardware-changed from:body, run-status from:body"
 
 
 def of_run(run_id: int, cpus: Sequence[float]) -> list[HardwareUsage]:
