@@ -83,7 +83,7 @@ function entitle(sentence, left) {
   const seen = new AbortController();
   const signal = AbortSignal.any([left, seen.signal]);
   const put = () => {
-    if (!signal.aborted) document.title = `${sentence} · ${before}`;
+    if (!signal.aborted) document.title = `${sentence} · Mantissa Studio`;
   };
   const clear = () => {
     if (document.hidden) return;
