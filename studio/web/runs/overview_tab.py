@@ -16,14 +16,9 @@ from studio.services.compare import compare
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.queue import overview
-from studio.services.runs import (
-    attempts,
-    failure_report,
-    improvements,
-    run_verdict,
-    runs,
-)
-from studio.services.runs.improvements import Improvement
+from studio.services.results import improvements, run_verdict
+from studio.services.results.improvements import Improvement
+from studio.services.runs import attempts, failure_report, runs
 from studio.services.samples.sample_diff import AnswerScore
 from studio.web.compare import sample_table
 from studio.web.compare.sample_table import Cell

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from studio.metrics import EVAL_LOSS
-from studio.services.runs import improvements, run_verdict
-from studio.services.runs.run_verdict import RunVerdict
+from studio.services.results import improvements, run_verdict
+from studio.services.results.run_verdict import RunVerdict
 from studio.services.samples.sample_diff import AnswerScore
 from tests.support.factories import make_recipe
 

@@ -4,7 +4,7 @@ import pytest
 
 from studio.db.tables import Sample
 from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
-from studio.services.runs import run_verdict
+from studio.services.results import run_verdict
 from studio.services.samples.sample_diff import AnswerScore
 
 

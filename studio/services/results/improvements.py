@@ -9,8 +9,8 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.methods import AnyRecipe
+from studio.services.results.run_verdict import RunVerdict
 from studio.services.runs import fixes, runs
-from studio.services.runs.run_verdict import RunVerdict
 
 MAX_IMPROVEMENTS = 4
 FEW_ROWS = 1000

@@ -1,0 +1,1 @@
+"""What a run achieved, and what to try next."""
