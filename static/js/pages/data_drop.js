@@ -15,10 +15,12 @@ export function start(form, signal) {
   const on = (target, type, act) => target.addEventListener(type, act, { signal });
   const input = zone.querySelector("input");
   const carriesFile = (event) => event.dataTransfer?.types.includes("Files");
+  const takeChosen = () => input.files.length && take(form, zone, input.files[0], signal);
   on(input, "change", (event) => {
     event.stopPropagation(); // The file is no setting.
-    if (input.files.length) take(form, zone, input.files[0], signal);
+    takeChosen();
   });
+  takeChosen(); // Chosen before this module was loaded.
   // Anywhere on the page, or the browser would leave it and open the file.
   on(document, "dragover", (event) => {
     if (!carriesFile(event)) return;

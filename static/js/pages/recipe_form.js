@@ -27,6 +27,7 @@ export default function start(page) {
   on(page, "input", (event) => event.target.id === "filter-models" && filter(page, event.target.value));
   on(page, "htmx:after:swap", () => filter(page, page.querySelector("#filter-models").value));
   startDrop(form, end.signal);
+  if (find.value) found.textContent = seek(form, find.value); // Typed before this module was loaded.
   settings.open ||= wasOpen && location.hash === "";
   if (location.hash) show(form, document.getElementById(location.hash.slice(1)));
   return () => end.abort();

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from studio.commands import recipes
 from studio.recipe.dotted_keys import flatten
@@ -284,6 +284,21 @@ def test_unreadable_file_is_refused_in_the_data_card(page: Page, tmp_path: Path)
 
     expect(page.locator(".decision #upload-problem")).not_to_be_empty()
     expect(page.locator("#dataset")).to_have_value("starter")
+
+
+def test_what_is_entered_before_the_form_is_ready_counts(page: Page, tmp_path: Path) -> None:
+    """Modules load after the page is drawn: on a slow line a person is faster."""
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    held: list[Route] = []
+    page.route("**/pages/recipe_form.js*", lambda route, _: held.append(route))
+    page.goto("/new?preset=lora")
+    page.get_by_role("searchbox", name="Find a setting").fill("overfit")
+    page.locator("#upload").set_input_files(tmp_path / "picture.png")
+    for route in held:
+        route.continue_()
+
+    expect(page.get_by_role("status").filter(has_text="setting")).to_have_text("2 settings")
+    expect(page.locator(".decision #upload-problem")).not_to_be_empty()
 
 
 def test_model_is_chosen_from_the_catalogue_by_keyboard(page: Page) -> None:

@@ -117,6 +117,10 @@ What neither theme nor width can change is looked at once. Colours are the same 
 """
 VIOLATIONS = "addEventListener('securitypolicyviolation', (e) => console.error(e.blockedURI))"
 
+WIDTH_OF_NEXT_FRAME = """new Promise((tell) => requestAnimationFrame(() =>
+  requestAnimationFrame(() => tell(document.documentElement.scrollWidth))))"""
+"""Charts follow the width of their place at the end of a frame, once it is laid out."""
+
 FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
 
 
@@ -303,7 +307,7 @@ def show_whole(page: Page, width: int) -> None:
 def scrolls(page: Page, width: int) -> bool:
     """Tell whether a page is wider than a window of this width."""
     page.set_viewport_size({"width": width, "height": 800})
-    wide: int = page.evaluate("document.documentElement.scrollWidth")
+    wide: int = page.evaluate(WIDTH_OF_NEXT_FRAME)
     return wide > width
 
 
