@@ -150,6 +150,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.settings = settings
+    app.state.routes = route_table
     app.state.hub = EventHub(engine)
     app.state.traffic = request_metrics
     app.state.seats = SessionSlots()

@@ -3,25 +3,34 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
 from sqlmodel import Session, col, select
 
-from studio.db.tables import Dataset, Experiment, Model, Run, Study
+from studio.db.summaries import SavedComparison
+from studio.db.tables import Dataset, Experiment, Model, Run, Study, Sweep
 from studio.services.metrics import metric_summaries
 from studio.services.runs import runs, tags_notes
 from studio.services.search import query_fields, query_filters
 from studio.services.search.query_fields import Field
 
-HitKind = Literal["run", "experiment", "study", "dataset", "model"]
+HitKind = Literal["run", "experiment", "sweep", "study", "comparison", "dataset", "model"]
 
-_TABLES: tuple[tuple[HitKind, type[Experiment | Study | Dataset | Model]], ...] = (
+_NamedTable = type[Experiment | Sweep | Study | SavedComparison | Dataset | Model]
+_TABLES: tuple[tuple[HitKind, _NamedTable], ...] = (
     ("experiment", Experiment),
+    ("sweep", Sweep),
     ("study", Study),
+    ("comparison", SavedComparison),
     ("dataset", Dataset),
     ("model", Model),
 )
+
+
+_MAX_COMPARED = 500
+"""How many names a misspelt one is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,23 @@ def list_newest(db: Session, kind: HitKind, *, limit: int) -> list[SearchHit]:
         SearchHit(kind=kind, id=number or 0, name=name, about=f"#{number}")
         for number, name in db.exec(newest)
     ]
+
+
+def exists(db: Session, kind: HitKind, number: int) -> bool:
+    """Whether something of a kind has this id, in the trash or not."""
+    table = Run if kind == "run" else dict(_TABLES)[kind]
+    return db.get(table, number) is not None
+
+
+def list_similar(db: Session, kind: HitKind, name: str, *, limit: int) -> list[SearchHit]:
+    """Return what has a name like this one among the newest of a kind, the most similar first."""
+    by_name: dict[str, SearchHit] = {}
+    for hit in list_newest(db, kind, limit=_MAX_COMPARED):
+        by_name.setdefault(hit.name.casefold(), hit)
+    sought = name.casefold()
+    containing = [other for other in by_name if sought in other]
+    names = dict.fromkeys([*get_close_matches(sought, by_name, n=limit), *containing])
+    return [by_name[other] for other in names][:limit]
 
 
 def _is_number(query: str) -> bool:

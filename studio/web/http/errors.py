@@ -28,9 +28,10 @@ from studio.errors import (
     UnavailableError,
 )
 from studio.schemas.validation_errors import FieldError, field_errors
+from studio.web.auth import template_permissions
 from studio.web.auth.security_headers import SECURITY_HEADERS
-from studio.web.http.not_found import find_offers
-from studio.web.rendering.render import block, page, wants_fragment
+from studio.web.http.error_pages import error_page
+from studio.web.rendering.render import block, wants_fragment
 
 PREFIX = "/v1"
 
@@ -99,9 +100,15 @@ STATUS_HEADERS: dict[int, dict[str, str]] = {
 
 UNEXPECTED_ERROR = StudioError(
     "Something went wrong in the studio.",
-    hint="Nothing was changed. See the studio's log for details.",
+    hint="Nothing was changed. Try again; if it happens again, look for the request ID in the "
+    "studio's log.",
 )
 
+
+TOO_LARGE_TEXTS = (
+    "The request is too large.",
+    "Send less at once. Files belong to Data: upload them there, and choose them by name.",
+)
 
 _HTTP_MESSAGES = {
     HTTPStatus.BAD_REQUEST: (
@@ -112,27 +119,13 @@ _HTTP_MESSAGES = {
         "Not found: {path}.",
         "It may have moved or been deleted.",
     ),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: TOO_LARGE_TEXTS,
     HTTPStatus.METHOD_NOT_ALLOWED: (
         "{path} does not accept {method} requests.",
         "The Allow header lists the supported methods; /docs describes every call.",
     ),
 }
 """The message and hint of errors raised by the HTTP layer."""
-
-
-_PAGE_TITLES = {
-    HTTPStatus.UNAUTHORIZED: "Sign in first",
-    HTTPStatus.FORBIDDEN: "Not allowed",
-    HTTPStatus.NOT_FOUND: "Not found",
-    HTTPStatus.METHOD_NOT_ALLOWED: "Not a page",
-    HTTPStatus.CONFLICT: "Not possible now",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Too large",
-    HTTPStatus.UNPROCESSABLE_ENTITY: "Not understood",
-    HTTPStatus.TOO_MANY_REQUESTS: "Too many requests",
-    HTTPStatus.SERVICE_UNAVAILABLE: "Not available at the moment",
-    HTTPStatus.INSUFFICIENT_STORAGE: "The disk is full",
-}
-"""The headings of error pages."""
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -171,10 +164,14 @@ def error_response(request: Request, error: StudioError) -> Response:
 async def _handle_validation_error(request: Request, error: Exception) -> Response:
     """Report each invalid field. The input is not echoed: JSON may be unable to represent it."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for nothing else
+    is_api = request.scope["path"].startswith(("/api/", f"{PREFIX}/"))
+    if not is_api and any(item["loc"][0] == "path" for item in error.errors()):
+        # A page whose id cannot be one is a page that does not exist.
+        return await _handle_http_exception(request, HTTPException(HTTPStatus.NOT_FOUND))
     fields = list(_field_errors(request, error))
     first = fields[0]
     summary = InvalidError(f"{first.param or 'The body'}: {first.message}", param=first.param)
-    if request.url.path.startswith("/api/"):
+    if request.scope["path"].startswith("/api/"):
         return JSONResponse(error_body(summary, [asdict(field) for field in fields]), 422)
     return _respond(request, summary, 422)
 
@@ -210,7 +207,9 @@ async def _handle_unexpected_error(request: Request, error: Exception) -> Respon
     request_id = request.state.request_id
     details = {"path": request.scope["path"], "request_id": request_id}
     log.error("request_failed", exc_info=error, extra=details)
-    response = _respond(request, UNEXPECTED_ERROR, 500)
+    viewer = getattr(request.state, "who", None)
+    with template_permissions.rendering_for(viewer, request.app.state.routes):
+        response = _respond(request, UNEXPECTED_ERROR, 500)
     response.headers.update(SECURITY_HEADERS | {"X-Request-ID": request_id})
     return response
 
@@ -225,14 +224,10 @@ def _respond(
         return openai_error_response(error, status, headers)
     if request.scope["path"].startswith("/api/"):
         return JSONResponse(error_body(error), status, headers=headers)
-    as_fragment = block if wants_fragment(request) else None
-    if as_fragment:
-        response = block(request, "error.html", "message", status=status, error=error)
+    if wants_fragment(request):
+        texts = {"message": error.message, "hint": error.hint, "is_problem": True}
+        response = block(request, "error.html", "message", status=status, **texts)
     else:
-        offers = find_offers(request) if status == HTTPStatus.NOT_FOUND else None
-        title = _PAGE_TITLES.get(HTTPStatus(status), "Something went wrong")
-        response = page(
-            request, "error.html", status=status, error=error, title=title, offers=offers
-        )
+        response = error_page(request, error, status)
     response.headers.update(headers or {})
     return response

@@ -12,14 +12,16 @@ from urllib.parse import urlsplit
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from studio.errors import InvalidError, StudioError
 from studio.settings import Settings
 from studio.web.auth.security_headers import SAFE_METHODS, SECURITY_HEADERS
-from studio.web.http import errors
+from studio.web.http import error_pages, errors
 from studio.web.http.errors import error_body
+from studio.web.i18n import locale
 
 FORWARDED_FOR, FORWARDED_PROTO = b"x-forwarded-for", b"x-forwarded-proto"
 
@@ -81,6 +83,13 @@ BODY_LIMIT = 4 * 2**20
 HEADERS_LIMIT = 32 * 2**10
 """Total size of a request's headers; the server does not limit headers that arrive at once."""
 
+_OTHER_HOST_TEXTS = (
+    "This studio has a different address.",
+    (
+        "Open the address it printed when it started. To use another host name, add it to "
+        "STUDIO_ALLOWED_HOSTS."
+    ),
+)
 _UPLOAD_PATHS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
 
 
@@ -103,23 +112,20 @@ class RequestGuard:
             return
         await self.app(scope, _limited_receive(receive, limit), _with_security_headers(send))
 
-    def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
+    def _refusal(self, scope: Scope, limit: int) -> Response | None:
         hosts = Headers(scope=scope).getlist("host")
         if len(hosts) != 1 or _hostname(hosts[0]) not in self.hosts:
-            return _refuse(
-                scope, HTTPStatus.MISDIRECTED_REQUEST, "This studio has a different address."
-            )
+            return _refuse(scope, HTTPStatus.MISDIRECTED_REQUEST, *_OTHER_HOST_TEXTS)
         if scope["method"] not in SAFE_METHODS and not _is_same_origin(scope, hosts[0]):
-            return _refuse(
-                scope, HTTPStatus.FORBIDDEN, "Cross-site requests may not change anything."
-            )
+            message = "Cross-site requests may not change anything."
+            hint = "Open the studio itself, and press the button there."
+            return _refuse(scope, HTTPStatus.FORBIDDEN, message, hint)
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_LIMIT:
-            message = "The request headers are too large."
-            return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+            message, hint = "The request headers are too large.", "Delete this site's cookies."
+            return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, hint)
         length = (Headers(scope=scope).getlist("content-length") or ["0"])[0]
         if length.isdecimal() and int(length) > limit:
-            message = "The request is too large."
-            return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+            return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, *errors.TOO_LARGE_TEXTS)
         return None
 
     def _limit(self, scope: Scope) -> int:
@@ -129,13 +135,21 @@ class RequestGuard:
         return self.upload_limit if is_upload and not is_json else BODY_LIMIT
 
 
-def _refuse(scope: Scope, status: HTTPStatus, message: str) -> JSONResponse:
-    error = StudioError(message)
+def _refuse(scope: Scope, status: HTTPStatus, message: str, hint: str) -> Response:
+    error = StudioError(message, hint=hint)
     error.code = status.name.lower()
     headers = {"Connection": "close"}
     if errors.is_openai_path(scope["path"]):
         return errors.openai_error_response(error, status, headers)
-    return JSONResponse(error_body(error), status, headers=headers)
+    request = Request(scope)
+    is_browser = "text/html" in request.headers.get("accept", "")
+    if scope["path"].startswith("/api/") or not is_browser:
+        return JSONResponse(error_body(error), status, headers=headers)
+    # The middleware that sets the language comes after this one.
+    locale.set_language(locale.choose_language(request.headers))
+    response = error_pages.plain_error_page(request, error, status)
+    response.headers.update(headers)
+    return response
 
 
 def _is_same_origin(scope: Scope, host: str) -> bool:

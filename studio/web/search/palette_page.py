@@ -62,7 +62,9 @@ _ACTIONS = (
 _SEARCH_KINDS: dict[palette_search.HitKind, tuple[str, str]] = {
     "run": ("Runs", "/runs/"),
     "experiment": ("Experiments", "/experiments/"),
+    "sweep": ("Sweeps", "/sweeps/"),
     "study": ("Precision studies", "/reports/precision/"),
+    "comparison": ("Saved comparisons", "/comparisons/"),
     "dataset": ("Datasets", "/datasets/"),
     "model": ("Models", "/models/"),
 }
