@@ -107,12 +107,15 @@ def judge(
     """
     if not after.judged or before.judged != after.judged:
         return _judge_trend(trend)
-    if not (before.right or after.right) and trend.gain >= CHANGE:
-        gained = f"{100 * trend.gain:.0f}"
-        sentence = (
-            f"Validation improved by {gained} %, but no answer of {after.judged} is right yet"
-        )
-        return sentence, None
+    if not (before.right or after.right):
+        if trend.shape in {"worse", "broken"}:
+            return _judge_trend(trend)
+        if trend.gain >= CHANGE:
+            gained = f"{100 * trend.gain:.0f}"
+            sentence = (
+                f"Validation improved by {gained} %, but no answer of {after.judged} is right yet"
+            )
+            return sentence, None
     return _judge_answers(before, after)
 
 

@@ -41,6 +41,21 @@ def test_overfitting_names_best_step() -> None:
     assert trend.sentence.startswith("Best at step 10 with 2, then worse: 3 at the end.")
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ((5.0, 84.2), "It got worse: validation went from 5 to 84.2"),
+        ((5.0, 3.0, None), "Training broke down: validation became NaN or infinite."),
+    ],
+)
+def test_run_that_diverged_without_right_answers_is_called_worse(
+    values: tuple[float | None, ...], sentence: str
+) -> None:
+    none_right = AnswerScore(0, 2)
+
+    assert run_verdict.judge(none_right, none_right, trend_of(*values)) == (sentence, False)
+
+
 def test_rising_accuracy_counts_as_gain() -> None:
     trend = run_verdict.describe_trend([(0, 0.2), (10, 0.4), (20, 0.8)], EVAL_TOKEN_ACCURACY)
 
