@@ -2,13 +2,18 @@
 
 import gzip
 import re
+from pathlib import Path
 
 import pytest
 
+import studio
 from studio import resources
 from studio.web.rendering import static_files
 
 KB = 1000
+STYLES = resources.static_dir() / "css"
+MADE = ("series-", "u-")
+"""The beginnings of class names that a number completes, or that uPlot brings."""
 SCRIPT, STYLE = 60 * KB, 20 * KB
 
 _SOURCE = re.compile(r"""static\(["'](\S+?\.js)["']\)""")
@@ -96,3 +101,18 @@ def test_every_script_is_used_by_some_page() -> None:
         reached = more
 
     assert reached == kept
+
+
+def test_each_style_class_is_used() -> None:
+    """A class that no page has is a leftover, or a renamed one that lost its style."""
+    styles = "".join(path.read_text("utf-8") for path in STYLES.glob("*.css"))
+    selectors = re.findall(r"([^{}]+)\{", re.sub(r"/\*.*?\*/", "", styles, flags=re.DOTALL))
+    styled = {name for one in selectors for name in re.findall(r"\.([a-zA-Z][\w-]*)", one)}
+    sources = [
+        *resources.templates_dir().rglob("*.html"),
+        *(resources.static_dir() / "js").rglob("*.js"),
+        *Path(studio.__file__).parent.rglob("*.py"),
+    ]
+    used = set(re.findall(r"[\w-]+", "".join(path.read_text("utf-8") for path in sources)))
+
+    assert {name for name in styled - used if not name.startswith(MADE)} == set()
