@@ -27,15 +27,57 @@ from studio.web.runs.run_frame import tab_page
 router = APIRouter(include_in_schema=False)
 
 
-FACT_NAMES = (
-    *("Attention", "Attention kernel", "Autocast", "Compute", "Device", "Device name"),
-    *("Dropped rows", "Effective batch size", "Embedding", "Gradients", "Kept in float32"),
-    *("Linear", "Longest answer", "Longest example", "Master", "Matmul", "Matmul emulated"),
-    *("Optimizer", "Optimizer states", "Parameters", "Scaler", "Seed", "Train examples"),
-    *("Train rows", "Train tokens", "Trainable parameters", "Trained", "Trained tensors"),
-    *("Truncated rows", "Validation rows", "Validation tokens", "Weights"),
-)
-"""Titles of the values that runs report most often. Other titles are not translated."""
+FACT_GROUPS = {
+    "Precision": {
+        "weights": "Weights",
+        "kept_in_float32": "Kept in float32",
+        "rest": "Non-quantised weights",
+        "trained": "Trained weights",
+        "gradients": "Gradients",
+        "optimizer_states": "Optimizer states",
+        "master": "Master copy of the weights",
+        "matmul": "Inputs of matrix products",
+        "compute": "Results of matrix products",
+        "matmul_emulated": "Matrix products emulated",
+        "autocast": "Autocast",
+        "scaler": "Loss scaling",
+    },
+    "Training": {
+        "optimizer": "Optimizer",
+        "effective_batch_size": "Effective batch size",
+        "steps_in_time": "Steps that fit in the time limit",
+        "seed": "Seed",
+    },
+    "Data": {
+        "train_rows": "Training rows",
+        "train_examples": "Training examples",
+        "train_tokens": "Training tokens",
+        "validation_rows": "Validation rows",
+        "dropped_rows": "Dropped rows",
+        "truncated_rows": "Truncated rows",
+        "longest_example": "Longest example, in tokens",
+        "longest_answer": "Longest answer, in tokens",
+    },
+    "Model": {
+        "parameters": "Parameters",
+        "trainable_parameters": "Trained parameters",
+        "trained_tensors": "Trained tensors",
+        "weight_bytes": "Memory of the weights",
+        "attention": "Attention",
+        "attention_kernel": "Attention kernel",
+    },
+    "Format of each layer type": {},
+    "Machine": {"device": "Device", "device_name": "Device name"},
+    "Software": {},
+    "Other": {},
+}
+"""The titles of reported values, by group. Values without a title keep their own names."""
+
+_NESTED = {"formats": "Format of each layer type", "versions": "Software"}
+"""The groups of values that a run reports as a dictionary."""
+
+_TOLD_ELSEWHERE = {"peak_memory"}
+"""How memory was measured: a sentence above the table says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +90,41 @@ class Fact:
     differs: bool
 
 
-def list_facts(run: Run) -> list[Fact]:
-    """List requested beside actual values; for an audited run also plan beside audit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactGroup:
+    """Values that belong together."""
+
+    title: str
+    facts: list[Fact]
+
+
+def group_facts(run: Run) -> list[FactGroup]:
+    """Group requested beside actual values; for an audited run also plan beside audit."""
     resolved = dict(run.resolved)
     requested = _requested(run) | resolved.pop("plan", {})
-    actual = resolved | resolved.pop("audit", {})
-    return [_fact(name, requested, value) for name, value in flatten(actual).items()]
+    actual = flatten(resolved | resolved.pop("audit", {}))
+    members: dict[str, list[str]] = {title: [] for title in FACT_GROUPS}
+    for name in actual.keys() - _TOLD_ELSEWHERE:
+        members[_group_of(name)].append(name)
+    return [
+        FactGroup(
+            title=title,
+            facts=[_fact(name, requested, actual[name]) for name in _in_order(title, names)],
+        )
+        for title, names in members.items()
+        if names
+    ]
+
+
+def _group_of(name: str) -> str:
+    listed = (title for title, titles in FACT_GROUPS.items() if name in titles)
+    return next(listed, _NESTED.get(name.partition(".")[0], "Other"))
+
+
+def _in_order(group: str, names: Sequence[str]) -> list[str]:
+    """Sort as the group lists its values, then by name."""
+    order = list(FACT_GROUPS[group])
+    return sorted(names, key=lambda name: (order.index(name) if name in order else 0, name))
 
 
 def _requested(run: Run) -> dict[str, Any]:
@@ -67,13 +138,20 @@ def _requested(run: Run) -> dict[str, Any]:
 def _fact(name: str, requested: dict[str, Any], actual: object) -> Fact:
     requested_value = requested.get(name)
     return Fact(
-        name=name.rpartition(".")[2] if "." in name else formatting.metric_title(name),
-        requested=formatting.setting(requested_value),
+        name=_title(name),
+        requested=formatting.setting(requested_value) if name in requested else "",
         actual=formatting.size(actual)
         if isinstance(actual, int) and name.endswith("_bytes")
         else formatting.setting(actual),
         differs=name in requested and requested_value != actual,
     )
+
+
+def _title(name: str) -> str:
+    parent, _, own = name.partition(".")
+    if parent in _NESTED:
+        return own
+    return FACT_GROUPS[_group_of(name)].get(name) or formatting.metric_title(name)
 
 
 MAX_EVENTS = 200
@@ -179,7 +257,7 @@ def show_details(request: Request, run_id: int, db: DB, config: Config) -> Respo
         "details",
         memory=_memory_figures(run),
         beginning=run_progress.startup_phases(run, events.read_head(FIRST_EVENTS)),
-        resolved=list_facts(run),
+        resolved=group_facts(run),
         recipe=yaml.dump(run.recipe),
         past=load_history(db, run),
     )

@@ -76,17 +76,16 @@ def test_run_page_compares_planned_and_actual_formats(client: TestClient, engine
         attempts.apply_events(db, run, [Started(total_steps=10, resolved=told)], 10)
 
     label = "Requested vs. actual settings"
-    body = (
-        parse_page(client.get("/runs/1/details").text)
-        .one("div", **{"aria-label": label})
-        .one("tbody")
-    )
-    found = [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
+    table = parse_page(client.get("/runs/1/details").text).one("div", **{"aria-label": label})
+    lines = [row for body in table.all("tbody") for row in body.all("tr")]
+    found = [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in lines]
     assert found == [
+        ["Precision"],
         ["Weights", "bfloat16", "bfloat16"],
-        ["Matmul", "bfloat16", "float32 (differs)"],
-        ["Master", "float32", "float32"],
-        ["Linear", "\N{EN DASH}", "bfloat16"],
+        ["Master copy of the weights", "float32", "float32"],
+        ["Inputs of matrix products", "bfloat16", "float32 (differs)"],
+        ["Format of each layer type"],
+        ["Linear", "", "bfloat16"],
     ]
 
 
