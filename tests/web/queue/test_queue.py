@@ -42,7 +42,7 @@ def test_slots_and_workers_are_shown(client: TestClient, engine: Engine) -> None
     told = shown(client).one("p", class_="bar")
     assert (told.all("span")[0].text, told.one(class_="chip").text) == (
         "1 of 2 slots in use",
-        "worker box, last seen just now",
+        "box, last seen just now",
     )
 
 
