@@ -1,5 +1,5 @@
 // The chart cursor: the values at a position as text, by pointer and by keyboard.
-import { place as written, short } from "../i18n/formatting.js";
+import { place as written } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
 
 const KEYS = {
@@ -27,6 +27,7 @@ export class Reading {
     if (document.activeElement === host) speak("polite")();
     host.addEventListener("focus", speak("polite"), { signal: ended.signal });
     host.addEventListener("blur", speak("off"), { signal: ended.signal });
+    host.addEventListener("blur", () => this.clear(), { signal: ended.signal });
   }
 
   /** The index being read by keyboard, if any. */
@@ -44,6 +45,11 @@ export class Reading {
   point({ cursor, data }) {
     const place = data[0][cursor.idx];
     if (place !== undefined) this.#say(place);
+    else if (document.activeElement !== this.chart.host) this.clear();
+  }
+
+  clear() {
+    if (this.words) this.words.textContent = "";
   }
 
   #say(place) {
@@ -57,7 +63,7 @@ export class Reading {
 
   #listed(values, at) {
     const isOne = this.chart.series.length === 1;
-    const say = ({ label, value }) => (isOne ? short(value) : `${label} ${short(value)}`);
+    const say = ({ label, text }) => (isOne ? text : `${label} ${text}`);
     if (!values.length) return "–";
     if (at >= 0) return phrase("{value}, {place} of {count}", { value: say(values[at]), place: at + 1, count: values.length });
     if (values.length <= MOST_SAID) return values.map(say).join(", ");

@@ -1,7 +1,7 @@
 // Chart export: as a table, as CSV, and as a picture of what is shown, in light colours.
 import { colour } from "./chart_style.js";
 import { phrase } from "../i18n/translations.js";
-import { place as written, short } from "../i18n/formatting.js";
+import { place as written } from "../i18n/formatting.js";
 
 const ROWS = 50;
 const SCALE = 2;
@@ -24,9 +24,10 @@ export function table(chart, button) {
 /** Save all values of the lines shown. */
 export function csv(chart) {
   const shown = chart.series.map((one, k) => ({ ...one, k })).filter(({ key }) => !chart.hidden.has(key));
-  const cells = (i) => shown.map(({ k }) => chart.curves.series[k].mean[i] ?? "");
+  const { told, shape } = chart;
+  const cells = (i) => shown.map(({ k }) => told[k].mean[i] ?? "");
   const lines = [
-    [chart.unit, ...shown.map(({ label }) => label)],
+    [chart.unit, ...shown.map(({ label }) => shape?.column(label) ?? label)],
     ...chart.curves.x.map((place, i) => [place, ...cells(i)]),
   ];
   save(chart, "csv", `data:text/csv;charset=utf-8,${encodeURIComponent(lines.map((line) => `${line.map(quoted).join(",")}\r\n`).join(""))}`);
@@ -55,7 +56,7 @@ function quoted(value) {
 }
 
 function save(chart, kind, href) {
-  const name = (chart.host.dataset.key ?? chart.host.dataset.keys ?? "chart").split(",")[0].replaceAll("/", "-");
+  const name = (chart.host.dataset.key ?? chart.host.dataset.keys ?? "chart").split(",")[0].replaceAll("/", "-") + (chart.shape ? `-${chart.shape.name}` : "");
   Object.assign(document.createElement("a"), { href, download: `${name}.${kind}` }).click();
 }
 
@@ -70,8 +71,8 @@ function picture(chart) {
   const shown = chart.series.filter(({ key }) => !chart.hidden.has(key));
   const whole = [LEFT + width + RIGHT, TOP + height + BELOW + ROW * shown.length];
   const body = [
-    `<title>${escaped(chart.title)}</title><rect width="100%" height="100%" fill="#fff"/>`,
-    text(LEFT, 24, chart.title, "start", 'font-size="15" font-weight="600"'),
+    `<title>${escaped(chart.heading)}</title><rect width="100%" height="100%" fill="#fff"/>`,
+    text(LEFT, 24, chart.heading, "start", 'font-size="15" font-weight="600"'),
     `<clipPath id="plot"><rect width="${width}" height="${height}"/></clipPath><g transform="translate(${LEFT} ${TOP})">`,
     ...axisLines(plot, width, height),
     `<g clip-path="url(#plot)" fill="none">${lines(chart).join("")}</g></g>`,
@@ -143,30 +144,30 @@ function grid(chart) {
   const shown = chart.series.filter(({ key }) => !chart.hidden.has(key));
   const scroller = element("div", "", { className: "scroller", tabIndex: 0 });
   scroller.setAttribute("role", "region");
-  scroller.setAttribute("aria-label", phrase("{title} as a table", { title: chart.title }));
+  scroller.setAttribute("aria-label", phrase("{title} as a table", { title: chart.heading }));
   const rows = element("table", "", { className: "grid" });
   const every = Math.max(1, Math.ceil(x.length / ROWS));
   const note = every > 1 ? `, every ${every}th of ${x.length} places` : "";
-  rows.append(element("caption", `${chart.title}${note}`, { className: "vh" }));
+  rows.append(element("caption", `${chart.heading}${note}`, { className: "vh" }));
   const head = element("tr");
   head.append(cell("th", chart.host.dataset.x ?? phrase("Step"), "col"));
   shown.forEach(({ label }) => head.append(cell("th", label, "col", "num")));
   rows.createTHead().append(head);
   const body = rows.createTBody();
+  const { told: values } = chart;
   x.forEach((place, i) => {
     if (i % every && i !== x.length - 1) return;
     const row = element("tr");
     row.append(cell("th", written(place, chart.unit), "row"));
-    shown.forEach(({ key }) => row.append(cell("td", told(chart, key, i), "", "num")));
+    shown.forEach(({ key }) => row.append(cell("td", told(chart, values[chart.curves.names.indexOf(key)], i), "", "num")));
     body.append(row);
   });
   scroller.append(rows);
   return scroller;
 }
 
-function told(chart, key, i) {
-  const one = chart.curves.series[chart.curves.names.indexOf(key)];
-  return one.non_finite.includes(chart.curves.x[i]) ? "not finite" : short(one.mean[i]);
+function told(chart, one, i) {
+  return one.non_finite.includes(chart.curves.x[i]) ? "not finite" : chart.write(one.mean[i]);
 }
 
 function cell(tag, words, scope, className = "") {

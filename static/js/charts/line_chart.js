@@ -87,7 +87,23 @@ export class Chart {
   /** Draw the curves in another shape, such as differences; null draws their values. */
   shapeAs(shape) {
     this.shape = shape;
+    this.#name();
     this.remake();
+  }
+
+  /** The title, with how the curves are drawn. */
+  get heading() {
+    return this.shape?.heading(this.title) ?? this.title;
+  }
+
+  /** The values that lines stand for: those drawn, unless they are only moved apart. */
+  get told() {
+    return this.shape && !this.shape.isMoved ? this.shape.draw(this) : this.curves.series;
+  }
+
+  /** Format a value; of a difference with its sign. */
+  write(value) {
+    return this.shape?.name === "difference" && value > 0 ? `+${short(value)}` : short(value);
   }
 
   /** Hide some series. */
@@ -172,7 +188,7 @@ export class Chart {
     this.host.tabIndex = 0;
     this.host.setAttribute("role", "application");
     this.host.setAttribute("aria-roledescription", phrase("line chart"));
-    const keys = phrase("{title}. Left and right arrow keys read its values{choice}. Plus and minus zoom, Enter pins the values.", { title: this.title, choice });
+    const keys = phrase("{title}. Left and right arrow keys read its values{choice}. Plus and minus zoom, Enter pins the values.", { title: this.heading, choice });
     this.host.setAttribute("aria-label", keys);
   }
 
@@ -221,7 +237,8 @@ export class Chart {
 
   #make() {
     this.plot?.destroy();
-    const { isLog, isXLog } = this.look;
+    const { isXLog } = this.look;
+    const { isLog } = this;
     this.broken = ink.colour("--bad");
     this.plot = new uPlot(
       {
@@ -232,9 +249,9 @@ export class Chart {
         focus: { alpha: 0.2 },
         scales: {
           x: { time: this.unit === "wall", distr: isXLog ? 3 : 1 },
-          y: { distr: isLog ? 3 : 1, ...(this.look.isClipped && { range: () => this.#inner() }) },
+          y: { distr: isLog ? 3 : 1, ...this.#range() },
         },
-        axes: ink.axes(this.unit, this.#titles(), /(^|,)\w+_bytes/.test(this.host.dataset.keys ?? this.host.dataset.key) ? "bytes" : ""),
+        axes: this.#axes(),
         series: [{}, ...this.series.flatMap((one) => this.#lines(one))],
         bands: this.hasBands ? ink.bands(this.series) : [],
         hooks: {
@@ -251,9 +268,25 @@ export class Chart {
     this.#tellDrawn();
   }
 
-  #titles() {
-    const { x, y } = this.host.dataset;
-    return { x: x ?? phrase("Step"), y: this.shape?.title(y) ?? y };
+  #axes() {
+    const { x, y, key, keys } = this.host.dataset;
+    const titles = { x: x ?? phrase("Step"), y: this.shape?.title(y) ?? y };
+    const [below, up] = ink.axes(this.unit, titles, /(^|,)\w+_bytes/.test(keys ?? key) ? "bytes" : "");
+    // Heights that mean nothing have no numbers.
+    return [below, this.shape?.isMoved ? { ...up, values: (_, ticks) => ticks.map(() => "") } : up];
+  }
+
+  /** How far the y axis reaches, unless uPlot is to say. */
+  #range() {
+    if (this.look.isClipped) return { range: () => this.#inner() };
+    if (!this.shape) return {};
+    // Differences that are all zero need room, too.
+    return { range: (_, low, high) => (low === high ? [(low ?? 0) - 1, (high ?? 0) + 1] : uPlot.rangeNum(low, high, 0.1, true)) };
+  }
+
+  /** Whether the y axis is logarithmic: differences may be negative, and heights moved apart mean nothing. */
+  get isLog() {
+    return Boolean(this.look.isLog && !this.shape);
   }
 
   #lines(series) {
@@ -270,7 +303,7 @@ export class Chart {
       const lines = [mean, weight ? smooth(mean, weight) : mean.map(() => null)];
       return this.hasBands ? [min, max, ...lines] : lines;
     });
-    return positive(thin([x, ...columns], LEAST_THINNED), this.look);
+    return positive(thin([x, ...columns], LEAST_THINNED), this.isLog, this.look.isXLog);
   }
 
   /** Return the range of the y axis without outliers. */
@@ -280,7 +313,7 @@ export class Chart {
     const values = this.series
       .flatMap(({ key }, k) => (this.hidden.has(key) ? [] : this.shown[k].mean))
       .filter((value, i) => value !== null && inside(this.curves.x[i % this.curves.x.length]));
-    return inner(this.look.isLog ? values.filter((value) => value > 0) : values, this.look.isLog);
+    return inner(this.isLog ? values.filter((value) => value > 0) : values, this.isLog);
   }
 
   #size() {
@@ -307,6 +340,7 @@ export class Chart {
     ink.mark(plot, this.curves.broken, this.broken);
     if (!this.shape) ink.stars(plot, this.#bests());
     this.tools?.drawPin(plot);
+    this.host.dispatchEvent(new CustomEvent("chart-drawn", { bubbles: true, detail: this }));
   }
 
   /** Return the best value of each shown series that has one, the best of all first. */
@@ -343,13 +377,14 @@ export class Chart {
     const told = this.shape?.isMoved ? this.curves.series : (this.shown ?? this.curves.series);
     return this.series
       .map((one, k) => ({ ...one, value: valueAt(told[k].mean, known), drawn: valueAt(this.shown?.[k].mean ?? [], known) }))
+      .map((one) => ({ ...one, text: this.write(one.value) }))
       .filter(({ key, value }) => value !== null && !this.hidden.has(key))
       .sort((a, b) => b.value - a.value);
   }
 }
 
 /** Drop values that a logarithmic axis cannot show. */
-function positive(data, { isLog, isXLog }) {
+function positive(data, isLog, isXLog) {
   const kept = data[0].map((place) => !isXLog || place > 0);
   const fits = (value) => (isLog && value <= 0 ? null : value);
   if (!isLog && !isXLog) return data;

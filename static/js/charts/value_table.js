@@ -1,5 +1,5 @@
 // The table next to the pointer: the value of every line there, largest first.
-import { place as written, short } from "../i18n/formatting.js";
+import { place as written } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
 
 /** Show the values at a position of a chart; pinned, they stay and can be closed. */
@@ -49,14 +49,14 @@ function head(words, isPinned) {
   return line;
 }
 
-function row({ key, label, hue, dash, n, value }, isNearest) {
+function row({ key, label, hue, dash, n, text }, isNearest) {
   const line = document.createElement("span");
   line.classList.toggle("nearest", isNearest);
   const name = document.createElement("i");
   name.textContent = n > 1 ? `${label} (n = ${n})` : `${label} #${key}`;
   line.append(swatch(hue, dash), name);
   const number = document.createElement("b");
-  number.textContent = short(value);
+  number.textContent = text;
   line.append(number);
   return line;
 }

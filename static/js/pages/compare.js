@@ -35,6 +35,8 @@ class Page {
     this.#look();
     this.#hide();
     this.stop = () => {};
+    this.shapes = import("../charts/curve_shapes.js");
+    this.#shape();
     this.load().then(() => this.#follow());
   }
 
@@ -125,6 +127,7 @@ class Page {
     on("click", (event) => this.#onClick(event));
     on("chart-zoom", ({ detail }) => this.#zoomed(detail));
     on("chart-toggle", (event) => this.#toggle(event));
+    on("chart-drawn", ({ detail }) => this.#tellShape(detail));
     const stand = (chip) => this.charts.forEach((one) => one.focusOn(chip?.dataset.show ?? null));
     const chip = (event) => event.target.closest?.(".run-chip")?.querySelector("[data-show]");
     for (const name of ["pointerover", "focusin"]) on(name, (event) => chip(event) && stand(chip(event)));
@@ -134,6 +137,7 @@ class Page {
   #onChange(field) {
     if (field.matches("[data-show]")) this.#hide(true);
     if (field.matches("[data-look]")) this.#look(field);
+    if (field.matches("[data-shape]")) this.#shape(true);
     // A range of one axis has no meaning on another.
     if (field.name === "x") put(this.root, "zoom", "");
   }
@@ -141,6 +145,7 @@ class Page {
   #onClick({ target }) {
     if (target.closest("[data-plot-as]")) this.#plotAs(target.closest("[data-plot-as]").dataset.plotAs);
     if (target.closest("[data-unbrush]")) this.relation?.clear();
+    if (target.closest("[data-overlap]")) this.#showDifference(target.closest("[data-chart]"));
   }
 
   /** A line hidden in the legend of one chart is hidden in all. */
@@ -170,6 +175,44 @@ class Page {
     if (changed) put(this.root, changed.name, changed.checked ? changed.value : "");
     const look = { isLog: is("y"), isXLog: is("xscale"), isClipped: is("clip") };
     this.charts.forEach((chart) => chart.lookAs(look));
+  }
+
+  /** Draw values, differences from the baseline, or curves moved apart. */
+  async #shape(isNews = false) {
+    const field = this.root.querySelector("[data-shape]");
+    const { value } = field;
+    if (isNews) put(this.root, "curves", value);
+    const { Difference, Offset } = await this.shapes;
+    if (this.ended.signal.aborted || field.value !== value) return;
+    const shape = value === "difference" ? this.#difference(Difference) : value === "offset" ? new Offset() : null;
+    this.root.querySelector("[data-look][name=y]").disabled = Boolean(shape);
+    this.root.querySelector("[data-shape-words]").textContent = shape?.sentence ?? "";
+    this.charts.forEach((chart) => chart.shapeAs(shape));
+  }
+
+  #difference(Difference) {
+    const key = String(this.owners[this.root.dataset.base] ?? this.root.dataset.base);
+    const { label, n } = this.lines.find(({ id }) => String(id) === key);
+    return new Difference(key, n > 1 ? label : `${label} #${key}`);
+  }
+
+  /** Say what a chart does not show by itself: curves that overlap, or no difference at all. */
+  async #tellShape(chart) {
+    const { overlap } = await this.shapes;
+    const place = chart.card.querySelector(".overlap");
+    if (!chart.plot) return;
+    const { count, all, isSame } = chart.shape ? {} : overlap(chart);
+    const words = count === all ? phrase("Curves overlap: show the difference") : phrase("{count} of {all} curves overlap: show the difference", { count, all });
+    place.firstElementChild.hidden = !count || isSame;
+    place.firstElementChild.textContent = count && !isSame ? words : "";
+    place.lastElementChild.textContent = isSame ? phrase("These curves are identical.") : chart.shape?.note(chart) ?? "";
+  }
+
+  #showDifference(card) {
+    const field = this.root.querySelector("[data-shape]");
+    field.value = "difference";
+    this.#shape(true);
+    card.querySelector(".plot").focus();
   }
 
   #hide(isNews = false) {

@@ -17,7 +17,7 @@ from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import IGNORED_KEYS, Comparison, MetricCell
 from studio.services.metrics import metrics
-from studio.web.compare import curve_styles
+from studio.web.compare import curve_shapes, curve_styles
 from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush
 from studio.web.compare.curve_styles import CurveAxis, CurveSet, StyledCurve
 from studio.web.i18n import formatting
@@ -319,11 +319,17 @@ def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Compariso
     """Draw one metric as a view shows it, without the hidden runs."""
     hidden = {*view.hide, *runs_outside_brush(made, view.brush)}
     visible = found.visible_curves(key, curve_styles.without_hidden(found.styles, hidden))
+    base_id = found.line_of(made.base.id or 0)
+    visible = curve_shapes.shape_curves(
+        found.curves.x, visible, view.curves, found.series[key].get(base_id)
+    )
     options = ChartOptions(
-        title=formatting.metric_title(key),
+        title=curve_shapes.shape_title(
+            formatting.metric_title(key), view.curves, found.styles[base_id].label
+        ),
         x_axis=view.x,
         smoothing=view.smooth if is_noisy(key) else 0,
-        is_log=view.y == "log",
+        is_log=view.y == "log" and not view.curves,
         is_x_log=view.xscale == "log",
         is_clipped=view.clip,
         span=view.x_range,

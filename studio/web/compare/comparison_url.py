@@ -24,6 +24,7 @@ def _parse_ids(value: Any) -> Any:  # noqa: ANN401 -- any query value
 IdList = Annotated[list[int], BeforeValidator(_parse_ids)]
 NameList = Annotated[list[str], BeforeValidator(_split_list)]
 AxisScale = Literal["linear", "log"]
+CurveShape = Literal["", "difference", "offset"]
 
 
 class ComparisonQuery(BaseModel):
@@ -38,6 +39,8 @@ class ComparisonQuery(BaseModel):
     xscale: AxisScale = "linear"
     smooth: Annotated[float, Field(ge=0, le=MAX_SMOOTHING)] = 0.6
     clip: bool = False
+    curves: CurveShape = ""
+    """Whether curves are drawn as differences from the baseline, or moved apart."""
     m: NameList = []
     """Metrics to draw; empty for the default ones."""
     group: Annotated[str, Field(pattern=KEY_PATTERN)] = ""

@@ -56,6 +56,11 @@ class CurveSet:
     styles: dict[int, CurveStyle]
     series: dict[str, dict[int, Series]]
     """By metric, then by the line's id."""
+    groups: Sequence[CurveGroup] = ()
+
+    def line_of(self, run_id: int) -> int:
+        """Return the id of the line that a run is drawn by: its own, or that of its group."""
+        return next((min(group.runs) for group in self.groups if run_id in group.runs), run_id)
 
     def visible_curves(self, key: str, lines: Mapping[int, CurveStyle]) -> list[StyledCurve]:
         """Return the lines that have values of a metric."""
@@ -101,7 +106,7 @@ def load_curves(
     numbers = [min(group.runs) for group in groups]
     merged = seed_noise.merge_curves(curves, groups, keys)
     by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in merged.items()}
-    return CurveSet(curves, group_styles(groups), by_key)
+    return CurveSet(curves, group_styles(groups), by_key, groups)
 
 
 def without_hidden(

@@ -382,12 +382,46 @@ def test_chart_can_be_shown_as_table_and_saved(laid_out: Page) -> None:
     assert kept["CSV"].decode().splitlines()[:2] == ["step,bfloat16,float32,float16", "1,2,3,4"]
 
 
-def saved(page: Page, kind: str) -> bytes:
+def test_overlapping_curves_lead_to_their_differences(laid_out: Page) -> None:
+    card = laid_out.locator("[data-chart=loss]")
+    card.get_by_role("button", name="Curves overlap: show the difference").click()
+    expect(loss(laid_out)).to_be_focused()
+    expect(laid_out.locator("[data-shape-words]")).to_contain_text("a run minus bfloat16 #1")
+    loss(laid_out).press("Home")
+    expect(spoken(laid_out)).to_have_text("step 1: float16 +2, float32 +1, bfloat16 0")
+    expect(card.locator("[data-overlap]")).to_be_hidden()
+    svg, csv = (saved(laid_out, kind, "loss-difference").decode() for kind in ("SVG", "CSV"))
+    assert "minus bfloat16 #1 (nats/token)" in svg
+    assert csv.splitlines()[1] == "1,0,1,2"
+
+    laid_out.reload()
+    expect(laid_out.get_by_label("Curves")).to_have_value("difference")
+    expect(laid_out.get_by_label("Log y")).to_be_disabled()
+    laid_out.get_by_label("Run 3, try 3, as baseline").check()
+    expect(laid_out.locator("[data-shape-words]")).to_contain_text("a run minus float16 #3")
+    assert "curves=difference" in laid_out.url
+
+
+def test_curves_moved_apart_keep_their_values(laid_out: Page) -> None:
+    laid_out.get_by_label("Curves").focus()
+    laid_out.keyboard.press("End")
+    expect(laid_out.locator("[data-shape-words]")).to_contain_text("do not read the y axis")
+    assert "curves=offset" in laid_out.url
+    loss(laid_out).focus()
+    loss(laid_out).press("Home")
+    expect(spoken(laid_out)).to_have_text("step 1: float16 4, float32 3, bfloat16 2")
+    svg, csv = (saved(laid_out, kind, "loss-offset").decode() for kind in ("SVG", "CSV"))
+
+    assert "moved apart, not to scale" in svg
+    assert csv.splitlines()[1] == "1,2,3,4"
+
+
+def saved(page: Page, kind: str, name: str = "loss") -> bytes:
     """Save the chart of the loss by its menu."""
     menu = page.locator("[data-chart=loss] .chart-menu")
     if menu.get_attribute("open") is None:
         options(page).click()
     with page.expect_download() as kept:
         menu.get_by_role("button", name=f"Save as {kind}").click()
-    assert kept.value.suggested_filename == f"loss.{kind.lower()}"
+    assert kept.value.suggested_filename == f"{name}.{kind.lower()}"
     return Path(kept.value.path()).read_bytes()

@@ -76,6 +76,16 @@ def test_export_zip_contains_text_and_charts(client: TestClient, engine: Engine)
     assert picture.count('stroke-width="1.75"') == 2
 
 
+def test_exported_chart_shows_difference_from_baseline(client: TestClient, engine: Engine) -> None:
+    two(engine)
+    answer = client.get("/compare/export?runs=1,2&base=2&m=loss&y=log&curves=difference")
+
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as folder:
+        picture = folder.read("comparison/loss.svg").decode()
+    assert "difference from float32" in picture
+    assert ">0<" in picture
+
+
 def test_saved_comparison_lists_deleted_run(client: TestClient, engine: Engine) -> None:
     two(engine)
     with unit_of_work(engine) as db:
