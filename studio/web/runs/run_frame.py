@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.db.tables import Run
+from studio.services import recent_ends
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.queue import queue
@@ -63,5 +64,6 @@ def tab_page(
         last_event=(newest[0].id or 0) if newest else 0,
         **context,
     )
-    seen_runs.mark_seen(request, response, run)
+    if run.status.is_final:
+        seen_runs.mark_seen(request, response, recent_ends.end_key(run))
     return response

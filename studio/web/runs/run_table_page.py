@@ -12,10 +12,11 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
+from studio.services import recent_ends
 from studio.services.compare import compare
 from studio.services.estimates import run_progress
 from studio.services.metrics import metric_summaries
-from studio.services.runs import bulk_actions, recent_ends, runs, tags_notes
+from studio.services.runs import bulk_actions, runs, tags_notes
 from studio.services.runs.bulk_actions import BulkAction
 from studio.services.search import query_fields, query_filters, run_table
 from studio.services.search.query_filters import QueryError
@@ -68,7 +69,6 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         live=live,
         curves=metric_summaries.load_by_run(db, [run.id or 0 for run in live], ["loss"]),
         ended=recent_ends.list_recent(db, seen.since, seen.keys),
-        end_key=recent_ends.end_key,
         cancelled=0 if view.query else len(run_table.find_run_ids(db, shown.CANCELLED)),
         cancelled_url=table_url(replace(view, query=shown.CANCELLED)),
         progress_of=run_progress.measure,

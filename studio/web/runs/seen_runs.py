@@ -1,7 +1,7 @@
-"""Which ended runs a browser has seen, in a cookie that all its tabs share.
+"""Which ended runs, sweeps and studies a browser has seen, in a cookie that all its tabs share.
 
-A run counts as seen once its page was opened after it ended, or once it was dismissed; showing the
-list of ended runs alone changes nothing, so no tab hides news from another.
+Each counts as seen once its page was opened after it ended, or once it was dismissed; showing the
+list of what ended alone changes nothing, so no tab hides news from another.
 """
 
 import re
@@ -13,8 +13,6 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.db.tables import Run
-from studio.services.runs.recent_ends import end_key
 from studio.web.rendering.render import redirect, wants_fragment
 
 router = APIRouter(include_in_schema=False)
@@ -26,7 +24,8 @@ FIRST_LOOK = timedelta(days=1)
 MAX_KEYS = 100
 """A cookie has at most 4 KB."""
 
-_VALUE = re.compile(r"(\d{1,10}(?:\.\d{1,6})?):((?:\d{1,15}-\d{1,10}(?:\.|$))*)")
+_KEY = r"[sp]?\d{1,15}-\d{1,10}"
+_VALUE = re.compile(rf"(\d{{1,10}}(?:\.\d{{1,6}})?):((?:{_KEY}(?:\.|$))*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class SeenRuns:
     since: datetime
     """All that ended until then is seen."""
     keys: Sequence[str] = ()
-    """The ends that were seen after that, the oldest first: see `end_key`."""
+    """The ends that were seen after that, the oldest first: see `recent_ends`."""
 
     @property
     def cookie_value(self) -> str:
@@ -49,20 +48,20 @@ def read(request: Request) -> SeenRuns:
     return SeenRuns(since, tuple(filter(None, match[2].split("."))))
 
 
-def mark_seen(request: Request, response: Response, run: Run) -> None:
-    """Remember that the browser has seen how a run ended."""
+def mark_seen(request: Request, response: Response, key: str) -> None:
+    """Remember that the browser has seen how something ended."""
     seen = read(request)
-    if run.status.is_final and end_key(run) not in seen.keys:
-        _write(response, replace(seen, keys=[*seen.keys, end_key(run)][-MAX_KEYS:]))
+    if key not in seen.keys:
+        _write(response, replace(seen, keys=[*seen.keys, key][-MAX_KEYS:]))
 
 
 @router.post("/runs/seen")
 def dismiss(
     request: Request,
     until: Annotated[datetime | None, Form()] = None,
-    key: Annotated[str, Form(pattern=r"^(\d{1,15}-\d{1,10})?$")] = "",
+    key: Annotated[str, Form(pattern=rf"^({_KEY})?$")] = "",
 ) -> Response:
-    """Dismiss one ended run, or all that ended until a time."""
+    """Dismiss the end of one thing, or of all until a time."""
     seen = read(request)
     if wants_fragment(request):
         response = Response(status_code=204, headers={"HX-Trigger": "runs-seen"})

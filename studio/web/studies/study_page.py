@@ -13,7 +13,7 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.recipe.precision import PRECISIONS
-from studio.services import experiments
+from studio.services import experiments, recent_ends
 from studio.services.studies import studies, study_reports
 from studio.services.studies.study_reports import Incident, IncidentKind, StudyReport
 from studio.services.studies.study_statistics import (
@@ -30,6 +30,7 @@ from studio.web.http.deps import DB
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import ENGLISH, gettext, set_language
 from studio.web.rendering.render import attachment_response, page, redirect
+from studio.web.runs import seen_runs
 from studio.web.study_conclusions import (
     draw_conclusions,
     format_count,
@@ -336,7 +337,7 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
     if shape == "csv":
         return _attachment(to_csv(report), "csv", study_id)
     lines = [_precision_line(item.precision) for item in report.findings]
-    return page(
+    response = page(
         request,
         "studies/show.html",
         report=report,
@@ -350,6 +351,9 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         drawn=json.dumps([asdict(line) for line in lines]),
         reference=REFERENCE,
     )
+    if ended_at := recent_ends.study_end(db, study_id):
+        seen_runs.mark_seen(request, response, recent_ends.group_key(report.study, ended_at))
+    return response
 
 
 @router.post("/{study_id}/delete")

@@ -16,7 +16,7 @@ from studio.methods import METHODS, AnyRecipe, direction
 from studio.recipe import search_space
 from studio.recipe.fields import FieldSpec, discriminators
 from studio.recipe.search_space import Range, Scalar, SearchSpace, value_text
-from studio.services import experiments
+from studio.services import experiments, recent_ends
 from studio.services.estimates import run_progress
 from studio.services.studies import studies
 from studio.services.sweeps import sweep_preview, sweeps
@@ -27,6 +27,7 @@ from studio.web.http.deps import DB, MAX_FORM_FIELDS, ReadDB
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 from studio.web.rendering.render import block, page, redirect
+from studio.web.runs import seen_runs
 
 router = APIRouter(prefix="/sweeps", include_in_schema=False)
 
@@ -322,7 +323,7 @@ def show(request: Request, sweep_id: int, db: DB) -> Response:
     sweep = sweeps.get(db, sweep_id)
     all_trials = sweeps.list_trials(db, sweep)
     best = sweeps.best(sweep, all_trials)
-    return page(
+    response = page(
         request,
         "sweeps/show.html",
         sweep=sweep,
@@ -336,6 +337,9 @@ def show(request: Request, sweep_id: int, db: DB) -> Response:
         left=_seconds_left(sweep, all_trials),
         progress_of=run_progress.measure,
     )
+    if sweep.status.is_final:
+        seen_runs.mark_seen(request, response, recent_ends.group_key(sweep, sweep.finished_at))
+    return response
 
 
 @router.post("/{sweep_id}/{verb}")

@@ -1,18 +1,29 @@
 """What ended since a browser last looked: the result or the reason, and what to do next."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
+from sqlmodel import Session
 
 from studio.db.session import unit_of_work
-from studio.db.states import RunStatus
-from studio.protocols.events import Failed, Finished
-from studio.services.runs import attempts, run_commands, states
-from studio.services.runs.recent_ends import MAX_LISTED
+from studio.db.states import RunStatus, SweepStatus
+from studio.db.tables import Run, Study, Sweep
+from studio.protocols.events import Event, Failed, Finished
+from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
+from studio.services.recent_ends import MAX_LISTED
+from studio.services.runs import attempts, run_commands, runs, states
 from studio.web.runs.seen_runs import COOKIE
-from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
+from tests.support.factories import (
+    make_finished_run,
+    make_recipe,
+    make_run,
+    make_running,
+    metrics_event,
+)
 from tests.support.page_reader import Node, parse_page
 
 OUT_OF_MEMORY = Failed(code="out_of_memory", message="It did not fit.", hint="Use less.")
@@ -125,6 +136,116 @@ def test_more_ends_than_fit_are_counted(client: TestClient, engine: Engine) -> N
 
     ended = parse_page(client.get("/").text).one(id="ended")
     assert (len(ended.all("li")), ended.all("a")[-1].text) == (MAX_LISTED, "2 more ended")
+
+
+def make_sweep(db: Session, runs: Sequence[Run], **changes: Any) -> Sweep:  # noqa: ANN401 -- any column
+    """Make a finished sweep of runs over the seed."""
+    about: dict[str, Any] = {
+        "recipe": make_recipe(),
+        "space": SEARCH_SPACE_ADAPTER.validate_python({"seed": {"values": [1, 2]}}),
+        "strategy": "grid",
+        "count": len(runs),
+        "status": SweepStatus.FINISHED,
+        "finished_at": datetime.now(UTC),
+    }
+    sweep = Sweep(experiment_id=1, name="seeds", **about | changes)
+    db.add(sweep)
+    db.flush()
+    for trial, run in enumerate(runs):
+        run.sweep_id, run.trial = sweep.id, trial
+    return sweep
+
+
+def make_study(db: Session, runs: Sequence[Run]) -> Study:
+    study = Study(experiment_id=1, name="formats", modes=["fp32"], seeds=[0])
+    db.add(study)
+    db.flush()
+    for run in runs:
+        run.study_id = study.id
+    return study
+
+
+def test_finished_sweep_counts_its_runs_and_names_the_best(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        good, bad = make_running(db), make_running(db)
+        done: list[Event] = [metrics_event(1, eval_loss=0.5), Finished(metrics={})]
+        attempts.apply_events(db, good, done, 10)
+        attempts.fail(db, bad, OUT_OF_MEMORY)
+        make_sweep(db, [good, bad])
+
+    (item,) = listed(client)
+    assert item.one("h3").text == "seeds Sweep 1"
+    assert item.one(class_="ended-result").text.startswith(
+        "1 run succeeded, 1 failed Best validation loss 0.5"
+    )
+    assert "/sweeps/1" in [link.attributes["href"] for link in item.all("a")]
+
+
+def test_failed_sweep_says_why(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+        make_sweep(db, [], status=SweepStatus.FAILED, error="Nothing fits.")
+
+    (item,) = listed(client)
+    assert "failed" in item.one(class_="ended-name").text
+    assert item.one(class_="ended-result").text == "Nothing fits."
+
+
+def test_sweep_that_runs_or_was_stopped_is_no_news(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+        make_sweep(db, [make_finished_run(db)], status=SweepStatus.RUNNING, finished_at=None)
+        make_sweep(db, [make_finished_run(db)], status=SweepStatus.STOPPED)
+
+    assert parse_page(client.get("/").text).one(id="ended").text == ""
+
+
+def test_study_is_news_once_its_last_run_has_ended(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        last = make_running(db)
+        make_study(db, [make_finished_run(db), last])
+    assert parse_page(client.get("/").text).one(id="ended").text == ""
+    with unit_of_work(engine) as db:
+        attempts.fail(db, runs.get(db, last.id or 0), OUT_OF_MEMORY)
+
+    (item,) = listed(client)
+    assert item.one("h3").text == "formats Precision study 1"
+    assert item.one(class_="ended-result").text == "1 run succeeded, 1 failed"
+
+
+def test_study_without_a_result_has_failed(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        attempts.fail(db, run, OUT_OF_MEMORY)
+        make_study(db, [run])
+
+    (item,) = listed(client)
+    assert "failed" in item.one(class_="ended-name").text
+    assert "See why" in [link.text for link in item.all("a")]
+
+
+@pytest.mark.parametrize("path", ["/sweeps/1", "/reports/precision/1"])
+def test_sweep_or_study_whose_page_was_opened_is_no_news(
+    client: TestClient, engine: Engine, path: str
+) -> None:
+    with unit_of_work(engine) as db:
+        make_sweep(db, [make_finished_run(db)])
+        make_study(db, [make_finished_run(db)])
+
+    client.get(path)
+    assert len(listed(client)) == 1
+
+
+def test_sweep_and_study_are_dismissed_one_by_one(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_sweep(db, [make_finished_run(db)])
+        make_study(db, [make_finished_run(db)])
+
+    dismiss(client, listed(client)[0])
+    dismiss(client, listed(client)[0])
+    assert parse_page(client.get("/").text).one(id="ended").text == ""
 
 
 @pytest.mark.parametrize("value", ["", "nonsense", "1:2-3..4-5", "9" * 5000, "9" * 12 + ":", "-5:"])
