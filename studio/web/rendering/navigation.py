@@ -84,14 +84,12 @@ NAV_GROUPS = (
             ),
             NavItem(
                 href="/reports/precision",
-                label="Precision",
+                label="Precision studies",
                 icon="precision",
                 key="p",
                 child_paths=("/reports/",),
             ),
-            NavItem(
-                href="/numbers", label="Formats", title="Number formats", icon="precision", key="f"
-            ),
+            NavItem(href="/numbers", label="Number formats", icon="numbers", key="f"),
         ),
     ),
     NavGroup(

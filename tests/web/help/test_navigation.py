@@ -27,7 +27,7 @@ def test_menu_groups_pages_by_what_people_do(client: TestClient) -> None:
 
     assert groups == {
         "Build": ["New", "Data", "Models"],
-        "Track": ["Runs", "Compare", "Sweeps", "Precision", "Formats"],
+        "Track": ["Runs", "Compare", "Sweeps", "Precision studies", "Number formats"],
         "System": ["Queue", "Settings", "Help"],
     }
 
