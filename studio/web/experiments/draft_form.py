@@ -84,7 +84,7 @@ class ExperimentDraft:
 
     @cached_property
     def _parsed(self) -> tuple[AnyRecipe | None, dict[str, str]]:
-        posted = parse_posted(self.method.recipe, self.values)
+        posted = parse_posted(self.method.recipe, self.values) | {"method": self.method.name}
         try:
             return RECIPE_ADAPTER.validate_python(posted, strict=False), {}
         except ValidationError as error:
