@@ -40,6 +40,8 @@ class Method:
     """What it trains on in rows of each kind it can read; other kinds are refused."""
     ignores: Mapping[ShapeName, str] = field(default_factory=dict)
     """What it does not use in rows of some shapes, and what that means."""
+    sequences_per_row: int = 1
+    """How many sequences the model reads for one row."""
 
     @property
     def objective(self) -> MetricSpec:

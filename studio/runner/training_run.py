@@ -93,12 +93,15 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
         start = _find_checkpoint(run, store, emit, stop)
         # Imported before the model loads, so that its packages do not count as memory of the run.
         method = import_module(f"studio.methods.{recipe.method}.trainer")
-        job = TrainingJob.prepare(recipe, run, lambda phase: _set_phase(emit, phase))
+        job = TrainingJob.prepare(
+            recipe, run, lambda phase: _set_phase(emit, phase), tokenise=method.tokenise
+        )
         refuse_nonfinite_base(job.model, job.spec.model)
         trainer = method.build(recipe, job)
         if recipe.data.packing:
             with trainer.compute_loss_context_manager():
                 packed_dataset.refuse_cross_contamination(job.model)
+        trainer.score_reference(lambda phase: _set_phase(emit, phase))
     verifier = PrecisionVerifier(trainer, job.plan)
     trainer.guard = _build_guard(recipe, job, trainer)
     resolve = partial(_collect_resolved, trainer, verifier, job, recipe)

@@ -1,6 +1,6 @@
 """Prepare everything a method's trainer is built from: model, tokenizer and data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,11 @@ from studio.training.precision import float8, format_audit
 
 LoadModel = Callable[..., PreTrainedModel]
 """Same signature as `loader.load_model`."""
+Tokenise = Callable[
+    [Sequence[TrainingRow], chat_templates.ChatTemplate | None, PreTrainedTokenizerBase, int],
+    Examples,
+]
+"""Same signature as `tokenisation.tokenise`: a method may read rows in its own way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class TrainingJob:
         run: RunDir,
         enter: Callable[[str], None],
         load: LoadModel = loader.load_model,
+        tokenise: Tokenise = tokenisation.tokenise,
     ) -> "TrainingJob":
         """Load and tokenise what the recipe names; `enter` is called with each phase."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
@@ -77,7 +83,7 @@ class TrainingJob:
         if _has_conversations(rows):
             chat_templates.set_chat_template(tokenizer, recipe.data.chat_template)
             template = chat_templates.ChatTemplate(tokenizer)
-        train, validation = _tokenise_parts(rows, recipe, spec, template, tokenizer)
+        train, validation = _tokenise_parts(rows, recipe, spec, template, tokenizer, tokenise)
         return cls(
             run_dir=run,
             spec=spec,
@@ -140,20 +146,23 @@ def _tokenise_parts(
     spec: JobSpec,
     template: chat_templates.ChatTemplate | None,
     tokenizer: PreTrainedTokenizerBase,
+    tokenise: Tokenise,
 ) -> tuple[Examples, Examples]:
     length = recipe.data.max_length
+    kind = f"{tokenise.__module__}.{tokenise.__qualname__}"
 
-    def tokenised(rows: list[TrainingRow]) -> Examples:
+    def tokenised(rows: list[TrainingRow], part: str) -> Examples:
         def make() -> Examples:
-            return tokenisation.tokenise(rows, template, tokenizer, length)
+            examples = tokenise(rows, template, tokenizer, length)
+            tokenisation.refuse_empty(examples, part, length)
+            return examples
 
         if spec.cache is None:
             return make()
-        return TokenCache(spec.cache).get_or_make(cache_key(rows, tokenizer, length), rows, make)
+        key = cache_key(rows, tokenizer, length, kind)
+        return TokenCache(spec.cache).get_or_make(key, rows, make)
 
-    train = tokenised(parts[0])
-    tokenisation.refuse_empty(train, "training", length)
-    validation = tokenised(parts[1])
-    tokenisation.refuse_empty(validation, "validation", length)
+    train = tokenised(parts[0], "training")
+    validation = tokenised(parts[1], "validation")
     # Validation rows are never packed, so that packed and unpacked runs can be compared.
     return packed_dataset.pack_examples(train, length) if recipe.data.packing else train, validation

@@ -1,5 +1,6 @@
 """A trainer that predicts the next token and computes the loss on trained tokens only."""
 
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from studio.recipe.fields import own_fields
 from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import TrainingJob
+from studio.training.memory.dry_run import BatchShape
 from studio.training.models import loader
 from studio.training.monitoring import early_stopping
 from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
@@ -58,6 +60,7 @@ class NextTokenTrainer(
     """TRL's SFT trainer; it counts on the device and reads the counters once per logging step."""
 
     loss_is_scaled_for_ga = True
+    collator_type: type[tokenisation.Collator] = tokenisation.Collator
 
     def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         self.mode = job.mode
@@ -71,7 +74,7 @@ class NextTokenTrainer(
                 train_dataset=job.train.data,
                 eval_dataset=job.validation.data,
                 processing_class=job.tokenizer,
-                data_collator=tokenisation.Collator(job.tokenizer.pad_token_id),
+                data_collator=self.collator_type(job.tokenizer.pad_token_id),
                 callbacks=callbacks,
                 optimizer_cls_and_kwargs=optimizers.choose_optimizer(job.mode, args),
             )
@@ -81,8 +84,22 @@ class NextTokenTrainer(
         # Upstream requires its own dataset type, but reading it costs more than a batch.
         self.train_dataset: Any = packed_dataset.example_tensors(job.train)
         self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
-        self._losses = LossAccumulator(self.args.device)
+        self._losses = self.new_accumulator()
         self.accumulators = (self._losses,)
+
+    def new_accumulator(self) -> "LossAccumulator":
+        """Return empty sums for what a logging step or an evaluation counts."""
+        return LossAccumulator(self.args.device)
+
+    def score_reference(self, enter: Callable[[str], None]) -> None:
+        """Score the data with the untrained model, for methods that compare with it.
+
+        Called once, before weights of a checkpoint are loaded; `enter` is called with the phase.
+        """
+
+    def dummy_batch(self, shape: BatchShape, device: torch.device) -> dict[str, Tensor]:
+        """Return a batch of this shape, for a dry run."""
+        return shape.tensors(device)
 
     def compute_loss(
         self,
@@ -112,15 +129,21 @@ class NextTokenTrainer(
 
     def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
         """Weight every token equally, so that the result does not depend on the batch size."""
-        training, self._losses = self._losses, LossAccumulator(self.args.device)
+        training, self._losses = self._losses, self.new_accumulator()
         try:
             output = super().evaluation_loop(*args, **kwargs)
             sums = self._losses.read()
         finally:
             self._losses = training
-        output.metrics["eval_loss"] = sums["mean_loss"]
-        output.metrics["eval_mean_token_accuracy"] = sums["mean_token_accuracy"]
+        output.metrics.update(self.evaluation_metrics(sums))
         return output
+
+    def evaluation_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return what an evaluation reports, from the sums over its rows."""
+        return {
+            "eval_loss": sums["mean_loss"],
+            "eval_mean_token_accuracy": sums["mean_token_accuracy"],
+        }
 
     def floating_point_ops(self, _inputs: dict[str, Any]) -> int:
         """Return 0: upstream walks all parameters for every batch, and the result is never used."""

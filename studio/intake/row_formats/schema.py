@@ -144,6 +144,8 @@ class SFTExample:
     tools: list[dict[str, Any]] = field(default_factory=list)
     text: str = ""
     """Every token of it is trained on."""
+    rejected: list[Turn] = field(default_factory=list)
+    """The worse answer of a preference; not used by sft."""
 
 
 def to_sft_example(row: Mapping[str, Any]) -> SFTExample | None:
@@ -154,7 +156,9 @@ def to_sft_example(row: Mapping[str, Any]) -> SFTExample | None:
         return None
     turns = [*row["messages"], *row.get("chosen", [])]
     return SFTExample(
-        messages=[_to_template_turn(turn) for turn in turns], tools=row.get("tools", [])
+        messages=[_to_template_turn(turn) for turn in turns],
+        tools=row.get("tools", []),
+        rejected=[_to_template_turn(turn) for turn in row.get("rejected", [])],
     )
 
 

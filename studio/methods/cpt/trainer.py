@@ -9,9 +9,12 @@ from transformers.trainer_utils import EvalLoopOutput
 from studio.errors import TrainingError
 from studio.methods.cpt import METHOD, PERPLEXITY, CPTRecipe
 from studio.metrics import EVAL_LOSS
+from studio.training.data.tokenisation import tokenise
 from studio.training.job import TrainingJob
 from studio.training.monitoring import early_stopping
 from studio.training.next_token import NextTokenTrainer, build_arguments
+
+__all__ = ["build", "tokenise"]
 
 _MAX_EXPONENT = 700
 """From about 709 on, the exponential overflows a float64."""

@@ -1,9 +1,12 @@
 """The torch side of supervised fine-tuning."""
 
 from studio.methods.sft import METHOD, SFTRecipe
+from studio.training.data.tokenisation import tokenise
 from studio.training.job import TrainingJob
 from studio.training.monitoring import early_stopping
 from studio.training.next_token import NextTokenTrainer, build_arguments
+
+__all__ = ["build", "tokenise"]
 
 
 def build(recipe: SFTRecipe, job: TrainingJob) -> NextTokenTrainer:

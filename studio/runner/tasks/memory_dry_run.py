@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as upstream_logging
 
 from studio.errors import InvalidError
-from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import ReportProgress
@@ -48,9 +48,14 @@ def measure(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> 
     run.root.mkdir()
     run.job.write_text(params["job"], encoding="utf-8")
     mode = dry_run.make_fake_mode()
+    method = import_module(f"studio.methods.{recipe.method}.trainer")
     try:
         job = TrainingJob.prepare(
-            recipe, run, lambda phase: report(*_PHASES[phase]), partial(_make_fake_model, mode)
+            recipe,
+            run,
+            lambda phase: report(*_PHASES[phase]),
+            partial(_make_fake_model, mode),
+            method.tokenise,
         )
         report("simulating a step", 0.6)
         bytes_by_part = dry_run.simulate_steps(_build_plan(recipe, job), mode)
@@ -79,11 +84,14 @@ def _build_plan(recipe: AnyRecipe, job: TrainingJob) -> DryRunPlan:
     method = import_module(f"studio.methods.{recipe.method}.trainer")
     # The trainer converts its data to tensors, and no simulated step reads them.
     bare = replace(job, train=_first_example(job.train), validation=_first_example(job.validation))
+    sequences = METHODS[recipe.method].sequences_per_row
     return DryRunPlan(
         build=partial(method.build, recipe, bare),
         mode=job.mode,
-        train=_largest_batch(job.train, recipe.optimisation.per_device_train_batch_size),
-        validate=_largest_batch(job.validation, recipe.evaluation.per_device_eval_batch_size),
+        train=_largest_batch(job.train, recipe.optimisation.per_device_train_batch_size, sequences),
+        validate=_largest_batch(
+            job.validation, recipe.evaluation.per_device_eval_batch_size, sequences
+        ),
     )
 
 
@@ -92,10 +100,10 @@ def _first_example(examples: Examples) -> Examples:
     return replace(examples, data=examples.data.select([0]), rows=examples.rows[:1], packs=packs)
 
 
-def _largest_batch(examples: Examples, size: int) -> BatchShape:
-    """Return the largest possible batch: every example has the maximal length and answer."""
+def _largest_batch(examples: Examples, size: int, sequences: int) -> BatchShape:
+    """Return the largest possible batch: every sequence has the maximal length and answer."""
     is_packed = examples.packs is not None
-    count = min(size, examples.count)
+    count = min(size, examples.count) * sequences
     return BatchShape(count, examples.longest, examples.longest_answer, is_packed)
 
 

@@ -25,6 +25,10 @@ class TrainingRow:
     tools: Sequence[Tool] = ()
     text: str | None = None
     """None for a conversation."""
+    rejected: Sequence[Message] = ()
+    """For a preference, the answer that is worse than the one at the end of `messages`."""
+    prompt_turns: int = 0
+    """For a preference, how many of the messages come before the answers."""
     number: int = 0
     """The row's number in its part of the dataset, counted from one."""
     part: str = "training"
@@ -88,6 +92,8 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow | Non
         messages=example.messages,
         tools=example.tools,
         text=example.text if "text" in canonical else None,
+        rejected=example.rejected,
+        prompt_turns=len(canonical["messages"]) if example.rejected else 0,
         number=number,
         part=part,
     )
@@ -143,13 +149,15 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
     turns = row.get("messages")
     if not isinstance(turns, list):
         return "it has no list of turns called messages"
-    chosen, tools = row.get("chosen", []), row.get("tools", [])
-    if not isinstance(chosen, list):
-        return '"chosen" is not a list of turns'
+    tools = row.get("tools", [])
+    for name in ("chosen", "rejected"):
+        if not isinstance(row.get(name, []), list):
+            return f'"{name}" is not a list of turns'
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return "its tools are not a list of functions"
+    answers = [*row.get("chosen", []), *row.get("rejected", [])]
     problems = (
-        _find_turn_problem(turn, number) for number, turn in enumerate([*turns, *chosen], 1)
+        _find_turn_problem(turn, number) for number, turn in enumerate([*turns, *answers], 1)
     )
     return next(filter(None, problems), "")
 

@@ -34,7 +34,7 @@ class Examples:
     """Tokenised rows, and counts of what was left out."""
 
     data: Dataset
-    """Columns `input_ids` and `labels`."""
+    """Columns `input_ids` and `labels`, and those that a method adds."""
     rows: list[TrainingRow]
     dropped: int
     """Rows with nothing to train on after truncation."""
@@ -94,7 +94,7 @@ def tokenise(
 
 def row_tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
     """Return the rows as views into the dataset's memory, without copying or decoding."""
-    columns = {name: _tensor_views(data, name) for name in ("input_ids", "labels")}
+    columns = {name: _tensor_views(data, name) for name in data.column_names}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -159,7 +159,7 @@ def _tensor_views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
     return torch.split(values, rows.value_lengths().to_pylist())
 
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 """Increment this when the meaning of the stored data changes."""
 
 _METADATA_KEY = b"studio"
@@ -201,17 +201,21 @@ class TokenCache:
 
 
 def cache_key(
-    rows: Sequence[TrainingRow], tokenizer: PreTrainedTokenizerBase, max_length: int
+    rows: Sequence[TrainingRow], tokenizer: PreTrainedTokenizerBase, max_length: int, kind: str
 ) -> str:
-    """Return a hash of everything that decides how rows become tokens."""
+    """Return a hash of everything that decides how rows become tokens.
+
+    `kind` names the function that tokenises them.
+    """
     settings = {
+        "kind": kind,
         "layout": _FORMAT_VERSION,
         "versions": [version(name) for name in ("tokenizers", "transformers", "jinja2")],
         "template": tokenizer.chat_template,
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "length": max_length,
     }
-    contents = [(row.messages, row.tools, row.text) for row in rows]
+    contents = [(row.messages, row.tools, row.text, row.rejected) for row in rows]
     parts = (json.dumps(settings), tokenizer.backend_tokenizer.to_str(), json.dumps(contents))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

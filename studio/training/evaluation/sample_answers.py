@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ class _SamplePrompt:
     prompt: str
     """The prompt as readable text."""
     reference: str
-    """The row's own continuation."""
+    """The row's own continuation; empty for a preference, whose better answer is one of many."""
 
 
 class AnswerSampler:
@@ -48,7 +48,11 @@ class AnswerSampler:
         tokenizer: PreTrainedTokenizerBase,
         max_new_tokens: int,
     ) -> None:
-        self._prompts = [_build_prompt(row, template, tokenizer) for row in rows]
+        prompts = [_build_prompt(row, template, tokenizer) for row in rows]
+        self._prompts = [
+            replace(prompt, reference="") if row.rejected else prompt
+            for row, prompt in zip(rows, prompts, strict=True)
+        ]
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
         self._stop_tokens = template.stop_tokens if template else [tokenizer.eos_token_id]

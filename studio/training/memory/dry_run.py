@@ -273,7 +273,7 @@ def _train_step(
     trainer.current_gradient_accumulation_steps = times
     for _ in range(times):
         ledger.part = "activations"
-        trainer.training_step(model, batch.tensors(device), count)
+        trainer.training_step(model, trainer.dummy_batch(batch, device), count)
         ledger.label("gradients", (p.grad for p in model.parameters() if p.grad is not None))
     ledger.part = "scratch"
     trainer._clip_grad_norm(model)  # noqa: SLF001 -- upstream's loop calls it
@@ -285,7 +285,7 @@ def _validate(
     trainer: Trainer, model: nn.Module, batch: BatchShape, ledger: AllocationLedger
 ) -> None:
     ledger.part, ledger.selected_tokens = "activations", batch.answer_tokens
-    inputs = batch.tensors(trainer.args.device)
+    inputs = trainer.dummy_batch(batch, trainer.args.device)
     model.eval()
     with torch.no_grad(), trainer.compute_loss_context_manager():
         trainer.compute_loss(model, inputs)
@@ -306,6 +306,9 @@ def _label_tensors(trainer: Trainer, ledger: AllocationLedger) -> None:
 def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
     """Tell the ledger when logits are computed: from the last layer on, and back to it."""
 
+    def enter_layers(_layers: nn.Module, _args: object) -> None:
+        ledger.part = "activations"
+
     def leave_head(_gradient: Tensor) -> None:
         ledger.part = "activations"
 
@@ -315,6 +318,7 @@ def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
             output.last_hidden_state.register_hook(leave_head)
 
     base = model.get_base_model() if hasattr(model, "peft_config") else model
+    base.base_model.register_forward_pre_hook(enter_layers)
     base.base_model.register_forward_hook(enter_head)
 
 

@@ -20,6 +20,7 @@ from tests.training import tiny
 pytestmark = pytest.mark.slow
 
 LENGTH = 30
+KIND = "a function"
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +75,22 @@ def test_cached_run_equals_uncached_run(model: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_cache_key_depends_on_rows_length_and_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_cache_key_depends_on_rows_length_tokenizer_and_function(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     marked, other = tiny.tokenizer(tiny.WITH_MARKS), tiny.tokenizer()
     other.add_special_tokens({"bos_token": "<|im_start|>"})
     keys = [
-        cache_key(rows(), tokenizer, LENGTH),
-        cache_key(rows()[1:], tokenizer, LENGTH),
-        cache_key(rows(), tokenizer, LENGTH + 1),
-        cache_key(rows(), marked, LENGTH),
-        cache_key(rows(), other, LENGTH),
+        cache_key(rows(), tokenizer, LENGTH, KIND),
+        cache_key(rows()[1:], tokenizer, LENGTH, KIND),
+        cache_key(rows(), tokenizer, LENGTH + 1, KIND),
+        cache_key(rows(), marked, LENGTH, KIND),
+        cache_key(rows(), other, LENGTH, KIND),
+        cache_key(rows(), tokenizer, LENGTH, "another function"),
     ]
 
     assert len(set(keys)) == len(keys)
-    assert cache_key(rows(), tiny.tokenizer(), LENGTH) == keys[0]
+    assert cache_key(rows(), tiny.tokenizer(), LENGTH, KIND) == keys[0]
 
 
 def test_broken_cache_file_is_rebuilt(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:

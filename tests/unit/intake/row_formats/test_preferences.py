@@ -1,6 +1,7 @@
 """Better and worse answers, ranked lists, and answers judged, in the forms people have them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ GOOD = make_turn("assistant", "Hello!")
 BAD = {"role": "assistant", "content": "What?"}
 TOOLS = [{"type": "function", "function": {"name": "greet"}}]
 LESSON = SFTExample(messages=[USER, GOOD])
-PREFERENCE = {"messages": [USER], "chosen": [GOOD], "rejected": [BAD]}
+PREFERENCE: dict[str, Any] = {"messages": [USER], "chosen": [GOOD], "rejected": [BAD]}
 
 
 def shared(who: str, value: str) -> dict[str, str]:
@@ -150,7 +151,7 @@ def test_unknown_label_is_rejected_unless_mapped() -> None:
 @pytest.mark.parametrize(
     ("row", "taught"),
     [
-        (PREFERENCE, LESSON),
+        (PREFERENCE, replace(LESSON, rejected=PREFERENCE["rejected"])),
         ({"messages": [USER, GOOD], "label": True}, LESSON),
         ({"messages": [USER, GOOD], "label": False}, None),
         ({"text": "Once"}, SFTExample(text="Once")),
