@@ -18,7 +18,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import detect
-from studio.methods import AnyRecipe
+from studio.methods import METHODS, AnyRecipe
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import (
@@ -340,6 +340,7 @@ def _batch_shape(recipe: AnyRecipe, lengths: TokenLengths | None) -> BatchShape:
     if lengths is None:
         return memory.batch_shape(recipe, {})
     batch = min(recipe.optimisation.per_device_train_batch_size, lengths.examples)
+    batch *= METHODS[recipe.method].sequences_per_row
     rows = (lengths.rows, lengths.row_tokens)
     return BatchShape(batch, lengths.longest, lengths.answer, *rows, is_packed=recipe.data.packing)
 

@@ -19,7 +19,7 @@ from studio.db.tables import Metric, Run
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.intake.quality.length_stats import TokenStats
-from studio.methods import AnyRecipe
+from studio.methods import METHODS, AnyRecipe
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import StatsRequest
 from studio.services.estimates import memory, run_progress
@@ -186,6 +186,11 @@ def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
     )
 
 
+def _data_key(recipe: AnyRecipe) -> tuple[object, ...]:
+    """Return what determines the tokens of a row."""
+    return recipe.base_model, recipe.dataset, METHODS[recipe.method].sequences_per_row
+
+
 def _memory_key(recipe: AnyRecipe) -> tuple[object, ...]:
     """Return everything that determines the memory of a step."""
     optimisation = recipe.optimisation
@@ -207,10 +212,7 @@ def _matching_lengths(
     max_length = recipe.data.max_length
     for reading in readings:
         resolved, data = reading.resolved, reading.recipe.data
-        is_same_data = (reading.recipe.base_model, reading.recipe.dataset) == (
-            recipe.base_model,
-            recipe.dataset,
-        )
+        is_same_data = _data_key(reading.recipe) == _data_key(recipe)
         # If all were truncated at a shorter length, their real length is unknown.
         is_untruncated = (
             resolved.get("longest_example", max_length) < data.max_length
