@@ -276,6 +276,11 @@ NEXT_TOKEN = MethodMetrics(
 
 
 def catalogue(methods: Iterable[MethodMetrics]) -> Mapping[str, MetricSpec]:
-    """Return all metrics by key, those of the methods first, in display order."""
-    own = [spec for metrics in methods for spec in metrics.own]
-    return {spec.key: spec for spec in (*own, *SHARED)}
+    """Return all metrics by key, those of the methods first, in display order.
+
+    Of a key that several methods declare, the first one's declaration counts.
+    """
+    found: dict[str, MetricSpec] = {}
+    for spec in (*(spec for metrics in methods for spec in metrics.own), *SHARED):
+        found.setdefault(spec.key, spec)
+    return found

@@ -34,21 +34,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def print_runs(runs: Iterable["Run"]) -> None:
-    from studio.methods import MAIN_METRICS  # noqa: PLC0415 -- heavy import
+_METRICS = ("loss", "eval_loss")
+"""What every method reports."""
 
+
+def print_runs(runs: Iterable["Run"]) -> None:
     rows = (
         [
             str(run.id),
             run.name,
             run.status,
             "" if run.progress is None else f"{run.progress:.0%}",
-            *(format_number(run.metrics.get(key)) for key in MAIN_METRICS),
+            *(format_number(run.metrics.get(key)) for key in _METRICS),
             f"{run.created_at:%Y-%m-%d %H:%M}",
         ]
         for run in runs
     )
-    print_table(("id", "name", "status", "progress", *MAIN_METRICS, "created"), rows)
+    print_table(("id", "name", "status", "progress", *_METRICS, "created"), rows)
 
 
 def format_number(value: float | None) -> str:

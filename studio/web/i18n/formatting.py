@@ -76,11 +76,16 @@ def metric_title(name: str) -> str:
     return gettext(spec.title) if spec else name.replace("_", " ").capitalize()
 
 
-def axis_label(name: str, title: str = "") -> str:
-    """Return the label of a y axis: the metric or the chart's own title, and the unit."""
+def axis_label(name: str, title: str = "", unit: str | None = None) -> str:
+    """Return the label of a y axis: the metric or the chart's own title, and the unit.
+
+    `unit` is that of the run's method, where methods differ.
+    """
     spec = METRICS.get(name)
     label = gettext(title) if title else metric_title(name)
-    return f"{label} ({spec.unit})" if spec and spec.unit else label
+    if unit is None:
+        unit = spec.unit if spec else ""
+    return f"{label} ({unit})" if unit else label
 
 
 def starred_direction(name: str) -> str:

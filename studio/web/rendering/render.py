@@ -19,7 +19,7 @@ from jinja2_fragments import render_block
 from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
-from studio.methods import OBJECTIVES
+from studio.metrics import EVAL_LOSS
 from studio.recipe.dotted_keys import flatten
 from studio.services.runs import runs
 from studio.services.workers import workers
@@ -159,7 +159,7 @@ def _environment() -> Environment:
         may=template_permissions.may,
         figure=live_figures.figure,
         tiles=live_figures.tiles,
-        objectives=OBJECTIVES,
+        table_metric=EVAL_LOSS.key,
         worker_status=worker_status,
         current_language=locale.current_language,
         phrases=locale.script_translations,
