@@ -17,9 +17,10 @@ from studio.recipe.base import upgrade
 _NAMES = (
     "sft",
     "cpt",
+    "dpo",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
-and a module `trainer` with `build`."""
+and a module `trainer` with `build` and `tokenise`."""
 
 
 def _load(name: str) -> Method:

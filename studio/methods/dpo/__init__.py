@@ -1,0 +1,288 @@
+"""Direct preference optimisation: the model learns which of two answers is better."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from studio.methods.base import Method, Preset
+from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
+from studio.recipe.base import Conflict, Recipe
+from studio.recipe.fields import FieldSpec, Section
+from studio.recipe.sections import Epochs, LearningRate, Optimisation
+
+LossName = Literal[
+    "sigmoid",
+    "sigmoid_norm",
+    "hinge",
+    "ipo",
+    "robust",
+    "exo_pair",
+    "nca_pair",
+    "bco_pair",
+    "sppo_hard",
+    "aot",
+    "aot_unpaired",
+    "apo_zero",
+    "apo_down",
+    "simpo",
+    "cpo",
+    "orpo",
+]
+
+REFERENCE_FREE: frozenset[LossName] = frozenset({"simpo", "cpo", "orpo"})
+"""Losses that compare the two answers without a reference model."""
+
+_NEEDS_SMOOTHING = "exo_pair"
+_MAX_ROBUST_SMOOTHING = 0.5
+
+
+class Preference(Section):
+    """How strongly the better answer is preferred, and what keeps the model near where it began."""
+
+    loss_type: Annotated[
+        LossName,
+        FieldSpec(
+            "Preference loss",
+            advanced=True,
+            choice_titles={
+                "sigmoid": "DPO",
+                "sigmoid_norm": "DPO per token",
+                "hinge": "Hinge (SLiC)",
+                "ipo": "IPO",
+                "robust": "Robust DPO",
+                "exo_pair": "EXO",
+                "nca_pair": "NCA",
+                "bco_pair": "BCO on pairs",
+                "sppo_hard": "SPPO",
+                "aot": "AOT",
+                "aot_unpaired": "AOT, unpaired",
+                "apo_zero": "APO zero",
+                "apo_down": "APO down",
+                "simpo": "SimPO, no reference",
+                "cpo": "CPO, no reference",
+                "orpo": "ORPO, no reference",
+            },
+        ),
+    ] = "sigmoid"
+    """DPO suits almost every dataset. APO down is for data where even the chosen answers are worse
+    than what the model writes: it makes both less likely."""
+
+    beta: Annotated[float, Gt(0), Le(100), FieldSpec("Beta")] = 0.1
+    """How close the model stays to where it began: lower moves further. Typical: 0.1 for DPO, 2 for
+    SimPO."""
+
+    label_smoothing: Annotated[float, Ge(0), Lt(1), FieldSpec("Label smoothing", advanced=True)] = (
+        0.0
+    )
+    """The share of pairs whose better answer is probably marked wrong. EXO needs more than 0."""
+
+    target_margin: Annotated[
+        float, Ge(0), Le(100), FieldSpec("Target margin", "nats/token", advanced=True)
+    ] = 0.5
+    """SimPO only: by how much the mean log-probability of the better answer should lead."""
+
+    sft_weight: Annotated[float, Ge(0), Le(100), FieldSpec("SFT weight", advanced=True)] = 0.0
+    """Adds the supervised loss of the chosen answers with this weight, so that they do not become
+    less likely. ORPO and CPO need 1."""
+
+    reference: Annotated[
+        Literal["automatic", "adapter_off", "precomputed"],
+        FieldSpec(
+            "Reference scores",
+            advanced=True,
+            choice_titles={
+                "automatic": "Automatic",
+                "adapter_off": "At every step, adapter off",
+                "precomputed": "Once, before training",
+            },
+        ),
+    ] = "automatic"
+    """The reference is the model before training. Scoring all answers once saves a quarter of the
+    time of each step; at every step starts sooner. A full fine-tune always scores them once."""
+
+
+class PreferenceOptimisation(Optimisation):
+    """How fast and how long the model trains."""
+
+    learning_rate: LearningRate = 5e-6
+    """Step size. Preference learning needs small steps: if chosen answers become much less likely,
+    halve it."""
+
+    num_train_epochs: Epochs = 1.0
+    """Number of passes over the pairs. More than three rarely help."""
+
+
+class DPORecipe(Recipe):
+    """Learn from comparisons: the model reads pairs of answers, and learns to prefer the better."""
+
+    card_verb: ClassVar[str] = "aligned by preferences"
+    card_tags: ClassVar[tuple[str, ...]] = ("preference-optimization",)
+
+    method: Literal["dpo"] = "dpo"
+    preference: Preference = Preference()
+    optimisation: PreferenceOptimisation = PreferenceOptimisation()
+
+    @property
+    def has_reference(self) -> bool:
+        return self.preference.loss_type not in REFERENCE_FREE
+
+    @property
+    def precomputes_reference(self) -> bool:
+        """Whether the reference scores all answers before training."""
+        if not self.has_reference:
+            return False
+        if self.preference.reference != "automatic":
+            return self.preference.reference == "precomputed"
+        return self.adapter.kind == "full" or self.optimisation.num_train_epochs >= 2  # noqa: PLR2004 -- from then on it is faster
+
+    def own_conflicts(self) -> Iterator[Conflict]:
+        yield from _loss_conflicts(self.preference)
+        if self.data.packing:
+            yield Conflict(
+                message="Pairs of answers cannot be packed.",
+                hint="Turn off sequence packing.",
+                param="data.packing",
+            )
+        if self.adapter.kind == "lora" and self.adapter.lora_dropout:
+            yield Conflict(
+                message="Dropout makes the model differ from its reference at random.",
+                hint="Set LoRA dropout to 0.",
+                param="adapter.lora_dropout",
+            )
+        if self.adapter.kind == "full" and self.preference.reference == "adapter_off":
+            yield Conflict(
+                message="A full fine-tune has no adapter to turn off.",
+                hint="Score the reference once, before training.",
+                param="preference.reference",
+            )
+
+
+def _loss_conflicts(preference: Preference) -> Iterator[Conflict]:
+    if preference.loss_type == _NEEDS_SMOOTHING and not preference.label_smoothing:
+        yield Conflict(
+            message="EXO is undefined without label smoothing.",
+            hint="Set label smoothing to 0.001 or more.",
+            param="preference.label_smoothing",
+        )
+    if preference.loss_type == "robust" and preference.label_smoothing >= _MAX_ROBUST_SMOOTHING:
+        yield Conflict(
+            message="Robust DPO needs label smoothing below 0.5: from there on, labels are noise.",
+            hint="Set label smoothing to the share of pairs that are marked wrong.",
+            param="preference.label_smoothing",
+        )
+    if preference.loss_type in REFERENCE_FREE and preference.reference != "automatic":
+        yield Conflict(
+            message="This loss has no reference to score.",
+            hint="Leave the reference scores at Automatic.",
+            param="preference.reference",
+        )
+
+
+PREFERRED = MetricSpec(
+    key="preferred_share",
+    title="Chosen preferred",
+    source="train",
+    better="higher",
+    chart="Chosen preferred",
+    hue=0,
+)
+EVAL_PREFERRED = MetricSpec(
+    key="eval_preferred_share",
+    title="Validation chosen preferred",
+    source="eval",
+    better="higher",
+    is_objective=True,
+    chart="Chosen preferred",
+    hue=0,
+    is_always_drawn=True,
+    tile="always",
+)
+MARGIN = MetricSpec(
+    key="reward_margin",
+    title="Reward margin",
+    unit="nats",
+    source="train",
+    better="higher",
+    chart="Reward margin",
+    hue=2,
+)
+EVAL_MARGIN = MetricSpec(
+    key="eval_reward_margin",
+    title="Validation reward margin",
+    unit="nats",
+    source="eval",
+    better="higher",
+    is_objective=True,
+    chart="Reward margin",
+    hue=2,
+    is_always_drawn=True,
+)
+_LIKELIHOOD = tuple(
+    MetricSpec(
+        key=key,
+        title=title,
+        unit="nats",
+        source="eval",
+        chart="Log-probability of the answers",
+        hue=4,
+    )
+    for key, title in (
+        ("eval_chosen_logps", "Chosen answers"),
+        ("eval_rejected_logps", "Rejected answers"),
+    )
+)
+BEST_EVAL_PREFERRED = MetricSpec(
+    key="best_eval_preferred_share",
+    title="Best validation chosen preferred",
+    better="higher",
+    chart="-",
+)
+
+METHOD = Method(
+    name="dpo",
+    title="Preference (DPO)",
+    purpose="Learn from comparisons",
+    summary="Train on pairs of answers to the same prompt, of which one is better.",
+    recipe=DPORecipe,
+    metrics=MethodMetrics(
+        (
+            EVAL_PREFERRED,
+            PREFERRED,
+            BEST_EVAL_PREFERRED,
+            EVAL_MARGIN,
+            MARGIN,
+            *(replace(spec, unit="") for spec in (LOSS, EVAL_LOSS)),
+            *_LIKELIHOOD,
+        ),
+        objective=EVAL_PREFERRED,
+    ),
+    trains_on={
+        "preference": "DPO makes the better answer more likely than the worse one; the prompt is "
+        "only context."
+    },
+    ignores={
+        "ranked": "Only the best and the worst answer of each row are compared. The answers "
+        "between them are not used."
+    },
+    presets=(
+        Preset(
+            name="lora",
+            title="Balanced LoRA",
+            summary="A small adapter on any model: the best default for one GPU.",
+            values={"base_model": "starter"},
+        ),
+        Preset(
+            name="full",
+            title="Full fine-tune",
+            summary="Trains every weight: learns the most, needs the most memory.",
+            values={
+                "base_model": "starter",
+                "optimisation": {"learning_rate": 5e-7},
+                "adapter": {"kind": "full"},
+            },
+        ),
+    ),
+    sequences_per_row=2,
+)
