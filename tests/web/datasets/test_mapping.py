@@ -361,12 +361,7 @@ def test_file_with_images_is_rejected_and_not_stored(
 @pytest.mark.parametrize(
     ("row", "shape", "told"),
     [
-        (
-            {"prompt": "q", "chosen": "a", "rejected": "b"},
-            "preference",
-            "Rejected answers are not used",
-        ),
-        ({"prompt": "q", "answers": ["a", "b"], "scores": [1, 0]}, "ranked", "Only the best"),
+        ({"prompt": "q", "answers": ["a", "b"], "scores": [1, 0]}, "ranked", "Only the best and"),
         ({"prompt": "q", "completion": "a", "label": True}, "judged", "rated bad are not used"),
         ({"text": "how warm is it", "score": 0.25}, "regression", "trained on as text"),
     ],
@@ -382,6 +377,17 @@ def test_untrained_parts_are_reported_before_saving(
     assert seen["mapping"]["shape"] == shape
     assert told in seen["not_learnt"]
     assert page.index(told) < page.index("Save dataset")
+
+
+def test_pairs_are_used_whole_by_one_method_and_half_by_another(client: TestClient) -> None:
+    row = {"chosen": "a", "rejected": "b"}
+    rows = "".join(f"{json.dumps(row | {'prompt': f'q{i}'})}\n" for i in range(20))
+    number = draft(client, rows, "pairs.jsonl")
+    page = client.get(f"/datasets/{number}/mapping").text
+
+    assert client.get(f"/api/v1/datasets/{number}/detection").json()["not_learnt"] == ""
+    assert page.index("Learn from comparisons") < page.index("Learn from answers")
+    assert "Rejected answers are not used" in page
 
 
 def test_answers_rated_bad_are_not_counted_as_usable(client: TestClient) -> None:

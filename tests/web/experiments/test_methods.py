@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 
+from studio.db.session import unit_of_work
 from studio.methods import METHODS
+from studio.web.experiments import draft_form
 from tests.support.page_reader import Node, field_value, form_fields, parse_page
 
 TEXTS = "\n\n".join(f"Text {number} says that {number} is a number." for number in range(30))
@@ -34,6 +37,16 @@ def chosen(form: Node) -> list[str]:
     """Return the titles of the pressed buttons: the method and the preset."""
     pressed = [one for one in form.all("button") if "aria-current" in one.attributes]
     return [one.one("strong").text for one in pressed]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_form_opened_for_a_method_drafts_its_own_recipe(engine: Engine, name: str) -> None:
+    """Nothing has been posted yet that names the method."""
+    with unit_of_work(engine) as db:
+        draft = draft_form.draft_from_preset(db, METHODS[name], "full")
+    filled = draft_form.apply_values(draft, {"base_model": "starter", "dataset": "mine"})
+
+    assert filled.require_recipe().method == name
 
 
 def test_method_is_chosen_by_purpose(client: TestClient) -> None:
