@@ -1,5 +1,6 @@
 """The URL of a comparison: its runs, axes and display options."""
 
+import math
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlencode
 
@@ -69,7 +70,8 @@ class ComparisonQuery(BaseModel):
     @property
     def x_range(self) -> tuple[float, float] | None:
         """The visible range of the x axis; None for all of it."""
-        return _parse_range(self.zoom)
+        span = _parse_range(self.zoom)
+        return span if span and all(map(math.isfinite, span)) else None
 
     @property
     def url(self) -> str:
