@@ -11,9 +11,9 @@ from studio.recipe.fields import Section
 from studio.schemas.field_docs import field_descriptions
 
 
-def dump(recipe: Section) -> str:
-    """Write a recipe as commented YAML that reproduces the run."""
-    return "\n".join(_lines(recipe, indent=0)) + "\n"
+def dump(recipe: Section, *, has_comments: bool = True) -> str:
+    """Write a recipe as YAML that reproduces the run, with each setting's help as a comment."""
+    return "\n".join(_lines(recipe, indent=0, has_comments=has_comments)) + "\n"
 
 
 def load(text: str) -> dict[str, Any]:
@@ -36,15 +36,15 @@ def load(text: str) -> dict[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
-def _lines(section: BaseModel, indent: int) -> Iterator[str]:
+def _lines(section: BaseModel, indent: int, *, has_comments: bool) -> Iterator[str]:
     margin = "  " * indent
-    descriptions = field_descriptions(type(section))
+    descriptions = field_descriptions(type(section)) if has_comments else {}
     for name in type(section).model_fields:
         value = getattr(section, name)
         yield from (f"{margin}# {line}" for line in descriptions.get(name, "").splitlines())
         if isinstance(value, BaseModel):
             yield f"{margin}{name}:"
-            yield from _lines(value, indent + 1)
+            yield from _lines(value, indent + 1, has_comments=has_comments)
         else:
             # PyYAML would break a line at U+0085 and not parse it back.
             plain = str(value).isprintable()

@@ -48,7 +48,7 @@ class SettingDifference:
 def diff_recipes(runs: Sequence[Run]) -> list[SettingDifference]:
     """Return every setting that any of the runs has, names first, in recipe order."""
     flat = [{NAME_KEY: run.name} | flatten(run.recipe.model_dump()) for run in runs]
-    defaults = [_method_defaults(run.recipe.method, run.recipe.adapter.kind) for run in runs]
+    defaults = [method_defaults(run.recipe.method, run.recipe.adapter.kind) for run in runs]
     keys = dict.fromkeys(key for recipe in flat for key in recipe)
     return [
         SettingDifference(
@@ -75,7 +75,7 @@ def group_by_section(
 
 
 @lru_cache(maxsize=64)
-def _method_defaults(method: str, adapter: str) -> Mapping[str, Any]:
+def method_defaults(method: str, adapter: str) -> Mapping[str, Any]:
     """Return the defaults of a method's recipe, without its required settings."""
     required = {"base_model": "-", "dataset": "-"}
     try:

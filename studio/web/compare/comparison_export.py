@@ -17,7 +17,7 @@ from studio.services.metrics import metrics
 from studio.web.compare import curve_shapes, curve_styles, svg_chart
 from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush
 from studio.web.compare.curve_styles import CurveAxis, CurveSet, StyledCurve
-from studio.web.compare.svg_chart import ChartLine, ChartOptions
+from studio.web.compare.svg_chart import ChartLine, ChartOptions, ChartSize
 from studio.web.i18n import formatting
 from studio.web.rendering.render import attachment_response
 
@@ -35,6 +35,7 @@ NOISE_LABELS = {
 }
 
 Row = Sequence[str]
+FILE_SIZE = ChartSize()
 
 
 def zip_response(db: Session, saved: Saved) -> Response:
@@ -65,14 +66,19 @@ def metric_keys(db: Session, view: ComparisonQuery, made: Comparison) -> list[st
     return [key for key in DEFAULT_METRICS if key in reported] or sorted(reported)[:1]
 
 
-def draw_charts(db: Session, view: ComparisonQuery, made: Comparison) -> dict[str, str]:
+def draw_charts(
+    db: Session, view: ComparisonQuery, made: Comparison, size: ChartSize = FILE_SIZE
+) -> dict[str, str]:
     """Draw each metric of a view as SVG."""
     keys = metric_keys(db, view, made)
-    curve_set = curve_styles.load_curves(db, made.runs, keys, CurveAxis(x=view.x, group=view.group))
-    return {key: draw_chart(curve_set, key, view, made) for key in keys}
+    axis = CurveAxis(x=view.x, group=view.group)
+    curve_set = curve_styles.load_curves(db, made.runs, keys, axis, size.buckets)
+    return {key: _draw_chart(curve_set, key, view, made, size) for key in keys}
 
 
-def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Comparison) -> str:
+def _draw_chart(
+    found: CurveSet, key: str, view: ComparisonQuery, made: Comparison, size: ChartSize
+) -> str:
     """Draw one metric as a view shows it, without the hidden runs."""
     hidden = {*view.hide, *runs_outside_brush(made, view.brush)}
     visible = found.visible_curves(key, curve_styles.without_hidden(found.styles, hidden))
@@ -85,6 +91,9 @@ def draw_chart(found: CurveSet, key: str, view: ComparisonQuery, made: Compariso
             formatting.axis_label(key), view.curves, found.styles[base_id].label
         ),
         x_axis=view.x,
+        y_metric=key,
+        name=f"chart-{key.replace('/', '-')}",
+        size=size,
         is_log=view.y == "log" and not view.curves,
         is_x_log=view.xscale == "log",
         is_clipped=view.clip,

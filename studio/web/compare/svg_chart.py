@@ -15,16 +15,16 @@ from studio.web.i18n.locale import gettext
 
 LEFT, RIGHT, TOP, BOTTOM = 72, 16, 44, 48
 ROW = 18
-LEGEND_WIDTH = 290
-"""The least width of a legend's entry."""
-MAX_LABEL = 44
+LEGEND_WIDTH, LETTER_WIDTH = 224, 6
+"""The least width of a legend's entry, and the mean width of a letter."""
 COLOURS = (
     *("#0072b2", "#c04d00", "#007a5a", "#a8467f", "#7a6000", "#6a3d9a", "#56616d", "#b3192b"),
 )
 INK, SOFT_INK, GRID, BAD = "#1d2127", "#4b525c", "#e2e4e8", "#b3192b"
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
 TARGET_TICKS = 6
-MIN_TICK_WIDTH = 80
+MIN_TICK_DISTANCE = (80, 36)
+"""Pixels between labels side by side, and one above the other."""
 MAX_BANDS = 4
 """With more lines than this, bands would only hide each other."""
 OUTLIER_SHARE = 0.02
@@ -54,17 +54,26 @@ class ChartLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChartSize:
+    width: int = 960
+    height: int = 400
+    """Without the legend."""
+    buckets: int = 1000
+    """The most points of a curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChartOptions:
     """How to draw a chart."""
 
     title: str
     """What the y axis shows, with its unit."""
     x_axis: str
+    y_metric: str = ""
+    """The metric whose unit the labels of the y axis have."""
     name: str = "chart"
     """Differs between the charts of one page."""
-    width: int = 960
-    height: int = 400
-    """Without the legend."""
+    size: ChartSize = ChartSize()
     is_log: bool = False
     is_x_log: bool = False
     is_clipped: bool = False
@@ -72,15 +81,15 @@ class ChartOptions:
 
     @property
     def right(self) -> int:
-        return self.width - RIGHT
+        return self.size.width - RIGHT
 
     @property
     def bottom(self) -> int:
-        return self.height - BOTTOM
+        return self.size.height - BOTTOM
 
     @property
     def columns(self) -> int:
-        return max(1, (self.width - LEFT) // LEGEND_WIDTH)
+        return max(1, (self.size.width - LEFT) // LEGEND_WIDTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +101,7 @@ class Scale:
     start: float
     end: float
     is_log: bool
+    tick_distance: int
 
     def position(self, value: float) -> float:
         low, high, value = (
@@ -108,7 +118,7 @@ class Scale:
     def ticks(self) -> list[float]:
         if self.is_log:
             return _log_ticks(self.low, self.high)
-        room = abs(self.end - self.start) // MIN_TICK_WIDTH
+        room = abs(self.end - self.start) // self.tick_distance
         return _linear_ticks(self.low, self.high, max(2, min(TARGET_TICKS, int(room))))
 
 
@@ -118,7 +128,7 @@ def render_svg(x: Sequence[float], lines: Sequence[ChartLine], options: ChartOpt
     A value that was NaN or infinite interrupts its curve, and has a mark above. A curve without a
     value at a place of the shared x axis continues: it is logged less often than others.
     """
-    height = options.height + math.ceil(len(lines) / options.columns) * ROW
+    height = options.size.height + math.ceil(len(lines) / options.columns) * ROW
     scales = _scales(x, lines, options)
     area = f"{options.name}-area"
     box = f'x="{LEFT}" y="{TOP}" width="{options.right - LEFT}" height="{options.bottom - TOP}"'
@@ -154,12 +164,13 @@ def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:
 
 
 def _svg_header(height: float, options: ChartOptions) -> str:
-    size = f'viewBox="0 0 {options.width} {height}" width="{options.width}" height="{height}"'
+    width = options.size.width
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     title = escape(options.title)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" '
         f'role="img"><title>{title}</title>'
-        f'<rect class="ground" width="{options.width}" height="{height}" fill="#fff"/>'
+        f'<rect class="ground" width="{width}" height="{height}" fill="#fff"/>'
         f'<text class="ink" x="{LEFT}" y="24" font-size="15" font-weight="600" fill="{INK}">'
         f"{title}</text>"
     )
@@ -192,7 +203,9 @@ def _scale(low: float, high: float, start: float, end: float, *, is_log: bool) -
         # Relative for large values, which an absolute margin would not change.
         margin = max(0.5, abs(low) * 1e-3)
         low, high = (low / 2, low * 2) if is_log else (low - margin, high + margin)
-    return Scale(low=low, high=high, start=start, end=end, is_log=is_log)
+    # Pixels grow to the right and downwards.
+    distance = MIN_TICK_DISTANCE[0 if start < end else 1]
+    return Scale(low=low, high=high, start=start, end=end, is_log=is_log, tick_distance=distance)
 
 
 def _value_range(values: Sequence[float]) -> tuple[float, float]:
@@ -205,7 +218,7 @@ def _axes(x_scale: Scale, y_scale: Scale, options: ChartOptions) -> Iterator[str
     for tick in y_scale.ticks:
         y = y_scale.position(tick)
         yield f'<path class="grid-line" d="M{LEFT} {y:.1f}H{options.right}" stroke="{GRID}"/>'
-        yield _text_label(LEFT - 8, y + 4, formatting.number(tick), "end")
+        yield _text_label(LEFT - 8, y + 4, formatting.metric_value(tick, options.y_metric), "end")
     for tick in x_scale.ticks:
         tick_x = x_scale.position(tick)
         yield (
@@ -214,7 +227,7 @@ def _axes(x_scale: Scale, y_scale: Scale, options: ChartOptions) -> Iterator[str
         text = formatting.axis_value(tick, options.x_axis)
         yield _text_label(tick_x, options.bottom + 16, text, "middle")
     title = formatting.axis_title(options.x_axis)
-    yield _text_label((LEFT + options.right) / 2, options.height - 12, title, "middle")
+    yield _text_label((LEFT + options.right) / 2, options.size.height - 12, title, "middle")
 
 
 def _text_label(x: float, y: float, text: str, anchor: str) -> str:
@@ -323,10 +336,11 @@ def _star(point: Point, scales: Scales) -> str:
 
 
 def _legend_entry(line: ChartLine, index: int, options: ChartOptions) -> str:
-    x = LEFT + index % options.columns * (options.width - LEFT) / options.columns
-    y = options.height + index // options.columns * ROW + 4
+    x = LEFT + index % options.columns * (options.size.width - LEFT) / options.columns
+    y = options.size.height + index // options.columns * ROW + 4
     dash = f' stroke-dasharray="{DASHES[line.dash]}"' if line.dash else ""
-    label = line.label if len(line.label) <= MAX_LABEL else f"{line.label[:MAX_LABEL]}…"
+    room = round(((options.size.width - LEFT) / options.columns - 32) / LETTER_WIDTH)
+    label = line.label if len(line.label) <= room else f"{line.label[: room - 1]}…"
     look = f'class="line-{line.hue}" stroke="{COLOURS[line.hue]}" stroke-width="2.5"{dash}'
     return (
         f'<path d="M{x:.0f} {y - 4}h20" {look}/>'

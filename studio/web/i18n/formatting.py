@@ -304,6 +304,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "ago": relative_time,
     "moment": time_element,
+    "timestamp": number_i18n.format_datetime_full,
     "percent": percent,
     "percent_of_any_size": percent_of_any_size,
     "off": estimate_error,

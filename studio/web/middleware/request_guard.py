@@ -188,7 +188,11 @@ def _limited_receive(receive: Receive, limit: int) -> Receive:
 def _with_security_headers(send: Send) -> Send:
     async def guard(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *_RAW_SECURITY_HEADERS]
+            headers = list(message.get("headers", []))
+            own = {name.lower() for name, _value in headers}
+            # A response may have a policy of its own: two policies would both apply.
+            missing = [pair for pair in _RAW_SECURITY_HEADERS if pair[0] not in own]
+            message["headers"] = [*headers, *missing]
         await send(message)
 
     return guard

@@ -1,6 +1,7 @@
 """Render a page or one of its blocks, or redirect."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,12 +16,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from jinja2_fragments import render_block
+from markupsafe import Markup
 
 from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
 from studio.metrics import EVAL_LOSS
 from studio.recipe.dotted_keys import flatten
+from studio.redaction import redact
 from studio.services.runs import runs
 from studio.services.workers import workers
 from studio.services.workers.workers import WorkerExit
@@ -105,6 +108,16 @@ def redirect(request: Request, url: str) -> Response:
     return RedirectResponse(url, status_code=303)
 
 
+def render_document(template: str, /, **context: Any) -> str:  # noqa: ANN401 -- see `page`
+    """Render a file that leaves the studio: secrets in its values are redacted."""
+    return _document_environment().get_template(template).render(**context)
+
+
+def plain_file_name(text: str) -> str:
+    """Return a text as a part of file names that are valid on every system; maybe nothing."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:60].strip("-")
+
+
 def attachment_response(content: str | bytes, name: str, kind: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, media_type=kind, headers=headers)
@@ -166,6 +179,18 @@ def _environment() -> Environment:
         languages=locale.LANGUAGES,
     )
     return jinja
+
+
+@lru_cache(maxsize=1)
+def _document_environment() -> Environment:
+    # Compiled templates differ from those of pages, so they must not share a cache.
+    return _environment().overlay(finalize=_redact, bytecode_cache=None)
+
+
+def _redact(value: object) -> object:
+    if isinstance(value, Markup):
+        return Markup(redact(str(value)))  # noqa: S704 -- it was safe, and a mask is
+    return redact(value) if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=256)
