@@ -41,6 +41,7 @@ from studio.web.models import export_page, model_page
 from studio.web.numbers import numbers_page
 from studio.web.queue import queue_page
 from studio.web.rendering import static_files
+from studio.web.reports import report_page
 from studio.web.runs import run_page, run_table_page, seen_runs
 from studio.web.search import palette_page
 from studio.web.settings import settings_page
@@ -62,6 +63,7 @@ PAGES = tuple(
         answer_stream,
         export_page,
         compare_page,
+        report_page,
         dataset_page,
         token_stats_page,
         study_page,

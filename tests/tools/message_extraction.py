@@ -42,7 +42,7 @@ EXCLUDED = (
     *("studio/web/auth/permissions.py", "studio/web/auth/template_permissions.py"),
     "studio/web/auth/security_headers.py",
     *("studio/web/rendering/render.py", "studio/web/rendering/static_files.py"),
-    "studio/web/compare/comparison_export.py",
+    *("studio/web/compare/comparison_export.py", "studio/web/reports/report_file.py"),
     *("studio/web/experiments/code_snippets.py", "studio/web/help/style_page.py"),
     *("studio/web/i18n/number_i18n.py", "studio/weights/architectures.py"),
     *("studio/services/openai", "studio/services/accounts/idempotency_keys.py"),

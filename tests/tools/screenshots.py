@@ -35,6 +35,7 @@ PAGES = (
     "/runs/1/numerics",
     "/runs/1/files",
     "/runs/1/details",
+    "/runs/1/report.html",
     "/experiments/1",
     "/compare",
     "/compare?runs=1,2,3",

@@ -50,6 +50,9 @@ STYLESHEETS = (
 )
 """In cascade order: within a layer, later sheets override earlier ones."""
 
+REPORT_STYLESHEETS = ("css/tokens.css", "css/report.css")
+"""Of reports, which contain their style."""
+
 _COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*\*.*?\*/[ \t]*)$", re.MULTILINE | re.DOTALL)
 _IMMUTABLE = "public, max-age=31536000, immutable"
 

@@ -1,7 +1,6 @@
 """REST routes of a run's results: metrics, log, checkpoints, files, sample answers and exports."""
 
 import io
-import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +10,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from fastapi import Path as PathParam
-from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from pydantic import Field
 
 from studio.db.states import TaskStatus
@@ -33,6 +38,9 @@ from studio.web.api import conventions as api
 from studio.web.api.models import models
 from studio.web.api.models.models import ModelOut
 from studio.web.http.deps import DB, Config
+from studio.web.rendering.render import plain_file_name
+from studio.web.reports import report_file
+from studio.web.reports.run_report import render_run_report
 
 router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
@@ -156,6 +164,14 @@ def manifest(run_id: api.Id, db: DB, config: Config) -> Response:
     return Response(content, media_type="application/json")
 
 
+@router.get("/{run_id}/report", response_class=HTMLResponse)
+def report(run_id: api.Id, db: DB, config: Config) -> Response:
+    """Download a report to share, also of an unfinished run: one HTML file without links."""
+    run = runs.get(db, run_id)
+    html = render_run_report(db, run, RunDir(config.runs / str(run.id)), is_file=True)
+    return report_file.respond(html, report_file.run_report_name(run), download=True)
+
+
 @router.get("/{run_id}/artifacts")
 def listing(run_id: api.Id, db: DB, config: Config) -> api.Listing[ArtifactOut]:
     files = artifacts.list_files(run_folder(db, config, run_id).artifacts)
@@ -174,7 +190,7 @@ def whole_model(run_id: api.Id, db: DB, config: Config) -> StreamingResponse:
     folder = run_folder(db, config, run_id).artifacts
     if not artifacts.list_files(folder):
         raise ConflictError(f"Run {run_id} has no model yet.", hint="Wait until it has succeeded.")
-    return _zip_response(folder, f"{_plain_name(runs.get(db, run_id).name)}-{run_id}")
+    return _zip_response(folder, f"{plain_file_name(runs.get(db, run_id).name) or 'run'}-{run_id}")
 
 
 def run_folder(db: DB, config: Config, run_id: int) -> RunDir:
@@ -327,7 +343,7 @@ def whole(run_id: api.Id, export_id: api.Id, db: DB, config: Config) -> Streamin
         raise ConflictError(
             f"Export {export_id} is {export.status}.", hint="Wait until it has succeeded."
         )
-    plain = _plain_name(runs.get(db, run_id).name)
+    plain = plain_file_name(runs.get(db, run_id).name) or "run"
     name = f"{plain}-{export.run_id}-{export.kind}-{export.dtype}"
     return _zip_response(_export_folder(export, config).files, name)
 
@@ -350,11 +366,6 @@ def _export_out(db: DB, export: Export, config: Config) -> ExportOut:
 
 def _export_folder(export: Export, config: Config) -> ExportDir:
     return RunDir(config.runs / str(export.run_id)).export(export.id or 0)
-
-
-def _plain_name(run: str) -> str:
-    """Return the name of a run as a part of file names that are valid on every system."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", run).strip("-").lower()[:60] or "run"
 
 
 def _zip_response(folder: Path, name: str) -> StreamingResponse:

@@ -1,0 +1,1 @@
+"""Reports to share: a run or a comparison as one HTML file."""

@@ -1,0 +1,70 @@
+"""Parts of reports: shortened texts, and answers before and after training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from studio.db.tables import Sample
+from studio.services.results.run_verdict import AnswerPair
+from studio.services.samples import sample_diff
+from studio.services.samples.sample_diff import AnswerScore
+
+CHART_WIDTH, CHART_HEIGHT = 520, 300
+BUCKETS = 300
+"""Points of a curve: paper shows no more."""
+MAX_ANSWERS = 40
+MAX_TEXT = 1000
+"""Characters of a prompt or answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedAnswers:
+    """A run's first and newest answer to each prompt."""
+
+    pairs: list[AnswerPair]
+    total: int
+    before: AnswerScore
+    after: AnswerScore
+    has_before: bool
+    step: int | None
+    """The step of the newest answers; None after training."""
+
+
+def first_and_last(samples: Sequence[Sample]) -> ReportedAnswers:
+    """Pair the answers before training with the newest ones."""
+    by_position: dict[int, dict[tuple[str, int], Sample]] = {}
+    for sample in samples:
+        by_position.setdefault(sample.position, {})[sample.stage, sample.step] = sample
+    newest = max(samples, key=_moment, default=None)
+    key = (newest.stage, newest.step) if newest else ("", 0)
+    pairs = [_pair(answers, key) for _at, answers in sorted(by_position.items()) if key in answers]
+    return ReportedAnswers(
+        pairs=pairs[:MAX_ANSWERS],
+        total=len(pairs),
+        before=sample_diff.count_correct(pair.was_right for pair in pairs),
+        after=sample_diff.count_correct(pair.is_right for pair in pairs),
+        has_before=newest is not None and newest.stage != "before",
+        step=None if newest is None or newest.stage == "after" else newest.step,
+    )
+
+
+def shorten(text: str, limit: int = MAX_TEXT) -> str:
+    """Cut a text that would make a report too large, and mark the cut."""
+    return text if len(text) <= limit else f"{text[:limit]} […]"
+
+
+def _moment(sample: Sample) -> tuple[int, bool, bool]:
+    return sample.step, sample.stage == "after", sample.stage != "before"
+
+
+def _pair(answers: Mapping[tuple[str, int], Sample], newest: tuple[str, int]) -> AnswerPair:
+    after = answers[newest]
+    before = next((one for (stage, _step), one in answers.items() if stage == "before"), None)
+    first = before.answer if before else ""
+    return AnswerPair(
+        prompt=shorten(after.prompt),
+        expected=shorten(after.reference),
+        before=shorten(first),
+        after=shorten(after.answer),
+        was_right=sample_diff.is_correct(first, after.reference) if before else None,
+        is_right=sample_diff.is_correct(after.answer, after.reference),
+    )
