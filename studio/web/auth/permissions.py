@@ -26,6 +26,7 @@ ROUTE_PERMISSIONS = {
     "/chores/{chore_id}/cancel": "POST manage",
     "/compare": "GET read",
     "/compare/export": "GET read",
+    "/compare/report.html": "GET read",
     "/compare/seeds": "POST submit",
     "/comparisons": "POST submit",
     "/comparisons/{number}": "GET read, POST manage",

@@ -112,6 +112,22 @@ def test_saved_report_of_run_opens_offline(
     assert violations(page) == []
 
 
+def test_saved_report_of_comparison_opens_offline(
+    online: Page, offline: BrowserContext, tmp_path: Path
+) -> None:
+    online.goto("/compare?runs=1,2")
+    online.locator("#export > summary").click()
+    online.get_by_role("link", name="Report", exact=True).click()
+    path = save(online, tmp_path)
+    page, others, complaints = open_file(offline, path)
+
+    assert path.name == "comparison-1-2-report.html"
+    assert (others, complaints) == ([], [])
+    expect(page.get_by_text(HOSTILE)).to_be_visible()
+    assert "taken" not in page.title()
+    assert violations(page) == []
+
+
 def test_report_follows_theme_on_screen_and_is_light_on_paper(
     offline: BrowserContext, online: Page, tmp_path: Path
 ) -> None:

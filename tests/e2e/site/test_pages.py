@@ -72,6 +72,7 @@ PAGES = (
     "/datasets/4?finding=control_characters",
     "/datasets/4?finding=duplicates",
     "/datasets/5",
+    "/compare/report.html?runs=1,2,3",
     "/reports/precision",
     "/reports/precision/1",
     "/reports/precision/new?from=experiment:1",
