@@ -33,6 +33,8 @@ class HardwareStrip:
     machines: list[MachineView]
     is_over: bool = False
     """Whether it shows the averages of a run that has ended."""
+    is_measured: bool = True
+    """Whether a worker measures any machine at present."""
 
 
 @router.get("/hardware")
@@ -44,8 +46,8 @@ def show(request: Request, db: DB, run: RunId = None) -> Response:
 
 def strip_of_machines(db: Session) -> HardwareStrip:
     """Return the load of all machines with a worker."""
-    machines = usage_history.list_machines(db, CURVE_TIME)
-    return HardwareStrip(run_id=None, machines=[_view(machine, None) for machine in machines])
+    views = [_view(machine, None) for machine in usage_history.list_machines(db, CURVE_TIME)]
+    return HardwareStrip(run_id=None, machines=views, is_measured=bool(views))
 
 
 def strip_for_run(db: Session, run: Run) -> HardwareStrip:
@@ -54,7 +56,9 @@ def strip_for_run(db: Session, run: Run) -> HardwareStrip:
     if run.status.is_live:
         machine = usage_history.machine_of_run(db, run_id, CURVE_TIME)
         views = [_view(machine, run_id)] if machine else []
-        return HardwareStrip(run_id=run_id, machines=views)
+        # A run that has just started is in no sample yet.
+        is_measured = bool(views) or bool(usage_history.list_machines(db, usage_history.FRESH))
+        return HardwareStrip(run_id=run_id, machines=views, is_measured=is_measured)
     points = usage_history.list_run_points(db, run_id)
     tiles = list_tiles(points, run_id, is_over=True) if points else []
     views = [MachineView(host=points[-1].usage.host, tiles=tiles, problems=[])] if tiles else []

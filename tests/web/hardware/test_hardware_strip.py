@@ -84,11 +84,28 @@ def test_problems_are_shown_in_chinese(client: TestClient, engine: Engine) -> No
     ]
 
 
-def test_page_without_a_worker_has_an_empty_strip(client: TestClient) -> None:
+def test_strip_without_a_worker_says_why_it_is_empty(client: TestClient) -> None:
     shown = strip(client, "/queue")
 
-    assert shown.text == ""
+    assert shown.text.startswith("CPU, memory and GPU are not measured now.")
     assert shown.attributes["hx-trigger"] == "hardware-changed from:body, run-status from:body"
+
+
+def test_strip_of_a_live_run_without_a_worker_says_so(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run_id = make_running(db).id or 0
+
+    assert "not measured" in strip(client, f"/hardware?run={run_id}").text
+
+
+def test_strip_of_a_run_that_has_just_begun_waits_in_silence(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        run_id = make_running(db).id or 0
+    record(engine, make_usage())
+
+    assert strip(client, f"/hardware?run={run_id}").text == ""
 
 
 def of_run(run_id: int, cpus: Sequence[float]) -> list[HardwareUsage]:
