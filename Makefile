@@ -29,7 +29,7 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
-	  printf '  make %-8s %s\n' "$$name" "$$what"; done
+	  printf '  make %-10s %s\n' "$$name" "$$what"; done
 
 run: $(TRAIN) ## install what is missing and open the studio (PORT=8000, STUDIO_HOME=folder)
 	@exec $(BIN)/studio serve --open --port $(PORT)
@@ -68,7 +68,7 @@ gpu: $(DEV) ## run the tests that need a GPU
 bench: $(DEV) ## run the benchmarks and check their budgets
 	$(BIN)/python -m tests.bench
 
-lighthouse: $(DEV) browser ## run Lighthouse on every page; needs Node 22.19 or newer
+lighthouse: $(DEV) browser ## run Lighthouse on every page, and fetch it and its Node if needed
 	$(BIN)/python -m tests.bench.lighthouse
 
 audit: $(DEV) ## scan the code and the pinned packages for vulnerabilities

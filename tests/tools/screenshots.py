@@ -3,8 +3,8 @@
 They come from a live studio with real runs.
 
 Each page is taken light and dark, in English and Chinese, on a phone and on two wide screens.
-`sheet-PAGE.png` shows all looks of a page next to each other. `--readme` also writes the three
-pictures of the README to docs/. `--only` takes the pages whose address holds some text.
+`sheet-PAGE.png` shows all looks of a page next to each other. `--only` takes the pages whose
+address holds some text.
 """
 
 import argparse
@@ -17,66 +17,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from playwright.sync_api import Browser, FloatRect, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
+from studio.db.session import open_engine, unit_of_work
 from studio.settings import Settings
-from tests.support.live_studio import ROOT, Studio, free_port, get_run, prepare, stop_everything
+from tests.support.live_studio import Studio, free_port, get_run, prepare, stop_everything
+from tests.support.pages import PAGES, furnish
 from tests.support.waiting import wait_until
 from tests.tools.browser import FLAGS, find_browser
 
-PAGES = (
-    "/",
-    "/new",
-    "/runs/1",
-    "/runs/1/chat",
-    "/runs/4",
-    "/runs/1/charts",
-    "/runs/1/answers",
-    "/runs/1/numerics",
-    "/runs/1/files",
-    "/runs/1/details",
-    "/runs/1/report.html",
-    "/experiments/1",
-    "/compare",
-    "/compare?runs=1,2,3",
-    "/reports/precision",
-    "/reports/precision/1",
-    "/reports/precision/new?from=experiment:1",
-    "/datasets",
-    "/datasets/1",
-    "/datasets/1/sight",
-    "/datasets/1/stats?max_length=64",
-    "/datasets/1/mapping",
-    "/models",
-    "/models/1",
-    "/queue",
-    "/settings",
-    "/settings/access",
-    "/settings/people",
-    "/failures",
-    "/numbers",
-    "/help",
-    "/docs",
-    "/help/knobs/optimisation.learning_rate",
-    "/palette?q=loss",
-    "/style",
-    "/nowhere",
-)
 SIZES = {1920: 1080, 1280: 900, 390: 844}
-SHORT = 800
-"""Height of the README's pictures: each stays below 150 KB."""
 SEEDS = 2
 """Of the precision study: with one alone its report could judge nothing."""
 THEMES = ("light", "dark")
 LANGUAGES = {"en": "en-US", "zh": "zh-CN"}
 """The languages that a browser asks for, by their short name in file names."""
-README = {
-    "run.png": ("/runs/1", "light"),
-    "compare.png": ("/compare?runs=1,2,3", "dark"),
-    "report.png": ("/reports/precision/1", "light"),
-}
-"""The README's pictures: which page, in which theme."""
-
 BLANK = """[...document.querySelectorAll(".plot:not([data-empty]):empty")]
     .filter((one) => one.offsetParent && one.getBoundingClientRect().top < innerHeight).length"""
 """How many charts on screen are not drawn yet. It is asked again and again from outside: pages let
@@ -96,7 +51,6 @@ QUICK: dict[str, Any] = {
 def main() -> None:
     asked = argparse.ArgumentParser(prog="python -m tests.tools.screenshots", description=__doc__)
     asked.add_argument("folder", type=Path)
-    asked.add_argument("--readme", action="store_true")
     asked.add_argument("--only", default="")
     given = asked.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -104,8 +58,6 @@ def main() -> None:
         take_screenshots(
             browser, studio.url, given.folder, [path for path in PAGES if given.only in path]
         )
-        if given.readme:
-            illustrate(browser, studio.url)
 
 
 def take_screenshots(browser: Browser, url: str, folder: Path, pages: list[str]) -> None:
@@ -114,7 +66,7 @@ def take_screenshots(browser: Browser, url: str, folder: Path, pages: list[str])
         for language, theme, width in product(LANGUAGES, THEMES, SIZES):
             names.append(f"{_named(path)}-{language}-{theme}-{width}.png")
             look = (theme, width)
-            take_screenshot(browser, url + path, folder / names[-1], look, language=language)
+            take_screenshot(browser, url + path, folder / names[-1], look, language)
         _take_sheet(browser, folder, f"sheet-{_named(path)}.png", names)
 
 
@@ -131,12 +83,6 @@ def _take_sheet(browser: Browser, folder: Path, name: str, pictures: list[str]) 
     page.screenshot(path=folder / name, full_page=True)
     page.close()
     sheet.unlink()
-
-
-def illustrate(browser: Browser, url: str) -> None:
-    """Write the README's pictures."""
-    for name, (path, theme) in README.items():
-        take_screenshot(browser, url + path, ROOT / "docs" / name, (theme, 1280), whole=False)
 
 
 @contextmanager
@@ -166,8 +112,6 @@ def take_screenshot(
     url: str,
     to: Path,
     look: tuple[str, int],
-    *,
-    whole: bool = True,
     language: str = "en",
 ) -> None:
     """Take one page as it stands once its numbers are drawn."""
@@ -181,13 +125,11 @@ def take_screenshot(
     page = context.new_page()
     page.goto(url)
     page.wait_for_load_state("load")
-    if whole:
-        # Charts are drawn once they are on screen: all of the page is.
-        height = page.evaluate("document.documentElement.scrollHeight")
-        page.set_viewport_size({"width": width, "height": max(height, SIZES[width])})
+    # Charts are drawn once they are on screen: all of the page is.
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": width, "height": max(height, SIZES[width])})
     wait_until(lambda: page.evaluate(BLANK) == 0)
-    clip = None if whole else FloatRect(x=0, y=0, width=width, height=SHORT)
-    page.screenshot(path=to, full_page=whole, clip=clip)
+    page.screenshot(path=to, full_page=True)
     context.close()
     sys.stdout.write(f"{to} {to.stat().st_size / 1000:.0f} KB\n")
 
@@ -197,8 +139,8 @@ def _try_things(studio: Studio) -> None:
     tried = (
         ("quick try", {"precision": "bf16"}),
         ("the same in float32", {"precision": "fp32"}),
-        ("another seed", {"optimisation": QUICK["optimisation"] | {"seed": 7}}),
         ("far too fast", bold),
+        ("another seed", {"optimisation": QUICK["optimisation"] | {"seed": 7}}),
     )
     for name, change in tried:
         answer = studio.api.post("/runs", json={"name": name, "recipe": QUICK | change})
@@ -209,6 +151,10 @@ def _try_things(studio: Studio) -> None:
     studio.api.post("/datasets/1/stats", json={"model": "starter"}).raise_for_status()
     count = len(tried) + len(modes) * SEEDS
     wait_until(lambda: all(_is_over(studio, number) for number in range(1, count + 1)), seconds=900)
+    engine = open_engine(studio.home / "studio.db")
+    with unit_of_work(engine) as db:
+        furnish(db, studio.home)
+    engine.dispose()
 
 
 def _is_over(studio: Studio, number: int) -> bool:

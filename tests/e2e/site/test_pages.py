@@ -8,98 +8,19 @@ from typing import Literal
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from sqlmodel import Session
 
 from studio.db.session import open_engine, unit_of_work
 from studio.db.states import RunStatus
-from studio.protocols.events import Event, Failed, Finished, Sampled, Started
-from studio.protocols.run_dir import RunDir
-from studio.recipe.search_space import SearchSpace, Values
+from studio.protocols.events import Sampled
 from studio.services import experiments
-from studio.services.compare import comparisons
-from studio.services.datasets import dataset_builds
-from studio.services.datasets.pending_datasets import Upload
-from studio.services.exports import exports
-from studio.services.runs import attempts, run_commands, runs, states
+from studio.services.runs import attempts, run_commands, runs
 from studio.services.studies import studies
-from studio.services.sweeps import sweeps
-from studio.services.sweeps.sweep_preview import SweepPlan
-from studio.services.tasks import tasks
-from tests.fakes.exporter import MEASURED
 from tests.support.factories import make_finished_run, make_running
 from tests.support.live_studio import Studio, stop_everything
+from tests.support.pages import FAILED, MAIN_PAGES, PAGES, furnish
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
-
-PAGES = (
-    "/",
-    "/?group=precision&open=precision:bf16",
-    "/?base=1&cols=precision,eval_loss,loss.curve,notes,adapter.r",
-    "/?q=nothing",
-    "/?q=stauts:failed",
-    "/new",
-    "/new?from=run:1&optimisation.seed=7",
-    "/new?preset=lora#settings",
-    "/runs/1",
-    "/runs/2",
-    "/runs/3",
-    "/runs/1/chat",
-    "/runs/3/chat",
-    "/runs/1/charts",
-    "/runs/1/answers",
-    "/runs/1/numerics",
-    "/runs/1/files",
-    "/runs/1/details",
-    "/runs/1/report.html",
-    "/runs/3/report.html",
-    "/experiments/1",
-    "/compare",
-    "/compare?runs=1,2",
-    "/compare?runs=1,2&differs=1&blind=1",
-    "/compare?runs=1,2&plot=parallel&group=seed",
-    "/compare?runs=1,2,3&plot=scatter&y=log&saved=1",
-    "/runs/1/broken?step=3",
-    "/datasets",
-    "/datasets/1",
-    "/datasets/1/sight",
-    "/datasets/1/stats?max_length=40",
-    "/datasets/2/stats",
-    "/datasets/2",
-    "/datasets/2?original=3&q=film",
-    "/datasets/2/mapping",
-    "/datasets/3/mapping",
-    "/datasets/4?finding=control_characters",
-    "/datasets/4?finding=duplicates",
-    "/datasets/5",
-    "/compare/report.html?runs=1,2,3",
-    "/reports/precision",
-    "/reports/precision/1",
-    "/reports/precision/new?from=experiment:1",
-    "/sweeps",
-    "/sweeps/1",
-    "/sweeps/new?from=experiment:1",
-    "/models",
-    "/models/1",
-    "/queue",
-    "/settings",
-    "/settings/access",
-    "/settings/people",
-    "/settings/secrets",
-    "/settings/log",
-    "/failures",
-    "/numbers",
-    "/numbers?x=1e-7&update=2",
-    "/help",
-    "/docs",
-    "/help/knobs/precision",
-    "/palette?q=run",
-    "/style",
-    "/nowhere",
-)
-
-MAIN_PAGES = {"/", "/new", "/runs/1", "/compare?runs=1,2"}
-"""Pages to look at on each push."""
 
 Scheme = Literal["light", "dark"]
 LANGUAGES = {"en-GB": "en", "zh-CN": "zh-Hans"}
@@ -124,8 +45,6 @@ WIDTH_OF_NEXT_FRAME = """new Promise((tell) => requestAnimationFrame(() =>
   requestAnimationFrame(() => tell(document.documentElement.scrollWidth))))"""
 """Charts follow the width of their place at the end of a frame, once it is laid out."""
 
-FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
-
 
 @pytest.fixture(scope="module")
 def furnished_studio(
@@ -139,9 +58,6 @@ def furnished_studio(
         for precision in ("bf16", "fp32"):
             run = make_finished_run(db, f"a run in {precision}", precision=precision)
             attempts.apply_events(db, run, answers(), 1)
-        comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
-        export(db, studio.home / "runs")
-        bring(db, studio.home / "datasets")
         failed = make_running(db, "a run that failed")
         attempts.fail(db, failed, FAILED)
         assert runs.get(db, 3).status is RunStatus.FAILED
@@ -149,7 +65,7 @@ def furnished_studio(
         study = studies.create(db, experiments.get(db, 1), plan)
         for run in studies.list_runs(db, study.id or 0):
             run_commands.cancel(db, run.id or 0)
-        sweep(db)
+        furnish(db, studio.home)
     engine.dispose()
     studio.start()
     wait_until(lambda: counted(studio))
@@ -160,45 +76,6 @@ def furnished_studio(
 def counted(studio: Studio) -> bool:
     """Ask for the tokens of the first data set, and tell whether they are counted."""
     return studio.api.post("/datasets/1/stats", json={"model": "starter"}).status_code == 200
-
-
-def bring(db: Session, folder: Path) -> None:
-    """Add a data set of two classes with a row left out, a draft, and two with odd rows."""
-    for content, name, is_draft in (
-        ("text,label\nA film,good\nNo film,bad\n,bad\nA film again,good\n", "films.csv", False),
-        ("a,b\n1,2\n", "odd.csv", True),
-        ("prompt,completion\nRing\x07,...\nWhy?,So.\nWhy?,So.\n", "odd rows.csv", False),
-        ("prompt,completion\nWhy?,So.\n", "one row.csv", False),
-    ):
-        path = folder / ".arrived"
-        path.write_text(content, encoding="utf-8")
-        dataset_builds.import_file(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
-
-
-def sweep(db: Session) -> None:
-    """Add a sweep of two runs, one of which is the best."""
-    space: SearchSpace = {"adapter.r": Values(values=[4, 8])}
-    made = sweeps.create(db, experiments.get(db, 1), SweepPlan(space=space, parallel=2))
-    sweeps.advance(db, made.id or 0)
-    for run in sweeps.list_runs(db, made.id or 0):
-        states.move(db, run, RunStatus.STARTING)
-        loss = Finished(metrics={"eval_loss": 1 / (run.id or 1)})
-        attempts.apply_events(db, run, [Started(total_steps=1, resolved={}), loss], 1)
-    sweeps.advance(db, made.id or 0)
-
-
-def export(db: Session, runs_folder: Path) -> None:
-    """Let the first run have an export that is done, and one that failed."""
-    run = RunDir(runs_folder / "1")
-    run.artifacts.mkdir(parents=True)
-    ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
-    asked = [exports.create(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
-    for one, end in zip(asked, ends, strict=True):
-        tasks.start_work(one)
-        exports.apply_events(one, [end], 1)
-    files = run.export(1).files
-    files.mkdir(parents=True)
-    (files / "README.md").write_text("# A card\n", encoding="utf-8")
 
 
 def answers() -> list[Sampled]:

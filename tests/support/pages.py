@@ -1,0 +1,143 @@
+"""Every page of a studio, and what must be in it so that each has something to show."""
+
+from pathlib import Path
+from typing import Literal
+
+from sqlmodel import Session
+
+from studio.db.states import RunStatus
+from studio.protocols.events import Event, Failed, Finished, Started
+from studio.protocols.run_dir import RunDir
+from studio.recipe.search_space import SearchSpace, Values
+from studio.services import experiments
+from studio.services.compare import comparisons
+from studio.services.datasets import dataset_builds
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.exports import exports
+from studio.services.runs import attempts, states
+from studio.services.sweeps import sweeps
+from studio.services.sweeps.sweep_preview import SweepPlan
+from studio.services.tasks import tasks
+from tests.fakes.exporter import MEASURED
+
+PAGES = (
+    "/",
+    "/?group=precision&open=precision:bf16",
+    "/?base=1&cols=precision,eval_loss,loss.curve,notes,adapter.r",
+    "/?q=nothing",
+    "/?q=stauts:failed",
+    "/new",
+    "/new?from=run:1&optimisation.seed=7",
+    "/new?preset=lora#settings",
+    "/runs/1",
+    "/runs/2",
+    "/runs/3",
+    "/runs/1/chat",
+    "/runs/3/chat",
+    "/runs/1/charts",
+    "/runs/1/answers",
+    "/runs/1/numerics",
+    "/runs/1/files",
+    "/runs/1/details",
+    "/runs/1/report.html",
+    "/runs/3/report.html",
+    "/experiments/1",
+    "/compare",
+    "/compare?runs=1,2",
+    "/compare?runs=1,2&differs=1&blind=1",
+    "/compare?runs=1,2&plot=parallel&group=seed",
+    "/compare?runs=1,2,3&plot=scatter&y=log&saved=1",
+    "/runs/1/broken?step=3",
+    "/datasets",
+    "/datasets/1",
+    "/datasets/1/sight",
+    "/datasets/1/stats?max_length=40",
+    "/datasets/2/stats",
+    "/datasets/2",
+    "/datasets/2?original=3&q=film",
+    "/datasets/2/mapping",
+    "/datasets/3/mapping",
+    "/datasets/4?finding=control_characters",
+    "/datasets/4?finding=duplicates",
+    "/datasets/5",
+    "/compare/report.html?runs=1,2,3",
+    "/reports/precision",
+    "/reports/precision/1",
+    "/reports/precision/new?from=experiment:1",
+    "/sweeps",
+    "/sweeps/1",
+    "/sweeps/new?from=experiment:1",
+    "/models",
+    "/models/1",
+    "/queue",
+    "/settings",
+    "/settings/access",
+    "/settings/people",
+    "/settings/secrets",
+    "/settings/log",
+    "/failures",
+    "/numbers",
+    "/numbers?x=1e-7&update=2",
+    "/help",
+    "/docs",
+    "/help/knobs/precision",
+    "/palette?q=run",
+    "/style",
+    "/nowhere",
+)
+
+MAIN_PAGES = {"/", "/new", "/runs/1", "/compare?runs=1,2"}
+"""Pages to look at on each push."""
+
+FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
+
+
+def furnish(db: Session, home: Path) -> None:
+    """Add what pages show besides runs: a comparison, exports, datasets and a sweep.
+
+    The runs come before: two that succeeded, and a third that failed.
+    """
+    comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
+    _add_exports(db, home / "runs")
+    _add_datasets(db, home / "datasets")
+    _add_sweep(db)
+
+
+def _add_datasets(db: Session, folder: Path) -> None:
+    """Add one of two classes with a row left out, a draft, and two with odd rows."""
+    for content, name, is_draft in (
+        ("text,label\nA film,good\nNo film,bad\n,bad\nA film again,good\n", "films.csv", False),
+        ("a,b\n1,2\n", "odd.csv", True),
+        ("prompt,completion\nRing\x07,...\nWhy?,So.\nWhy?,So.\n", "odd rows.csv", False),
+        ("prompt,completion\nWhy?,So.\n", "one row.csv", False),
+    ):
+        path = folder / ".arrived"
+        path.write_text(content, encoding="utf-8")
+        dataset_builds.import_file(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
+
+
+def _add_exports(db: Session, runs_folder: Path) -> None:
+    """Let the first run have an export that is done, and one that failed."""
+    run = RunDir(runs_folder / "1")
+    run.artifacts.mkdir(parents=True, exist_ok=True)
+    ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
+    formats: tuple[Literal["bfloat16", "float32"], ...] = ("bfloat16", "float32")
+    created = [exports.create(db, 1, dtype, None, runs_folder) for dtype in formats]
+    for task, end in zip(created, ends, strict=True):
+        tasks.start_work(task)
+        exports.apply_events(task, [end], 1)
+    files = run.export(1).files
+    files.mkdir(parents=True, exist_ok=True)
+    (files / "README.md").write_text("# A card\n", encoding="utf-8")
+
+
+def _add_sweep(db: Session) -> None:
+    """Add a sweep of two runs, one of which is the best."""
+    space: SearchSpace = {"optimisation.learning_rate": Values(values=[1e-4, 3e-4])}
+    sweep = sweeps.create(db, experiments.get(db, 1), SweepPlan(space=space, parallel=2))
+    sweeps.advance(db, sweep.id or 0)
+    for run in sweeps.list_runs(db, sweep.id or 0):
+        states.move(db, run, RunStatus.STARTING)
+        loss = Finished(metrics={"eval_loss": 1 / (run.id or 1)})
+        attempts.apply_events(db, run, [Started(total_steps=1, resolved={}), loss], 1)
+    sweeps.advance(db, sweep.id or 0)
