@@ -24,7 +24,7 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all check fix e2e slow faults gpu bench lighthouse audit sbom shots \
-  docs words starter db hooks clean
+  pictures recording docs words starter db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
@@ -79,6 +79,12 @@ sbom: $(DEV) ## write a software bill of materials to test-results/sbom.json
 
 shots: $(DEV) browser ## take screenshots of every page into test-results/shots
 	$(BIN)/python -m tests.tools.screenshots test-results/shots
+
+pictures: $(DEV) browser ## take the pictures of the README, from two real runs (minutes)
+	$(BIN)/python -m tests.tools.pictures
+
+recording: $(DEV) browser ## record the half minute shown in the README; needs ffmpeg
+	$(BIN)/python -m tests.tools.recording
 
 docs: $(DEV) ## regenerate docs/knobs.md, failures.md and openapi.json
 	$(BIN)/studio docs
