@@ -395,7 +395,7 @@ def test_overlapping_curves_lead_to_their_differences(laid_out: Page) -> None:
     assert csv.splitlines()[1] == "1,0,1,2"
 
     laid_out.reload()
-    expect(laid_out.get_by_label("Curves")).to_have_value("difference")
+    expect(shape(laid_out)).to_have_value("difference")
     expect(laid_out.get_by_label("Log y")).to_be_disabled()
     laid_out.get_by_label("Run 3, try 3, as baseline").check()
     expect(laid_out.locator("[data-shape-words]")).to_contain_text("a run minus float16 #3")
@@ -403,7 +403,7 @@ def test_overlapping_curves_lead_to_their_differences(laid_out: Page) -> None:
 
 
 def test_curves_moved_apart_keep_their_values(laid_out: Page) -> None:
-    laid_out.get_by_label("Curves").focus()
+    shape(laid_out).focus()
     laid_out.keyboard.press("End")
     expect(laid_out.locator("[data-shape-words]")).to_contain_text("do not read the y axis")
     assert "curves=offset" in laid_out.url
@@ -414,6 +414,10 @@ def test_curves_moved_apart_keep_their_values(laid_out: Page) -> None:
 
     assert "moved apart, not to scale" in svg
     assert csv.splitlines()[1] == "1,2,3,4"
+
+
+def shape(page: Page) -> Locator:
+    return page.get_by_role("combobox", name="Curves")
 
 
 def saved(page: Page, kind: str, name: str = "loss") -> bytes:
