@@ -12,7 +12,7 @@ from studio.web.rendering import static_files
 
 KB = 1000
 STYLES = resources.static_dir() / "css"
-MADE = ("series-", "u-")
+MADE = ("series-", "u-", "band-", "line-", "dot-")
 """The beginnings of class names that a number completes, or that uPlot brings."""
 SCRIPT, STYLE = 60 * KB, 20 * KB
 

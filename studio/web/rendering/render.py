@@ -189,7 +189,7 @@ def _document_environment() -> Environment:
 
 def _redact(value: object) -> object:
     if isinstance(value, Markup):
-        return Markup(redact(str(value)))  # noqa: S704 -- it was safe, and a mask is
+        return Markup(redact(str(value)))  # noqa: S704 -- it was safe, and a mask is  # nosec B704
     return redact(value) if isinstance(value, str) else value
 
 
